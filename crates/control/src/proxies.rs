@@ -191,7 +191,7 @@ impl Proxies {
         let Registered { registration, notice, interest } = self.mailbox.join(client, admitted).await?;
         drop(waiting);
         let registration = Arc::new(registration);
-        let mut looked = Looked::default();
+        let mut looked = CachedSet::default();
         let looking = registration.clone();
         let now = Box::new(move || looked.again(looking.held()));
         let session = Session::new(Resources::Asked { now, notice }).known_by(interest);
@@ -293,12 +293,12 @@ fn cause(world: &World) -> Cause {
 
 /// What a stream found when it looked last: put together once, however often it looks.
 #[derive(Debug, Default)]
-struct Looked {
+struct CachedSet {
     of: Option<(Holding, Arc<ResourceSet>)>,
     set: Arc<ResourceSet>,
 }
 
-impl Looked {
+impl CachedSet {
     /// The same, unless it was put together of something else.
     fn again(&mut self, held: Option<(Holding, Arc<ResourceSet>)>) -> Arc<ResourceSet> {
         let Some((holding, shared)) = held else { return self.set.clone() };

@@ -1,22 +1,19 @@
 //! The proxy: workers, balance, listeners, request phases, upstream pools, access log, xDS subscription, admin.
 //!
 //! Start with [`run`](mod@run), which wires it all: one control thread (`state`, `subscribe`, `dns`, `admin`) builds the
-//! configuration and hands it to the [`worker`] threads, which serve.
+//! configuration and hands it to the threads of the [`pool`], which serve.
 
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod access_log;
 mod admin;
-mod alpn;
 pub mod balance;
 pub mod bootstrap;
 pub mod callouts;
 mod certificate_files;
-mod conn;
 mod control_stats;
 mod dns;
-mod h2;
 pub mod handover;
 mod http;
 mod inherit;
@@ -25,20 +22,18 @@ pub mod logging;
 pub mod memory;
 pub mod options;
 mod overload;
-pub mod proxy_protocol;
-pub mod random;
+pub mod pool;
 mod readiness;
 pub mod response_flags;
 pub mod run;
 mod scope;
+mod settle;
 mod state;
 mod stats;
 pub mod stderr;
-pub mod stream;
 mod subscribe;
 mod tcp;
-pub mod upstream;
-pub mod worker;
+mod worker;
 
 pub use options::{Options, Settings};
 pub use run::{Place, Program, RunError, run, run_in, run_until};

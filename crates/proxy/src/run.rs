@@ -21,6 +21,7 @@ mod told;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use evenkeel_xds::Schema;
 use tokio::sync::{mpsc, oneshot};
 
 use self::admin_port::AdminPort;
-use self::lifecycle::{Lifecycle, Standing};
+use self::lifecycle::{HotRestart, Lifecycle};
 pub use self::program::{Place, Program};
 use self::told::Telling;
 use crate::access_log::{LogHandle, LogThread};
@@ -45,10 +46,11 @@ use crate::logging::Logging;
 use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
 use crate::overload::{self, Overload};
-use crate::scope::Scope;
+use crate::pool::{WorkerOptions, WorkerPool};
+use crate::scope::usage::Scope;
+use crate::settle::Settler;
 use crate::state::{Awaits, Parts, Shared, State};
 use crate::subscribe::Subscriptions;
-use crate::worker::{WorkerOptions, WorkerPool};
 
 /// How long the access logs may take to reach their files at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -173,11 +175,11 @@ async fn serve(
     logging: Logging,
     program: Option<Program>,
 ) -> Result<(), RunError> {
-    let (stop, begun, mut standing) = match program {
+    let (stop, begun, mut hot_restart) = match program {
         Some(Program { stop, place, succession, sockets }) => {
-            (Some(stop), succession, Standing::inside(place, sockets))
+            (Some(stop), succession, HotRestart::inside(place, sockets))
         }
-        None => (None, None, Standing::alone()),
+        None => (None, None, HotRestart::alone()),
     };
     let succession = match (begun, &settings.handover) {
         (None, Some(path)) => Succession::begin(path)?,
@@ -188,12 +190,13 @@ async fn serve(
         None => (None, Inheritance::default()),
     };
     let Inheritance { listeners: handed, admin: handed_admin, epoch, program: _ } = inheritance;
-    standing.epoch = epoch;
+    hot_restart.epoch = epoch;
     let log = LogThread::start().map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
     let admin_address = loaded.bootstrap.admin;
-    let shared = Shared::new(state_of(loaded, builder, &pool, &registry));
+    let settler = Settler::new(Subscriptions::new(&loaded.bootstrap));
+    let shared = Shared::new(state_of(loaded, builder, &pool, &registry), Rc::new(settler));
 
     let (commands, received) = mpsc::channel(MAX_COMMANDS);
     let admin = match admin_address {
@@ -218,7 +221,7 @@ async fn serve(
     spawn_keepers(&shared, &pool);
 
     let telling = Telling::new(stop).map_err(system("installing signal handlers"))?;
-    let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, standing);
+    let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, hot_restart);
     lifecycle.run(successor, telling, received).await?;
     log.handle().flush(LOG_FLUSH_LIMIT);
     tracing::info!("ended");
@@ -258,7 +261,6 @@ fn state_of(loaded: Loaded, builder: Builder, pool: &Arc<WorkerPool>, registry: 
         builder,
         pool: pool.clone(),
         registry: registry.clone(),
-        subscriptions: Subscriptions::new(bootstrap),
         awaits: Awaits { clusters: all && bootstrap.cds.is_some(), listeners: all && bootstrap.lds.is_some() },
         scope: Scope::new(&bootstrap.scope),
         bootstrap: loaded.message,

@@ -53,7 +53,7 @@ use crate::{Config, FastMap, support};
 use contender::{Contender, Contenders};
 use entry::{ClusterEntry, ListenerEntry, Version, Versions};
 use graph::Graph;
-pub use names::Asked;
+pub use names::SubscriptionChange;
 use on_demand::OnDemand;
 
 /// What was received so far, and what is built from it. Lives on the control thread.
@@ -363,7 +363,7 @@ impl Builder {
     }
 
     /// What is different about [`Self::interest`] since this was called last.
-    pub fn take_asked(&mut self) -> Vec<Asked> {
+    pub fn take_asked(&mut self) -> Vec<SubscriptionChange> {
         self.graph.names.take_asked()
     }
 

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use evenkeel_proxy::upstream::{HealthManager, SharedClusters, Upstreams};
 use evenkeel_runtime_config::{Builder, Config, Environment};
 use evenkeel_stats::Registry;
 use evenkeel_tls::SecretStore;
+use evenkeel_upstream::{HealthManager, SharedClusters, Upstreams};
 use evenkeel_xds::{Any, ResourceType};
 use tokio::runtime;
 use tokio::task::LocalSet;

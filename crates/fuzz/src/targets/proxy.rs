@@ -1,10 +1,10 @@
 //! What else the proxy reads: paths, the PROXY protocol, its bootstrap, and what a control plane sends.
 
 use evenkeel_http::path;
-use evenkeel_proxy::proxy_protocol::{self, Parsed};
 use evenkeel_runtime_config::bootstrap::Bootstrap;
 use evenkeel_runtime_config::{Builder, Environment, Source};
 use evenkeel_tls::SecretStore;
+use evenkeel_upstream::proxy_protocol::{self, Parsed};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
 use evenkeel_xds::{Any, Schema};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, EndpointAddress, Health};
+use evenkeel_upstream::{ClusterSnapshot, HealthFlags, HostSnapshot};
 use evenkeel_xds::ResourceType;
 use serde_json::{Value as Json, json};
 
 use super::apart::{Deadline, Drawing};
 use super::{Admin, Query, Reply};
-use crate::upstream::{ClusterSnapshot, HealthFlags, HostSnapshot};
 
 /// What is counted for an endpoint on all workers together.
 #[derive(Default)]

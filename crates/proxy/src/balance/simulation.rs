@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use evenkeel_upstream::random::Random;
+
 use super::{Balance, Leveller, Load, Planner, Seat};
-use crate::random::Random;
 
 /// Looks in two seconds.
 const TWO_SECONDS: usize = 20;

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use evenkeel_filters::callouts::{CalloutError, HttpStream, MAX_STREAM_BYTES, Problem};
 use evenkeel_http::{Headers, ResponseHead};
-use tokio::time::Instant;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::turn;
 
 use super::{Task, stopped};
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::after;
 use crate::http::call::{Sent, Sink, Source, TooLarge, Until};
 
 /// The request's body on its way to the task.
@@ -63,7 +63,7 @@ impl Uplink {
         let mut state = self.state.borrow_mut();
         if !std::mem::replace(&mut state.ended, true) {
             state.trailers = trailers;
-            self.until.set(after(Instant::now(), self.timeout));
+            self.until.set(after(turn::now(), self.timeout));
             wake(&mut state.reader);
         }
     }

@@ -12,9 +12,9 @@ use evenkeel_runtime_config::hash_policy::{HashPolicy, HashSource};
 use evenkeel_runtime_config::rewrite::replace_all;
 use evenkeel_runtime_config::route::{ForwardAction, WeightedCluster};
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::{Cluster, Target};
 
 use super::request::Request;
-use crate::upstream::{Cluster, Target};
 
 /// What leads one request to the same host as others.
 pub(super) struct Affinity<'c> {

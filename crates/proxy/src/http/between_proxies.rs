@@ -110,7 +110,7 @@ mod tests {
     use evenkeel_http::Headers;
 
     use super::*;
-    use crate::http::retry::Asked;
+    use crate::http::retry::RequestedRetry;
 
     /// What is left of a request that has all of them, and that the router is asked for nothing.
     fn left(edge: bool) -> Vec<&'static str> {
@@ -119,7 +119,7 @@ mod tests {
         headers.remove_where(|id, name| is_taken_off(id, name, edge));
         let left =
             TABLE.iter().map(|(name, ..)| *name).filter(|name| headers.find(name.as_bytes()).is_some()).collect();
-        assert_eq!(Asked::take(&mut headers), None, "edge: {edge}");
+        assert_eq!(RequestedRetry::take(&mut headers), None, "edge: {edge}");
         left
     }
 

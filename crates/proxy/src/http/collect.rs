@@ -5,15 +5,16 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::route::Route;
+use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::Life;
-use crate::conn::HeldBytes;
 use crate::stats::http::Counter;
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
     pub(super) async fn collect(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
         let announced = match self.request.info.framing {
@@ -30,7 +31,7 @@ impl Life<'_> {
             }
         })?;
         let request = &mut *self.request;
-        request.received_all = Some(request.clock.now());
+        request.received_all = Some(turn::now());
         request.info.framing = Framing::Length(body.len() as u64);
         request.body = Some(body);
         Ok(())
@@ -71,10 +72,9 @@ impl Life<'_> {
                 },
             }
         }
-        let until = timers.next(request.clock.now());
-        request.clock.wait();
-        ready!(self.deadline.poll(until, cx));
-        Poll::Ready(Err(timers.passed(request.clock.now(), false)))
+        let now = turn::now();
+        ready!(self.deadline.poll(timers.next(now), cx));
+        Poll::Ready(Err(timers.passed(now, false)))
     }
 
     /// Answers 100 where the client waits for it.

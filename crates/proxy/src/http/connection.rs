@@ -7,14 +7,14 @@ use evenkeel_http::Version;
 use evenkeel_http::h2::PREFACE;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::Codec;
+use evenkeel_upstream::alpn::{Spoken, spoken_by_client};
+use evenkeel_upstream::stream::Stream;
 
+use super::context::{ConnectionContext, Protocol};
 use super::http1::{Beginning, Http1Connection, Next};
 use super::http2;
-use super::origin::{Origin, Protocol};
-use crate::alpn::{Spoken, spoken_by_client};
 use crate::listener::{self, Leaving, Terminating};
-use crate::stream::Stream;
-use crate::worker::{Errand, Registration, Worker};
+use crate::worker::{Directive, Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.
 ///
@@ -29,9 +29,9 @@ pub(crate) fn serve<'w>(
     let generation = worker.generation();
     let manager = generation.manager(worker, &hcm);
     drop(generation);
-    let idle_since = downstream.idle_since;
-    let (side, origin) = Origin::new(worker, manager, hcm, downstream, registration);
-    let mut connection = Http1Connection::new(origin, side, idle_since);
+    let (chain, idle_since) = (Arc::clone(&downstream.chain), downstream.idle_since);
+    let (side, origin) = ConnectionContext::new(worker, manager, hcm, downstream, registration);
+    let mut connection = Http1Connection::new((origin, side), chain, idle_since);
     Box::pin(async move {
         match protocol(&mut connection).await {
             Opening::Speaks(protocol @ Protocol::Http1) => {
@@ -63,7 +63,7 @@ pub(crate) fn serve<'w>(
     })
 }
 
-fn leaving(connection: Http1Connection, to: Errand) -> Box<Leaving> {
+fn leaving(connection: Http1Connection, to: Directive) -> Box<Leaving> {
     Box::new(Leaving { downstream: connection.into_downstream(), upstream: None, to })
 }
 
@@ -71,7 +71,7 @@ fn leaving(connection: Http1Connection, to: Errand) -> Box<Leaving> {
 enum Opening {
     Speaks(Protocol),
     /// It is to go on elsewhere before its client has said a word.
-    Leaves(Errand),
+    Leaves(Directive),
     /// Its client left.
     Gone,
 }
@@ -79,8 +79,11 @@ enum Opening {
 /// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say.
 async fn protocol(connection: &mut Http1Connection) -> Opening {
     let origin = &connection.origin;
-    let agreed =
-        origin.session.as_ref().and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
+    let agreed = origin
+        .info
+        .session
+        .as_ref()
+        .and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
     match (origin.hcm.codec, agreed) {
         // Of those that have spoken, only such connections move.
         _ if origin.resumed && connection.side.requests() > 0 => Opening::Speaks(Protocol::Http1),

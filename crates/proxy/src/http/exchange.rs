@@ -7,22 +7,21 @@ use std::time::Duration;
 
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::turn;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::active_stream::ActiveStream;
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::mirror::Mirrors;
-use super::phases::Life;
-use super::upstream::{Arrived, Upstream};
-use crate::conn::HeldBytes;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::{after, earlier};
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
-/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
-pub(super) const MAX_INTERIM: u32 = 100;
 
 /// The request on its way up.
 pub(super) struct Upload {
@@ -201,7 +200,7 @@ impl Timers {
 
 /// One try: the request going up, the answer coming down.
 pub(super) struct Exchange<'e, 'l> {
-    pub(super) life: &'e mut Life<'l>,
+    pub(super) active: &'e mut ActiveStream<'l>,
     pub(super) up: &'e mut Upstream,
     pub(super) upload: &'e mut Upload,
     pub(super) timers: &'e mut Timers,
@@ -214,12 +213,12 @@ pub(super) struct Exchange<'e, 'l> {
 
 impl<'e, 'l> Exchange<'e, 'l> {
     pub(super) fn new(
-        life: &'e mut Life<'l>,
+        active: &'e mut ActiveStream<'l>,
         up: &'e mut Upstream,
         upload: &'e mut Upload,
         timers: &'e mut Timers,
     ) -> Self {
-        Self { life, up, upload, timers, interim: 0, held: None, filtered_end: false }
+        Self { active, up, upload, timers, interim: 0, held: None, filtered_end: false }
     }
 
     /// Sends the request and waits for the response head, whichever comes first; the rest of the request goes on later.
@@ -232,14 +231,14 @@ impl<'e, 'l> Exchange<'e, 'l> {
             if let Poll::Ready(failure) = self.poll_upload(cx) {
                 return Poll::Ready(Err(failure));
             }
-            if !self.life.down.is_flushed() && matches!(self.life.down.poll_flush(cx), Poll::Ready(Err(_))) {
+            if !self.active.down.is_flushed() && matches!(self.active.down.poll_flush(cx), Poll::Ready(Err(_))) {
                 return Poll::Ready(Err(Failure::ClientGone));
             }
-            let request = &mut *self.life.request;
+            let request = &mut *self.active.request;
             match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
-                    request.answered = Some(request.clock.now());
+                    request.answered = Some(turn::now());
                     return Poll::Ready(Ok(info));
                 }
                 Poll::Ready(Ok(Arrived::Interim)) => {
@@ -267,7 +266,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
             Poll::Ready(Ok(())) | Poll::Pending => {
                 if self.timers.flush_limit.is_some() {
-                    self.timers.watch_backlog(self.life.request.clock.now(), self.life.down.backlog());
+                    self.timers.watch_backlog(turn::now(), self.active.down.backlog());
                 }
                 self.poll_nothing(cx)
             }
@@ -276,27 +275,27 @@ impl<'e, 'l> Exchange<'e, 'l> {
 
     fn poll_download(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
-            if ready!(self.life.down.poll_room(cx)).is_err() {
-                return Poll::Ready(Err(self.life.down.why_gone(cx)));
+            if ready!(self.active.down.poll_room(cx)).is_err() {
+                return Poll::Ready(Err(self.active.down.why_gone(cx)));
             }
             if let Some(held) = &mut self.held {
                 // What was let go of does not wait for the rest.
-                if let Poll::Ready(Err(_)) = self.life.down.poll_flush(cx) {
-                    return Poll::Ready(Err(self.life.down.why_gone(cx)));
+                if let Poll::Ready(Err(_)) = self.active.down.poll_flush(cx) {
+                    return Poll::Ready(Err(self.active.down.why_gone(cx)));
                 }
                 ready!(held.poll(cx));
                 self.resume();
                 continue;
             }
-            let origin = self.life.origin;
-            let request = &mut *self.life.request;
-            let down = &mut self.life.down;
+            let origin = self.active.origin;
+            let request = &mut *self.active.request;
+            let down = &mut self.active.down;
             let filtered = request.filters.sees_response_data();
             let (held, filtered_end) = (&mut self.held, &mut self.filtered_end);
             let mut take = |data: &[u8], last: bool| {
                 if filtered {
                     *filtered_end |= last;
-                    let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
+                    let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
                     request.bytes_sent += data.bytes.len() as u64;
                     *held = let_go(down, &data, flow);
@@ -309,19 +308,19 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 Piece::Data => self.timers.moved = true,
                 Piece::End if filtered && !self.filtered_end && request.response_trailers.is_empty() => {
                     self.filtered_end = true;
-                    let end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
+                    let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
                     self.filter_data(end, HttpFilters::response_data);
                 }
                 Piece::End => {
-                    if !std::mem::replace(&mut self.life.response_ended, true) {
-                        self.life.filter_response_end();
-                        self.life.down.finish(&self.life.request.response_trailers);
+                    if !std::mem::replace(&mut self.active.response_ended, true) {
+                        self.active.filter_response_end();
+                        self.active.down.finish(&self.active.request.response_trailers);
                     }
-                    return self.life.down.poll_flush_end(cx).map_err(|_| self.life.down.why_gone(cx));
+                    return self.active.down.poll_flush_end(cx).map_err(|_| self.active.down.why_gone(cx));
                 }
                 // All that is there goes out in one go, and only then is there a wait for more.
                 Piece::Nothing => {
-                    ready!(self.life.down.poll_flush(cx)).map_err(|_| self.life.down.why_gone(cx))?;
+                    ready!(self.active.down.poll_flush(cx)).map_err(|_| self.active.down.why_gone(cx))?;
                     ready!(self.up.poll_receive(cx))?;
                 }
             }
@@ -330,9 +329,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
 
     /// The filter that kept some of the answer back lets go of it.
     fn resume(&mut self) {
-        let clock = &mut self.life.request.clock;
-        clock.wait();
-        let more = Data { bytes: b"".into(), ends: false, now: clock.now().into_std() };
+        let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
         self.filter_data(more, HttpFilters::resume_response);
     }
@@ -342,10 +339,10 @@ impl<'e, 'l> Exchange<'e, 'l> {
         mut data: Data<'_>,
         pass: impl FnOnce(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow,
     ) {
-        let request = &mut *self.life.request;
-        let flow = pass(&self.life.origin.manager.filters, &mut request.filters, &mut data);
+        let request = &mut *self.active.request;
+        let flow = pass(&self.active.origin.manager.filters, &mut request.filters, &mut data);
         request.bytes_sent += data.bytes.len() as u64;
-        self.held = let_go(&mut self.life.down, &data, flow);
+        self.held = let_go(&mut self.active.down, &data, flow);
     }
 
     /// Moves the request on. Ready only when it failed.
@@ -381,11 +378,11 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
         if self.upload.paused {
             ready!(self.poll_flushed(cx))?;
-            return self.life.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
+            return self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
         }
         ready!(self.poll_room(cx))?;
-        let origin = self.life.origin;
-        let request = &mut *self.life.request;
+        let origin = self.active.origin;
+        let request = &mut *self.active.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
         let mut take = |data: &[u8], last: bool| {
             request.bytes_received += data.len() as u64;
@@ -398,20 +395,20 @@ impl<'e, 'l> Exchange<'e, 'l> {
             }
             up.send(data, last);
         };
-        match self.life.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
+        match self.active.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
             Piece::Data => {}
             Piece::End => {
                 origin.manager.filters.request_trailers(&mut request.filters, &mut request.trailers);
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                let now = request.clock.now();
+                let now = turn::now();
                 request.received_all.get_or_insert(now);
                 self.timers.complete(now);
             }
             Piece::Nothing => {
                 ready!(self.poll_flushed(cx))?;
-                ready!(self.life.down.poll_receive(cx)).map_err(Stop::Failed)?;
+                ready!(self.active.down.poll_receive(cx)).map_err(Stop::Failed)?;
             }
         }
         Poll::Ready(Ok(()))
@@ -433,7 +430,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
     fn or_gone(&mut self, taken: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         match taken {
             Poll::Ready(taken) => Poll::Ready(taken.map_err(|_| Stop::Refused)),
-            Poll::Pending => self.life.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure))),
+            Poll::Pending => self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure))),
         }
     }
 
@@ -441,24 +438,22 @@ impl<'e, 'l> Exchange<'e, 'l> {
     /// when it failed.
     fn poll_nothing<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
         if (self.upload.ended || self.upload.refused)
-            && let Poll::Ready(failure) = self.life.down.poll_gone(cx)
+            && let Poll::Ready(failure) = self.active.down.poll_gone(cx)
         {
             return Poll::Ready(Err(failure));
         }
-        let clock = &mut self.life.request.clock;
-        let until = self.timers.next(clock.now());
-        clock.wait();
-        ready!(self.life.deadline.poll(until, cx));
-        Poll::Ready(Err(self.timers.passed(clock.now(), self.upload.ended)))
+        let now = turn::now();
+        ready!(self.active.deadline.poll(self.timers.next(now), cx));
+        Poll::Ready(Err(self.timers.passed(now, self.upload.ended)))
     }
 
     /// 100 was answered already, unless the proxy leaves that to the upstream; other interim responses are passed on.
     fn pass_interim(&mut self, hcm: &HttpConnectionManager) {
-        let request = &mut *self.life.request;
+        let request = &mut *self.active.request;
         let wanted = request.response.status != 100 || hcm.proxy_100_continue;
         if wanted && !request.is_http_10() {
             request.response.headers.remove_hop_by_hop();
-            self.life.down.send_interim(&request.response);
+            self.active.down.send_interim(&request.response);
         }
     }
 }

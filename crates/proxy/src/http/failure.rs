@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use evenkeel_http::HeadError;
 use evenkeel_http::h2::{Fault, Reason};
+use evenkeel_upstream::{AcquireError, ConnectError, PickError};
 
 use crate::response_flags::ResponseFlags;
-use crate::upstream::{AcquireError, ConnectError, PickError};
 
 /// What went wrong.
 #[derive(Debug, Clone)]

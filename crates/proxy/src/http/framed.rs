@@ -1,8 +1,7 @@
 //! HTTP/1 bodies, read and written: the same on both sides of the proxy.
 
 use evenkeel_http::{BodyDecoder, BodyError, Framing, Headers, encode};
-
-use crate::conn::Buffer;
+use evenkeel_upstream::conn::Buffer;
 
 /// What of a body can be had without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! A request that waits for what the control plane has not been asked for before (`envoy.filters.http.on_demand`).
 
 use evenkeel_runtime_config::Demand;
-use tokio::time::Instant;
+use evenkeel_upstream::turn;
 
-use super::phases::Life;
+use super::active_stream::ActiveStream;
 use crate::stats::http::{Counter, Histogram};
-use crate::worker::Unheld;
+use crate::worker::HoldError;
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Waits for an answer. Afterwards the configuration has it, or the request goes on without.
     pub(super) async fn hold(&mut self, demand: Demand) {
         let worker = &self.origin.worker;
@@ -17,21 +17,20 @@ impl Life<'_> {
             true => Vec::new(),
             false => vec![demand.clone()],
         };
-        self.request.clock.wait();
-        let begin = Instant::now();
+        let begin = turn::now();
         let held = worker.hold(missing).await;
-        let end = Instant::now();
+        let end = turn::now();
         stats.record(Histogram::on_demand_time, u64::try_from((end - begin).as_millis()).unwrap_or(u64::MAX));
         // A cluster may be waited for after the virtual host.
         self.request.held = Some((self.request.held.map_or(begin, |(begin, _)| begin), end));
         match held {
             Ok(()) if worker.generation().shared.config.has(&demand) => stats.inc(Counter::on_demand_success),
             Ok(()) => stats.inc(Counter::on_demand_missing),
-            Err(Unheld::TimedOut) => {
+            Err(HoldError::TimedOut) => {
                 stats.inc(Counter::on_demand_timeout);
                 self.request.unheld = true;
             }
-            Err(Unheld::Overflow) => {
+            Err(HoldError::Overflow) => {
                 stats.inc(Counter::on_demand_overflow);
                 self.request.unheld = true;
             }

@@ -8,10 +8,10 @@ use evenkeel_http::{HeaderId, Headers, RequestHead};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::StripPort;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::random::Random;
 
 use super::between_proxies::{bit, is_taken_off};
 use super::client_cert;
-use crate::random::Random;
 
 /// Lists that several lines may make up. They are made one: whoever reads a single line next must not miss what the last hop
 /// has said.

@@ -11,16 +11,17 @@ use std::task::{Context, Poll};
 use evenkeel_filters::callouts::CallOptions;
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::route::{HeaderMutation, MirrorCluster, MirrorPolicy};
-use tokio::task::{JoinHandle, spawn_local};
+use evenkeel_upstream::Cluster;
+use evenkeel_upstream::cluster_stats::Counter;
+use evenkeel_upstream::turn;
+use tokio::task::JoinHandle;
 
+use super::active_stream::ActiveStream;
 use super::call::{Sink, TooLarge};
 use super::decide::Forward;
 use super::edits;
 use super::log::record;
-use super::phases::Life;
 use crate::callouts::stream::{Outgoing, Uplink};
-use crate::upstream::Cluster;
-use crate::upstream::cluster_stats::Counter;
 
 /// Bytes of a request's body that wait for one mirror; with more the mirror is cut, and `retry_or_shadow_abandoned` of the original's
 /// cluster counts it.
@@ -86,7 +87,7 @@ impl Mirrors {
     }
 }
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Begins the copies of a request, which has a host; `None`: there are none, or they are complete. `body`: what was collected of it.
     pub(super) fn mirror(&mut self, forward: &Forward<'_>, body: Option<&[u8]>) -> Option<Box<Mirrors>> {
         let policies = forward.action.mirrors.as_deref().filter(|_| self.request.tunnel.is_none())?;
@@ -123,7 +124,7 @@ impl Life<'_> {
         let (call, active) = self.origin.worker.callouts.begin(name, head, framing, &options).ok()?;
         let uplink = Rc::new(Uplink::new(options.timeout));
         let mut source = Outgoing(Rc::clone(&uplink));
-        let task = spawn_local(async move {
+        let task = turn::spawn(async move {
             let _active = active;
             let uplink = Rc::clone(&source.0);
             // What becomes of it is in its cluster's statistics.

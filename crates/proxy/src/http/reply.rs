@@ -12,7 +12,10 @@ use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Answer;
 use super::edits::Levels;
 use super::exchange::Held;
@@ -20,8 +23,6 @@ use super::failure::Failure;
 use super::grpc;
 use super::identify::append_via;
 use super::log::record;
-use super::phases::Life;
-use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
@@ -121,7 +122,7 @@ fn into_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
     }
 }
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Sends the reply; true when the connection may carry another request.
     pub(super) async fn reply(&mut self, mut reply: Reply, levels: Option<Levels<'_>>) -> bool {
         let (origin, request) = (self.origin, &mut *self.request);
@@ -162,7 +163,7 @@ impl Life<'_> {
         request.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
-            request.received_all.get_or_insert(request.clock.now());
+            request.received_all.get_or_insert_with(turn::now);
         }
         let close = origin.is_to_end()
             || reply.close
@@ -200,10 +201,10 @@ impl Life<'_> {
         true
     }
 
-    /// As [`Life::send_reply_body`], as fast as the filters let go of it.
+    /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it.
     async fn send_filtered_body(&mut self, body: &[u8]) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
-        let mut data = Data { bytes: body.into(), ends: true, now: self.request.clock.now().into_std() };
+        let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
         loop {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
@@ -223,9 +224,8 @@ impl Life<'_> {
                 }
             })
             .await?;
-            self.request.clock.wait();
             pass = HttpFilters::resume_response;
-            data = Data { bytes: b"".into(), ends: false, now: self.request.clock.now().into_std() };
+            data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         }
     }
 
@@ -238,13 +238,11 @@ impl Life<'_> {
                 self.request.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
             }
-            // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
             let flushed = self.down.poll_flush(cx);
             if flushed.is_ready() {
                 return flushed;
             }
-            let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
-            self.request.clock.wait();
+            let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
             self.request.flags |= Failure::FlushTimeout.flags();
             self.request.details = Failure::FlushTimeout.details();

@@ -8,16 +8,16 @@ use evenkeel_http::{HeaderId, Headers, ResponseHead};
 use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher};
 use evenkeel_runtime_config::retry::{RateLimitedBackOff, RetryOn, RetryPolicy};
 use evenkeel_runtime_config::view::RequestView;
+use evenkeel_upstream::Outcome;
 
 use super::failure::Failure;
-use crate::upstream::Outcome;
 
 /// Statuses and header names a request may add to the policy; further ones are left aside.
 const MAX_ASKED: usize = 32;
 
 /// What a request asks of the router in `x-envoy-*` headers. Requests from outside have had them taken off before.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct RequestedRetry {
     on: RetryOn,
     max_retries: Option<u32>,
     statuses: Vec<u16>,
@@ -28,7 +28,7 @@ pub(super) struct Asked {
     pub(super) per_try_timeout: Option<Duration>,
 }
 
-/// The headers [`Asked`] is read from, less the common prefix. They end here.
+/// The headers [`RequestedRetry`] is read from, less the common prefix. They end here.
 const PREFIX: &[u8] = b"x-envoy-";
 const NAMES: [&[u8]; 8] = [
     b"x-envoy-retry-on",
@@ -41,7 +41,7 @@ const NAMES: [&[u8]; 8] = [
     b"x-envoy-hedge-on-per-try-timeout",
 ];
 
-impl Asked {
+impl RequestedRetry {
     /// Reads the headers and takes them off. `None`, for nearly all requests: there is none.
     pub(super) fn take(headers: &mut Headers) -> Option<Self> {
         let is_asked = |id, name: &[u8]| match id {
@@ -111,7 +111,7 @@ impl Deref for Policy<'_> {
 /// The policy in force for one request: the configured one, changed by what the request asks for. `None`: no retries.
 pub(super) fn effective<'c>(
     configured: Option<&'c RetryPolicy>,
-    asked: Option<&Asked>,
+    asked: Option<&RequestedRetry>,
     request: &impl RequestView,
 ) -> Option<Policy<'c>> {
     let policy = match (configured, asked) {
@@ -280,6 +280,11 @@ pub(super) fn outcome_of_response(response: &ResponseHead) -> Outcome {
     Outcome::Answered(grpc.unwrap_or(response.status))
 }
 
+/// Whether a request may be sent twice: RFC 9110 section 9.2.2.
+pub(super) fn is_idempotent(method: &[u8]) -> bool {
+    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
+}
+
 #[cfg(test)]
 mod tests {
     use evenkeel_runtime_config::retry::ResetHeader;
@@ -303,12 +308,12 @@ mod tests {
         for name in NAMES {
             let mut headers = Headers::default();
             headers.append(name, b"1");
-            assert!(Asked::take(&mut headers).is_some() && headers.is_empty(), "{}", name.escape_ascii());
+            assert!(RequestedRetry::take(&mut headers).is_some() && headers.is_empty(), "{}", name.escape_ascii());
         }
         let mut headers = Headers::default();
         headers.append(b"x-envoy-other", b"1");
         headers.append(b"via", b"1");
-        assert_eq!(Asked::take(&mut headers), None);
+        assert_eq!(RequestedRetry::take(&mut headers), None);
     }
 
     #[test]
@@ -401,7 +406,7 @@ mod tests {
     #[test]
     fn requests_may_ask_for_retries_and_times() {
         let mut headers = Headers::default();
-        assert_eq!(Asked::take(&mut headers), None);
+        assert_eq!(RequestedRetry::take(&mut headers), None);
         for (name, value) in [
             ("x-envoy-retry-on", "reset,nonsense,retriable-headers"),
             ("x-envoy-max-retries", "7"),
@@ -413,7 +418,7 @@ mod tests {
         ] {
             headers.append(name.as_bytes(), value.as_bytes());
         }
-        let asked = Asked::take(&mut headers).expect("headers");
+        let asked = RequestedRetry::take(&mut headers).expect("headers");
         assert_eq!(headers.len(), 1);
         assert_eq!(asked.on, on("reset,retriable-headers"));
         assert_eq!(

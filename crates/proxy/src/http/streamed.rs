@@ -4,10 +4,10 @@ use std::io;
 use std::task::{Context, Poll};
 
 use evenkeel_http::Headers;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::h2::{Chunk, Received, Reset, Stream};
 
 use super::framed::{Piece, Take};
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::h2::{Chunk, Received, Reset, Stream};
 
 /// A stream, and what is over on it.
 pub(super) struct Streamed {

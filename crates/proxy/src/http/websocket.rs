@@ -2,8 +2,7 @@
 //! 4.2.2), HTTP/2 has no use for one (RFC 8441 section 5).
 
 use evenkeel_http::Headers;
-
-use crate::random::Random;
+use evenkeel_upstream::random::Random;
 
 const KEY: &[u8] = b"sec-websocket-key";
 const ACCEPT: &[u8] = b"sec-websocket-accept";

@@ -6,23 +6,25 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_runtime_config::listener::{ChainInput, Terminal};
-use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::conn::Buffer;
+use evenkeel_upstream::stream::{Portable, Stream};
 use tokio::time::Instant;
 
-use super::serve::{Arrival, Counted, Downstream, Leaving, Served, Standing};
+use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served, start};
 use super::socket::ListenerKey;
 use crate::balance::Seat;
-use crate::conn::Buffer;
-use crate::handover::{Parcel, Travelling};
-use crate::stream::{Portable, Stream};
-use crate::tcp::Parting;
-use crate::worker::{Registration, Worker};
+use crate::handover::{Facts, Parcel, Travelling};
+use crate::tcp::UpstreamHalf;
+use crate::worker::{Delivery, Registration, Worker};
 
 /// Gives a connection to the process that takes over. Gives it back when that process is gone.
-pub(super) async fn send(worker: &Rc<Worker>, leaving: Box<Leaving>, standing: &mut Standing) -> Option<Box<Leaving>> {
+pub(super) async fn send(
+    worker: &Rc<Worker>,
+    leaving: Box<Leaving>,
+    placement: &mut Placement,
+) -> Option<Box<Leaving>> {
     let successor = worker.successor.borrow().clone();
     let room = match &successor {
         Some(successor) => successor.reserve().await.ok(),
@@ -34,25 +36,25 @@ pub(super) async fn send(worker: &Rc<Worker>, leaving: Box<Leaving>, standing: &
         return Some(leaving);
     };
     // What cannot be taken apart is lost, and closed by that.
-    if let Ok(parcel) = parcel(*leaving, standing) {
+    if let Ok(parcel) = parcel(*leaving, placement) {
         room.send(parcel);
     }
     // Only now does it stop counting: when none is left, all have been sent.
-    standing.seat = None;
+    placement.seat = None;
     None
 }
 
-fn parcel(leaving: Leaving, standing: &Standing) -> io::Result<Parcel> {
+fn parcel(leaving: Leaving, placement: &Placement) -> io::Result<Parcel> {
     let Leaving { downstream, upstream, .. } = leaving;
-    let Downstream { stream, input, view, since, requests, .. } = downstream;
-    let listener = ListenerKey::of(&standing.bound);
-    let inspects = standing.listener().listener_filters.inspects_http(view.local.port());
+    let Downstream { stream, input, info, requests, .. } = downstream;
+    let listener = ListenerKey::of(&placement.bound);
+    let inspects = placement.listener().listener_filters.inspects_http(info.view.local.port());
     let mut bytes = input.bytes().to_vec();
     let mut fds = vec![descriptor(stream)?];
     let tcp = match upstream {
         None => None,
-        Some(parting) => {
-            let (part, stream, from_upstream) = parting.pack(bytes.len());
+        Some(upstream_half) => {
+            let (part, stream, from_upstream) = upstream_half.pack(bytes.len());
             bytes.extend_from_slice(from_upstream.bytes());
             fds.push(descriptor(stream)?);
             Some(part)
@@ -61,10 +63,7 @@ fn parcel(leaving: Leaving, standing: &Standing) -> io::Result<Parcel> {
     let travelling = Travelling {
         listener: listener.address,
         listener_name: listener.name().map(str::to_owned),
-        direct_remote: view.direct_remote,
-        remote: view.remote,
-        local: view.local,
-        age_ms: u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
+        connection: Facts::of(&info),
         requests,
         detected: (inspects && tcp.is_none()).then(|| "http/1.1".to_owned()),
         tcp,
@@ -79,9 +78,34 @@ fn descriptor(stream: Stream) -> io::Result<OwnedFd> {
     }
 }
 
+/// A connection of the other process, on its way to a worker of this one.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    parcel: Parcel,
+    seat: Seat,
+}
+
+impl Adopted {
+    /// The worker is that of `seat`.
+    pub(crate) fn new(parcel: Parcel, seat: Seat) -> Self {
+        Self { parcel, seat }
+    }
+}
+
+impl Delivery for Adopted {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        let Self { parcel, seat } = *self;
+        let id = worker.next_id();
+        let listener = taken_by(worker, &parcel).unwrap_or_default();
+        start(worker, worker.register(&listener), move |worker, registration| {
+            adopted(worker, parcel, seat, id, registration)
+        });
+    }
+}
+
 /// Goes on with a connection where the other process left off; `None` when no filter chain here takes it, which closes it in
 /// order: it is between two messages, or a stream that nobody configures any more.
-pub(crate) fn adopted<'w>(
+fn adopted<'w>(
     worker: &'w Rc<Worker>,
     parcel: Parcel,
     seat: Seat,
@@ -91,17 +115,18 @@ pub(crate) fn adopted<'w>(
     let Parcel { travelling, fds, bytes } = parcel;
     let mut streams = fds.into_iter().map(TcpStream::from);
     let stream = streams.next()?;
-    let standing = standing(worker, &travelling, &stream, seat)?;
+    let placement = placement(worker, &travelling, &stream, seat)?;
     let detected: Vec<&str> = travelling.detected.as_deref().into_iter().collect();
+    let mut info = travelling.connection.info(id);
     let input = ChainInput {
-        destination: travelling.local,
-        source: travelling.remote,
-        direct_source: travelling.direct_remote,
-        server_name: None,
-        transport_protocol: "raw_buffer",
+        destination: info.view.local,
+        source: info.view.remote,
+        direct_source: info.view.direct_remote,
+        server_name: info.view.server_name.as_deref(),
+        transport_protocol: if info.view.server_name.is_some() { "tls" } else { "raw_buffer" },
         application_protocols: &detected,
     };
-    let chain = Arc::clone(standing.listener().find_filter_chain(&input)?);
+    let chain = Arc::clone(placement.listener().find_filter_chain(&input)?);
     let same_kind = match &chain.terminal {
         Terminal::Http(_) => travelling.tcp.is_none(),
         Terminal::Tcp(_) => travelling.tcp.is_some(),
@@ -109,59 +134,47 @@ pub(crate) fn adopted<'w>(
     if chain.tls.is_some() || !same_kind {
         return None;
     }
-    let since = before(travelling.age());
+    info.set_filter_chain(&chain.name);
+    let since = Instant::from_std(info.accepted);
     let from_client = travelling.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);
     let (from_client, from_upstream) = bytes.split_at_checked(from_client)?;
-    let parting = match &travelling.tcp {
+    let upstream_half = match &travelling.tcp {
         None => None,
         Some(part) => {
             let upstream = Portable::Tcp(streams.next()?).into_stream().ok()?;
-            Some(Box::new(Parting::unpack(part, upstream, Buffer::with(from_upstream), since)))
+            Some(Box::new(UpstreamHalf::unpack(part, upstream, Buffer::with(from_upstream), since)))
         }
     };
-    let counted = Counted::moved(worker, &standing, since);
-    let view = ConnectionView {
-        direct_remote: travelling.direct_remote,
-        ..ConnectionView::plaintext(travelling.remote, travelling.local)
-    };
+    let counted = Counted::moved(worker, &placement, since);
     let downstream = Downstream {
         stream: Portable::Tcp(stream).into_stream().ok()?,
         input: Buffer::with(from_client),
-        peer_text: view.remote.ip().to_canonical().to_string().into(),
-        view,
+        info: Arc::new(info),
         chain,
-        id,
-        since,
         requests: travelling.requests,
         idle_since: None,
         resumed: true,
     };
-    Some(Served::new(worker, downstream, Arrival::Back(parting), (standing, counted), registration))
+    Some(Served::new(worker, downstream, Arrival::Back(upstream_half), (placement, counted), registration))
 }
 
 /// The name of the listener that takes it, as far as it has one here.
-pub(crate) fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
+fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
     let Travelling { listener, listener_name, .. } = &*parcel.travelling;
     let key = ListenerKey::new(*listener, listener_name.as_deref());
     worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
 }
 
 /// The listeners of this process's configuration that the other one's are the same as.
-fn standing(worker: &Worker, travelling: &Travelling, stream: &TcpStream, mut seat: Seat) -> Option<Standing> {
+fn placement(worker: &Worker, travelling: &Travelling, stream: &TcpStream, mut seat: Seat) -> Option<Placement> {
     let generation = worker.generation();
     let key = ListenerKey::new(travelling.listener, travelling.listener_name.as_deref());
     let bound = generation.shared.bound.get(&key)?.clone();
-    let redirected = stream.local_addr().ok()? != travelling.local;
+    let redirected = stream.local_addr().ok()? != travelling.connection.local;
     let logical = match redirected && bound.use_original_dst {
-        true => generation.shared.listener_of_destination(travelling.local).cloned(),
+        true => generation.shared.listener_of_destination(travelling.connection.local).cloned(),
         false => None,
     };
     seat.admit(worker.overload.admit_anyway(&bound.name));
-    Some(Standing { seat: Some(seat), bound, logical })
-}
-
-/// The moment so long ago; as early as the clock goes, for one before its beginning.
-fn before(age: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_sub(age).unwrap_or(now)
+    Some(Placement { seat: Some(seat), bound, logical })
 }

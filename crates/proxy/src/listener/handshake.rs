@@ -7,13 +7,13 @@ use std::sync::Arc;
 use evenkeel_runtime_config::hcm::Codec;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal, TrafficDirection};
 use evenkeel_tls::{DownstreamTls, FailedHandshake, HandshakeError, SanMismatch, Session};
+use evenkeel_upstream::alpn::MULTIPLEXED_HTTP1;
+use evenkeel_upstream::conn::burst;
+use evenkeel_upstream::stream::Stream;
 use tokio::net::TcpStream;
 
 use super::inspect::{self, Inspected, NoHello};
-use crate::alpn::MULTIPLEXED_HTTP1;
-use crate::conn::burst;
 use crate::stats::listener_ssl::Counter;
-use crate::stream::Stream;
 
 /// A handshake that failed, as it is logged and counted.
 pub(super) struct Failure {

@@ -5,9 +5,8 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_tls::{ClientHello, ClientHelloReader, Inspection};
+use evenkeel_upstream::proxy_protocol::{self, Header};
 use tokio::net::TcpStream;
-
-use crate::proxy_protocol::{self, Header};
 
 /// Longest request line the HTTP inspector waits for, in bytes.
 const MAX_REQUEST_LINE_BYTES: usize = 8 * 1024;

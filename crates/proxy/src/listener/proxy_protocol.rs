@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::listener::ProxyProtocol;
 use evenkeel_runtime_config::view::Tlv;
+use evenkeel_upstream::proxy_protocol::Header;
 use tokio::net::TcpStream;
 
 use super::inspect::{InspectError, Inspected};
-use crate::proxy_protocol::Header;
 use crate::stats::{proxy_protocol, proxy_protocol_version};
 use crate::worker::Worker;
 

@@ -12,11 +12,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::overload::{Action, Overload as Config, PrematureResets};
+use evenkeel_upstream::random::Random;
 
 pub(crate) use limit::{Exhausted, Limit, Permit};
 pub(crate) use memory::MemoryLimit;
-
-use crate::random::Random;
 
 /// An action that is on in full.
 const FULL: u32 = 1_000_000;

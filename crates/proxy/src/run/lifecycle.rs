@@ -16,8 +16,9 @@ use crate::access_log::LogHandle;
 use crate::admin::Command;
 use crate::handover::{HandoverError, Heir, Parcel, Predecessor, Request, Successor, Taking};
 use crate::options::Settings;
+use crate::pool::WorkerPool;
 use crate::state::{Phase, Shared};
-use crate::worker::{DrainScope, WorkerPool};
+use crate::worker::DrainScope;
 
 /// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,7 @@ enum Ending {
 }
 
 /// The process among those before and after it.
-pub(super) struct Standing {
+pub(super) struct HotRestart {
     /// How often the process was replaced before.
     pub(super) epoch: u32,
     place: watch::Sender<Place>,
@@ -39,7 +40,7 @@ pub(super) struct Standing {
     manager: Manager,
 }
 
-impl Standing {
+impl HotRestart {
     /// Of a process that is nothing but a proxy.
     pub(super) fn alone() -> Self {
         Self { manager: Manager::of_this_process(), ..Self::inside(watch::channel(Place::Held).0, Vec::new()) }
@@ -68,7 +69,7 @@ pub(super) struct Lifecycle {
     settings: Settings,
     log: LogHandle,
     admin: Option<AdminPort>,
-    standing: Standing,
+    hot_restart: HotRestart,
     drains: Drains,
     /// What a process that takes over asks for.
     requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
@@ -87,7 +88,7 @@ impl Lifecycle {
         settings: Settings,
         log: LogHandle,
         admin: Option<AdminPort>,
-        standing: Standing,
+        hot_restart: HotRestart,
     ) -> Self {
         let (requests, requested) = mpsc::channel(1);
         let drains = Drains::new(shared.clone(), pool.clone(), settings.drain_time);
@@ -98,7 +99,7 @@ impl Lifecycle {
             settings,
             log,
             admin,
-            standing,
+            hot_restart,
             drains,
             requests,
             requested,
@@ -116,12 +117,12 @@ impl Lifecycle {
         commands: mpsc::Receiver<Command>,
     ) -> Result<(), RunError> {
         match successor {
-            Some(_) => _ = self.standing.place.send_replace(Place::Awaited),
+            Some(_) => _ = self.hot_restart.place.send_replace(Place::Awaited),
             None => self.wait_for_heir()?,
         }
         let ending = self.live(successor, &mut telling, commands).await?;
-        self.standing.leave();
-        if matches!(*self.standing.place.borrow(), Place::GivenAway { .. })
+        self.hot_restart.leave();
+        if matches!(*self.hot_restart.place.borrow(), Place::GivenAway { .. })
             && let Some(heir) = &mut self.heir
         {
             heir.leave_name();
@@ -157,7 +158,7 @@ impl Lifecycle {
                     if let Some(successor) = successor.take() {
                         self.take_over(successor)?;
                     }
-                    self.standing.manager.ready();
+                    self.hot_restart.manager.ready();
                 }
                 Some((request, done)) = self.requested.recv() => {
                     match request {
@@ -176,16 +177,16 @@ impl Lifecycle {
     /// Gives everything to the process after this one, or (`None`) goes on as before.
     fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, place: Place) {
         self.drains.give_away(to, self.admin.as_ref());
-        self.standing.place.send_replace(place);
+        self.hot_restart.place.send_replace(place);
     }
 
     fn take_over(&mut self, from: Successor) -> Result<(), RunError> {
         self.taking = from.take_over(self.pool.clone(), self.registry.clone(), self.settings.parent_shutdown_time);
-        tracing::info!(epoch = self.standing.epoch, "took over from the process before");
+        tracing::info!(epoch = self.hot_restart.epoch, "took over from the process before");
         if let Some(admin) = &self.admin {
             admin.open(&self.settings)?;
         }
-        self.standing.place.send_replace(Place::Held);
+        self.hot_restart.place.send_replace(Place::Held);
         Ok(self.wait_for_heir()?)
     }
 
@@ -195,8 +196,8 @@ impl Lifecycle {
             pool: self.pool.clone(),
             registry: self.registry.clone(),
             admin: self.admin.as_ref().and_then(AdminPort::copy),
-            program: self.standing.sockets.clone(),
-            epoch: self.standing.epoch,
+            program: self.hot_restart.sockets.clone(),
+            epoch: self.hot_restart.epoch,
             requests: self.requests.clone(),
         };
         self.heir = Some(predecessor.wait(path)?);

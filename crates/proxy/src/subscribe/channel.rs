@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_runtime_config::Cluster;
+use evenkeel_upstream::alpn::Wanted;
+use evenkeel_upstream::stream::Stream;
+use evenkeel_upstream::{ConnectError, Host, connect as connect_host};
 use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::alpn::Wanted;
 use crate::state::Shared;
-use crate::stream::Stream;
-use crate::upstream::{ConnectError, Host, connect as connect_host};
 
 /// How long to wait for the cluster itself: its certificates or its names may not be there yet.
 const CLUSTER_PATIENCE: Duration = Duration::from_secs(30);

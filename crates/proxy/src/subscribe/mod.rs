@@ -1,6 +1,7 @@
 //! The proxy's xDS streams: which there are, and what each asks for.
 
 mod channel;
+pub(crate) mod key;
 mod stream;
 
 use std::cell::{Cell, RefCell};
@@ -10,55 +11,15 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::Source;
 use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope};
-use evenkeel_runtime_config::builder::Asked;
+use evenkeel_runtime_config::builder::SubscriptionChange;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::Client;
-use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::sync::Notify;
 
+use self::key::StreamKey;
 use self::stream::StreamError;
 use crate::state::Shared;
-
-/// One stream.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StreamKey {
-    /// The aggregated one.
-    Aggregated,
-    /// One type from a server of its own; secrets have a stream each, as Envoy's do.
-    Single { kind: ResourceType, cluster: Arc<str>, delta: bool, secret: Option<Arc<str>> },
-}
-
-impl StreamKey {
-    pub fn is_aggregated(&self) -> bool {
-        *self == Self::Aggregated
-    }
-
-    fn service(&self) -> Service {
-        match self {
-            Self::Aggregated => Service::Aggregated,
-            Self::Single { kind, .. } => Service::of(*kind),
-        }
-    }
-
-    /// How resources that come from this stream are referred to.
-    fn source(&self) -> Source {
-        match self {
-            Self::Aggregated => Source::Ads,
-            Self::Single { cluster, delta, .. } => Source::Grpc { cluster: cluster.clone(), delta: *delta },
-        }
-    }
-}
-
-impl std::fmt::Display for StreamKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Aggregated => f.write_str("ADS"),
-            Self::Single { kind, cluster, secret: Some(secret), .. } => write!(f, "{kind} {secret} from {cluster}"),
-            Self::Single { kind, cluster, .. } => write!(f, "{kind} from {cluster}"),
-        }
-    }
-}
 
 /// What a stream asks for: written here, and read by the stream's task.
 #[derive(Debug, Default)]
@@ -148,7 +109,7 @@ impl Subscriptions {
     }
 
     /// Starts, changes and ends streams so that what `asked` says is asked for, and all of the types that are asked for whole.
-    pub fn update(&mut self, asked: &[Asked], clusters_ready: bool, shared: &Shared) {
+    pub fn update(&mut self, asked: &[SubscriptionChange], clusters_ready: bool, shared: &Shared) {
         for (kind, source) in self.wholes(clusters_ready) {
             if self.whole.insert(kind)
                 && let Some(stream) = self.stream(stream_of(kind, &source, None), shared)
@@ -157,7 +118,7 @@ impl Subscriptions {
                 stream.news.notify_one();
             }
         }
-        let key = |asked: &Asked| stream_of(asked.kind, &asked.source, Some(&asked.name));
+        let key = |asked: &SubscriptionChange| stream_of(asked.kind, &asked.source, Some(&asked.name));
         for asked in asked.iter().filter(|asked| asked.wanted) {
             if let Some(stream) = self.stream(key(asked), shared) {
                 stream.set(asked.kind, &asked.name, true);

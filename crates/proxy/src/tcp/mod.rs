@@ -16,20 +16,20 @@ use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, TcpProxy};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::conn::{Buffer, Deadline};
+use evenkeel_upstream::stream::Stream;
+use evenkeel_upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
 use tokio::time::Instant;
 
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::after;
-use crate::conn::{Buffer, Deadline};
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::listener::log::of_connection;
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
-use crate::stream::Stream;
-use crate::upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
-use crate::worker::{Errand, Registration, TcpStats, Worker};
+use crate::worker::{Directive, Registration, TcpStats, Worker};
 use relay::{End, Ending, Relay, Rest};
 use tunnel::{Said, Tunnel, TunnelError, TunnelStream};
 
@@ -66,11 +66,11 @@ pub(crate) async fn serve(
     let _counted = Counted::new(&stats);
     let ahead = match ahead {
         Some(ahead) => *ahead,
-        None => match filters.on_connection(&downstream.view) {
+        None => match filters.on_connection(&downstream.info.view) {
             // Boxed, for it is large and over before the connection's long life begins.
-            Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
+            Ok(()) => Box::pin(Ahead::connect(worker, &downstream.info.view, &proxy)).await,
             Err(closed) => {
-                let chosen = proxy.destination(downstream.view.server_name.as_ref(), worker.random.next());
+                let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
                 Ahead::refused(closed.details, chosen.map(|(cluster, _)| Arc::clone(cluster)))
             }
         },
@@ -79,8 +79,8 @@ pub(crate) async fn serve(
     if let Some((upstream, _guard)) = upstream {
         registration.set_travels(matches!(downstream.stream, Stream::Tcp(_)) && upstream.travels());
         let relaying = relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome, registration);
-        if let Some(parting) = Box::pin(relaying).await {
-            let (upstream, to) = (Some(Box::new(Parting { outcome, ..parting })), Errand::Emigrate);
+        if let Some(upstream_half) = Box::pin(relaying).await {
+            let (upstream, to) = (Some(Box::new(UpstreamHalf { outcome, ..upstream_half })), Directive::HandOver);
             return Some(Box::new(Leaving { downstream, upstream, to }));
         }
     }
@@ -93,13 +93,13 @@ pub(crate) async fn resume(
     worker: &Rc<Worker>,
     mut downstream: Downstream,
     (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
-    parting: Box<Parting>,
+    upstream_half: Box<UpstreamHalf>,
     registration: &Rc<Registration>,
 ) -> Option<Box<Leaving>> {
     let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     let _counted = Counted::resumed(&stats);
     registration.set_travels(true);
-    let Parting { mut outcome, mut stream, to_up, to_down } = *parting;
+    let UpstreamHalf { mut outcome, mut stream, to_up, to_down } = *upstream_half;
     let to_up = Rest { buffer: std::mem::take(&mut downstream.input), half: to_up };
     let relay = Relay::resume(&mut downstream.stream, to_up, &mut stream, to_down);
     let mut deadline = Deadline::default();
@@ -107,8 +107,8 @@ pub(crate) async fn resume(
     if let Some((to_up, to_down)) = run(relay, &mut deadline, (&proxy, until), &stats, &mut outcome, registration).await
     {
         downstream.input = to_up.buffer;
-        let upstream = Some(Box::new(Parting { outcome, stream, to_up: to_up.half, to_down }));
-        return Some(Box::new(Leaving { downstream, upstream, to: Errand::Emigrate }));
+        let upstream = Some(Box::new(UpstreamHalf { outcome, stream, to_up: to_up.half, to_down }));
+        return Some(Box::new(Leaving { downstream, upstream, to: Directive::HandOver }));
     }
     end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
     None
@@ -130,14 +130,14 @@ fn end(
 }
 
 /// The upstream's side of a connection that goes on elsewhere; what was read from the client stays with the client's side.
-pub(crate) struct Parting {
+pub(crate) struct UpstreamHalf {
     outcome: Outcome,
     stream: Stream,
     to_up: Half,
     to_down: Rest,
 }
 
-impl Parting {
+impl UpstreamHalf {
     /// For another process: what is known, the socket, and what was read from it. `from_client` bytes were read from the
     /// client.
     pub(crate) fn pack(self, from_client: usize) -> (TcpPart, Stream, Buffer) {
@@ -272,7 +272,7 @@ async fn relay(
     stats: &TcpStats,
     outcome: &mut Outcome,
     registration: &Registration,
-) -> Option<Parting> {
+) -> Option<UpstreamHalf> {
     let until = after(outcome.started, proxy.max_downstream_connection_duration);
     let input = std::mem::take(&mut downstream.input);
     let mut deadline = Deadline::default();
@@ -281,7 +281,7 @@ async fn relay(
             let relay = Relay::new(&mut downstream.stream, input, &mut connection.stream, from_upstream);
             let (to_up, to_down) = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await?;
             downstream.input = to_up.buffer;
-            Some(Parting { outcome: Outcome::new(), stream: connection.stream, to_up: to_up.half, to_down })
+            Some(UpstreamHalf { outcome: Outcome::new(), stream: connection.stream, to_up: to_up.half, to_down })
         }
         Upstream::Tunnel(mut tunnel) => {
             let relay = Relay::new(&mut downstream.stream, input, &mut *tunnel, from_upstream);
@@ -435,7 +435,7 @@ fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, 
     if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
     }
-    let mut record = of_connection(downstream);
+    let mut record = of_connection(&downstream.info);
     (record.start, record.duration) = (outcome.started_at, outcome.started.elapsed());
     record.flags = outcome.flags;
     record.connection_termination_details = &outcome.termination;

@@ -16,16 +16,16 @@ use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::listener::Tunneling;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::conn::Buffer;
+use evenkeel_upstream::h2::{self, Answer, Received, Reset, ResetBy};
+use evenkeel_upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, PooledConnection, StreamSlot};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
 use super::relay::End;
 use crate::access_log::{self, Record};
-use crate::conn::Buffer;
-use crate::h2::{self, Answer, Received, Reset, ResetBy};
 use crate::http::add_headers;
-use crate::upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, Place, Upstream};
 
 /// Limit of the answer's head; Envoy's default for upstreams.
 const ANSWER_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
@@ -108,9 +108,11 @@ pub(super) async fn open(
     let limit = cluster.config().connect_timeout;
     let asking = async {
         match upstream {
-            Upstream::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
-            Upstream::Http1(connection) => over_http1(connection, &head, (tunneling, said)).await,
-            Upstream::Http2(place) => over_http2(place, &head, host.transport.is_secure(), (tunneling, said)).await,
+            PooledConnection::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
+            PooledConnection::Http1(connection) => over_http1(connection, &head, (tunneling, said)).await,
+            PooledConnection::Http2(place) => {
+                over_http2(place, &head, host.transport.is_secure(), (tunneling, said)).await
+            }
         }
     };
     match timeout(limit, asking).await {
@@ -199,7 +201,7 @@ fn header_map(status: Option<u16>, headers: &Headers) -> Box<str> {
 
 /// `https`: what a POST says of its scheme.
 async fn over_http2(
-    place: Place,
+    place: StreamSlot,
     head: &RequestHead,
     https: bool,
     (tunneling, said): (&Tunneling, &mut Said),
@@ -225,7 +227,7 @@ async fn over_http2(
 pub(super) struct TunnelStream {
     stream: h2::Stream,
     /// Keeps the connection.
-    place: Place,
+    place: StreamSlot,
     /// Our direction has ended.
     ended: bool,
     trailers: Trailers,

@@ -16,13 +16,13 @@ use super::Worker;
 /// Requests and connections one worker holds at a time; further ones go on with what is known.
 pub(crate) const MAX_HELD: usize = 1024;
 /// Demands of all workers on their way to the control thread.
-pub(super) const MAX_DEMANDS: usize = 4096;
+pub(crate) const MAX_DEMANDS: usize = 4096;
 /// How long something is held if the control thread says nothing at all: three answers one after the other, and a bit.
 const LONGEST_HOLD: Duration = Duration::from_secs(3 * DEFAULT_HOLD.as_secs() + 1);
 
 /// Why something is not held any longer without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unheld {
+pub(crate) enum HoldError {
     /// Too much is held already.
     Overflow,
     /// No answer came.
@@ -53,8 +53,8 @@ impl Drop for Place<'_> {
 
 impl Worker {
     /// Waits until the configuration leaves nothing unanswered, and asks for what it does not say.
-    pub(crate) async fn hold(&self, unanswered: impl Fn(&Config) -> Vec<Demand>) -> Result<(), Unheld> {
-        let _place = self.held.enter().ok_or(Unheld::Overflow)?;
+    pub(crate) async fn hold(&self, unanswered: impl Fn(&Config) -> Vec<Demand>) -> Result<(), HoldError> {
+        let _place = self.held.enter().ok_or(HoldError::Overflow)?;
         let deadline = Instant::now() + LONGEST_HOLD;
         let mut asked = HashSet::new();
         loop {
@@ -66,10 +66,10 @@ impl Worker {
             }
             for demand in missing {
                 if asked.insert(demand.clone()) {
-                    self.demands.try_send(demand).map_err(|_| Unheld::Overflow)?;
+                    self.demands.try_send(demand).map_err(|_| HoldError::Overflow)?;
                 }
             }
-            timeout_at(deadline, configured).await.map_err(|_| Unheld::TimedOut)?;
+            timeout_at(deadline, configured).await.map_err(|_| HoldError::TimedOut)?;
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) type References = BTreeMap<Name, Option<Duration>>;
 
 /// A name that is asked for from now on, or not any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct SubscriptionChange {
     /// Type of the resource.
     pub kind: ResourceType,
     /// Its name.
@@ -48,7 +48,7 @@ pub struct Asked {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     all: BTreeMap<Name, Named>,
-    /// Asked for, and without a first answer.
+    /// SubscriptionChange for, and without a first answer.
     missing: BTreeSet<Name>,
     missing_changed: bool,
     /// Whether a name was asked for when this was taken last, of those that changed since.
@@ -191,12 +191,12 @@ impl Names {
     }
 
     /// What is different about [`Self::interest`] since this was called last.
-    pub fn take_asked(&mut self) -> Vec<Asked> {
+    pub fn take_asked(&mut self) -> Vec<SubscriptionChange> {
         let changed = std::mem::take(&mut self.asked_before);
         let asked = changed.into_iter().filter_map(|(key, before)| {
             let wanted = self.all.get(&key).is_some_and(|named| named.asked);
             let (kind, name, source) = key;
-            (before != wanted).then_some(Asked { kind, name, source, wanted })
+            (before != wanted).then_some(SubscriptionChange { kind, name, source, wanted })
         });
         asked.collect()
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::builder::Asked;
+use evenkeel_runtime_config::builder::SubscriptionChange;
 use evenkeel_runtime_config::{Builder, Config, Demand, Reference, RouteTable, Source};
 use evenkeel_testkit::{Random, TestCa};
 use evenkeel_xds::{Any, ResourceType};
@@ -161,7 +161,7 @@ impl Maker {
 struct Told<'m> {
     builder: Builder,
     maker: &'m Maker,
-    asked: Vec<Asked>,
+    asked: Vec<SubscriptionChange>,
     resolved: BTreeSet<Arc<str>>,
 }
 

@@ -1,5 +1,5 @@
 //! Ring hash, Maglev and their cookies: Evenkeel and Envoy choose the same hosts for the same keys. What Envoy chooses is
-//! recorded (`BLESS=1`) for the unit test in `proxy/src/upstream/balance/golden.rs`.
+//! recorded (`BLESS=1`) for the unit test in `upstream/src/balance/golden.rs`.
 
 use std::net::Ipv4Addr;
 
@@ -39,7 +39,7 @@ fn evenkeel_and_envoy_choose_the_same_hosts() {
         seen
     };
     let (tables, cookies) = run(Program::Envoy);
-    check(workspace::root().join("crates/proxy/tests/golden/hash_tables.txt"), &tables);
+    check(workspace::root().join("crates/upstream/tests/golden/hash_tables.txt"), &tables);
     assert_eq!(run(Program::Evenkeel), (tables, cookies));
 }
 

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use evenkeel_http::{Framing, HeadError, Headers, RequestInfo, ResponseHead, Underscores, Version, encode};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::hangup::{Hangup, Sign};
+use evenkeel_upstream::conn::{Buffer, Outgoing};
+use evenkeel_upstream::stream::Stream;
 use tokio::io::AsyncWrite;
 
 use super::Answer;
 use super::half_close::{ClientSocket, client_socket};
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::hangup::{Hangup, Sign};
-use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::http1::rules;
-use crate::stream::Stream;
 
 /// How long a refused client may go on sending before the connection is cut, and how many bytes of it are read, so that
 /// the answer is not lost to a reset.

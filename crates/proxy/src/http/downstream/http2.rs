@@ -5,9 +5,9 @@ use std::task::{Context, Poll};
 
 use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, Headers, ResponseHead};
+use evenkeel_upstream::h2::{Reset, ResetBy, Stream};
 
 use super::Answer;
-use crate::h2::{Reset, ResetBy, Stream};
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::streamed::Streamed;

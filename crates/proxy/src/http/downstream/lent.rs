@@ -4,9 +4,9 @@ use std::io;
 use std::task::{Context, Poll};
 
 use evenkeel_http::{Framing, Headers, ResponseHead};
+use evenkeel_upstream::conn::pipe::{Receiver, Sender};
 
 use super::Answer;
-use crate::conn::pipe::{Receiver, Sender};
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 

@@ -7,16 +7,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_http::{Framing, HeadScan, Headers, Limits, ResponseInfo, encode, parse_response};
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::{Buffer, Outgoing};
+use evenkeel_upstream::{Cluster, Connection, Host, ended_before};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
 use super::Arrived;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::request::{Request, Tunnel};
-use crate::upstream::{Cluster, Connection, Host, ended_before};
 
 /// The connection, and where in the exchange it is.
 pub(in crate::http) struct Http1 {

@@ -9,27 +9,27 @@ use std::time::Duration;
 use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
+use evenkeel_upstream::h2::{Answer, Reset, ResetBy};
+use evenkeel_upstream::{Host, StreamSlot};
 
 use super::Arrived;
-use crate::h2::{Answer, Reset, ResetBy};
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::request::{Request, Tunnel};
 use crate::http::streamed::Streamed;
 use crate::http::websocket;
-use crate::upstream::{Host, Place};
 
 /// How long a peer's settings are waited for.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(1);
 
 /// A place on the connection, and the stream that takes it when the head is sent.
 pub(in crate::http) struct Http2 {
-    place: Place,
+    place: StreamSlot,
     stream: Option<Streamed>,
 }
 
 impl Http2 {
-    pub(in crate::http) fn new(place: Place) -> Self {
+    pub(in crate::http) fn new(place: StreamSlot) -> Self {
         Self { place, stream: None }
     }
 

@@ -1,6 +1,7 @@
 //! The upstream's side of one request: what the request's life needs of it and no more. The counterpart of
 //! [`super::downstream`].
 
+pub(in crate::http) mod count;
 pub(super) mod http1;
 pub(super) mod http2;
 
@@ -9,14 +10,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_http::{Headers, ResponseInfo};
+use evenkeel_upstream::{Cluster, Connection, Host, PooledConnection};
 use tokio::time::Instant;
 
 use super::failure::Failure;
 use super::framed::{Piece, Take};
 use super::request::Request;
-use crate::upstream::{Cluster, Connection, Host, Upstream as Way};
 use http1::Http1;
 use http2::Http2;
+
+/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
+pub(super) const MAX_INTERIM: u32 = 100;
 
 /// One try's exchange with an upstream.
 pub(super) enum Upstream {
@@ -38,10 +42,10 @@ pub(super) enum Arrived {
 
 impl Upstream {
     /// `cluster`: the host's; it says how hosts are spoken to.
-    pub(super) fn new(way: Way, cluster: &Cluster) -> Self {
-        match way {
-            Way::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
-            Way::Http2(place) => Self::Http2(Http2::new(place)),
+    pub(super) fn new(connection: PooledConnection, cluster: &Cluster) -> Self {
+        match connection {
+            PooledConnection::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
+            PooledConnection::Http2(place) => Self::Http2(Http2::new(place)),
         }
     }
 

@@ -1,0 +1,129 @@
+//! What application protocols mean: which are offered to upstreams, and which codec one agreed on stands for.
+//!
+//! Between two proxies of ours many HTTP/1.1 requests share one connection: it is framed as HTTP/2, and what it carries is
+//! HTTP/1.1 all the same — routes, logs and the protocol towards the application are chosen as if it had come in HTTP/1.1.
+//! A client says so by offering [`MULTIPLEXED_HTTP1`] before Istio's `istio-http/1.1`, and a server by choosing it, which only a
+//! sidecar's inbound listener does, of clients it knows by their certificates. Every other server passes over a protocol it does
+//! not know, so the connection then is what it would have been without.
+
+use evenkeel_http::Version;
+
+/// HTTP/2 frames that carry HTTP/1.1 messages.
+pub const MULTIPLEXED_HTTP1: &[u8] = b"evenkeel-h2-http/1.1";
+/// What a sidecar of Istio's offers to another for HTTP/1.1.
+const MESH_HTTP1: &[u8] = b"istio-http/1.1";
+/// The same for HTTP/2.
+pub const MESH_HTTP2: &[u8] = b"istio-h2";
+const HTTP1: &[u8] = b"http/1.1";
+/// HTTP/2 (RFC 9113).
+pub const HTTP2: &[u8] = b"h2";
+
+/// What is to be spoken on a new connection to an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Any bytes.
+    Bytes,
+    /// HTTP/1.1, one request at a time.
+    Http1,
+    /// HTTP/1.1; in HTTP/2 frames if the peer takes it.
+    SharedHttp1,
+    /// HTTP/2.
+    Http2,
+    /// HTTP/2, or HTTP/1.1 if the peer prefers that.
+    Either,
+}
+
+/// What is spoken on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spoken {
+    /// HTTP/1 as it is on the wire.
+    Http1,
+    /// HTTP/2 frames, which carry messages of this version.
+    Http2(Version),
+}
+
+/// What to offer where the context says to offer `all`.
+pub fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
+    let configured = all.iter().map(Vec::as_slice);
+    match wanted {
+        _ if configured.len() == 0 => match wanted {
+            Wanted::Bytes => Vec::new(),
+            Wanted::Http1 | Wanted::SharedHttp1 => vec![HTTP1],
+            Wanted::Http2 => vec![HTTP2],
+            Wanted::Either => vec![HTTP2, HTTP1],
+        },
+        Wanted::SharedHttp1 => std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect(),
+        // As Istio's ALPN filter has it, which we do without.
+        Wanted::Http2 => {
+            let to_sidecar = leads_to_sidecar(all);
+            let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };
+            configured.map(of_http2).chain(to_sidecar.then_some(HTTP2)).collect()
+        }
+        Wanted::Bytes | Wanted::Http1 | Wanted::Either => configured.collect(),
+    }
+}
+
+/// Whether the context says that HTTP/1.1 goes to another sidecar, which may be one of ours.
+pub fn leads_to_sidecar(configured: &[Vec<u8>]) -> bool {
+    configured.iter().any(|protocol| protocol == MESH_HTTP1)
+}
+
+/// What is spoken after both sides agreed on `agreed`.
+pub fn spoken(agreed: Option<&[u8]>, wanted: Wanted) -> Spoken {
+    match (wanted, agreed) {
+        (Wanted::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Spoken::Http2(Version::Http11),
+        (Wanted::Http2, _) | (Wanted::Either, Some(HTTP2 | MESH_HTTP2)) => Spoken::Http2(Version::Http2),
+        _ => Spoken::Http1,
+    }
+}
+
+/// What a client speaks by what was agreed on with it; `None` when that leaves it open. Only one that is `known` by a certificate can
+/// be a proxy of ours, whatever the context's own list says.
+pub fn spoken_by_client(agreed: Option<&[u8]>, known: bool) -> Option<Spoken> {
+    match agreed? {
+        MULTIPLEXED_HTTP1 if known => Some(Spoken::Http2(Version::Http11)),
+        HTTP2 | MESH_HTTP2 => Some(Spoken::Http2(Version::Http2)),
+        HTTP1 | MESH_HTTP1 | b"http/1.0" | b"istio-http/1.0" => Some(Spoken::Http1),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_offered() {
+        let check = |configured: &[&str], wanted: Wanted, expected: &str| {
+            let configured: Vec<_> = configured.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+            let offered: Vec<_> = offer(&configured, wanted).into_iter().map(String::from_utf8_lossy).collect();
+            assert_eq!(offered.join(","), expected, "{wanted:?}");
+        };
+        check(&[], Wanted::Bytes, "");
+        check(&[], Wanted::Http1, "http/1.1");
+        check(&[], Wanted::Http2, "h2");
+        check(&[], Wanted::Either, "h2,http/1.1");
+        check(&["istio-http/1.1", "istio"], Wanted::SharedHttp1, "evenkeel-h2-http/1.1,istio-http/1.1,istio");
+        check(&["istio-http/1.1", "istio"], Wanted::Http1, "istio-http/1.1,istio");
+        check(&["istio-http/1.1", "istio"], Wanted::Http2, "istio-h2,istio,h2");
+        check(&["foo"], Wanted::Either, "foo");
+    }
+
+    #[test]
+    fn what_is_spoken_then() {
+        let check = |wanted, agreed: Option<&str>, expected| {
+            assert_eq!(spoken(agreed.map(str::as_bytes), wanted), expected, "{wanted:?} {agreed:?}");
+        };
+        check(Wanted::SharedHttp1, Some("evenkeel-h2-http/1.1"), Spoken::Http2(Version::Http11));
+        check(Wanted::SharedHttp1, Some("istio-http/1.1"), Spoken::Http1);
+        check(Wanted::SharedHttp1, Some("h2"), Spoken::Http1);
+        check(Wanted::SharedHttp1, None, Spoken::Http1);
+        check(Wanted::Http2, None, Spoken::Http2(Version::Http2));
+        check(Wanted::Either, Some("h2"), Spoken::Http2(Version::Http2));
+        check(Wanted::Either, None, Spoken::Http1);
+        assert_eq!(spoken_by_client(Some(b"istio"), true), None);
+        assert_eq!(spoken_by_client(Some(b"h2"), false), Some(Spoken::Http2(Version::Http2)));
+        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), true), Some(Spoken::Http2(Version::Http11)));
+        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), false), None);
+    }
+}

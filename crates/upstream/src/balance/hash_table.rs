@@ -1,0 +1,197 @@
+//! Tables that a hash is looked up in: big, so built once per set of hosts and shared by all workers, clusters and subsets
+//! that come to the same one.
+
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use evenkeel_runtime_config::FastMap;
+use evenkeel_runtime_config::cluster::{HashFunction, HashKey};
+use rustc_hash::FxHasher;
+
+use super::{Pool, bounded_load, maglev, ring_hash};
+use crate::host::Host;
+
+/// What a table is computed from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Recipe {
+    pub algorithm: Algorithm,
+    /// What stands for each host in hashes, and its part of all requests.
+    pub members: Vec<(Arc<str>, Share)>,
+}
+
+/// How a table is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Algorithm {
+    Ring { min_size: u64, max_size: u64, function: HashFunction },
+    Maglev { size: u64 },
+}
+
+/// A part of all requests, in `0..=1`, compared by its bits: equal input must give the very same table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share(pub f64);
+
+impl PartialEq for Share {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Eq for Share {}
+
+impl Hash for Share {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
+
+/// From hashes to hosts, by their place in [`Recipe::members`].
+#[derive(Debug)]
+pub(super) enum Table {
+    Ring(ring_hash::Ring),
+    Maglev(maglev::Maglev),
+}
+
+impl Table {
+    fn new(recipe: &Recipe) -> Self {
+        match recipe.algorithm {
+            Algorithm::Ring { min_size, max_size, function } => {
+                Self::Ring(ring_hash::Ring::new(&recipe.members, min_size, max_size, function))
+            }
+            Algorithm::Maglev { size } => Self::Maglev(maglev::Maglev::new(&recipe.members, size)),
+        }
+    }
+
+    /// The host for a hash; later attempts look elsewhere.
+    pub fn get(&self, hash: u64, attempt: u32) -> Option<usize> {
+        match self {
+            Self::Ring(ring) => ring.get(hash, attempt),
+            Self::Maglev(maglev) => maglev.get(hash, attempt),
+        }
+    }
+}
+
+/// The tables in use in this process. Locked when endpoints or their health change, never by a request.
+#[derive(Debug, Default)]
+pub struct SharedTables(Mutex<FastMap<u64, Vec<Weak<Entry>>>>);
+
+#[derive(Debug)]
+struct Entry {
+    recipe: Recipe,
+    table: OnceLock<Table>,
+}
+
+/// A table in use.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<Entry>);
+
+impl SharedTables {
+    /// The table for a recipe. The first to ask builds it, outside the lock; others wait for that one table only.
+    pub(super) fn table(&self, recipe: Recipe) -> Shared {
+        let entry = self.entry(recipe);
+        entry.table.get_or_init(|| Table::new(&entry.recipe));
+        Shared(entry)
+    }
+
+    fn entry(&self, recipe: Recipe) -> Arc<Entry> {
+        let mut hasher = FxHasher::default();
+        recipe.hash(&mut hasher);
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|_, entries| {
+            entries.retain(|entry| entry.strong_count() > 0);
+            !entries.is_empty()
+        });
+        let same = tables.entry(hasher.finish()).or_default();
+        if let Some(found) = same.iter().filter_map(Weak::upgrade).find(|entry| entry.recipe == recipe) {
+            return found;
+        }
+        let entry = Arc::new(Entry { recipe, table: OnceLock::new() });
+        same.push(Arc::downgrade(&entry));
+        entry
+    }
+}
+
+impl Shared {
+    /// The host for a hash.
+    pub fn get(&self, hash: u64, attempt: u32) -> Option<usize> {
+        self.0.table.get()?.get(hash, attempt)
+    }
+
+    /// A host's part of all requests.
+    pub fn share(&self, host: usize) -> f64 {
+        self.0.recipe.members.get(host).map_or(0.0, |(_, share)| share.0)
+    }
+}
+
+/// A balancer over a table.
+pub(super) fn balancer(
+    pool: Pool,
+    key: HashKey,
+    balance_factor: u32,
+    algorithm: Algorithm,
+    tables: &SharedTables,
+) -> Box<dyn super::Balancer> {
+    let members = pool.hosts.iter().zip(&pool.shares).map(|(host, share)| (hash_key(host, key), Share(*share)));
+    let table = tables.table(Recipe { algorithm, members: members.collect() });
+    match balance_factor {
+        0 => Box::new(ByTable { hosts: pool.hosts, table }),
+        factor => bounded_load::new(pool.hosts, table, factor),
+    }
+}
+
+/// What stands for a host in hashes: `hash_key` of its `envoy.lb` metadata, else its host name if so configured, else its
+/// address.
+fn hash_key(host: &Host, key: HashKey) -> Arc<str> {
+    match (host.endpoint().hash_key.clone(), key) {
+        (Some(given), _) => given,
+        (None, HashKey::Hostname) if !host.hostname.is_empty() => host.hostname.clone(),
+        (None, HashKey::Hostname | HashKey::Address) => host.label.clone(),
+    }
+}
+
+/// Hosts by hash alone.
+#[derive(Debug)]
+struct ByTable {
+    hosts: Vec<Rc<Host>>,
+    table: Shared,
+}
+
+impl super::Balancer for ByTable {
+    fn pick(&self, pick: &super::Pick<'_>) -> Option<&Rc<Host>> {
+        self.hosts.get(self.table.get(pick.hash, pick.attempt)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe(size: u64, members: &[(&str, f64)]) -> Recipe {
+        let members = members.iter().map(|(key, share)| (Arc::from(*key), Share(*share))).collect();
+        Recipe { algorithm: Algorithm::Maglev { size }, members }
+    }
+
+    #[test]
+    fn equal_recipes_share_one_table_while_it_is_used() {
+        let tables = SharedTables::default();
+        let one = tables.table(recipe(251, &[("a", 0.5), ("b", 0.5)]));
+        let same = tables.table(recipe(251, &[("a", 0.5), ("b", 0.5)]));
+        let other = tables.table(recipe(251, &[("a", 0.4), ("b", 0.6)]));
+        assert!(Arc::ptr_eq(&one.0, &same.0));
+        assert!(!Arc::ptr_eq(&one.0, &other.0));
+        drop((one, same, other));
+        let _last = tables.table(recipe(13, &[("a", 1.0)]));
+        assert_eq!(tables.0.lock().expect("no panic").len(), 1, "unused tables are forgotten");
+    }
+
+    #[test]
+    fn workers_that_ask_together_get_the_same_table() {
+        let tables = SharedTables::default();
+        let ask = || tables.table(recipe(65_537, &[("a", 0.5), ("b", 0.5)]));
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            let all: Vec<_> = all.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+            assert!(all.windows(2).all(|pair| Arc::ptr_eq(&pair[0].0, &pair[1].0)));
+        });
+    }
+}

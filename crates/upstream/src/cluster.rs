@@ -1,0 +1,485 @@
+//! One worker's part of a cluster: its hosts, which of them is picked, and what is counted. Its connections are in [`super::pool`].
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_filters::ClusterScope;
+use evenkeel_http::{Headers, Limits};
+use evenkeel_runtime_config::FastMap;
+use evenkeel_runtime_config::cluster::{
+    Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, OriginalDst, Transport,
+};
+use evenkeel_runtime_config::outlier_detection::OutlierDetection;
+use evenkeel_runtime_config::route::Priority;
+use evenkeel_stats::{Registry, Scope, Writer};
+use rustc_hash::FxBuildHasher;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::balance::{HostSet, Making, SubsetOutcome};
+use super::breaker::{Overflow, Permit};
+use super::connection::{RequestGuard, Shared};
+use super::health::{HealthFlags, Outcome, OutlierDetector, report};
+use super::host::{Host, bump, same_transport};
+use super::shared::SharedCluster;
+use super::snapshot::{ClusterSnapshot, HostSnapshot};
+use super::stats::cluster::{Counter, Gauge, Stats};
+use super::target::{PickError, Target};
+use crate::h2;
+use crate::random::Random;
+use crate::turn;
+
+/// Original destinations one worker remembers; beyond it a destination is used once and forgotten.
+const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
+
+/// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/1.
+const MAX_RESPONSE_HEAD_BYTES: usize = 80 * 1024;
+
+/// Names of one worker's clusters that have something to sweep; the others are left alone.
+pub(super) type Busy = RefCell<HashSet<Arc<str>, FxBuildHasher>>;
+
+/// What a worker's clusters have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Common {
+    pub random: Rc<Random>,
+    pub registry: Arc<Registry>,
+    pub busy: Rc<Busy>,
+    /// This worker reports what is true of the whole process (`membership_*`).
+    pub reports_membership: bool,
+}
+
+/// One worker's part of a cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(super) config: RefCell<Arc<Config>>,
+    /// Arranged for picking by their health at `health_version`.
+    pub(super) hosts: RefCell<Rc<HostSet>>,
+    health_version: Cell<u64>,
+    pub(super) group: Arc<SharedCluster>,
+    outliers: RefCell<Option<Arc<OutlierDetector>>>,
+    /// Hosts made on demand by `ORIGINAL_DST`.
+    pub(super) original: RefCell<FastMap<SocketAddr, Rc<Host>>>,
+    pub(super) shared: Rc<Shared>,
+    random: Rc<Random>,
+    reports_membership: bool,
+    /// A task closes idle connections for other workers.
+    pub(super) answering: Cell<bool>,
+    /// Goes up when connections made before must not be used again.
+    pub(super) epoch: Cell<u64>,
+    /// There is something to sweep: its name is among `busy`.
+    is_busy: Cell<bool>,
+    busy: Rc<Busy>,
+    registry: Arc<Registry>,
+    /// Statistics of HTTP/2 connections, once there was one.
+    http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
+    /// What filters keep, once one has asked.
+    filter_scope: OnceCell<Rc<ClusterScope>>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // The task that closes idle connections sees that there is nothing left to do.
+        self.shared.share.ask();
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(config: Arc<Config>, group: Arc<SharedCluster>, scope: Scope<Stats>, common: Common) -> Self {
+        let Common { random, registry, busy, reports_membership } = common;
+        group.set_limits(&config.circuit_breakers);
+        let shared = Shared {
+            stats: scope.writer(),
+            share: group.counts(Priority::Default).connections.share(),
+            idle: Cell::default(),
+            waiting: Cell::default(),
+            freed: Notify::new(),
+        };
+        let cluster = Self {
+            hosts: RefCell::default(),
+            health_version: Cell::default(),
+            group,
+            outliers: RefCell::default(),
+            original: RefCell::default(),
+            config: RefCell::new(config.clone()),
+            shared: Rc::new(shared),
+            random,
+            reports_membership,
+            answering: Cell::default(),
+            epoch: Cell::default(),
+            is_busy: Cell::default(),
+            busy,
+            registry,
+            http2_stats: OnceCell::new(),
+            filter_scope: OnceCell::new(),
+        };
+        cluster.arrange(&config);
+        cluster
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.borrow().clone()
+    }
+
+    /// HTTP/1 trailers are passed on to its hosts and taken from them.
+    pub fn enables_trailers(&self) -> bool {
+        self.config.borrow().http.enable_trailers
+    }
+
+    /// How large a response's head over HTTP/1 may be.
+    pub fn response_limits(&self) -> Limits {
+        let config = self.config.borrow();
+        let http = &config.http;
+        let max_head_bytes = http.max_response_headers_bytes.unwrap_or(MAX_RESPONSE_HEAD_BYTES);
+        Limits { max_head_bytes, max_headers: http.max_headers_count }
+    }
+
+    /// This worker's counters.
+    pub fn stats(&self) -> &Writer<Stats> {
+        &self.shared.stats
+    }
+
+    /// This worker's counters of HTTP/2 connections.
+    pub(super) fn http2_stats(&self) -> Rc<Writer<h2::stats::Stats>> {
+        let make = || {
+            let name = h2::stats::upstream_name(&self.config.borrow().stat_name);
+            Rc::new(self.registry.scope::<h2::stats::Stats>(name).writer())
+        };
+        Rc::clone(self.http2_stats.get_or_init(make))
+    }
+
+    /// What filters keep and count of its requests, on this worker.
+    pub fn filter_scope(&self) -> Rc<ClusterScope> {
+        let make = || Rc::new(ClusterScope::new(Arc::clone(&self.registry), &self.config.borrow().stat_name));
+        Rc::clone(self.filter_scope.get_or_init(make))
+    }
+
+    pub(super) fn update(&self, wanted: &Arc<Config>) {
+        let before = self.config.replace(wanted.clone());
+        if Arc::ptr_eq(&before, wanted) {
+            return;
+        }
+        if !connections_alike(&before, wanted) {
+            self.epoch.set(self.epoch.get() + 1);
+            self.close_idle();
+        }
+        self.arrange(wanted);
+        if self.reports_membership {
+            self.shared.stats.inc(Counter::update_success);
+        }
+    }
+
+    /// Takes over the endpoints, keeping the hosts that are still there.
+    fn arrange(&self, config: &Config) {
+        if follows_health(config) {
+            self.note_busy();
+        }
+        self.outliers.replace(self.group.outliers());
+        self.group.set_limits(&config.circuit_breakers);
+        let before = self.hosts.borrow().clone();
+        let mut known: FastMap<EndpointAddress, Rc<Host>> =
+            before.hosts.iter().map(|host| (host.address.clone(), host.clone())).collect();
+        let mut changed = false;
+        let hosts = config.endpoints.hosts.iter().map(|endpoint| {
+            let transport = transport(config, endpoint);
+            match known.remove(&endpoint.address) {
+                Some(host) if same_transport(&host.transport, transport) && host.hostname == endpoint.hostname => {
+                    host.reconfigure(endpoint);
+                    host
+                }
+                other => {
+                    changed = true;
+                    if let Some(replaced) = other {
+                        retire(&replaced);
+                    }
+                    Host::watched(endpoint, transport.clone(), self.group.host(&endpoint.address))
+                }
+            }
+        });
+        let mut hosts: Vec<_> = hosts.collect();
+        for host in known.into_values() {
+            // Discovery removed it, but it passes its checks.
+            if host.shared.flags().has(HealthFlags::PENDING_DYNAMIC_REMOVAL) {
+                hosts.push(host);
+            } else {
+                changed = true;
+                retire(&host);
+            }
+        }
+        if changed && config.close_connections_on_host_set_change && !before.hosts.is_empty() {
+            self.epoch.set(self.epoch.get() + 1);
+            self.close_idle();
+        }
+        self.rebuild(config, hosts);
+        if changed && self.reports_membership {
+            self.shared.stats.inc(Counter::membership_change);
+        }
+    }
+
+    /// Arranges the hosts by their health as it is now.
+    fn rebuild(&self, config: &Config, hosts: Vec<Rc<Host>>) {
+        self.health_version.set(self.group.health_version());
+        let (gone, hosts): (Vec<_>, Vec<_>) = hosts.into_iter().partition(|host| {
+            let flags = host.shared.flags();
+            flags.has(HealthFlags::PENDING_DYNAMIC_REMOVAL) && flags.has(HealthFlags::FAILED_ACTIVE_HC)
+        });
+        gone.iter().for_each(|host| retire(host));
+        hosts.iter().for_each(|host| host.note_health(config));
+        let making = Making { config, random: &self.random, tables: &self.group.tables };
+        let set = Rc::new(HostSet::new(hosts, making));
+        let before = self.hosts.replace(set.clone());
+        if self.reports_membership {
+            self.report_membership(&set);
+            self.report_subsets(before.subsets(), set.subsets());
+        }
+    }
+
+    /// Arranges the hosts again if the health of any changed. One load when none did.
+    #[inline]
+    fn follow_health(&self, config: &Config) {
+        if self.health_version.get() != self.group.health_version() {
+            let hosts = self.hosts.borrow().hosts.clone();
+            self.rebuild(config, hosts);
+        }
+    }
+
+    /// What became of a request or connection to a host, for outlier detection.
+    pub fn report(&self, host: &Host, outcome: Outcome) {
+        let outliers = self.outliers.borrow();
+        let Some(detector) = outliers.as_deref() else { return };
+        let config = self.config.borrow();
+        let Some(detection) = config.outlier_detection.as_deref() else { return };
+        if report(detector, detection, (&host.shared, &host.tally), outcome, turn::now()) {
+            self.group.health_changed();
+        }
+    }
+
+    /// A request has a connection to a host, new or kept. That says something only where what hosts answer is told from what
+    /// the proxy sees itself.
+    #[inline]
+    pub fn report_connected(&self, host: &Host) {
+        let splits = |detection: &OutlierDetection| detection.split_local_origin;
+        if self.config.borrow().outlier_detection.as_deref().is_some_and(splits) {
+            self.report(host, Outcome::Connected);
+        }
+    }
+
+    /// A host asks in an answer to be left out (`x-envoy-immediate-health-check-fail`). It is heard where its health is checked,
+    /// which is what brings it back.
+    pub fn heed_health_header(&self, host: &Host, response: &Headers) {
+        if self.config.borrow().health_checks.is_some()
+            && response.find(b"x-envoy-immediate-health-check-fail").is_some()
+            && host.shared.fail_at_once()
+        {
+            self.group.health_changed();
+        }
+    }
+
+    fn report_membership(&self, set: &HostSet) {
+        let stats = &self.shared.stats;
+        stats.set(Gauge::membership_total, set.hosts.len() as i64);
+        stats.set(Gauge::membership_healthy, set.count(Health::Healthy) as i64);
+        stats.set(Gauge::membership_degraded, set.count(Health::Degraded) as i64);
+    }
+
+    fn report_subsets(&self, before: usize, now: usize) {
+        let stats = &self.shared.stats;
+        if before != now {
+            stats.set(Gauge::lb_subsets_active, now as i64);
+            stats.add(Counter::lb_subsets_created, now.saturating_sub(before) as u64);
+            stats.add(Counter::lb_subsets_removed, before.saturating_sub(now) as u64);
+        }
+    }
+
+    /// Refuses the share of requests that the control plane wants refused. Asked once for a request, whatever its tries.
+    pub fn drop_share(&self) -> Result<(), PickError> {
+        let dropped = self.config.borrow().endpoints.drop_overload_ppm as usize;
+        if dropped == 0 || self.random.below(1_000_000) >= dropped {
+            return Ok(());
+        }
+        self.shared.stats.inc(Counter::upstream_rq_drop_overload);
+        Err(PickError::DropOverload { all: dropped >= 1_000_000 })
+    }
+
+    /// Picks a host.
+    pub fn pick(&self, target: &Target<'_>) -> Result<Rc<Host>, PickError> {
+        let config = self.config.borrow();
+        if let Discovery::OriginalDst(options) = &config.discovery {
+            let host = target.original_dst.map(|address| self.original_host(&config, options, address));
+            return host.ok_or_else(|| self.none_healthy());
+        }
+        self.follow_health(&config);
+        let hosts = self.hosts.borrow();
+        if let Some(wanted) = target.override_host {
+            match hosts.by_address(wanted.address) {
+                Some(host) if config.override_host_status.allows(host.health()) => return Ok(host.clone()),
+                Some(_) if wanted.strict => return Err(self.none_healthy()),
+                None if wanted.strict => {
+                    self.none_healthy();
+                    return Err(PickError::HostGone { status: wanted.status_if_gone });
+                }
+                _ => {}
+            }
+        }
+        let picked = hosts.pick(target, &self.random);
+        if picked.panic {
+            self.shared.stats.inc(Counter::lb_healthy_panic);
+        }
+        match picked.subset {
+            SubsetOutcome::None => {}
+            SubsetOutcome::Selected => self.shared.stats.inc(Counter::lb_subsets_selected),
+            SubsetOutcome::Fallback => self.shared.stats.inc(Counter::lb_subsets_fallback),
+            SubsetOutcome::FallbackPanic => self.shared.stats.inc(Counter::lb_subsets_fallback_panic),
+        }
+        picked.host.cloned().ok_or_else(|| self.none_healthy())
+    }
+
+    fn none_healthy(&self) -> PickError {
+        self.shared.stats.inc(Counter::upstream_cx_none_healthy);
+        PickError::NoHealthyHost
+    }
+
+    fn original_host(&self, config: &Config, options: &OriginalDst, mut address: SocketAddr) -> Rc<Host> {
+        if let Some(port) = options.port_override {
+            address.set_port(port);
+        }
+        let mut original = self.original.borrow_mut();
+        if let Some(host) = original.get(&address) {
+            return host.clone();
+        }
+        let endpoint = Arc::new(Endpoint::at(EndpointAddress::Socket(address)));
+        let host = Host::new(&endpoint, config.transport.clone());
+        if original.len() < MAX_ORIGINAL_DESTINATIONS {
+            self.note_busy();
+            original.insert(address, host.clone());
+        } else {
+            host.removed.set(true);
+        }
+        host
+    }
+
+    /// Counts a request, unless `max_requests` are in flight.
+    pub fn begin_request(&self, host: &Rc<Host>, priority: Priority) -> Result<RequestGuard, Overflow> {
+        let permit = self.count(Overflow::Requests, priority).inspect_err(|_| {
+            self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
+        })?;
+        host.active.set(host.active.get() + 1);
+        let everywhere = self.config.borrow().load_balancer.follows_load();
+        if everywhere {
+            host.shared.begin_request();
+        }
+        bump(&host.counts.rq_total);
+        self.shared.stats.inc(Counter::upstream_rq_total);
+        self.shared.stats.shift(Gauge::upstream_rq_active, 1);
+        Ok(RequestGuard { shared: self.shared.clone(), host: host.clone(), everywhere, _permit: permit })
+    }
+
+    /// Counts a retry, unless `max_retries` are in flight, or as many as the budget allows. `failed`: the try before it is no
+    /// longer counted as a request, of which the budget is a share; this one is one of them all the same.
+    pub fn begin_retry(&self, priority: Priority, failed: bool) -> Result<Permit, Overflow> {
+        let _request = failed.then(|| self.count(Overflow::Requests, priority));
+        let permit = self.count(Overflow::Retries, priority);
+        self.shared.stats.inc(match permit {
+            Ok(_) => Counter::upstream_rq_retry,
+            Err(_) => Counter::upstream_rq_retry_overflow,
+        });
+        permit
+    }
+
+    pub(super) fn count(&self, resource: Overflow, priority: Priority) -> Result<Permit, Overflow> {
+        let config = self.config.borrow();
+        let thresholds = match priority {
+            Priority::Default => &config.circuit_breakers.default,
+            Priority::High => &config.circuit_breakers.high,
+        };
+        self.group.counts(priority).try_acquire(resource, thresholds)
+    }
+
+    /// From now on there is something to sweep.
+    #[inline]
+    pub(super) fn note_busy(&self) {
+        if !self.is_busy.replace(true) {
+            self.busy.borrow_mut().insert(self.config.borrow().name.clone());
+        }
+    }
+
+    /// Tidies up; false when there is nothing to come back for.
+    pub(super) fn sweep(&self, now: Instant) -> bool {
+        self.follow_health(&self.config.borrow());
+        let limit = self.config.borrow().http.idle_timeout;
+        let hosts = self.hosts.borrow().clone();
+        hosts.hosts.iter().for_each(|host| self.sweep_host(host, now, limit));
+        let mut original = self.original.borrow_mut();
+        original.retain(|_, host| {
+            self.sweep_host(host, now, limit);
+            Rc::strong_count(host) > 1 || !host.idle.borrow().is_empty() || host.multiplexed.in_use()
+        });
+        let is_busy = !original.is_empty()
+            || follows_health(&self.config.borrow())
+            || hosts.hosts.iter().any(|host| host.is_busy());
+        self.is_busy.set(is_busy);
+        is_busy
+    }
+
+    fn sweep_host(&self, host: &Host, now: Instant, limit: Option<Duration>) {
+        if host.counts.cx_active.get() == 0 {
+            host.pool.take();
+        }
+        host.multiplexed.sweep();
+        let limit = limit.into_iter().chain(host.keep_alive().limit(now)).min();
+        host.idle.borrow_mut().retain_mut(|idle| {
+            if limit.is_some_and(|limit| now.duration_since(idle.since) >= limit) {
+                self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
+                return false;
+            }
+            let open = idle.stream.is_idle_and_open();
+            if !open {
+                host.keep_alive().closed_after(now.duration_since(idle.since), now);
+            }
+            open
+        });
+    }
+
+    pub(super) fn close_idle(&self) {
+        let hosts = self.hosts.borrow().clone();
+        hosts.hosts.iter().for_each(|host| host.close_idle());
+        self.original.borrow().values().for_each(|host| host.close_idle());
+    }
+
+    pub(super) fn snapshot(&self) -> ClusterSnapshot {
+        let config = self.config.borrow();
+        let hosts = self.hosts.borrow();
+        let original = self.original.borrow();
+        let all = hosts.hosts.iter().chain(original.values());
+        ClusterSnapshot { name: config.name.clone(), hosts: all.map(|host| HostSnapshot::of(host)).collect() }
+    }
+}
+
+/// Hosts' health changes by itself.
+fn follows_health(config: &Config) -> bool {
+    config.health_checks.is_some() || config.outlier_detection.is_some()
+}
+
+/// The transport of an endpoint: that of the match it was resolved to, else the cluster's.
+fn transport<'a>(config: &'a Config, endpoint: &Endpoint) -> &'a Transport {
+    let matched = endpoint.transport_index.and_then(|index| config.transport_matches.get(index));
+    matched.map_or(&config.transport, |matched| &matched.transport)
+}
+
+fn retire(host: &Host) {
+    host.removed.set(true);
+    host.close_idle();
+}
+
+/// Connections of one configuration may be used under the other.
+fn connections_alike(one: &Config, other: &Config) -> bool {
+    one.bind == other.bind
+        && one.tcp_keepalive == other.tcp_keepalive
+        && one.discovery == other.discovery
+        && one.http == other.http
+        && same_transport(&one.transport, &other.transport)
+}

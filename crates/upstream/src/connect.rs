@@ -1,0 +1,165 @@
+//! Opens one connection to one endpoint.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use evenkeel_runtime_config::cluster::{
+    BindConfig, Cluster, EndpointAddress, ProxyProtocolTransport, SocketOption, TcpKeepalive, Transport,
+};
+use evenkeel_runtime_config::view::ConnectionView;
+use socket2::{SockRef, TcpKeepalive as KeepaliveParams};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::time::timeout;
+
+use super::host::Host;
+use crate::alpn::{Wanted, offer};
+use crate::conn::burst;
+use crate::proxy_protocol;
+use crate::stream::Stream;
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// The endpoint could not be reached, or refused. Says what in Envoy's words (`delayed connect error: …`).
+    #[error("{0}")]
+    Refused(String),
+    /// The TLS handshake failed.
+    #[error("TLS_error: {0}")]
+    Tls(String),
+    /// Not connected, or not through the handshake, within `connect_timeout`.
+    #[error("connection timeout after {} ms", .0.as_millis())]
+    Timeout(Duration),
+}
+
+/// Connects to `host`, within the cluster's `connect_timeout`, TLS included, to speak what is wanted. `client`: on whose
+/// behalf, when it is one client's alone; a PROXY protocol header names it.
+pub async fn connect(
+    cluster: &Cluster,
+    host: &Host,
+    wanted: Wanted,
+    client: Option<&ConnectionView>,
+) -> Result<Stream, ConnectError> {
+    let limit = cluster.connect_timeout;
+    match timeout(limit, open(cluster, host, wanted, client)).await {
+        Ok(result) => result,
+        Err(_) => Err(ConnectError::Timeout(limit)),
+    }
+}
+
+async fn open(
+    cluster: &Cluster,
+    host: &Host,
+    wanted: Wanted,
+    client: Option<&ConnectionView>,
+) -> Result<Stream, ConnectError> {
+    let mut tcp = match &host.address {
+        EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
+        EndpointAddress::Pipe(path) => {
+            return UnixStream::connect(path).await.map(Stream::Unix).map_err(|error| refused(&error));
+        }
+    };
+    let mut transport = &host.transport;
+    if let Transport::ProxyProtocol(header) = transport {
+        send_proxy_header(&mut tcp, header, client).await?;
+        transport = &header.inner;
+    }
+    match transport {
+        // A header comes once: the compiler refuses one inside another.
+        Transport::Raw | Transport::ProxyProtocol(_) => Ok(Stream::Tcp(tcp)),
+        Transport::Tls(tls) => {
+            let offer = offer(tls.alpn(), wanted);
+            match burst::ahead_of(Box::pin(tls.connect_offering(tcp, &offer))).await {
+                Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
+                Err(error) => Err(ConnectError::Tls(error.to_string())),
+            }
+        }
+    }
+}
+
+/// The header is the connection's first bytes, before TLS.
+async fn send_proxy_header(
+    tcp: &mut TcpStream,
+    transport: &ProxyProtocolTransport,
+    client: Option<&ConnectionView>,
+) -> Result<(), ConnectError> {
+    let Some(client) = client else {
+        return Err(ConnectError::Refused("a connection with a PROXY protocol header serves one TCP client".into()));
+    };
+    let tlvs = transport.tlvs(client.tlvs.as_deref().unwrap_or_default());
+    let header = proxy_protocol::encode(transport.version, client.remote, client.local, &tlvs);
+    tcp.write_all(&header).await.map_err(|error| refused(&error))
+}
+
+async fn connect_tcp(cluster: &Cluster, address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_nodelay(true)?;
+    bind(&socket, &cluster.bind, address)?;
+    if let Some(keepalive) = &cluster.tcp_keepalive {
+        SockRef::from(&socket).set_tcp_keepalive(&keepalive_params(keepalive))?;
+    }
+    socket.connect(address).await
+}
+
+fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<()> {
+    for option in &bind.socket_options {
+        set_option(socket, *option)?;
+    }
+    // A source of the other family cannot be used; Envoy leaves it aside too.
+    if let Some(source) = bind.source.filter(|source| source.is_ipv4() == peer.is_ipv4()) {
+        if bind.source_port == 0 {
+            // The port is chosen when connecting, per destination: thousands of connections may share one source.
+            set_option(
+                socket,
+                SocketOption { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT, value: 1 },
+            )?;
+        } else {
+            socket.set_reuseaddr(true)?;
+        }
+        socket.bind(SocketAddr::new(source, bind.source_port))?;
+    }
+    Ok(())
+}
+
+fn set_option(socket: &TcpSocket, option: SocketOption) -> io::Result<()> {
+    let value: libc::c_int = option.value;
+    // SAFETY: the descriptor is open for the life of `socket`, the pointer and the length describe one `c_int`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            option.level,
+            option.name,
+            std::ptr::from_ref(&value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    let what = format!("setsockopt(level {}, name {}, value {}): {error}", option.level, option.name, option.value);
+    Err(io::Error::new(error.kind(), what))
+}
+
+fn keepalive_params(keepalive: &TcpKeepalive) -> KeepaliveParams {
+    let mut params = KeepaliveParams::new();
+    if let Some(time) = keepalive.time {
+        params = params.with_time(time);
+    }
+    if let Some(interval) = keepalive.interval {
+        params = params.with_interval(interval);
+    }
+    if let Some(probes) = keepalive.probes {
+        params = params.with_retries(probes);
+    }
+    params
+}
+
+/// The system's words without the number Rust adds to them.
+fn refused(error: &io::Error) -> ConnectError {
+    let text = error.to_string();
+    let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
+    ConnectError::Refused(format!("delayed connect error: {text}"))
+}

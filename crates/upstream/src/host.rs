@@ -1,0 +1,215 @@
+//! One endpoint as one worker sees it.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress, Health, Transport};
+use tokio::time::Instant;
+
+use super::breaker::Permit;
+use super::connection::Idle;
+use super::health::{HealthFlags, HostHealth, Tally};
+use super::keep_alive::KeepAlive;
+use super::multiplexed::Pools;
+
+/// An endpoint with this worker's connections and counts.
+#[derive(Debug)]
+pub struct Host {
+    /// Where it listens.
+    pub address: EndpointAddress,
+    /// `ADDRESS:PORT`, for logs.
+    pub label: Arc<str>,
+    /// Host name, for `auto_host_rewrite`.
+    pub hostname: Arc<str>,
+    /// How bytes travel to it.
+    pub transport: Transport,
+    /// As configured: what may change while it stays the same host.
+    endpoint: RefCell<Arc<Endpoint>>,
+    /// When it joined the cluster, or passed its health checks again.
+    joined: Cell<Instant>,
+    was_healthy: Cell<bool>,
+    /// What the whole process knows of its health.
+    pub(super) shared: Arc<HostHealth>,
+    /// What this worker counts for outlier detection.
+    pub(super) tally: Arc<Tally>,
+    /// Requests in flight from this worker.
+    pub(super) active: Cell<u32>,
+    pub(super) counts: HostCounts,
+    /// Connections to reuse; the last one used is at the end.
+    pub(super) idle: RefCell<Vec<Idle>>,
+    /// Connections that carry many requests.
+    pub(super) multiplexed: Pools,
+    /// Room for this worker's pool (`max_connection_pools`), while it is in use.
+    pub(super) pool: RefCell<Option<Permit>>,
+    /// The cluster no longer has it: its connections are not kept.
+    pub(super) removed: Cell<bool>,
+}
+
+/// What `/clusters` shows for a host.
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct HostCounts {
+    pub cx_total: Cell<u64>,
+    pub cx_active: Cell<u64>,
+    pub cx_connect_fail: Cell<u64>,
+    pub rq_total: Cell<u64>,
+    pub rq_success: Cell<u64>,
+    pub rq_error: Cell<u64>,
+    pub rq_timeout: Cell<u64>,
+}
+
+/// Counts one up.
+pub(super) fn bump(cell: &Cell<u64>) {
+    cell.set(cell.get() + 1);
+}
+
+impl Host {
+    /// A host with no connections, whose health nobody watches.
+    pub fn new(endpoint: &Arc<Endpoint>, transport: Transport) -> Rc<Self> {
+        Self::watched(endpoint, transport, Arc::default())
+    }
+
+    /// A host with no connections.
+    pub(super) fn watched(endpoint: &Arc<Endpoint>, transport: Transport, shared: Arc<HostHealth>) -> Rc<Self> {
+        Rc::new(Self {
+            address: endpoint.address.clone(),
+            label: endpoint.address.to_string().into(),
+            hostname: endpoint.hostname.clone(),
+            transport,
+            endpoint: RefCell::new(endpoint.clone()),
+            joined: Cell::new(Instant::now()),
+            was_healthy: Cell::new(true),
+            tally: shared.tally(),
+            shared,
+            active: Cell::default(),
+            counts: HostCounts::default(),
+            idle: RefCell::default(),
+            multiplexed: Pools::default(),
+            pool: RefCell::default(),
+            removed: Cell::default(),
+        })
+    }
+
+    /// Closes what no request uses; connections that carry requests take no more.
+    pub(super) fn close_idle(&self) {
+        self.idle.borrow_mut().clear();
+        self.multiplexed.close();
+    }
+
+    /// It has a connection, or room for some.
+    pub(super) fn is_busy(&self) -> bool {
+        self.counts.cx_active.get() > 0 || self.pool.borrow().is_some() || self.multiplexed.in_use()
+    }
+
+    /// Connections to it begin with who the client is.
+    pub fn names_clients(&self) -> bool {
+        matches!(self.transport, Transport::ProxyProtocol(_))
+    }
+
+    /// Its socket address; `None` for Unix sockets.
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
+        match self.address {
+            EndpointAddress::Socket(address) => Some(address),
+            EndpointAddress::Pipe(_) => None,
+        }
+    }
+
+    /// How long it keeps idle connections, as far as any worker knows.
+    pub fn keep_alive(&self) -> &KeepAlive {
+        &self.shared.keep_alive
+    }
+
+    /// An answer came: a 5xx counts as an error.
+    pub fn count_response(&self, status: u16) {
+        bump(if status >= 500 { &self.counts.rq_error } else { &self.counts.rq_success });
+    }
+
+    /// No answer came.
+    pub fn count_failure(&self, timeout: bool) {
+        bump(&self.counts.rq_error);
+        if timeout {
+            bump(&self.counts.rq_timeout);
+        }
+    }
+
+    /// Its health by all that is known: discovery, active checks, outlier detection.
+    pub fn health(&self) -> Health {
+        let flags = self.shared.flags();
+        match self.endpoint.borrow().health {
+            Health::Draining => Health::Draining,
+            Health::Unhealthy => Health::Unhealthy,
+            _ if flags.has(HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::FAILED_OUTLIER_CHECK)) => Health::Unhealthy,
+            _ if flags.has(HealthFlags::DEGRADED_ACTIVE_HC) => Health::Degraded,
+            health => health,
+        }
+    }
+
+    /// As configured.
+    pub(super) fn endpoint(&self) -> Ref<'_, Arc<Endpoint>> {
+        self.endpoint.borrow()
+    }
+
+    /// The configuration changed, but it is still the same host.
+    pub(super) fn reconfigure(&self, endpoint: &Arc<Endpoint>) {
+        self.endpoint.replace(endpoint.clone());
+    }
+
+    pub(super) fn weight(&self) -> u32 {
+        self.endpoint.borrow().weight.max(1)
+    }
+
+    /// When it joined.
+    pub(super) fn joined(&self) -> Instant {
+        self.joined.get()
+    }
+
+    /// Looks at its health: one that passes its checks again joins again, so that slow start begins anew.
+    pub(super) fn note_health(&self, cluster: &Cluster) {
+        let healthy = self.health() == Health::Healthy;
+        let recovered = healthy && !self.was_healthy.replace(healthy);
+        if recovered && cluster.health_checks.is_some() {
+            self.joined.set(Instant::now());
+        }
+    }
+
+    /// Whether it does not count among a priority's hosts, because it was never checked or asked for it.
+    pub(super) fn is_excluded(&self, cluster: &Cluster) -> bool {
+        let flags = self.shared.flags();
+        flags.has(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL)
+            || (cluster.ignore_unchecked_hosts && flags.has(HealthFlags::PENDING_ACTIVE_HC))
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_joined(&self, joined: Instant) {
+        self.joined.set(joined);
+    }
+
+    /// Requests in flight from all workers. Counted only in clusters whose balancer follows load.
+    pub(super) fn active_everywhere(&self) -> u32 {
+        self.shared.active()
+    }
+
+    /// The same, to all hosts of the cluster.
+    pub(super) fn cluster_active(&self) -> u32 {
+        self.shared.cluster_active()
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_active(&self, active: u32) {
+        let before = self.shared.active();
+        (before..active).for_each(|_| self.shared.begin_request());
+        (active..before).for_each(|_| self.shared.end_request());
+    }
+}
+
+/// Two transports that connections may be shared between.
+pub(super) fn same_transport(one: &Transport, other: &Transport) -> bool {
+    match (one, other) {
+        (Transport::Raw, Transport::Raw) => true,
+        (Transport::Tls(one), Transport::Tls(other)) => Arc::ptr_eq(one, other),
+        (Transport::ProxyProtocol(one), Transport::ProxyProtocol(other)) => Arc::ptr_eq(one, other),
+        _ => false,
+    }
+}

@@ -1,0 +1,464 @@
+//! Upstream connections that carry many requests at once.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use evenkeel_http::h2::{OpenError, Reason};
+use evenkeel_http::{Framing, RequestHead, Underscores, Version};
+use evenkeel_runtime_config::cluster::{Transport, UpstreamProtocol};
+use evenkeel_runtime_config::http2::Http2Options;
+use evenkeel_runtime_config::overload::PrematureResets;
+use evenkeel_runtime_config::route::Priority;
+use evenkeel_runtime_config::view::ConnectionView;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use super::connection::{Connection, Established};
+use super::host::Host;
+use super::pool::AcquireError;
+use super::stats::cluster::Counter;
+use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
+use crate::h2::{self, Client, Limits, Offer, Reset, ResetBy};
+use crate::turn;
+
+/// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/2.
+const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
+
+/// Connections of a pool whose streams are not read ([`Offer::pressed`]) that new requests are spread over before they share one.
+/// Those served by any of them are none the worse for it; more connections only keep apart who reads from who does not.
+const MAX_PRESSED: usize = 8;
+
+/// One worker's connections of this kind to one host.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    /// Framed and meant as HTTP/2.
+    http2: Pool,
+    /// Framed as HTTP/2, carrying HTTP/1.1.
+    shared_http1: Pool,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    connections: RefCell<Vec<Rc<Multiplexed>>>,
+    /// Connections that are being made, of which one more of these may come.
+    connecting: Cell<u32>,
+    /// What came of the last connection whose protocol was left to the peer.
+    peer: Cell<Peer>,
+    /// A stream ended, or a connection came or went.
+    changed: Rc<Notify>,
+}
+
+/// What a peer chose when it was left the choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Peer {
+    #[default]
+    Unknown,
+    OneAtATime,
+    Many,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Multiplexed {
+    client: Client,
+    /// Requests it may still carry (`max_requests_per_connection`); `None`: any number.
+    left: Cell<Option<u32>>,
+    /// It carried a request before.
+    used: Cell<bool>,
+    epoch: u64,
+    local: Option<SocketAddr>,
+    /// It takes no new request from then on (`max_connection_duration`).
+    until: Option<Instant>,
+}
+
+/// What a request needs of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// None that idled: such a one was just closed on this request.
+    Fresh,
+    /// One that can become the request's own.
+    Tunnel,
+}
+
+/// The way for one request.
+#[derive(Debug)]
+pub enum PooledConnection {
+    /// A connection of its own.
+    Http1(Connection),
+    /// A place on a shared connection.
+    Http2(StreamSlot),
+}
+
+/// A place on a shared connection.
+#[derive(Debug)]
+pub struct StreamSlot {
+    connection: Rc<Multiplexed>,
+    /// Whom it leads to.
+    pub host: Rc<Host>,
+    /// The connection carried requests before.
+    pub reused: bool,
+}
+
+impl PooledConnection {
+    /// Whom it leads to.
+    pub fn host(&self) -> &Rc<Host> {
+        match self {
+            Self::Http1(connection) => &connection.host,
+            Self::Http2(place) => &place.host,
+        }
+    }
+
+    /// This end's address; `None` for Unix sockets.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Http1(connection) => connection.local_addr(),
+            Self::Http2(place) => place.local_addr(),
+        }
+    }
+
+    /// The connection served a request before.
+    pub fn reused(&self) -> bool {
+        match self {
+            Self::Http1(connection) => connection.reused,
+            Self::Http2(place) => place.reused,
+        }
+    }
+}
+
+impl StreamSlot {
+    /// Waits until the connection's peer, or one beside it, has said something new of what it takes.
+    pub async fn changed(&self) {
+        self.connection.client.changed().await;
+    }
+
+    /// This end's address; `None` for Unix sockets.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.connection.local
+    }
+
+    /// Sends a request's head. `https`: what `:scheme` says; `end`: it has no body.
+    pub fn open(&self, head: &RequestHead, https: bool, framing: Framing, end: bool) -> Result<h2::Stream, Reset> {
+        let refused = |error: OpenError| {
+            let reason = match error {
+                OpenError::ExtendedConnect => Reason::HTTP_1_1_REQUIRED,
+                _ => Reason::REFUSED_STREAM,
+            };
+            Reset { reason, by: ResetBy::Local, unprocessed: true }
+        };
+        self.connection.client.open(head, https, framing, end).map_err(refused)
+    }
+}
+
+impl Multiplexed {
+    fn is_too_old(&self) -> bool {
+        self.until.is_some_and(|until| until <= turn::now())
+    }
+}
+
+impl Pools {
+    /// Takes no new request on any of them; those they carry go on.
+    pub(super) fn close(&self) {
+        for pool in [&self.http2, &self.shared_http1] {
+            pool.connections.take();
+            pool.changed.notify_waiters();
+        }
+    }
+
+    /// There is a connection.
+    pub(super) fn in_use(&self) -> bool {
+        [&self.http2, &self.shared_http1].iter().any(|pool| !pool.connections.borrow().is_empty())
+    }
+
+    /// Drops connections that ended.
+    pub(super) fn sweep(&self) {
+        self.http2.sweep();
+        self.shared_http1.sweep();
+    }
+
+    fn of(&self, wanted: Wanted) -> &Pool {
+        match wanted {
+            Wanted::SharedHttp1 => &self.shared_http1,
+            Wanted::Bytes | Wanted::Http1 | Wanted::Http2 | Wanted::Either => &self.http2,
+        }
+    }
+}
+
+/// Which connections will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// One whose streams are read, if there can be one.
+    Best,
+    /// Any: there will be no other.
+    Any,
+}
+
+impl Pool {
+    /// A place on a connection that has one.
+    fn place(&self, host: &Rc<Host>, choice: Choice) -> Option<StreamSlot> {
+        let (mut gone, mut pressed) = (false, 0);
+        let mut least_held: Option<(usize, &Rc<Multiplexed>)> = None;
+        let connections = self.connections.borrow();
+        let found = connections.iter().find(|connection| match connection.client.can_open() {
+            Ok(_) if connection.is_too_old() => {
+                gone = true;
+                false
+            }
+            // The request it was made for is on it.
+            Ok(Offer { settled: false, .. }) | Err(OpenError::Concurrency) => false,
+            Ok(Offer { pressed: false, .. }) => true,
+            Ok(Offer { held, .. }) => {
+                pressed += 1;
+                least_held = least_held.filter(|(least, _)| *least <= held).or(Some((held, connection)));
+                false
+            }
+            Err(_) => {
+                gone = true;
+                false
+            }
+        });
+        let will_do = choice == Choice::Any || pressed >= MAX_PRESSED;
+        let found = found.or(least_held.filter(|_| will_do).map(|(_, connection)| connection)).cloned();
+        drop(connections);
+        if gone {
+            self.sweep();
+        }
+        let connection = found?;
+        let reused = connection.used.replace(true);
+        if let Some(left) = connection.left.get() {
+            connection.left.set(Some(left.saturating_sub(1)));
+            if left <= 1 {
+                self.connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
+            }
+        }
+        Some(StreamSlot { connection, host: host.clone(), reused })
+    }
+
+    /// The peer of some connection has yet to say how much it takes.
+    fn is_settling(&self) -> bool {
+        let connections = self.connections.borrow();
+        let settles = |one: &Multiplexed| matches!(one.client.can_open(), Ok(Offer { settled: false, .. }));
+        connections.iter().any(|one| settles(one) && !one.is_too_old())
+    }
+
+    fn sweep(&self) {
+        let gone = |connection: &Rc<Multiplexed>| {
+            connection.is_too_old()
+                || matches!(connection.client.can_open(), Err(OpenError::GoingAway | OpenError::Exhausted))
+        };
+        self.connections.borrow_mut().retain(|connection| !gone(connection));
+    }
+}
+
+/// A connection that is being made.
+struct Connecting<'a>(&'a Pool);
+
+impl<'a> Connecting<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        pool.connecting.set(pool.connecting.get() + 1);
+        Self(pool)
+    }
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.0.connecting.set(self.0.connecting.get().saturating_sub(1));
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Cluster {
+    /// What is to be spoken to `host` for a request that came in `downstream`.
+    fn wanted(&self, host: &Host, downstream: Version) -> Wanted {
+        let shared = || match &host.transport {
+            Transport::Tls(tls) if leads_to_sidecar(tls.alpn()) => Wanted::SharedHttp1,
+            _ => Wanted::Http1,
+        };
+        match &self.config.borrow().http.protocol {
+            UpstreamProtocol::Http1 => shared(),
+            UpstreamProtocol::Http2(_) => Wanted::Http2,
+            UpstreamProtocol::Downstream(_) if downstream == Version::Http2 => Wanted::Http2,
+            UpstreamProtocol::Downstream(_) => shared(),
+            UpstreamProtocol::Auto(_) => Wanted::Either,
+        }
+    }
+
+    /// The way for a request to `host` that is there already. Never waits.
+    pub fn try_acquire(&self, host: &Rc<Host>, downstream: Version) -> Option<PooledConnection> {
+        self.ready(host, self.wanted(host, downstream))
+    }
+
+    fn ready(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
+        if wanted != Wanted::Http1
+            && let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best)
+        {
+            return Some(PooledConnection::Http2(place));
+        }
+        match wanted {
+            Wanted::Http2 => None,
+            Wanted::Bytes | Wanted::Http1 | Wanted::SharedHttp1 | Wanted::Either => {
+                self.reuse(host).map(PooledConnection::Http1)
+            }
+        }
+    }
+
+    /// A place on a connection that was passed over for one that cannot be had.
+    fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
+        let shared = wanted != Wanted::Http1;
+        shared.then(|| host.multiplexed.of(wanted).place(host, Choice::Any)).flatten().map(PooledConnection::Http2)
+    }
+
+    /// The way for a request to `host`, which came in `downstream`: a connection that is there, else a new one, else (at
+    /// `max_connections`, or while a connection is made that may take more than one request) the next that has room.
+    pub async fn acquire(
+        &self,
+        host: &Rc<Host>,
+        downstream: Version,
+        priority: Priority,
+    ) -> Result<PooledConnection, AcquireError> {
+        self.acquire_wanted(host, self.wanted(host, downstream), priority).await
+    }
+
+    /// As [`Cluster::acquire`], for a request that not every connection will do for.
+    pub async fn acquire_for(
+        &self,
+        host: &Rc<Host>,
+        downstream: Version,
+        need: Need,
+        priority: Priority,
+    ) -> Result<PooledConnection, AcquireError> {
+        let wanted = self.wanted(host, downstream);
+        match (need, wanted) {
+            (_, Wanted::Http2) => self.acquire_wanted(host, wanted, priority).await,
+            (Need::Tunnel, _) | (Need::Fresh, Wanted::Bytes | Wanted::Http1) => {
+                self.connect(host).await.map(PooledConnection::Http1)
+            }
+            (Need::Fresh, Wanted::SharedHttp1 | Wanted::Either) => {
+                if let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best) {
+                    return Ok(PooledConnection::Http2(place));
+                }
+                let permit = self.unshared_room(host)?;
+                Ok(self.begin(host, wanted, self.establish(host, permit, wanted, None).await?))
+            }
+        }
+    }
+
+    /// A connection that tells `host` who the client is (PROXY protocol), and so serves this request and no other.
+    pub async fn acquire_naming(
+        &self,
+        host: &Rc<Host>,
+        downstream: Version,
+        client: &ConnectionView,
+    ) -> Result<PooledConnection, AcquireError> {
+        let wanted = self.wanted(host, downstream);
+        let room = self.unshared_room(host)?;
+        Ok(self.begin(host, wanted, self.establish(host, room, wanted, Some(client)).await?))
+    }
+
+    /// Requests may come back unprocessed: many share a connection, whose end none of them causes.
+    pub fn may_refuse(&self) -> bool {
+        let config = self.config.borrow();
+        let to_sidecars = || matches!(&config.transport, Transport::Tls(tls) if leads_to_sidecar(tls.alpn()));
+        config.http.protocol != UpstreamProtocol::Http1 || to_sidecars()
+    }
+
+    async fn acquire_wanted(
+        &self,
+        host: &Rc<Host>,
+        wanted: Wanted,
+        priority: Priority,
+    ) -> Result<PooledConnection, AcquireError> {
+        if let Some(upstream) = self.ready(host, wanted) {
+            return Ok(upstream);
+        }
+        self.use_pool(host, priority)?;
+        let _pending = self.begin_pending(priority)?;
+        let pool = host.multiplexed.of(wanted);
+        loop {
+            let may_share = match wanted {
+                Wanted::Bytes | Wanted::Http1 => false,
+                Wanted::Http2 => true,
+                Wanted::SharedHttp1 | Wanted::Either => pool.peer.get() != Peer::OneAtATime,
+            };
+            if may_share && (pool.connecting.get() > 0 || pool.is_settling()) {
+                pool.changed.notified().await;
+            } else {
+                let room = match self.try_room(host, priority) {
+                    Some(room) => Some(room),
+                    None => match self.pressed(host, wanted) {
+                        Some(place) => return Ok(place),
+                        None => self.room_or(host, priority, pool.changed.notified()).await,
+                    },
+                };
+                if let Some(room) = room {
+                    let _connecting = Connecting::new(pool);
+                    return match self.establish(host, room, wanted, None).await {
+                        Ok(made) => Ok(self.begin(host, wanted, made)),
+                        Err(error) => self.pressed(host, wanted).ok_or(error.into()),
+                    };
+                }
+            }
+            if let Some(upstream) = self.ready(host, wanted) {
+                return Ok(upstream);
+            }
+        }
+    }
+
+    /// A new connection goes into use: by one request, or by as many as come.
+    fn begin(&self, host: &Rc<Host>, wanted: Wanted, made: Established) -> PooledConnection {
+        let pool = host.multiplexed.of(wanted);
+        let agreed = made.stream.session().and_then(|session| session.alpn.as_deref());
+        let Spoken::Http2(_) = spoken(agreed, wanted) else {
+            pool.peer.set(Peer::OneAtATime);
+            self.stats().inc(Counter::upstream_cx_http1_total);
+            return PooledConnection::Http1(made.into_connection(host.clone()));
+        };
+        pool.peer.set(Peer::Many);
+        self.stats().inc(Counter::upstream_cx_http2_total);
+        let config = self.config();
+        let default = Http2Options::default();
+        let options = match &config.http.protocol {
+            UpstreamProtocol::Http1 => &default,
+            UpstreamProtocol::Http2(options)
+            | UpstreamProtocol::Downstream(options)
+            | UpstreamProtocol::Auto(options) => options,
+        };
+        let limits = Limits {
+            underscores: Underscores::Allow,
+            max_head_bytes: config.http.max_response_headers_bytes.unwrap_or(MAX_RESPONSE_HEAD_BYTES),
+            max_headers: config.http.max_headers_count,
+            head_timeout: None,
+            idle_timeout: config.http.idle_timeout,
+            drain_timeout: std::time::Duration::ZERO,
+            flush_timeout: None,
+            premature_resets: PrematureResets::default(),
+        };
+        let Established { stream, open } = made;
+        let (local, epoch) = (open.local, open.epoch);
+        let stats = self.http2_stats();
+        let ended = move |broken| {
+            if broken {
+                open.shared.stats.inc(Counter::upstream_cx_protocol_error);
+            }
+            drop(open);
+        };
+        let connection = Rc::new(Multiplexed {
+            client: Client::start(stream, options, limits, stats, Rc::clone(&pool.changed), ended),
+            left: Cell::new(config.http.max_requests_per_connection.map(|most| most.saturating_sub(1))),
+            used: Cell::new(true),
+            epoch,
+            local,
+            until: config.http.max_connection_duration.map(|limit| turn::now() + limit),
+        });
+        // Made for one client, or for a configuration or a host that is no more, it serves the request it was made for.
+        let lasting = !host.removed.get()
+            && !host.names_clients()
+            && connection.epoch == self.epoch.get()
+            && connection.left.get() != Some(0);
+        if lasting {
+            pool.connections.borrow_mut().push(Rc::clone(&connection));
+        }
+        PooledConnection::Http2(StreamSlot { connection, host: host.clone(), reused: false })
+    }
+}

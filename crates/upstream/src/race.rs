@@ -1,0 +1,155 @@
+//! The race between a request and the end of the kept connection that is to carry it: what the kernel knows about it.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use crate::stream::Stream;
+
+/// After being idle for this long a connection is looked at before it is used: the event loop, which has not come round
+/// since, may not know yet that it was closed.
+pub(super) const LOOK_AFTER: Duration = Duration::from_millis(2);
+
+/// Whether the kernel has the connection's end, or bytes nobody asked for, in store.
+pub(super) fn is_quiet(stream: &Stream) -> bool {
+    let ended = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+    let (descriptor, unwanted) = match stream {
+        Stream::Tcp(stream) => (stream.as_raw_fd(), ended | libc::POLLIN),
+        // Session tickets may come at any time.
+        Stream::Tls(stream) => (stream.get_ref().as_raw_fd(), ended),
+        Stream::Unix(stream) => (stream.as_raw_fd(), ended | libc::POLLIN),
+    };
+    let mut wanted = libc::pollfd { fd: descriptor, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+    // SAFETY: the pointer and the count describe one `pollfd`, which lives for the call.
+    let ready = unsafe { libc::poll(&raw mut wanted, 1, 0) };
+    ready <= 0 || wanted.revents & unwanted == 0
+}
+
+/// Whether the peer ended the connection before it had a single byte of the last `written` that the socket took.
+/// To be asked once the peer's end (FIN, or over TLS `close_notify`) was read in order, with nothing before it.
+///
+/// Each segment acknowledges what its sender has received, so an end that was sent after the first of these bytes arrived
+/// would have acknowledged it. Where none of them is acknowledged, the peer had given up its right to answer before the
+/// request reached it, and may not process it (RFC 9112 section 9.6). A reset (RST) proves nothing: it is also what
+/// follows when a server ends halfway through a request.
+pub fn ended_before(stream: &Stream, written: usize) -> bool {
+    match stream {
+        _ if written == 0 => true,
+        Stream::Tcp(stream) => unacknowledged(stream.as_raw_fd()).is_some_and(|bytes| bytes >= written),
+        // The end was `close_notify`, which nobody but the peer can write; `written` are bytes of ciphertext.
+        Stream::Tls(stream) => unacknowledged(stream.get_ref().as_raw_fd()).is_some_and(|bytes| bytes >= written),
+        // They acknowledge nothing.
+        Stream::Unix(_) => false,
+    }
+}
+
+/// Bytes that were handed to the socket and not acknowledged by the peer (`SIOCOUTQ`).
+fn unacknowledged(socket: RawFd) -> Option<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: this request writes one `c_int`, which lives for the call.
+    let result = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut bytes) };
+    (result == 0).then(|| usize::try_from(bytes).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
+
+    /// Both ends of a connection that has carried a request and an answer.
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let mut ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it accepts");
+        let mut peer = listener.accept().expect("a connection").0;
+        let mut buffer = [0; 64];
+        ours.write_all(REQUEST).expect("sent");
+        peer.read_exact(&mut buffer[..REQUEST.len()]).expect("received");
+        peer.write_all(b"answer").expect("sent");
+        ours.read_exact(&mut buffer[..6]).expect("received");
+        (ours, peer)
+    }
+
+    fn register(socket: TcpStream) -> Stream {
+        socket.set_nonblocking(true).expect("an option");
+        Stream::Tcp(tokio::net::TcpStream::from_std(socket).expect("registered"))
+    }
+
+    /// `race`: what the peer does, and our writing, in their order. `expected`: whether the end is read in order, and then
+    /// whether the request may be sent again.
+    fn check(what: &str, race: impl FnOnce(&mut TcpStream, TcpStream) -> Option<TcpStream>, expected: Option<bool>) {
+        let (mut ours, peer) = pair();
+        let _peer = race(&mut ours, peer);
+        let ended = ours.read(&mut [0; 16]).ok();
+        assert!(ended.is_none_or(|bytes| bytes == 0), "{what}");
+        let stream = register(ours);
+        assert_eq!(ended.map(|_| ended_before(&stream, REQUEST.len())), expected, "{what}");
+    }
+
+    #[tokio::test]
+    async fn only_an_end_that_was_sent_first_is_proof() {
+        let post = |ours: &mut TcpStream| ours.write_all(REQUEST).expect("the socket takes it");
+        let receive = |peer: &mut TcpStream, bytes: usize| {
+            peer.read_exact(&mut [0; 64][..bytes]).expect("received");
+        };
+        let closed_first = |ours: &mut TcpStream, peer: TcpStream| {
+            drop(peer);
+            post(ours);
+            None
+        };
+        check("closed, then the request", closed_first, Some(true));
+        let in_two = |ours: &mut TcpStream, peer: TcpStream| {
+            drop(peer);
+            post(ours);
+            let refused = ours.write_all(b"body").expect_err("a reset followed");
+            assert_eq!(refused.kind(), std::io::ErrorKind::BrokenPipe, "not ConnectionReset");
+            None
+        };
+        check("closed, then the request in two pieces", in_two, Some(true));
+        let shut_first = |ours: &mut TcpStream, peer: TcpStream| {
+            peer.shutdown(Shutdown::Both).expect("open");
+            post(ours);
+            Some(peer)
+        };
+        check("shut down, then the request", shut_first, Some(true));
+        let read_all = |ours: &mut TcpStream, mut peer: TcpStream| {
+            post(ours);
+            receive(&mut peer, REQUEST.len());
+            None
+        };
+        check("the request, read, then closed", read_all, Some(false));
+        let unread = |ours: &mut TcpStream, peer: TcpStream| {
+            post(ours);
+            peer.shutdown(Shutdown::Both).expect("open");
+            Some(peer)
+        };
+        check("the request, not read, then shut down", unread, Some(false));
+        let read_half = |ours: &mut TcpStream, mut peer: TcpStream| {
+            post(ours);
+            receive(&mut peer, REQUEST.len() / 2);
+            None
+        };
+        check("the request, half of it read, then reset", read_half, None);
+    }
+
+    #[tokio::test]
+    async fn a_kept_connection_is_quiet_until_the_peer_does_something() {
+        let (ours, mut peer) = pair();
+        let stream = register(ours);
+        assert!(is_quiet(&stream));
+        peer.write_all(b"x").expect("sent");
+        assert!(!is_quiet(&stream), "bytes nobody asked for");
+        let (ours, peer) = pair();
+        drop(peer);
+        assert!(!is_quiet(&register(ours)), "closed");
+    }
+
+    #[tokio::test]
+    async fn what_was_never_written_was_never_read() {
+        let (ours, peer) = pair();
+        drop(peer);
+        assert!(ended_before(&register(ours), 0));
+    }
+}
