@@ -57,7 +57,6 @@
 //! There is no lock in this crate. Scopes, series and shards are published by compare-and-swap (`list.rs`), and making one looks at
 //! no other but those that share its bucket, so that a worker may do it while it serves.
 
-#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 #![forbid(unsafe_code)]
