@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ca", &["tls", "base"]),
     ("control", &["translate", "model", "api", "xds", "ca", "tls", "stats", "process", "base"]),
     ("http", &[]),
-    ("stats", &["base"]),
+    ("stats", &[]),
     ("runtime-config", &["xds", "tls", "base"]),
     ("filters", &["runtime-config", "http", "stats", "base"]),
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
