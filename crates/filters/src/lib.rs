@@ -19,7 +19,9 @@ pub mod stateful_session;
 
 pub use http::{
     Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,
+    Pause, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,
     Woken,
 };
+#[cfg(feature = "test-filter")]
+pub use http::test_filter;
 pub use network::{Closed, NetworkFilter, NetworkFilters};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::access_log::AccessLog;
 use crate::http2::Http2Options;
 use crate::listener::OnDemandClusters;
+use crate::local_reply::LocalReply;
 use crate::route::RouteTable;
 
 pub use crate::http_filters::HttpFilterConfig;
@@ -98,6 +99,8 @@ pub struct HttpConnectionManager {
     pub proper_case_response_headers: bool,
     /// The value of `via` to append; empty: none.
     pub via: Option<Arc<str>>,
+    /// What becomes of the proxy's own answers.
+    pub local_reply: Option<LocalReply>,
 }
 
 /// An HTTP filter before the router.

@@ -34,6 +34,7 @@ pub mod health_check;
 pub mod http2;
 mod http_filters;
 pub mod listener;
+pub mod local_reply;
 pub mod matching;
 pub mod outlier_detection;
 pub mod overload;

@@ -6,7 +6,7 @@ use evenkeel_http::RequestHead;
 use evenkeel_runtime_config::cors::{Cors, CorsPolicy};
 use evenkeel_stats::{ScopeName, Writer, layout};
 
-use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
 
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const ALLOW_CREDENTIALS: &str = "access-control-allow-credentials";
@@ -91,8 +91,8 @@ impl Filter for HttpFilter {
         reply.map_or(Decision::Continue, Decision::Reply)
     }
 
-    fn response_head(&self, allowed: &mut Self::State, context: &mut ResponseContext<'_>) {
-        let Some(allowed) = allowed else { return };
+    fn response_head(&self, allowed: &mut Self::State, context: &mut ResponseContext<'_>) -> ResponseDecision {
+        let Some(allowed) = allowed else { return ResponseDecision::Continue };
         let headers = &mut context.head.headers;
         headers.set_name(ALLOW_ORIGIN.as_bytes(), &allowed.origin);
         if allowed.policies.flag(|policy| policy.allow_credentials) {
@@ -101,6 +101,7 @@ impl Filter for HttpFilter {
         if let Some(exposed) = allowed.policies.text(|policy| &policy.expose_headers) {
             headers.set_name(EXPOSE_HEADERS.as_bytes(), exposed.as_bytes());
         }
+        ResponseDecision::Continue
     }
 }
 

@@ -6,7 +6,7 @@ use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 
-use super::contract::{Data, Decision, Flow, RequestContext, ResponseContext, TrailersContext, Woken};
+use super::contract::{Data, Decision, Flow, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken};
 use super::facts::FilterFacts;
 use super::{Hooks, HttpFilter, Setup, Slot};
 
@@ -42,6 +42,8 @@ pub struct FilterStreams {
     woken: Option<Woken>,
     /// All have let it pass, and seen the body if it was collected.
     passed: bool,
+    /// The filters that have let the answer's head pass: the last ones.
+    answered: usize,
     /// The filter that keeps some of the answer's body back.
     holder: usize,
 }
@@ -67,6 +69,11 @@ impl FilterStreams {
     /// All filters have let the request pass; true when this is said for the first time.
     pub fn pass(&mut self) -> bool {
         !std::mem::replace(&mut self.passed, true)
+    }
+
+    /// The answer takes the place of one that filters have seen, or were to see: they see nothing of it.
+    pub fn bypass_response(&mut self) {
+        self.hooks = self.hooks.without(Hooks::RESPONSE_HEAD.and(Hooks::RESPONSE_DATA).and(Hooks::RESPONSE_TRAILERS));
     }
 
     /// Some filter looks at the request's body.
@@ -98,7 +105,7 @@ impl HttpFilters {
     /// Makes a worker's filters.
     pub fn new(filters: &[hcm::HttpFilter], setup: &Setup<'_>) -> Self {
         let entry = |config: &hcm::HttpFilter| {
-            let filter = HttpFilter::new(&config.config, setup);
+            let filter = HttpFilter::new(config, setup);
             Entry { name: Arc::clone(&config.name), disabled: config.disabled, hooks: filter.hooks(), filter }
         };
         let filters: Vec<_> = filters.iter().map(entry).collect();
@@ -148,8 +155,8 @@ impl HttpFilters {
         Decision::Continue
     }
 
-    /// Shows the filters a piece of the request's body.
-    pub fn request_data(&self, streams: &mut FilterStreams, data: &[u8]) {
+    /// Passes a piece of the request's body through the filters.
+    pub fn request_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) {
         self.each(Hooks::REQUEST_DATA, streams, |entry, slot| entry.filter.request_data(slot, data));
     }
 
@@ -161,9 +168,23 @@ impl HttpFilters {
         self.each(Hooks::REQUEST_TRAILERS, streams, |entry, slot| entry.filter.request_trailers(slot, trailers));
     }
 
-    /// Shows the filters the head of an answer: the last filter first.
-    pub fn response_head(&self, streams: &mut FilterStreams, context: &mut ResponseContext<'_>) {
-        self.each_back(Hooks::RESPONSE_HEAD, streams, |entry, slot| entry.filter.response_head(slot, context));
+    /// Shows the filters the head of an answer, the last filter first, from where the answer stands, until one does not let it go on.
+    pub fn response_head(&self, streams: &mut FilterStreams, context: &mut ResponseContext<'_>) -> ResponseDecision {
+        if !streams.hooks.has(Hooks::RESPONSE_HEAD) {
+            return ResponseDecision::Continue;
+        }
+        while let Some(at) = self.filters.len().checked_sub(streams.answered + 1) {
+            let Some((entry, slot)) = self.filters.get(at).zip(streams.slots.get_mut(at)) else { break };
+            context.woken = streams.woken.take();
+            if entry.hooks.has(Hooks::RESPONSE_HEAD) && streams.off >> at & 1 == 0 {
+                let decision = entry.filter.response_head(slot, context);
+                if !matches!(decision, ResponseDecision::Continue) {
+                    return decision;
+                }
+            }
+            streams.answered += 1;
+        }
+        ResponseDecision::Continue
     }
 
     /// Passes a piece of an answer's body through the filters. When one keeps some back, the others have seen what it let go.

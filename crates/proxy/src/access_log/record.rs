@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::FilterFacts;
 use evenkeel_runtime_config::listener::FilterChain;
+use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 
@@ -14,6 +15,11 @@ use crate::response_flags::ResponseFlags;
 pub trait HeadLookup {
     /// First value of a lower-case name; `:method`, `:path`, `:authority`, `:scheme`, `:status` are pseudo headers.
     fn lookup(&self, name: &str) -> Option<&[u8]>;
+
+    /// Whether a header of this name is as wanted.
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches_values(self.lookup(&header.name))
+    }
 }
 
 /// No headers: TCP connections, requests that got no response.
@@ -83,6 +89,8 @@ pub struct Record<'a> {
     /// What a proxy that was asked for a tunnel answered, and said at its end: JSON.
     pub tunnel_headers: Option<&'a str>,
     pub tunnel_trailers: Option<&'a str>,
+    /// The body of the proxy's own answer, while `local_reply_config` looks at it.
+    pub local_reply_body: &'a [u8],
 }
 
 impl Record<'_> {
@@ -125,6 +133,7 @@ impl Record<'_> {
             filters: None,
             tunnel_headers: None,
             tunnel_trailers: None,
+            local_reply_body: b"",
         }
     }
 }

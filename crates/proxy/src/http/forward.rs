@@ -55,6 +55,9 @@ impl ActiveStream<'_> {
             Some(body) => Upload::collected(body),
             None => Upload::new(keep, paused),
         };
+        if self.request.filters.sees_request_data() && !paused {
+            upload.filtered(self.request.info.framing);
+        }
         let request_until = forward.request_until.filter(|_| !paused);
         let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
         // A limit of all that may stand still is one of this, too.

@@ -21,6 +21,7 @@ mod http1;
 mod http2;
 mod identify;
 mod lending;
+mod local_reply;
 mod log;
 mod mirror;
 mod origin;

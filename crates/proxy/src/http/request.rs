@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
+use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_upstream::Host;
 use evenkeel_upstream::conn::HeldBytes;
@@ -194,6 +195,10 @@ impl HeadLookup for HeadView<'_> {
             ":scheme" => Some(self.scheme()),
             name => self.head.headers.find(name.as_bytes()),
         }
+    }
+
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches(self)
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
 pub(crate) mod listener;
 mod load_balancer;
+mod local_reply;
 pub(crate) mod matcher;
 mod mirror;
 pub(crate) mod outlier_detection;
