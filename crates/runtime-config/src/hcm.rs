@@ -8,6 +8,7 @@ use crate::http2::Http2Options;
 use crate::listener::OnDemandClusters;
 use crate::local_reply::LocalReply;
 use crate::route::RouteTable;
+use crate::skip::SkipMatcher;
 
 pub use crate::http_filters::HttpFilterConfig;
 
@@ -110,6 +111,8 @@ pub struct HttpFilter {
     pub name: Arc<str>,
     /// It is off unless a route switches it on (`disabled`).
     pub disabled: bool,
+    /// The requests that pass it by (`ExtensionWithMatcher`).
+    pub skip: Option<Arc<SkipMatcher>>,
     /// What it is.
     pub config: HttpFilterConfig,
 }

@@ -46,6 +46,7 @@ pub mod rewrite;
 pub mod route;
 pub mod route_filters;
 pub mod route_match;
+pub mod skip;
 pub mod stateful_session;
 pub mod support;
 pub mod view;

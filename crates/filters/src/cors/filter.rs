@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_http::RequestHead;
-use evenkeel_runtime_config::cors::{Cors, CorsPolicy};
+use evenkeel_runtime_config::cors::{Cors, CorsPolicy, ROUTE_FIELD};
 use evenkeel_stats::{ScopeName, Writer, layout};
 
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
@@ -107,8 +107,10 @@ impl Filter for HttpFilter {
 
 impl Policies {
     fn of(context: &RequestContext<'_>) -> Self {
-        let all = context.route.filters.all::<Arc<CorsPolicy>>(context.filter());
-        Self(all.map(Arc::clone).collect())
+        let of = |name| context.route.filters.all::<Arc<CorsPolicy>>(name).map(Arc::clone).collect::<Vec<_>>();
+        let said = of(context.filter());
+        // The deprecated field counts only where nothing is said to the filter.
+        Self(if said.is_empty() { of(ROUTE_FIELD) } else { said })
     }
 
     fn allow(&self, origin: &[u8]) -> bool {

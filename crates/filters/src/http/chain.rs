@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 
 use super::contract::{Data, Decision, Flow, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken};
 use super::facts::FilterFacts;
@@ -23,6 +24,8 @@ struct Entry {
     name: Arc<str>,
     /// Off unless a route switches it on.
     disabled: bool,
+    /// The requests that pass it by.
+    skip: Option<Arc<SkipMatcher>>,
     hooks: Hooks,
     filter: HttpFilter,
 }
@@ -38,6 +41,8 @@ pub struct FilterStreams {
     hooks: Hooks,
     /// The filter that is asked next for the request's head.
     position: usize,
+    /// Filters of which it is known whether this request passes them by: the first ones.
+    judged: usize,
     /// How its pause ended.
     woken: Option<Woken>,
     /// All have let it pass, and seen the body if it was collected.
@@ -106,7 +111,8 @@ impl HttpFilters {
     pub fn new(filters: &[hcm::HttpFilter], setup: &Setup<'_>) -> Self {
         let entry = |config: &hcm::HttpFilter| {
             let filter = HttpFilter::new(config, setup);
-            Entry { name: Arc::clone(&config.name), disabled: config.disabled, hooks: filter.hooks(), filter }
+            let (name, skip) = (Arc::clone(&config.name), config.skip.clone());
+            Entry { name, disabled: config.disabled, skip, hooks: filter.hooks(), filter }
         };
         let filters: Vec<_> = filters.iter().map(entry).collect();
         let hooks = filters.iter().fold(Hooks::default(), |all, entry| all.and(entry.hooks));
@@ -136,9 +142,17 @@ impl HttpFilters {
     pub fn request_head<'r>(&'r self, streams: &mut FilterStreams, context: &mut RequestContext<'r>) -> Decision {
         while let Some((entry, slot)) = self.filters.get(streams.position).zip(streams.slots.get_mut(streams.position))
         {
-            let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
             context.filter = &entry.name;
             context.woken = streams.woken.take();
+            // Decided when the request comes to the filter, and not again when it waited there.
+            if let Some(skip) = &entry.skip
+                && streams.judged <= streams.position
+            {
+                streams.judged = streams.position + 1;
+                let skipped = is_skipped(skip, &entry.name, &context.route.filters, &context.view());
+                streams.off |= u64::from(skipped) << streams.position;
+            }
+            let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
             let decision = match asked {
                 true => entry.filter.request_head(slot, context),
                 false => Decision::Continue,

@@ -41,7 +41,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(config: hcm::HttpFilterConfig) -> Self {
-        Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, config }])
+        Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, skip: None, config }])
     }
 
     /// Several filters.

@@ -194,7 +194,7 @@ impl ActiveStream<'_> {
         loop {
             let host = forward.cluster.pick(&target)?;
             self.request.host = Some(Rc::clone(&host));
-            if forward.action.mirrors.is_some() && self.request.attempts == 1 && !raced {
+            if self.request.attempts == 1 && !raced && forward.is_mirrored() {
                 upload.mirrors = self.mirror(forward, upload.known());
             }
             let guard = forward.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;

@@ -11,6 +11,7 @@ use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 use super::access_log::access_logs;
 use super::cluster::max_requests;
 use super::local_reply::local_reply;
+use super::skip::{WITH_MATCHER, with_matcher};
 use super::{Cx, http2, route, source, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
@@ -246,10 +247,13 @@ fn http_filters(
                 *on_demand = Some(OnDemand { clusters });
                 Some(None)
             }
-            _ => {
-                let config = http_filter(cx, any, filter.is_optional)?;
+            other => {
+                let (config, skip) = match other {
+                    WITH_MATCHER => with_matcher(cx, any).map(|(config, skip)| (Some(config), Some(skip)))?,
+                    _ => (http_filter(cx, any, filter.is_optional)?, None),
+                };
                 let (name, disabled) = (filter.name.as_str().into(), filter.disabled);
-                Some(config.map(|config| HttpFilter { name, disabled, config }))
+                Some(config.map(|config| HttpFilter { name, disabled, skip, config }))
             }
         })
     });

@@ -30,6 +30,7 @@ pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod route_action;
 pub(crate) mod source;
+mod skip;
 pub(crate) mod stateful_session;
 pub(crate) mod subset;
 pub(crate) mod tls;

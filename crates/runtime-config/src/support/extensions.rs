@@ -102,6 +102,24 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     },
 
     // HTTP filters
+    extension("envoy.extensions.common.matching.v3.ExtensionWithMatcher", &["extension_config", "xds_matcher"]),
+    extension("envoy.extensions.common.matching.v3.ExtensionWithMatcherPerRoute", &["xds_matcher"]),
+    extension("envoy.extensions.filters.common.matcher.action.v3.SkipFilter", &[]),
+    extension("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", &["header_name"]),
+    part("xds.core.v3.TypedExtensionConfig", &["name", "typed_config"]),
+    part("xds.type.matcher.v3.Matcher", &["matcher_list", "matcher_tree", "on_no_match"]),
+    part("xds.type.matcher.v3.Matcher.OnMatch", &["matcher", "action"]),
+    part("xds.type.matcher.v3.Matcher.MatcherList", &["matchers"]),
+    part("xds.type.matcher.v3.Matcher.MatcherList.FieldMatcher", &["predicate", "on_match"]),
+    part("xds.type.matcher.v3.Matcher.MatcherList.Predicate",
+        &["single_predicate", "or_matcher", "and_matcher", "not_matcher"]),
+    part("xds.type.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate", &["input", "value_match"]),
+    part("xds.type.matcher.v3.Matcher.MatcherList.Predicate.PredicateList", &["predicate"]),
+    part("xds.type.matcher.v3.Matcher.MatcherTree", &["input", "exact_match_map", "prefix_match_map"]),
+    part("xds.type.matcher.v3.Matcher.MatcherTree.MatchMap", &["map"]),
+    part("xds.type.matcher.v3.StringMatcher", &["exact", "prefix", "suffix", "safe_regex", "contains", "ignore_case"]),
+    part("xds.type.matcher.v3.RegexMatcher", &["google_re2", "regex"]),
+    part("xds.type.matcher.v3.RegexMatcher.GoogleRE2", &[]),
     MessageSupport {
         name: "envoy.extensions.filters.http.router.v3.Router",
         role: Extension, full: &[], values: &[],
@@ -157,7 +175,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Upstream HTTP
     extension("envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        &["common_http_protocol_options", "use_downstream_protocol_config", "explicit_http_config", "auto_config"]),
+        &["common_http_protocol_options", "use_downstream_protocol_config", "explicit_http_config", "auto_config",
+          "request_mirror_policies"]),
     part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig",
         &["http_protocol_options", "http2_protocol_options"]),
     part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig",
