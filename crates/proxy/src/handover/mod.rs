@@ -29,7 +29,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-pub(crate) use parcel::{Half, Parcel, TcpPart, Travelling};
+pub(crate) use parcel::{Facts, Half, Parcel, TcpPart, Travelling};
 pub(crate) use predecessor::{Heir, Predecessor, Request};
 pub use successor::Succession;
 pub(crate) use successor::{Inheritance, Successor, Taking};

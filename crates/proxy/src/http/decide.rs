@@ -19,15 +19,15 @@ use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::random::Random;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::affinity::Affinity;
+use super::context::ConnectionContext;
 use super::edits::Levels;
 use super::failure::Failure;
 use super::filters::Filtered;
 use super::grpc;
 use super::identify::identify;
 use super::log::record;
-use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use super::retry::Policy;
@@ -182,7 +182,7 @@ impl<'l> ActiveStream<'l> {
             return Plan::Reply(Reply::from(&Failure::NoCluster(action.cluster_not_found_status)), Some(levels));
         };
         request.cluster_name = Some(Arc::clone(&leg.cluster));
-        let affinity = Affinity::new(action, leg, &cluster, request, &origin.view);
+        let affinity = Affinity::new(action, leg, &cluster, request, &origin.info.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         let by_header = retry::RequestedRetry::take(&mut request.head.headers);
         let retry = {
@@ -328,7 +328,7 @@ fn normalize(request: &mut Request, hcm: &HttpConnectionManager) -> Result<Optio
 }
 
 /// Normalize, and find out whose request it is; what is done once, however often it is decided.
-fn prepare(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Reply> {
+fn prepare(request: &mut Request, origin: &ConnectionContext) -> Result<SocketAddr, Reply> {
     let hcm = &*origin.hcm;
     match normalize(request, hcm) {
         Ok(None) => {}
@@ -343,7 +343,7 @@ fn prepare(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Reply> 
     request.tunnel = asked_tunnel(request, &origin.worker.random);
     // What the client has said of this hop ends here, before anything is added that it must not be able to name.
     request.head.headers.remove_hop_by_hop();
-    let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
+    let client = identify(&mut request.head, hcm, &origin.info.view, &origin.remote_text, &origin.worker.random);
     request.client = Some(client);
     request.grpc = request.head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
     Ok(client)

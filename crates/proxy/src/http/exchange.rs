@@ -11,19 +11,18 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::turn;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::active_stream::ActiveStream;
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::mirror::Mirrors;
-use super::phases::ActiveStream;
-use super::upstream::{Arrived, Upstream};
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
-/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
-pub(super) const MAX_INTERIM: u32 = 100;
 
 /// The request on its way up.
 pub(super) struct Upload {
@@ -310,7 +309,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
-                    request.answered = Some(request.clock.now());
+                    request.answered = Some(turn::now());
                     return Poll::Ready(Ok(info));
                 }
                 Poll::Ready(Ok(Arrived::Interim)) => {
@@ -338,7 +337,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
             Poll::Ready(Ok(())) | Poll::Pending => {
                 if self.timers.flush_limit.is_some() {
-                    self.timers.watch_backlog(self.active.request.clock.now(), self.active.down.backlog());
+                    self.timers.watch_backlog(turn::now(), self.active.down.backlog());
                 }
                 self.poll_nothing(cx)
             }
@@ -368,7 +367,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             let mut take = |data: &[u8], last: bool| {
                 if filtered {
                     *filtered_end |= last;
-                    let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
+                    let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
                     request.bytes_sent += data.bytes.len() as u64;
                     fits = left.take(data.bytes.len());
@@ -390,7 +389,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 Piece::Data => self.timers.moved = true,
                 Piece::End if filtered && !self.filtered_end => {
                     self.filtered_end = true;
-                    let end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
+                    let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
                     self.filter_data(end, HttpFilters::response_data)?;
                 }
                 Piece::End if !self.left.is_over() => return Poll::Ready(Err(Failure::FilteredLength)),
@@ -412,9 +411,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
 
     /// The filter that kept some of the answer back lets go of it.
     fn resume(&mut self) -> Result<(), Failure> {
-        let clock = &mut self.active.request.clock;
-        clock.wait();
-        let more = Data { bytes: b"".into(), ends: false, now: clock.now().into_std() };
+        let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
         self.filter_data(more, HttpFilters::resume_response)
     }
@@ -441,10 +438,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             return Poll::Ready(Err(failure));
         }
         match held.poll(cx) {
-            Poll::Ready(woken) => {
-                self.active.request.clock.wait();
-                Poll::Ready(Ok(woken))
-            }
+            Poll::Ready(woken) => Poll::Ready(Ok(woken)),
             Poll::Pending => self.poll_nothing(cx),
         }
     }
@@ -520,7 +514,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 return upload.pass(up, data, last);
             }
             upload.filtered_end |= last;
-            let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
+            let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
             origin.manager.filters.request_data(&mut request.filters, &mut data);
             fits = upload.left.take(data.bytes.len());
             if fits {
@@ -532,7 +526,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Piece::Data => {}
             Piece::End if filtered && !self.upload.filtered_end => {
                 self.upload.filtered_end = true;
-                let mut end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
+                let mut end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
                 origin.manager.filters.request_data(&mut request.filters, &mut end);
                 if !self.upload.left.take(end.bytes.len()) {
                     return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
@@ -549,7 +543,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                let now = request.clock.now();
+                let now = turn::now();
                 request.received_all.get_or_insert(now);
                 self.timers.complete(now);
             }
@@ -589,11 +583,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
         {
             return Poll::Ready(Err(failure));
         }
-        let clock = &mut self.active.request.clock;
-        let until = self.timers.next(clock.now());
-        clock.wait();
-        ready!(self.active.deadline.poll(until, cx));
-        Poll::Ready(Err(self.timers.passed(clock.now(), self.upload.ended)))
+        let now = turn::now();
+        ready!(self.active.deadline.poll(self.timers.next(now), cx));
+        Poll::Ready(Err(self.timers.passed(now, self.upload.ended)))
     }
 
     /// 100 was answered already, unless the proxy leaves that to the upstream; other interim responses are passed on.

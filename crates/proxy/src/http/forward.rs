@@ -11,15 +11,17 @@ use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
+use evenkeel_upstream::turn;
+use evenkeel_upstream::{Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
 
+use super::active_stream::ActiveStream;
 use super::decide::{Forward, set_host};
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
-use super::phases::ActiveStream;
 use super::reply::Reply;
-use super::retry::{self, BackOff};
+use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::Upstream;
+use super::upstream::count::{count_failed_try, count_failure, count_reset};
 use crate::response_flags::ResponseFlags;
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
@@ -69,7 +71,7 @@ impl ActiveStream<'_> {
         loop {
             self.request.attempts += 1;
             if let Some(policy) = forward.retry.as_deref() {
-                timers.begin_try(self.request.clock.now(), policy.per_try_timeout, policy.per_try_idle_timeout);
+                timers.begin_try(turn::now(), policy.per_try_timeout, policy.per_try_idle_timeout);
             }
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
@@ -134,26 +136,22 @@ impl ActiveStream<'_> {
     /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
     async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
         let mut awaited = pin!(awaited);
-        self.request.clock.wait();
         let complete = self.down.received_all();
         if complete {
-            let now = self.request.clock.now();
+            let now = turn::now();
             self.request.received_all.get_or_insert(now);
             timers.complete(now);
         }
         poll_fn(|cx| {
             if let Poll::Ready(come) = awaited.as_mut().poll(cx) {
-                self.request.clock.wait();
                 return Poll::Ready(Ok(come));
             }
             if let Poll::Ready(failure) = self.down.poll_gone(cx) {
                 return Poll::Ready(Err(failure));
             }
-            let clock = &mut self.request.clock;
-            let until = timers.next(clock.now());
-            clock.wait();
-            ready!(self.deadline.poll(until, cx));
-            Poll::Ready(Err(timers.passed(clock.now(), complete)))
+            let now = turn::now();
+            ready!(self.deadline.poll(timers.next(now), cx));
+            Poll::Ready(Err(timers.passed(now, complete)))
         })
         .await
     }
@@ -184,7 +182,7 @@ impl ActiveStream<'_> {
         let wanted = self.request.facts.host_override.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
-            original_dst: Some(self.origin.view.local),
+            original_dst: Some(self.origin.info.view.local),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
             ..forward.affinity.target()
@@ -214,7 +212,7 @@ impl ActiveStream<'_> {
                 count_reset(&forward.cluster, &up, failure);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
-                up.lost_race(self.request.clock.now());
+                up.lost_race(turn::now());
             }
             match result {
                 Ok(info) => return Ok(Answered { up, info, guard }),
@@ -234,7 +232,7 @@ impl ActiveStream<'_> {
     ) -> Result<Upstream, Failure> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
         let (is_tcp, is_tunnel) = (forward.terminates_connect(self.request), self.request.tunnel.is_some());
-        let view = &self.origin.view;
+        let view = &self.origin.info.view;
         let connecting = async {
             match raced {
                 _ if is_tcp => forward.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
@@ -368,56 +366,13 @@ impl ActiveStream<'_> {
     fn announce_time_left(&mut self, forward: &Forward<'_>) {
         let request = &mut *self.request;
         let (Some(all), Some(since)) = (forward.timeout, request.received_all) else { return };
-        let left = all.saturating_sub(request.clock.now().duration_since(since)).max(Duration::from_millis(1));
+        let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
         let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
         retry::announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
     }
 }
 
-/// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
-pub(super) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
-    let counter = match (up, failure) {
-        (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
-        (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
-        (Upstream::Http1(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
-        (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
-        (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
-    };
-    cluster.stats().inc(counter);
-}
-
-/// Counts what went wrong with a try, whether or not there is another.
-pub(super) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
-    let stats = cluster.stats();
-    match failure {
-        Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
-        Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
-        Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
-        _ => {}
-    }
-    if let Some(host) = host {
-        host.count_failure(matches!(
-            failure,
-            Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
-        ));
-    }
-}
-
-/// Counts the end of a request without an answer.
-pub(super) fn count_failure(cluster: &Cluster, failure: &Failure) {
-    let stats = cluster.stats();
-    if failure.status() != 0 {
-        stats.status(failure.status());
-        stats.inc(cluster::Counter::upstream_rq_completed);
-    }
-}
-
 fn override_host(wanted: &HostOverride) -> OverrideHost<'_> {
     OverrideHost { address: &wanted.address, strict: wanted.strict, status_if_gone: wanted.status_if_gone }
-}
-
-/// RFC 9110 section 9.2.2.
-pub(super) fn is_idempotent(method: &[u8]) -> bool {
-    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
 }

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use evenkeel_runtime_config::local_reply::LocalReply;
 
+use super::context::ConnectionContext;
 use super::edits;
 use super::log::record;
-use super::origin::Origin;
 use super::reply::Reply;
 use super::request::Request;
 use crate::access_log::{self, Record};
@@ -14,7 +14,7 @@ use crate::access_log::{self, Record};
 /// Changes a reply as the first mapper says that is for it. Gives the type of the body, where a format has made it.
 pub(super) fn rewrite<'c>(
     config: &'c LocalReply,
-    origin: &Origin,
+    origin: &ConnectionContext,
     request: &mut Request,
     reply: &mut Reply,
 ) -> Option<&'c str> {

@@ -1,5 +1,6 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
+mod active_stream;
 pub(crate) mod affinity;
 mod between_proxies;
 pub(crate) mod call;
@@ -7,6 +8,7 @@ mod client_cert;
 mod clock;
 mod collect;
 mod connection;
+mod context;
 mod decide;
 mod downstream;
 mod edits;
@@ -24,7 +26,6 @@ mod lending;
 mod local_reply;
 mod log;
 mod mirror;
-mod origin;
 mod phases;
 mod reply;
 mod request;
@@ -37,5 +38,4 @@ mod websocket;
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
-pub(crate) use lending::{LentStream, serve_lent};
 pub(crate) use retry::announce_timeout;

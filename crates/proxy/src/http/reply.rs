@@ -13,7 +13,9 @@ use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Answer;
 use super::edits::Levels;
 use super::exchange::{Held, Left};
@@ -21,7 +23,6 @@ use super::failure::Failure;
 use super::filters::announced;
 use super::identify::append_via;
 use super::log::record;
-use super::phases::ActiveStream;
 use super::{grpc, local_reply};
 use crate::response_flags::ResponseFlags;
 
@@ -149,7 +150,7 @@ impl ActiveStream<'_> {
         request.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
-            request.received_all.get_or_insert(request.clock.now());
+            request.received_all.get_or_insert_with(turn::now);
         }
         // Where HTTP/1.0 is off it is not spoken either.
         let http_10 = hcm.accept_http_10 && request.is_http_10();
@@ -235,7 +236,7 @@ impl ActiveStream<'_> {
     /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it. `left`: what they may make of it.
     async fn send_filtered_body(&mut self, body: &[u8], mut left: Left) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
-        let mut data = Data { bytes: body.into(), ends: true, now: self.request.clock.now().into_std() };
+        let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
         loop {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
@@ -260,9 +261,8 @@ impl ActiveStream<'_> {
                 }
             })
             .await?;
-            self.request.clock.wait();
             pass = HttpFilters::resume_response;
-            data = Data { bytes: b"".into(), ends: false, now: self.request.clock.now().into_std() };
+            data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         }
     }
 
@@ -275,13 +275,11 @@ impl ActiveStream<'_> {
                 self.request.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
             }
-            // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
             let flushed = self.down.poll_flush(cx);
             if flushed.is_ready() {
                 return flushed;
             }
-            let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
-            self.request.clock.wait();
+            let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
             self.request.flags |= Failure::FlushTimeout.flags();
             self.request.details = Failure::FlushTimeout.details();

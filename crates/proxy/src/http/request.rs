@@ -11,9 +11,9 @@ use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_upstream::Host;
 use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
-use super::clock::Clock;
 use crate::access_log::HeadLookup;
 use crate::response_flags::ResponseFlags;
 
@@ -39,7 +39,6 @@ pub(super) struct Request {
     pub(super) grpc: bool,
     /// The request asks for a tunnel, and may have one.
     pub(super) tunnel: Option<Tunnel>,
-    pub(super) clock: Clock,
     pub(super) started: Instant,
     /// The last byte of the request was read.
     pub(super) received_all: Option<Instant>,
@@ -85,8 +84,7 @@ pub(super) enum Tunnel {
 }
 
 impl Request {
-    fn new(clock: Clock) -> Self {
-        let mut clock = clock;
+    fn new() -> Self {
         Self {
             head: RequestHead::default(),
             info: RequestInfo {
@@ -103,8 +101,7 @@ impl Request {
             response_trailers: Headers::default(),
             grpc: false,
             tunnel: None,
-            started: clock.now(),
-            clock,
+            started: turn::now(),
             received_all: None,
             answered: None,
             status: 0,
@@ -130,11 +127,10 @@ impl Request {
     }
 
     /// A request about which nothing is known yet.
-    pub(super) fn begin(clock: Clock) -> Box<Self> {
+    pub(super) fn begin() -> Box<Self> {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
-        let Some(mut request) = pooled else { return Box::new(Self::new(clock)) };
-        request.clock = clock;
-        request.started = request.clock.now();
+        let Some(mut request) = pooled else { return Box::new(Self::new()) };
+        request.started = turn::now();
         request
     }
 
@@ -146,7 +142,7 @@ impl Request {
             trailers: std::mem::take(&mut self.trailers),
             response_trailers: std::mem::take(&mut self.response_trailers),
             filters: std::mem::take(&mut self.filters),
-            ..Self::new(self.clock)
+            ..Self::new()
         };
         self.head.clear();
         self.response.clear();

@@ -66,11 +66,11 @@ pub(crate) async fn serve(
     let _counted = Counted::new(&stats);
     let ahead = match ahead {
         Some(ahead) => *ahead,
-        None => match filters.on_connection(&downstream.view) {
+        None => match filters.on_connection(&downstream.info.view) {
             // Boxed, for it is large and over before the connection's long life begins.
-            Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
+            Ok(()) => Box::pin(Ahead::connect(worker, &downstream.info.view, &proxy)).await,
             Err(closed) => {
-                let chosen = proxy.destination(downstream.view.server_name.as_ref(), worker.random.next());
+                let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
                 Ahead::refused(closed.details, chosen.map(|(cluster, _)| Arc::clone(cluster)))
             }
         },
@@ -435,7 +435,7 @@ fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, 
     if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
     }
-    let mut record = of_connection(downstream);
+    let mut record = of_connection(&downstream.info);
     (record.start, record.duration) = (outcome.started_at, outcome.started.elapsed());
     record.flags = outcome.flags;
     record.connection_termination_details = &outcome.termination;

@@ -1,38 +1,31 @@
-//! What the requests of one downstream connection share.
+//! A client's connection in the HTTP connection manager: what its requests share.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::ConnectionInfo;
 use evenkeel_http::Version;
 use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::overload::Action;
-use evenkeel_runtime_config::view::ConnectionView;
-use evenkeel_tls::Session;
 use evenkeel_upstream::alpn;
 use evenkeel_upstream::conn::deadline::after;
 use tokio::time::Instant;
 
 use super::downstream::Http1;
-use super::lending::Parts;
 use crate::listener;
 use crate::stats::http::{Counter, Gauge, Histogram};
 use crate::worker::{HttpManager, Registration, Worker};
 
-/// A downstream connection as its requests see it. It counts as open for as long as it lives.
-pub(super) struct Origin {
+/// A client's connection as its requests see it. It counts as open for as long as this lives.
+pub(super) struct ConnectionContext {
     pub(super) worker: Rc<Worker>,
     pub(super) manager: Rc<HttpManager>,
     pub(super) hcm: Arc<HttpConnectionManager>,
-    pub(super) view: ConnectionView,
-    pub(super) chain: Arc<FilterChain>,
-    /// What the TLS handshake agreed on.
-    pub(super) session: Option<Arc<Session>>,
-    /// The peer's address as text, for `x-forwarded-for`.
-    pub(super) peer_text: Box<str>,
-    pub(super) id: u64,
-    pub(super) opened: Instant,
+    /// What is known of it.
+    pub(super) info: Arc<ConnectionInfo>,
+    /// The client's address as text, for `x-forwarded-for`.
+    pub(super) remote_text: Box<str>,
     /// It is to end at its next message boundary after this (`max_connection_duration`).
     pub(super) until: Option<Instant>,
     /// Its entry among the worker's connections.
@@ -55,7 +48,7 @@ pub(super) enum Protocol {
     Http2(Version),
 }
 
-impl Origin {
+impl ConnectionContext {
     /// Counts the connection as open, from now to when this is dropped. Beside it the connection's bytes, as HTTP/1 has them.
     pub(super) fn new(
         worker: &Rc<Worker>,
@@ -64,19 +57,14 @@ impl Origin {
         downstream: listener::Downstream,
         registration: &Rc<Registration>,
     ) -> (Http1, Self) {
-        let listener::Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed, .. } =
-            downstream;
+        let listener::Downstream { stream, input, info, requests, resumed, .. } = downstream;
         let side = Http1::new(stream, input, requests, &hcm);
-        let origin = Self {
+        let context = Self {
             worker: Rc::clone(worker),
             manager,
-            view,
-            chain,
-            session: side.stream.session().cloned(),
-            peer_text,
-            id,
-            opened: since,
-            until: after(since, hcm.max_connection_duration),
+            remote_text: address_text(&info),
+            until: after(Instant::from_std(info.accepted), hcm.max_connection_duration),
+            info,
             hcm,
             registration: Rc::clone(registration),
             resumed,
@@ -85,19 +73,19 @@ impl Origin {
             protocol: Cell::new(None),
         };
         if !resumed {
-            let stats = &origin.manager.http;
+            let stats = &context.manager.http;
             stats.inc(Counter::downstream_cx_total);
-            if origin.view.tls {
+            if context.info.view.tls {
                 stats.inc(Counter::downstream_cx_ssl_total);
             }
         }
-        origin.shift(1);
-        (side, origin)
+        context.shift(1);
+        (side, context)
     }
 
     /// The client is a sidecar or a gateway, which knows other hosts than this one.
     pub(super) fn client_is_proxy(&self) -> bool {
-        let Some(session) = &self.session else { return false };
+        let Some(session) = &self.info.session else { return false };
         match session.alpn.as_deref() {
             Some(alpn::MULTIPLEXED_HTTP1) => true,
             Some(alpn::HTTP2 | alpn::MESH_HTTP2) => {
@@ -107,40 +95,19 @@ impl Origin {
         }
     }
 
-    /// What another worker needs to know to serve one of its streams.
-    pub(super) fn parts(&self) -> Parts {
-        Parts {
-            hcm: Arc::clone(&self.hcm),
-            view: self.view.clone(),
-            chain: Arc::clone(&self.chain),
-            session: self.session.clone(),
-            peer_text: self.peer_text.clone(),
-            id: self.id,
-            opened: self.opened,
-            protocol: self.protocol.get().unwrap_or(Protocol::Http2(Version::Http2)),
-            requests: self.registration.request_limit(),
-            memory: self.registration.memory_limit(),
-        }
-    }
-
     /// The connection of a borrowed stream; its own worker counts it.
     pub(super) fn lent(
         worker: &Rc<Worker>,
-        manager: Rc<HttpManager>,
-        parts: Parts,
+        hcm: Arc<HttpConnectionManager>,
+        (info, protocol): (Arc<ConnectionInfo>, Protocol),
         registration: &Rc<Registration>,
     ) -> Self {
-        let Parts { hcm, view, chain, session, peer_text, id, opened, protocol, .. } = parts;
         Self {
             worker: Rc::clone(worker),
-            manager,
+            manager: worker.generation().manager(worker, &hcm),
             hcm,
-            view,
-            chain,
-            session,
-            peer_text,
-            id,
-            opened,
+            remote_text: address_text(&info),
+            info,
             until: None,
             registration: Rc::clone(registration),
             resumed: true,
@@ -148,6 +115,11 @@ impl Origin {
             leaves: true,
             protocol: Cell::new(Some(protocol)),
         }
+    }
+
+    /// What it speaks, as its streams count.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol.get().unwrap_or(Protocol::Http1)
     }
 
     /// Counts the connection as one of this protocol.
@@ -166,9 +138,9 @@ impl Origin {
     pub(super) fn begin_request(&self) {
         let stats = &self.manager.http;
         stats.inc(Counter::downstream_rq_total);
-        stats.inc(match self.protocol.get() {
-            Some(Protocol::Http2(_)) => Counter::downstream_rq_http2_total,
-            Some(Protocol::Http1) | None => Counter::downstream_rq_http1_total,
+        stats.inc(match self.protocol() {
+            Protocol::Http2(_) => Counter::downstream_rq_http2_total,
+            Protocol::Http1 => Counter::downstream_rq_http1_total,
         });
         stats.shift(Gauge::downstream_rq_active, 1);
         self.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
@@ -196,7 +168,7 @@ impl Origin {
     fn shift(&self, by: i64) {
         let stats = &self.manager.http;
         stats.shift(Gauge::downstream_cx_active, by);
-        if self.view.tls {
+        if self.info.view.tls {
             stats.shift(Gauge::downstream_cx_ssl_active, by);
         }
     }
@@ -211,7 +183,7 @@ impl Origin {
     }
 }
 
-impl Drop for Origin {
+impl Drop for ConnectionContext {
     fn drop(&mut self) {
         if self.lent {
             return;
@@ -220,8 +192,13 @@ impl Drop for Origin {
         self.shift_protocol(-1);
         if !self.leaves {
             let stats = &self.manager.http;
+            let length = Instant::from_std(self.info.accepted).elapsed();
             stats.inc(Counter::downstream_cx_destroy);
-            stats.record(Histogram::downstream_cx_length_ms, self.opened.elapsed().as_millis() as u64);
+            stats.record(Histogram::downstream_cx_length_ms, length.as_millis() as u64);
         }
     }
+}
+
+fn address_text(info: &ConnectionInfo) -> Box<str> {
+    info.view.remote.ip().to_canonical().to_string().into()
 }
