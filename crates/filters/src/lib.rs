@@ -20,11 +20,11 @@ pub mod rbac;
 pub mod stateful_session;
 
 pub use connection::ConnectionInfo;
-pub use http::{
-    Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,
-    Woken,
-};
 #[cfg(feature = "test-filter")]
 pub use http::test_filter;
+pub use http::{
+    Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
+    Pause, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, StateObject,
+    TrailersContext, Wait, Woken,
+};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

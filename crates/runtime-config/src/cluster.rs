@@ -14,11 +14,11 @@ pub use load_balancer::{HashFunction, HashKey, LeastRequest, LoadBalancer, Magle
 pub use subset::{MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 
 use crate::hash_policy::HashPolicies;
-use crate::route::MirrorPolicy;
 use crate::health_check::{EndpointCheck, HealthCheck};
 use crate::http2::Http2Options;
 use crate::listener::{ProxyProtocolVersion, TlvSelection};
 use crate::outlier_detection::OutlierDetection;
+use crate::route::MirrorPolicy;
 use crate::view::Tlv;
 
 /// One cluster, with its current endpoints.

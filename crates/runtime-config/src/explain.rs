@@ -11,8 +11,8 @@ use crate::rbac::{RbacFilter, RbacPerRoute};
 use crate::rewrite::https_location;
 use crate::route::{HeaderAddition, HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
 use crate::route_filters::RouteFilters;
-use crate::skip::is_skipped;
 use crate::route_match::RouteSelection;
+use crate::skip::is_skipped;
 use crate::view::{ConnectionView, RequestView};
 use crate::{Cluster, Config, Demand};
 
@@ -279,9 +279,9 @@ impl<'t> Trace<'t> {
             _ => RouteFilters::default(),
         };
         let mut filters =
-            manager.filters.iter().filter(|filter| !says.disabled(&filter.name).unwrap_or(filter.disabled)).filter(|filter| {
-                !filter.skip.as_ref().is_some_and(|own| is_skipped(own, &filter.name, &says, request))
-            });
+            manager.filters.iter().filter(|filter| !says.disabled(&filter.name).unwrap_or(filter.disabled)).filter(
+                |filter| !filter.skip.as_ref().is_some_and(|own| is_skipped(own, &filter.name, &says, request)),
+            );
         filters.all(|filter| match &filter.config {
             HttpFilterConfig::Rbac(own) => {
                 let rules = match says.most_specific::<RbacPerRoute>(&filter.name) {

@@ -8,7 +8,9 @@ use evenkeel_runtime_config::grpc_stats::GrpcStats;
 
 use super::call::Call;
 use super::counts::ClusterCalls;
-use crate::http::{Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext};
+use crate::http::{
+    Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext,
+};
 
 /// What access logs find the messages of a call under.
 const MESSAGES: &str = "envoy.filters.http.grpc_stats";

@@ -7,7 +7,9 @@ use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 
-use super::contract::{Data, Decision, Flow, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken};
+use super::contract::{
+    Data, Decision, Flow, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken,
+};
 use super::facts::FilterFacts;
 use super::{Hooks, HttpFilter, Setup, Slot};
 
@@ -62,6 +64,7 @@ impl FilterStreams {
     }
 
     /// Some filter has seen the request.
+    #[inline]
     pub fn is_begun(&self) -> bool {
         !self.slots.is_empty()
     }
@@ -120,6 +123,7 @@ impl HttpFilters {
     }
 
     /// There is nothing to ask.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.filters.is_empty()
     }

@@ -24,8 +24,8 @@ use crate::{buffer, cors, fault, grpc_stats, rbac, stateful_session};
 
 pub use chain::{FilterStreams, HttpFilters};
 pub use contract::{
-    Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services,
-    TrailersContext, Wait, Woken,
+    Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext,
+    Services, TrailersContext, Wait, Woken,
 };
 pub use facts::{ClusterScope, FilterFacts, Form, HostOverride, StateObject};
 pub use head::HeadView;

@@ -59,8 +59,7 @@ impl Filter for HttpFilter {
         let subject = Subject { connection: context.connection, remote: context.remote, request: Some(&view) };
         let shadow = self.counts.decide_in_shadow(config, &subject);
         let enforced = self.counts.decide(config, &subject);
-        let outcomes =
-            [(shadow, &config.shadow_stat_prefix, "shadow"), (enforced, &config.stat_prefix, "enforced")];
+        let outcomes = [(shadow, &config.shadow_stat_prefix, "shadow"), (enforced, &config.stat_prefix, "enforced")];
         for (outcome, prefix, kind) in outcomes {
             if let Some(outcome) = outcome {
                 context.facts.metadata.merge(NAMESPACE, &said(&outcome, prefix, kind));

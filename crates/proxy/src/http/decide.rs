@@ -127,7 +127,12 @@ impl<'l> ActiveStream<'l> {
             if let Some(demand) = matched.and_then(|matched| self.unanswered_cluster(matched.leg?, config)) {
                 return Plan::Hold(demand);
             }
-            match self.filter(client, matched).await {
+            // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
+            let filtered = match self.filter(client, matched) {
+                Ok(decided) => decided,
+                Err(waits) => Box::pin(self.filter_after(waits, client, matched)).await,
+            };
+            match filtered {
                 Filtered::Passes => break (selection, matched),
                 Filtered::Rerouted => {}
                 Filtered::Answered(reply) => return Plan::Reply(reply, matched.map(Matched::levels)),

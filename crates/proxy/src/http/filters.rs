@@ -39,6 +39,12 @@ pub(super) enum Filtered {
     Answered(Reply),
 }
 
+/// What a filter wants before it is asked again.
+pub(super) enum Waits {
+    ForBody { max_bytes: usize },
+    ForFilter(Pause),
+}
+
 /// What is answered instead of what the upstream answered.
 pub(super) enum Instead {
     Reply(Reply),
@@ -66,36 +72,54 @@ impl Services for Worker {
 }
 
 impl ActiveStream<'_> {
-    /// Asks the filters that are left.
-    pub(super) async fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered {
+    /// Asks the filters that are left. An error is what one of them waits for; see [`ActiveStream::filter_after`].
+    pub(super) fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Result<Filtered, Waits> {
         let filters = &self.origin.manager.filters;
         if filters.is_empty() {
-            return Filtered::Passes;
+            return Ok(Filtered::Passes);
         }
         let route = context(matched);
         if !self.request.filters.is_begun() {
             filters.begin(&mut self.request.filters, &route.filters);
         }
+        match self.ask_filters(client, route) {
+            Decision::Continue => {
+                if self.request.filters.pass() && self.request.filters.sees_request_data() {
+                    self.filter_whole_body();
+                }
+                Ok(Filtered::Passes)
+            }
+            Decision::Reroute => Ok(Filtered::Rerouted),
+            Decision::Reply(reply) => Ok(Filtered::Answered(Reply::from(reply))),
+            Decision::Collect { max_bytes } => Err(Waits::ForBody { max_bytes }),
+            Decision::Pause(pause) => Err(Waits::ForFilter(pause)),
+        }
+    }
+
+    /// Waits as a filter wants it, and asks the filters that are left.
+    pub(super) async fn filter_after(
+        &mut self,
+        mut waits: Waits,
+        client: SocketAddr,
+        matched: Option<Matched<'_>>,
+    ) -> Filtered {
+        let route = matched.map(|matched| matched.route);
         loop {
-            // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
-            let waited = match self.ask_filters(client, route) {
-                Decision::Continue => break,
-                Decision::Reroute => return Filtered::Rerouted,
-                Decision::Reply(reply) => return Filtered::Answered(Reply::from(reply)),
-                Decision::Collect { max_bytes } => Box::pin(self.collect(max_bytes, route.route)).await,
-                Decision::Pause(pause) => {
-                    let woken = Box::pin(self.pause(pause, route.route)).await;
+            let waited = match waits {
+                Waits::ForBody { max_bytes } => self.collect(max_bytes, route).await,
+                Waits::ForFilter(pause) => {
+                    let woken = self.pause(pause, route).await;
                     woken.map(|woken| self.request.filters.wake(woken))
                 }
             };
             if let Err(failure) = waited {
                 return Filtered::Answered(Reply::from(&failure));
             }
+            waits = match self.filter(client, matched) {
+                Ok(decided) => return decided,
+                Err(again) => again,
+            };
         }
-        if self.request.filters.pass() && self.request.filters.sees_request_data() {
-            self.filter_whole_body();
-        }
-        Filtered::Passes
     }
 
     /// Passes a body that was collected through the filters. Of one that is still to come the head says how long it will be.

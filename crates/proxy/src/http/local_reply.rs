@@ -20,9 +20,10 @@ pub(super) fn rewrite<'c>(
 ) -> Option<&'c str> {
     let before = request.response.headers.find(b"content-type").map(<[u8]>::to_vec);
     let original = reply.body.clone();
-    let mapper = config.mappers.iter().find(|mapper| {
-        record(origin, request, |record| access_log::admits(&mapper.filter, record))
-    });
+    let mapper = config
+        .mappers
+        .iter()
+        .find(|mapper| record(origin, request, |record| access_log::admits(&mapper.filter, record)));
     let mut format = config.format.as_ref();
     if let Some(mapper) = mapper {
         if let Some(body) = &mapper.body {

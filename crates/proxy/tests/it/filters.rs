@@ -122,9 +122,7 @@ impl Doing {
                 ResponseDecision::Continue
             }
             "collect-answer" => match context.body {
-                Body::Coming => {
-                    ResponseDecision::Collect { max_bytes: words[1].parse().unwrap_or(0) }
-                }
+                Body::Coming => ResponseDecision::Collect { max_bytes: words[1].parse().unwrap_or(0) },
                 Body::Empty => ResponseDecision::Continue,
                 Body::Whole(body) => {
                     context.head.headers.append(b"x-whole", body.len().to_string().as_bytes());
@@ -154,7 +152,8 @@ impl TestFilter for Doer {
 
     fn request_data(&self, state: &mut State, data: &mut Data<'_>) {
         let what = Doing::of(state).map(|doing| doing.what.as_str()).unwrap_or_default();
-        if what.starts_with("longer-request") || what.starts_with("lie-request") || what.starts_with("collect-request") {
+        if what.starts_with("longer-request") || what.starts_with("lie-request") || what.starts_with("collect-request")
+        {
             double(data);
         }
     }
@@ -245,7 +244,9 @@ impl Scene {
             static_cluster("auth", auth.address(), ""),
         ];
         let told = |number: u32| {
-            format!("typed_per_filter_config: {{teller: {{\"@type\": {BUFFER}.BufferPerRoute, buffer: {{max_request_bytes: {number}}}}}}}")
+            format!(
+                "typed_per_filter_config: {{teller: {{\"@type\": {BUFFER}.BufferPerRoute, buffer: {{max_request_bytes: {number}}}}}}}"
+            )
         };
         let route = |when: &str, route: &str, number: u32| {
             format!("{{match: {{prefix: /, {when}}}, route: {{{route}}}, {}}}", told(number))
@@ -436,7 +437,11 @@ fn a_filter_collects_answers_to_a_limit() {
                 let headers = [("x-do", "collect-answer 10"), ("x-upstream", upstream)];
                 let whole = scene.ask(http2, path, &headers, sent).expect("an answer");
                 let length = if body.is_empty() { String::new() } else { body.len().to_string() };
-                assert_eq!((whole.status, whole.body.as_str(), whole.header("x-whole")), (200, body, &*length), "{path}");
+                assert_eq!(
+                    (whole.status, whole.body.as_str(), whole.header("x-whole")),
+                    (200, body, &*length),
+                    "{path}"
+                );
             }
             let headers = [("x-do", "collect-answer 6"), ("x-upstream", upstream)];
             let long = scene.ask(http2, "/chunked", &headers, "").expect("an answer");
@@ -469,7 +474,8 @@ fn a_filter_makes_bodies_longer() {
         assert_eq!(direct.body, "ddiirreecctt");
     }
     let requests = scene.servers[0].requests();
-    assert!(requests.iter().all(|request| request.body.len() % 2 == 0 || request.header("x-do") == Some("longer-answer")
+    assert!(requests.iter().all(|request| request.body.len() % 2 == 0
+        || request.header("x-do") == Some("longer-answer")
         || request.header("x-do") == Some("lie-answer")));
     // What was collected has a length.
     let collected = requests.iter().filter(|request| request.header("x-do") == Some("collect-request 10"));

@@ -33,11 +33,7 @@ fn mapper(cx: &mut Cx<'_>, config: &hcm::ResponseMapper) -> Option<Mapper> {
 }
 
 /// `Some(None)`: there is none.
-fn body_format(
-    cx: &mut Cx<'_>,
-    field: &str,
-    config: Option<&SubstitutionFormatString>,
-) -> Option<Option<BodyFormat>> {
+fn body_format(cx: &mut Cx<'_>, field: &str, config: Option<&SubstitutionFormatString>) -> Option<Option<BodyFormat>> {
     let Some(config) = config else { return Some(None) };
     cx.at(field, |cx| {
         let format = substitution_format(cx, config)?;
