@@ -1,4 +1,4 @@
-//! HTTP and network filters, one folder each.
+//! HTTP and network filters, one folder each; what becomes of a call ([`decide`]), and why ([`explain`]).
 //!
 //! The data path holds one [`HttpFilters`] per connection manager and worker, and one [`NetworkFilters`] per filter chain and
 //! worker, created when a configuration arrives. Filters are an enum compiled from the configuration: a request that passes them needs
@@ -12,6 +12,8 @@ pub mod buffer;
 pub mod callouts;
 mod connection;
 pub mod cors;
+pub mod decide;
+pub mod explain;
 pub mod fault;
 pub mod grpc_stats;
 mod http;
@@ -24,7 +26,7 @@ pub use connection::ConnectionInfo;
 pub use http::test_filter;
 pub use http::{
     Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, StateObject,
-    TrailersContext, Wait, Woken,
+    Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup,
+    StateObject, TrailersContext, Wait, Woken,
 };
 pub use network::{Closed, NetworkFilter, NetworkFilters};

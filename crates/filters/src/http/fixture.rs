@@ -1,24 +1,22 @@
 //! One filter and one request, for tests.
 
-use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use evenkeel_http::{Headers, RequestHead, ResponseHead};
-use evenkeel_runtime_config::explain::PlainRequest;
+use evenkeel_http::{RequestHead, ResponseHead};
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::{FilterOverride, FilterOverrides, PerRoute, RouteFilters};
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{
     Body, ClusterScope, Decision, FilterFacts, FilterStreams, HttpFilters, RequestContext, ResponseContext,
     ResponseDecision, RouteContext, Services, Setup,
 };
-use crate::callouts::{CallOptions, Callout, CalloutError, Callouts, HttpCall, HttpStream, Problem};
+use crate::callouts::{Callouts, NoCallouts};
 
 /// The name of the one filter.
 const NAME: &str = "the filter";
@@ -136,42 +134,6 @@ impl Services for Worker {
     }
 
     fn callouts(&self) -> &dyn Callouts {
-        self
-    }
-}
-
-/// There is nobody to be called.
-impl Callouts for Worker {
-    fn http(&self, _: HttpCall) -> Callout {
-        Callout::new(ready(Err(CalloutError::new(Problem::UnknownCluster, 503, "cluster_not_found"))))
-    }
-
-    fn stream(&self, _: &Arc<str>, _: RequestHead, _: CallOptions) -> Box<dyn HttpStream> {
-        Box::new(Nobody)
-    }
-}
-
-/// A call that never gets an answer.
-struct Nobody;
-
-impl HttpStream for Nobody {
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CalloutError>> {
-        Poll::Pending
-    }
-
-    fn send(&mut self, _: &[u8]) {}
-
-    fn finish(&mut self, _: Headers) {}
-
-    fn poll_head(&mut self, _: &mut Context<'_>) -> Poll<Result<ResponseHead, CalloutError>> {
-        Poll::Pending
-    }
-
-    fn poll_data(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, CalloutError>> {
-        Poll::Pending
-    }
-
-    fn trailers(&mut self) -> Headers {
-        Headers::default()
+        &NoCallouts
     }
 }

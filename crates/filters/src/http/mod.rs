@@ -22,9 +22,10 @@ use evenkeel_stats::{Registry, ScopeName};
 
 use crate::{buffer, cors, fault, grpc_stats, rbac, stateful_session};
 
+pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
 pub use contract::{
-    Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext,
+    Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext,
     Services, TrailersContext, Wait, Woken,
 };
 pub use facts::{ClusterScope, FilterFacts, Form, HostOverride, StateObject};
@@ -88,6 +89,11 @@ pub(crate) trait Filter: Sized {
     /// the body says [`Decision::Collect`] while it is [`Body::Coming`], and is asked again when all of it is there.
     fn request_head(&self, _state: &mut Self::State, _context: &mut RequestContext<'_>) -> Decision {
         Decision::Continue
+    }
+
+    /// What its decision about the request's head does not show, for explanations. Asked after it has decided.
+    fn remark(&self, _state: &Self::State, _context: &RequestContext<'_>) -> Option<Remark> {
+        None
     }
 
     /// A piece of the request's body; what stays in `data` goes on. A body that was collected comes in one piece, after the last filter
@@ -197,6 +203,10 @@ filters! {
 impl HttpFilter {
     fn request_head(&self, slot: &mut Slot, context: &mut RequestContext<'_>) -> Decision {
         call!((self, slot), |filter, state| filter.request_head(state, context), else Decision::Reply(Reply::broken()))
+    }
+
+    fn remark(&self, slot: &Slot, context: &RequestContext<'_>) -> Option<Remark> {
+        call!((self, slot), |filter, state| filter.remark(state, context), else None)
     }
 
     fn request_data(&self, slot: &mut Slot, data: &mut Data<'_>) {

@@ -7,20 +7,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use evenkeel_filters::callouts::Callouts;
+use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
     Body, ClusterScope, Data, Decision, FilterFacts, Pause, RequestContext, ResponseContext, ResponseDecision,
     RouteContext, Services, TrailersContext, Woken,
 };
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::route::{Route, RouteAction};
-use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
-use super::decide::Matched;
 use super::exchange::{Exchange, Held, Timers};
 use super::failure::Failure;
 use super::reply::Reply;
@@ -28,16 +27,6 @@ use super::request::Request;
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 use crate::worker::Worker;
-
-/// What the filters make of a request.
-pub(super) enum Filtered {
-    /// The router takes it.
-    Passes,
-    /// Its route is to be chosen again, and the filters that are left are to be asked.
-    Rerouted,
-    /// It is answered.
-    Answered(Reply),
-}
 
 /// What a filter wants before it is asked again.
 pub(super) enum Waits {
@@ -72,13 +61,13 @@ impl Services for Worker {
 }
 
 impl ActiveStream<'_> {
-    /// Asks the filters that are left. An error is what one of them waits for; see [`ActiveStream::filter_after`].
-    pub(super) fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Result<Filtered, Waits> {
+    /// Asks the filters that are left. An error is what one of them waits for; see [`ActiveStream::ask_after`].
+    pub(super) fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Result<Filtered<Reply>, Waits> {
         let filters = &self.origin.manager.filters;
         if filters.is_empty() {
             return Ok(Filtered::Passes);
         }
-        let route = context(matched);
+        let route = Matched::context(matched);
         if !self.request.filters.is_begun() {
             filters.begin(&mut self.request.filters, &route.filters);
         }
@@ -97,13 +86,13 @@ impl ActiveStream<'_> {
     }
 
     /// Waits as a filter wants it, and asks the filters that are left.
-    pub(super) async fn filter_after(
+    pub(super) async fn ask_after(
         &mut self,
         mut waits: Waits,
         client: SocketAddr,
         matched: Option<Matched<'_>>,
-    ) -> Filtered {
-        let route = matched.map(|matched| matched.route);
+    ) -> Filtered<Reply> {
+        let route = matched.map(|matched| &**matched.route);
         loop {
             let waited = match waits {
                 Waits::ForBody { max_bytes } => self.collect(max_bytes, route).await,
@@ -115,7 +104,7 @@ impl ActiveStream<'_> {
             if let Err(failure) = waited {
                 return Filtered::Answered(Reply::from(&failure));
             }
-            waits = match self.filter(client, matched) {
+            waits = match self.ask(client, matched) {
                 Ok(decided) => return decided,
                 Err(again) => again,
             };
@@ -318,10 +307,4 @@ fn flags(facts: &mut FilterFacts) -> ResponseFlags {
 fn since_request(request: &mut Request) -> Option<Duration> {
     let now = turn::now();
     request.received_all.map(|at| now.duration_since(at))
-}
-
-fn context(matched: Option<Matched<'_>>) -> RouteContext<'_> {
-    let Some(Matched { table, route, leg, .. }) = matched else { return RouteContext::default() };
-    let filters = RouteFilters::new(table, route, leg);
-    RouteContext { route: Some(route), cluster: leg.map(|leg| &leg.cluster), filters }
 }

@@ -87,17 +87,15 @@ impl Mirrors {
     }
 }
 
-impl Forward<'_> {
-    /// There may be copies.
-    pub(super) fn is_mirrored(&self) -> bool {
-        self.action.mirrors.is_some() || self.cluster.is_mirrored()
-    }
+/// There may be copies.
+pub(super) fn is_mirrored(forward: &Forward<'_>) -> bool {
+    forward.action.mirrors.is_some() || forward.to.cluster.is_mirrored()
 }
 
 impl ActiveStream<'_> {
     /// Begins the copies of a request, which has a host; `None`: there are none, or they are complete. `body`: what was collected of it.
     pub(super) fn mirror(&mut self, forward: &Forward<'_>, body: Option<&[u8]>) -> Option<Box<Mirrors>> {
-        let config = forward.cluster.config();
+        let config = forward.to.cluster.config();
         // The cluster's word counts.
         let policies = config.mirrors.as_deref().or(forward.action.mirrors.as_deref());
         let policies = policies.filter(|_| self.request.tunnel.is_none())?;
@@ -107,7 +105,7 @@ impl ActiveStream<'_> {
         if mirrors.is_empty() {
             return None;
         }
-        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.cluster), since_turn: 0 };
+        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.to.cluster), since_turn: 0 };
         body.into_iter().for_each(|body| mirrors.send(body));
         if self.request.info.framing.is_empty() {
             mirrors.finish(&Headers::default());
@@ -130,7 +128,7 @@ impl ActiveStream<'_> {
             MirrorCluster::Header(header) => self.request.head.headers.find(header.as_bytes())?,
         };
         let name = std::str::from_utf8(name).ok()?;
-        let options = CallOptions { timeout: forward.timeout, ..CallOptions::default() };
+        let options = CallOptions { timeout: forward.limits.timeout, ..CallOptions::default() };
         let (call, active) = self.origin.worker.callouts.begin(name, head, framing, &options).ok()?;
         let uplink = Rc::new(Uplink::new(options.timeout));
         let mut source = Outgoing(Rc::clone(&uplink));

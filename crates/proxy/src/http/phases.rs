@@ -10,13 +10,13 @@
 //!
 //! The client's side is a [`super::downstream::Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
 
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_runtime_config::overload::Action;
 
 use super::active_stream::ActiveStream;
 use super::decide::Plan;
 use super::failure::Failure;
 use super::reply::Reply;
-use super::request::Tunnel;
 use crate::overload::{Exhausted, Permit};
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 
 use evenkeel_base::grpc::http_of_status;
 use evenkeel_filters::ResponseDecision;
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::turn;
@@ -11,6 +12,7 @@ use evenkeel_upstream::turn;
 use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::downstream::Answer;
+use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
 use super::filters::{Instead, announced};
@@ -18,7 +20,6 @@ use super::forward::Answered;
 use super::grpc;
 use super::log::record;
 use super::reply::{Reply, finish_response};
-use super::request::Tunnel;
 use super::upstream::Upstream;
 use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
@@ -34,7 +35,7 @@ impl ActiveStream<'_> {
     ) -> bool {
         let Answered { mut up, mut info, guard } = answered;
         let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
-        count_response(self.request, &forward.cluster, (!answers_later).then_some(up.host()));
+        count_response(self.request, &forward.to.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
             let reply = Reply::from(&Failure::UpstreamProtocol);
@@ -92,10 +93,10 @@ impl ActiveStream<'_> {
         drop(guard);
         let now = turn::now();
         let millis = now.duration_since(self.request.started).as_millis() as u64;
-        forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
+        forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
             Ok(()) => {
-                up.release(&forward.cluster, upload.finished && self.down.received_all(), now);
+                up.release(&forward.to.cluster, upload.finished && self.down.received_all(), now);
                 self.down.end(close)
             }
             Err(failure) => {
@@ -105,7 +106,7 @@ impl ActiveStream<'_> {
                 if failure.is_ours() {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
-                count_reset(&forward.cluster, &up, &failure);
+                count_reset(&forward.to.cluster, &up, &failure);
                 self.request.flags |= failure.flags();
                 let details = failure.details_after_head();
                 if !details.is_empty() {
@@ -121,7 +122,7 @@ impl ActiveStream<'_> {
         let reply = match instead {
             Instead::Reply(reply) => reply,
             Instead::Failed(failure) => {
-                count_reset(&forward.cluster, &up, &failure);
+                count_reset(&forward.to.cluster, &up, &failure);
                 Reply::from(&failure)
             }
         };
@@ -170,7 +171,7 @@ impl ActiveStream<'_> {
         let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
         headers.remove(HeaderId::EnvoyDecoratorOperation);
-        forward.affinity.edit_response(headers);
+        forward.to.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();
         // Envoy leaves the time out of answers to upgrades, refused ones too.
         if request.tunnel.is_none() {

@@ -10,6 +10,7 @@ mod data_path;
 mod detection;
 mod dns;
 mod exchanges;
+mod explanation;
 mod filters;
 mod floods;
 mod half_close;
