@@ -22,9 +22,11 @@ pub mod rbac;
 pub mod stateful_session;
 
 pub use connection::ConnectionInfo;
+#[cfg(feature = "test-filter")]
+pub use http::test_filter;
 pub use http::{
     Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Remark, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext,
-    Wait, Woken,
+    Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup,
+    StateObject, TrailersContext, Wait, Woken,
 };
 pub use network::{Closed, NetworkFilter, NetworkFilters};

@@ -329,6 +329,7 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::Hostname => sink.string(hostname()),
         Operator::FilterState(key, format) => filter_state(key, *format, record, sink),
         Operator::DynamicMetadata { filter, path } => dynamic_metadata(filter, path, record, sink),
+        Operator::LocalReplyBody => sink.bytes(record.local_reply_body),
         Operator::TunnelHeaders => json_of(record.tunnel_headers, sink),
         Operator::TunnelTrailers => json_of(record.tunnel_trailers, sink),
         Operator::VirtualClusterName | Operator::Unset => sink.absent(),

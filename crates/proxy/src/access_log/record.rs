@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::{ConnectionInfo, FilterFacts};
+use evenkeel_runtime_config::matching::HeaderMatcher;
 
 use crate::response_flags::ResponseFlags;
 
@@ -11,6 +12,11 @@ use crate::response_flags::ResponseFlags;
 pub trait HeadLookup {
     /// First value of a lower-case name; `:method`, `:path`, `:authority`, `:scheme`, `:status` are pseudo headers.
     fn lookup(&self, name: &str) -> Option<&[u8]>;
+
+    /// Whether a header of this name is as wanted.
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches_values(self.lookup(&header.name))
+    }
 }
 
 /// No headers: TCP connections, requests that got no response.
@@ -80,6 +86,8 @@ pub struct Record<'a> {
     /// What a proxy that was asked for a tunnel answered, and said at its end: JSON.
     pub tunnel_headers: Option<&'a str>,
     pub tunnel_trailers: Option<&'a str>,
+    /// The body of the proxy's own answer, while `local_reply_config` looks at it.
+    pub local_reply_body: &'a [u8],
 }
 
 impl Record<'_> {
@@ -122,6 +130,7 @@ impl Record<'_> {
             filters: None,
             tunnel_headers: None,
             tunnel_trailers: None,
+            local_reply_body: b"",
         }
     }
 }

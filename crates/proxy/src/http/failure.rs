@@ -85,6 +85,8 @@ pub(crate) enum Failure {
     },
     /// Nothing moved in one try for too long.
     PerTryIdleTimeout,
+    /// Filters have made a body longer or shorter than its head says.
+    FilteredLength,
 }
 
 impl Failure {
@@ -94,6 +96,7 @@ impl Failure {
             Self::Head(error) => error.status(),
             Self::RequestBody | Self::Path => 400,
             Self::BodyTooLarge => 413,
+            Self::FilteredLength => 500,
             Self::LowVersion => 426,
             Self::Idle { complete: true } | Self::LastedTooLong { complete: true } => 504,
             Self::HeadTimeout | Self::RequestTimeout | Self::Idle { .. } | Self::LastedTooLong { .. } => 408,
@@ -129,6 +132,7 @@ impl Failure {
             | Self::NoCluster(_)
             | Self::UpgradeRefused
             | Self::FlushTimeout
+            | Self::FilteredLength
             | Self::ClientGone
             | Self::ClientReset(_)
             | Self::ClientMessage(_)
@@ -189,6 +193,7 @@ impl Failure {
             | Self::HeadTimeout
             | Self::RequestTimeout
             | Self::UpgradeRefused
+            | Self::FilteredLength
             | Self::LastedTooLong { .. } => ResponseFlags::NONE,
             Self::Idle { .. } | Self::FlushTimeout => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
@@ -229,6 +234,7 @@ impl Failure {
             Self::RequestTimeout => "request_overall_timeout",
             Self::Idle { .. } => "stream_idle_timeout",
             Self::FlushTimeout => "stream_flush_timeout",
+            Self::FilteredLength => "filtered_length",
             Self::LastedTooLong { .. } => "max_duration_timeout",
             Self::Overload => "overload",
             Self::ClientGone => "downstream_remote_disconnect",

@@ -70,7 +70,9 @@ impl ActiveStream<'_> {
 /// was received, whoever cut it off.
 pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bool) {
     let stats = &origin.manager.http;
-    origin.manager.filters.complete(&mut request.filters, &mut request.facts);
+    if request.filters.is_begun() {
+        origin.manager.filters.complete(&mut request.filters, &mut request.facts);
+    }
     stats.shift(Gauge::downstream_rq_active, -1);
     origin.registration.worked(request.bytes_received + request.bytes_sent);
     // Over HTTP/1 no request follows one that breaks the protocol; HTTP/2 counts its connections as they end.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
+use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_upstream::Host;
 use evenkeel_upstream::conn::HeldBytes;
@@ -19,6 +20,17 @@ use crate::response_flags::ResponseFlags;
 
 /// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
 const MAX_POOLED_REQUESTS: usize = 256;
+
+/// Of a request about which nothing is known.
+const NO_INFO: RequestInfo = RequestInfo {
+    head_bytes: 0,
+    framing: Framing::None,
+    keep_alive: false,
+    upgrade: false,
+    expect_continue: false,
+    https_target: false,
+    dropped: 0,
+};
 
 thread_local! {
     // Boxed: a request goes to and fro, and is not small.
@@ -78,15 +90,7 @@ impl Request {
     fn new() -> Self {
         Self {
             head: RequestHead::default(),
-            info: RequestInfo {
-                head_bytes: 0,
-                framing: Framing::None,
-                keep_alive: false,
-                upgrade: false,
-                expect_continue: false,
-                https_target: false,
-                dropped: 0,
-            },
+            info: NO_INFO,
             trailers: Headers::default(),
             response: ResponseHead::default(),
             response_trailers: Headers::default(),
@@ -127,19 +131,7 @@ impl Request {
 
     /// Forgets it and keeps its memory for another.
     pub(super) fn recycle(mut self: Box<Self>) {
-        *self = Self {
-            head: std::mem::take(&mut self.head),
-            response: std::mem::take(&mut self.response),
-            trailers: std::mem::take(&mut self.trailers),
-            response_trailers: std::mem::take(&mut self.response_trailers),
-            filters: std::mem::take(&mut self.filters),
-            ..Self::new()
-        };
-        self.head.clear();
-        self.response.clear();
-        self.trailers.clear();
-        self.response_trailers.clear();
-        self.filters.clear();
+        self.forget();
         // During thread exit the pool may be gone; then the request is freed.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
@@ -147,6 +139,56 @@ impl Request {
                 pool.push(self);
             }
         });
+    }
+
+    /// Nothing is known of it. Field by field, where it is: it is large, and most of it was never set.
+    fn forget(&mut self) {
+        let Self {
+            head,
+            info,
+            trailers,
+            response,
+            response_trailers,
+            grpc,
+            tunnel,
+            started: _,
+            received_all,
+            answered,
+            status,
+            flags,
+            details,
+            client,
+            bytes_received,
+            bytes_sent,
+            route_name,
+            cluster_name,
+            host,
+            upstream_local,
+            transport_failure,
+            attempts,
+            filters,
+            facts,
+            random,
+            body,
+            head_chunked,
+            held,
+            unheld,
+        } = self;
+        head.clear();
+        response.clear();
+        trailers.clear();
+        response_trailers.clear();
+        *info = NO_INFO;
+        (*grpc, *tunnel, *received_all, *answered) = (false, None, None, None);
+        (*status, *flags, *details, *client) = (0, ResponseFlags::NONE, Cow::Borrowed(""), None);
+        (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
+        (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);
+        transport_failure.clear();
+        if filters.is_begun() {
+            filters.clear();
+        }
+        *facts = FilterFacts::default();
+        (*random, *body, *head_chunked, *held, *unheld) = (None, None, false, None, false);
     }
 
     /// Its head is none: only that it was HTTP/1 is known of it.
@@ -182,6 +224,10 @@ impl HeadLookup for HeadView<'_> {
             ":scheme" => Some(self.scheme()),
             name => self.head.headers.find(name.as_bytes()),
         }
+    }
+
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches(self)
     }
 }
 
