@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("http", &[]),
     ("stats", &[]),
     ("runtime-config", &["xds", "tls", "base"]),
-    ("filters", &["runtime-config", "http", "stats", "base"]),
+    ("filters", &["runtime-config", "http", "tls", "stats", "base"]),
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
