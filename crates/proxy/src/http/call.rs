@@ -392,7 +392,7 @@ impl<'c> Running<'c> {
                 cluster.heed_health_header(host, headers);
                 Some(retry::outcome_of_response(&self.request.response))
             }
-            Err(failure) => retry::outcome_of(failure),
+            Err(failure) => failure.row().outcome,
         };
         outcome.into_iter().for_each(|outcome| cluster.report(host, outcome));
     }

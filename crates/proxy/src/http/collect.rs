@@ -11,7 +11,6 @@ use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::phases::ActiveStream;
-use crate::stats::http::Counter;
 
 impl ActiveStream<'_> {
     /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
@@ -24,11 +23,7 @@ impl ActiveStream<'_> {
             true => Err(Failure::BodyTooLarge),
             false => self.receive_all(max_bytes, route).await,
         };
-        let body = collected.inspect_err(|failure| {
-            if let Failure::BodyTooLarge = failure {
-                self.origin.manager.http.inc(Counter::downstream_rq_too_large);
-            }
-        })?;
+        let body = collected?;
         let request = &mut *self.request;
         request.received_all = Some(request.clock.now());
         request.info.framing = Framing::Length(body.len() as u64);

@@ -110,7 +110,6 @@ impl<'l> ActiveStream<'l> {
         };
         let random = *request.random.get_or_insert_with(|| origin.worker.random.next());
         let Some(table) = route_table(hcm, config) else {
-            stats.inc(Counter::no_route);
             return fail(Failure::NoRoute).closing(request.head.method() == b"CONNECT");
         };
         let (selection, matched) = loop {
@@ -139,10 +138,12 @@ impl<'l> ActiveStream<'l> {
                 let location = https_location(&request.view());
                 return Plan::Reply(Reply::redirect(301, location, "tls_redirect"), None);
             }
-            stats.inc(Counter::no_route);
             let upgrade = matches!(request.tunnel, Some(Tunnel::Upgrade(_)));
             return match upgrade && refuses_tunnel(request, hcm, None) {
-                true => fail(Failure::UpgradeRefused),
+                true => {
+                    stats.inc(Counter::no_route);
+                    fail(Failure::UpgradeRefused)
+                }
                 false => fail(Failure::NoRoute).closing(request.head.method() == b"CONNECT"),
             };
         };
@@ -178,7 +179,6 @@ impl<'l> ActiveStream<'l> {
         let levels = matched.levels();
         let Some((leg, cluster)) = leg.and_then(|leg| Some((leg, origin.worker.upstreams.cluster(&leg.cluster)?)))
         else {
-            origin.manager.http.inc(Counter::no_cluster);
             return Plan::Reply(Reply::from(&Failure::NoCluster(action.cluster_not_found_status)), Some(levels));
         };
         request.cluster_name = Some(Arc::clone(&leg.cluster));
@@ -333,12 +333,7 @@ fn prepare(request: &mut Request, origin: &ConnectionContext) -> Result<SocketAd
     match normalize(request, hcm) {
         Ok(None) => {}
         Ok(Some(redirect)) => return Err(redirect),
-        Err(failure) => {
-            if matches!(failure, Failure::NotAPath) {
-                origin.manager.http.inc(Counter::downstream_rq_non_relative_path);
-            }
-            return Err(Reply::from(&failure));
-        }
+        Err(failure) => return Err(Reply::from(&failure)),
     }
     request.tunnel = asked_tunnel(request, &origin.worker.random);
     // What the client has said of this hop ends here, before anything is added that it must not be able to name.

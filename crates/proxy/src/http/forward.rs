@@ -11,11 +11,11 @@ use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
+use evenkeel_upstream::{Cluster, Host, Need, Outcome, OverrideHost, PooledConnection, RequestGuard, Target};
 
 use super::decide::{Forward, set_host};
 use super::exchange::{Exchange, Timers, Upload};
-use super::failure::Failure;
+use super::failure::{Failure, Retry};
 use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::retry::{self, BackOff};
@@ -88,9 +88,8 @@ impl ActiveStream<'_> {
                         timers.end_try();
                         let paused = Box::pin(self.unless_over(&mut timers, tokio::time::sleep(pause))).await;
                         if let Err(failure) = paused {
-                            if matches!(failure, Failure::ResponseTimeout) {
-                                forward.cluster.stats().inc(cluster::Counter::upstream_rq_timeout);
-                            }
+                            let counter = failure.row().cluster_counter;
+                            counter.into_iter().for_each(|counter| forward.cluster.stats().inc(counter));
                             return self.give_up(forward, failure).await;
                         }
                         self.announce_time_left(forward);
@@ -158,10 +157,12 @@ impl ActiveStream<'_> {
     /// Whether a client which is a sidecar or a gateway had better ask another host: this one got nothing of the request, or
     /// has lost one that may be sent twice. A program that was killed costs its callers no more than what it cannot take back.
     fn is_for_another_host(&self, failure: &Failure) -> bool {
-        let lost = match failure {
-            Failure::Connect(_) | Failure::ConnectTimeout | Failure::UpstreamRefused => true,
-            Failure::UpstreamClosed { sent } => !sent || is_idempotent(self.request.head.method()),
-            _ => false,
+        let lost = match failure.row().retry {
+            Retry::Connect | Retry::Refused | Retry::Unsent => true,
+            Retry::Reset if matches!(failure, Failure::UpstreamClosed { .. }) => {
+                is_idempotent(self.request.head.method())
+            }
+            Retry::Reset | Retry::Never => false,
         };
         lost && self.request.tunnel.is_none() && self.origin.client_is_proxy()
     }
@@ -325,7 +326,7 @@ impl ActiveStream<'_> {
         }
         let outcome = match attempt {
             Ok(_) => Some(retry::outcome_of_response(&self.request.response)),
-            Err(failure) => retry::outcome_of(failure),
+            Err(failure) => failure.row().outcome,
         };
         if let Some(outcome) = outcome {
             forward.cluster.report(host, outcome);
@@ -386,18 +387,10 @@ pub(super) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
 
 /// Counts what went wrong with a try, whether or not there is another.
 pub(super) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
-    let stats = cluster.stats();
-    match failure {
-        Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
-        Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
-        Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
-        _ => {}
-    }
+    let row = failure.row();
+    row.cluster_counter.into_iter().for_each(|counter| cluster.stats().inc(counter));
     if let Some(host) = host {
-        host.count_failure(matches!(
-            failure,
-            Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
-        ));
+        host.count_failure(row.outcome == Some(Outcome::TimedOut));
     }
 }
 

@@ -134,9 +134,8 @@ fn serve_stream(origin: &Rc<ConnectionContext>, incoming: Incoming, carried: Ver
 
 /// Counts and logs a request that ends as it begins. All that can be answered is answered.
 fn end(origin: &ConnectionContext, mut request: Box<Request>, failure: &Failure) {
-    request.flags = failure.flags();
-    request.details = failure.details();
     origin.begin_request();
+    request.fail(failure, failure.details(), &origin.manager.http);
     log::end(origin, &mut request, true);
     request.recycle();
 }

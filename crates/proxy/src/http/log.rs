@@ -91,13 +91,6 @@ pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bo
     if cut_off {
         stats.inc(Counter::downstream_rq_rx_reset);
     }
-    let timeout = match &*request.details {
-        "stream_idle_timeout" | "stream_flush_timeout" => Some(Counter::downstream_rq_idle_timeout),
-        "request_overall_timeout" => Some(Counter::downstream_rq_timeout),
-        "request_header_timeout" => Some(Counter::downstream_rq_header_timeout),
-        _ => None,
-    };
-    timeout.into_iter().for_each(|timeout| stats.inc(timeout));
     let duration = request.clock.now().duration_since(request.started);
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
     let access_logs = &origin.hcm.access_logs;

@@ -12,7 +12,7 @@ mod decide;
 mod downstream;
 mod edits;
 mod exchange;
-mod failure;
+pub(crate) mod failure;
 mod filters;
 mod forward;
 mod framed;

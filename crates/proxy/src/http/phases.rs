@@ -21,7 +21,6 @@ use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use crate::overload::{Exhausted, Permit};
 use crate::response_flags::ResponseFlags;
-use crate::stats::http::Counter;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
 pub(super) struct ActiveStream<'l> {
@@ -87,10 +86,7 @@ impl<'l> ActiveStream<'l> {
         let origin = self.origin;
         let stopped = origin.worker.overload.is_on(Action::StopAcceptingRequests, &origin.worker.random);
         let admitted = if stopped { Err(Exhausted) } else { origin.registration.admit_request() };
-        admitted.map_err(|Exhausted| {
-            origin.manager.http.inc(Counter::downstream_rq_overload_close);
-            Failure::Overload
-        })
+        admitted.map_err(|Exhausted| Failure::Overload)
     }
 
     /// One side or the other had not said all it had to when the request ended.

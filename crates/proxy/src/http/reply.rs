@@ -23,6 +23,7 @@ use super::identify::append_via;
 use super::log::record;
 use super::phases::ActiveStream;
 use crate::response_flags::ResponseFlags;
+use crate::stats::http::Counter;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
 /// that reads at all has it at once, and one that does not must hold nothing.
@@ -38,6 +39,8 @@ pub(super) struct Reply {
     pub(super) of_filter: Option<Box<OfFilter>>,
     pub(super) flags: ResponseFlags,
     pub(super) details: Cow<'static, str>,
+    /// Where the connection manager counts it, when it tells of a failure.
+    pub(super) counter: Option<Counter>,
     pub(super) close: bool,
 }
 
@@ -62,13 +65,14 @@ impl Reply {
             of_filter: None,
             flags: ResponseFlags::NONE,
             details: details.into(),
+            counter: None,
             close: false,
         }
     }
 
     /// What became of the last of several tries.
     pub(super) fn after_retries(failure: &Failure) -> Self {
-        Self { body: into_bytes(failure.body_after_retries()), ..Self::from(failure) }
+        Self { body: into_bytes(failure.row().body_after_retries()), ..Self::from(failure) }
     }
 
     /// A configured answer.
@@ -80,6 +84,7 @@ impl Reply {
             of_filter: None,
             flags: ResponseFlags::NONE,
             details: "direct_response".into(),
+            counter: None,
             close: false,
         }
     }
@@ -95,6 +100,7 @@ impl From<evenkeel_filters::Reply> for Reply {
             of_filter: Some(Box::new(OfFilter { headers, grpc_status, verbatim })),
             flags: flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
             details,
+            counter: None,
             close: false,
         }
     }
@@ -102,14 +108,16 @@ impl From<evenkeel_filters::Reply> for Reply {
 
 impl From<&Failure> for Reply {
     fn from(failure: &Failure) -> Self {
+        let row = failure.row();
         Self {
-            status: failure.status(),
-            body: into_bytes(failure.body()),
-            header: failure.header().map(|(name, value)| (name, value.into())),
+            status: row.status,
+            body: into_bytes(row.body()),
+            header: row.header.map(|(name, value)| (name, value.into())),
             of_filter: None,
-            flags: failure.flags(),
+            flags: row.flags,
             details: failure.details(),
-            close: failure.ends_connection(),
+            counter: row.counter,
+            close: row.ends_connection,
         }
     }
 }
@@ -132,6 +140,7 @@ impl ActiveStream<'_> {
         request.status = if grpc && reply.status != 0 { 200 } else { reply.status };
         request.flags |= reply.flags;
         request.details = reply.details;
+        reply.counter.into_iter().for_each(|counter| origin.manager.http.inc(counter));
         if reply.status == 0 {
             return false;
         }
@@ -195,8 +204,7 @@ impl ActiveStream<'_> {
         }
         self.response_ended = true;
         self.request.status = failure.status();
-        self.request.flags |= failure.flags();
-        self.request.details = failure.details();
+        self.request.fail(failure, failure.details(), &self.origin.manager.http);
         true
     }
 
@@ -246,8 +254,8 @@ impl ActiveStream<'_> {
             let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
             self.request.clock.wait();
             ready!(self.deadline.poll(until, cx));
-            self.request.flags |= Failure::FlushTimeout.flags();
-            self.request.details = Failure::FlushTimeout.details();
+            let late = Failure::FlushTimeout;
+            self.request.fail(&late, late.details(), &self.origin.manager.http);
             self.down.give_up();
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         })

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::view::RequestView;
+use evenkeel_stats::Writer;
 use evenkeel_upstream::Host;
 use evenkeel_upstream::conn::HeldBytes;
 use tokio::time::Instant;
 
 use super::clock::Clock;
+use super::failure::Failure;
 use crate::access_log::HeadLookup;
 use crate::response_flags::ResponseFlags;
+use crate::stats::http;
 
 /// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
 const MAX_POOLED_REQUESTS: usize = 256;
@@ -159,6 +162,17 @@ impl Request {
                 pool.push(self);
             }
         });
+    }
+
+    /// Something went wrong: notes what the log says of it, and counts it.
+    pub(super) fn fail(&mut self, failure: &Failure, details: Cow<'static, str>, stats: &Writer<http::Stats>) {
+        let row = failure.row();
+        self.flags |= row.flags;
+        // A client that ends its stream in order leaves the log what it had.
+        if !details.is_empty() {
+            self.details = details;
+        }
+        row.counter.into_iter().for_each(|counter| stats.inc(counter));
     }
 
     /// Its head is none: only that it was HTTP/1 is known of it.

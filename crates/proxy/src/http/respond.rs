@@ -11,7 +11,7 @@ use evenkeel_upstream::{Cluster, Host};
 use super::decide::Forward;
 use super::downstream::Answer;
 use super::exchange::{Exchange, Timers, Upload};
-use super::failure::Failure;
+use super::failure::{EndedBy, Failure};
 use super::forward::{Answered, count_reset};
 use super::grpc;
 use super::log::record;
@@ -83,15 +83,11 @@ impl ActiveStream<'_> {
                 if matches!(failure, Failure::FlushTimeout | Failure::Idle { .. }) {
                     self.down.give_up();
                 }
-                if failure.is_ours() {
+                if failure.row().ended_by != EndedBy::Client {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
                 count_reset(&forward.cluster, &up, &failure);
-                self.request.flags |= failure.flags();
-                let details = failure.details_after_head();
-                if !details.is_empty() {
-                    self.request.details = details;
-                }
+                self.request.fail(&failure, failure.details_after_head(), &self.origin.manager.http);
                 false
             }
         }

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
+use crate::http::failure::Failure;
 use crate::listener::log::of_connection;
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
@@ -43,6 +44,8 @@ struct Outcome {
     flags: ResponseFlags,
     failure: String,
     termination: Cow<'static, str>,
+    /// Where it is counted that there is no upstream.
+    counter: Option<Counter>,
     /// The cluster is where the client dialled, whatever that is.
     original_dst: bool,
     attempts: u32,
@@ -121,9 +124,7 @@ fn end(
     stats: &TcpStats,
     outcome: &Outcome,
 ) {
-    if outcome.flags.contains(ResponseFlags::NO_CLUSTER_FOUND) {
-        stats.inc(Counter::downstream_cx_no_route);
-    }
+    outcome.counter.into_iter().for_each(|counter| stats.inc(counter));
     stats.add(Counter::downstream_cx_rx_bytes_total, outcome.received);
     stats.add(Counter::downstream_cx_tx_bytes_total, outcome.sent);
     log(worker, downstream, configured, outcome);
@@ -306,7 +307,7 @@ async fn run<U: End>(
     match ending {
         Ending::Leaves => return Some(relay.part()),
         Ending::Closed | Ending::Failed => {}
-        Ending::UpstreamReset => outcome.flags |= ResponseFlags::UPSTREAM_REMOTE_RESET,
+        Ending::UpstreamReset => outcome.fail(&Failure::UpstreamReset),
         Ending::Cut => outcome.termination = "connection_cut".into(),
         Ending::Idle => {
             // Envoy has no flag for it.
@@ -334,7 +335,7 @@ async fn connect(
         demand_cluster(worker, proxy, name).await;
     }
     let Some(cluster) = worker.upstreams.cluster(name) else {
-        outcome.flags |= ResponseFlags::NO_CLUSTER_FOUND;
+        outcome.fail(&Failure::NoCluster(0));
         return None;
     };
     outcome.original_dst = matches!(cluster.config().discovery, Discovery::OriginalDst(_));
@@ -345,13 +346,10 @@ async fn connect(
             metadata_match,
             ..Target::default()
         };
-        let Ok(host) = cluster.pick(&target) else {
-            outcome.flags |= ResponseFlags::NO_HEALTHY_UPSTREAM;
-            return None;
-        };
+        let host = cluster.pick(&target).map_err(|error| outcome.fail(&error.into())).ok()?;
         outcome.host = Some(Arc::clone(&host.label));
         let Ok(guard) = cluster.begin_request(&host, Priority::Default) else {
-            outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
+            outcome.fail(&Failure::Overflow);
             return None;
         };
         outcome.attempts += 1;
@@ -373,17 +371,17 @@ async fn connect(
                 return Some((upstream, guard));
             }
             Err(TunnelError::Acquire(AcquireError::Overflow(_))) => {
-                outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
+                outcome.fail(&Failure::Overflow);
                 return None;
             }
             Err(error) => {
                 let timeout = matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
+                // It stays, even if the next attempt succeeds.
+                outcome.fail(&if timeout { Failure::ConnectTimeout } else { Failure::Connect(String::new()) });
                 host.count_failure(timeout);
                 cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
                 outcome.failure = error.reason();
                 tracing::debug!(host = %host.label, %error, "connecting upstream failed");
-                // It stays, even if the next attempt succeeds.
-                outcome.flags |= ResponseFlags::UPSTREAM_CONNECTION_FAILURE;
             }
         }
     }
@@ -421,12 +419,20 @@ impl Outcome {
             flags: ResponseFlags::NONE,
             failure: String::new(),
             termination: "".into(),
+            counter: None,
             original_dst: false,
             attempts: 0,
             received: 0,
             sent: 0,
             said: Said::default(),
         }
+    }
+
+    /// Something went wrong.
+    fn fail(&mut self, failure: &Failure) {
+        let row = failure.row();
+        self.flags |= row.flags;
+        self.counter = self.counter.or(row.tcp_counter);
     }
 }
 
