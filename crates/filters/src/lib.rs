@@ -9,19 +9,18 @@
 
 pub mod buffer;
 pub mod callouts;
-mod connection;
 pub mod cors;
 pub mod fault;
 pub mod grpc_stats;
 mod http;
+mod info;
 mod network;
 pub mod rbac;
 pub mod stateful_session;
 
-pub use connection::ConnectionInfo;
 pub use http::{
-    Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,
-    Woken,
+    Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Reply, RequestContext,
+    ResponseContext, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
+pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

@@ -23,7 +23,6 @@ pub mod memory;
 pub mod options;
 mod overload;
 mod readiness;
-pub mod response_flags;
 pub mod run;
 mod scope;
 mod state;

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
+use super::connect::ConnectTimes;
 use super::connection::{Connection, Established};
 use super::host::Host;
 use super::pool::AcquireError;
@@ -68,6 +69,7 @@ struct Multiplexed {
     used: Cell<bool>,
     epoch: u64,
     local: Option<SocketAddr>,
+    times: ConnectTimes,
     /// It takes no new request from then on (`max_connection_duration`).
     until: Option<Instant>,
 }
@@ -117,6 +119,14 @@ impl PooledConnection {
         }
     }
 
+    /// When it was made, for whichever request.
+    pub fn connect_times(&self) -> &ConnectTimes {
+        match self {
+            Self::Http1(connection) => connection.connect_times(),
+            Self::Http2(place) => place.connect_times(),
+        }
+    }
+
     /// The connection served a request before.
     pub fn reused(&self) -> bool {
         match self {
@@ -135,6 +145,11 @@ impl StreamSlot {
     /// This end's address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.connection.local
+    }
+
+    /// When the connection was made.
+    pub fn connect_times(&self) -> &ConnectTimes {
+        &self.connection.times
     }
 
     /// Sends a request's head. `https`: what `:scheme` says; `end`: it has no body.
@@ -434,7 +449,7 @@ impl Cluster {
             premature_resets: PrematureResets::default(),
         };
         let Established { stream, open } = made;
-        let (local, epoch) = (open.local, open.epoch);
+        let (local, times, epoch) = (open.local, open.times, open.epoch);
         let stats = self.http2_stats();
         let ended = move |broken| {
             if broken {
@@ -448,6 +463,7 @@ impl Cluster {
             used: Cell::new(true),
             epoch,
             local,
+            times,
             until: config.http.max_connection_duration.map(|limit| Instant::now() + limit),
         });
         // Made for one client, or for a configuration or a host that is no more, it serves the request it was made for.

@@ -7,8 +7,8 @@ use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 
 use super::contract::{Data, Decision, Flow, RequestContext, ResponseContext, TrailersContext, Woken};
-use super::facts::FilterFacts;
 use super::{Hooks, HttpFilter, Setup, Slot};
+use crate::info::StreamInfo;
 
 /// One worker's filters of one connection manager, before the router.
 #[derive(Debug)]
@@ -202,8 +202,8 @@ impl HttpFilters {
     }
 
     /// Tells the filters that the request is over.
-    pub fn complete(&self, streams: &mut FilterStreams, facts: &mut FilterFacts) {
-        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, facts));
+    pub fn complete(&self, streams: &mut FilterStreams, info: &mut StreamInfo) {
+        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, info));
     }
 
     fn each(&self, hook: Hooks, streams: &mut FilterStreams, mut call: impl FnMut(&Entry, &mut Slot)) {

@@ -13,8 +13,9 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::view::ConnectionView;
 
-use super::facts::{ClusterScope, FilterFacts};
+use super::cluster_scope::ClusterScope;
 use super::head::HeadView;
+use crate::info::{ResponseFlags, StreamInfo};
 
 /// What a filter may ask of the worker it runs on.
 ///
@@ -39,8 +40,8 @@ pub struct RequestContext<'r> {
     pub body: Body<'r>,
     /// Where it goes, as far as that is known.
     pub route: RouteContext<'r>,
-    /// What filters leave for others.
-    pub facts: &'r mut FilterFacts,
+    /// What is known of it, and what filters leave for others.
+    pub info: &'r mut StreamInfo,
     /// What the worker does for filters.
     pub services: &'r dyn Services,
     /// The time.
@@ -68,10 +69,10 @@ impl<'r> RequestContext<'r> {
         (connection, remote): (&'r ConnectionView, IpAddr),
         (head, body): (&'r mut RequestHead, Body<'r>),
         route: RouteContext<'r>,
-        facts: &'r mut FilterFacts,
+        info: &'r mut StreamInfo,
         (services, now): (&'r dyn Services, Instant),
     ) -> Self {
-        Self { connection, remote, head, body, route, facts, services, now, woken: None, filter: "" }
+        Self { connection, remote, head, body, route, info, services, now, woken: None, filter: "" }
     }
 
     /// The filter's name in the configuration.
@@ -81,7 +82,7 @@ impl<'r> RequestContext<'r> {
 
     /// The request as matchers see it.
     pub fn view(&self) -> HeadView<'_> {
-        HeadView::new(self.head, &self.facts.metadata)
+        HeadView::new(self.head, &self.info.metadata)
     }
 
     /// What the route says to this filter: the most specific level that says something.
@@ -171,8 +172,8 @@ pub struct Reply {
     pub body: Cow<'static, [u8]>,
     /// `%RESPONSE_CODE_DETAILS%`.
     pub details: Cow<'static, str>,
-    /// Short response flag (`UAEX`), where the filter has one.
-    pub flag: Option<&'static str>,
+    /// Response flags the filter sets.
+    pub flags: ResponseFlags,
     /// The status for clients of gRPC, where it is not the one that stands for the HTTP status.
     pub grpc_status: Option<u32>,
     /// It is sent as it is: neither translated for clients of gRPC nor edited by the route.
@@ -187,7 +188,7 @@ impl Reply {
             headers: Vec::new(),
             body: body.as_bytes().into(),
             details: details.into(),
-            flag: None,
+            flags: ResponseFlags::NONE,
             grpc_status: None,
             verbatim: false,
         }

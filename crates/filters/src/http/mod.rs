@@ -1,10 +1,10 @@
 //! The HTTP filters of one connection manager, in order. To add one: a folder here, and one line in [`filters!`] below.
 //!
-//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks; [`facts`] is what they leave for others.
+//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks; what they leave for others is in [`StreamInfo`].
 
 mod chain;
+mod cluster_scope;
 mod contract;
-mod facts;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod head;
@@ -17,14 +17,15 @@ use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_stats::{Registry, ScopeName};
 
+use crate::info::StreamInfo;
 use crate::{buffer, cors, fault, grpc_stats, rbac, stateful_session};
 
 pub use chain::{FilterStreams, HttpFilters};
+pub use cluster_scope::ClusterScope;
 pub use contract::{
     Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, TrailersContext,
     Wait, Woken,
 };
-pub use facts::{ClusterScope, FilterFacts, Form, HostOverride, StateObject};
 pub use head::HeadView;
 
 /// Which hooks a filter has: a request pays nothing for the others.
@@ -101,7 +102,7 @@ pub(crate) trait Filter: Sized {
     fn response_trailers(&self, _state: &mut Self::State, _context: &mut TrailersContext<'_>) {}
 
     /// The request is over, however it ended; its log line comes next.
-    fn complete(&self, _state: &mut Self::State, _facts: &mut FilterFacts) {}
+    fn complete(&self, _state: &mut Self::State, _info: &mut StreamInfo) {}
 }
 
 /// The registry: the filters there are, each under its name in [`hcm::HttpFilterConfig`].
@@ -184,9 +185,9 @@ macro_rules! filters {
                 }
             }
 
-            fn complete(&self, slot: &mut Slot, facts: &mut FilterFacts) {
+            fn complete(&self, slot: &mut Slot, info: &mut StreamInfo) {
                 match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::complete(filter, state, facts),)*
+                    $((Self::$name(filter), Slot::$name(state)) => Filter::complete(filter, state, info),)*
                     _ => {},
                 }
             }

@@ -61,7 +61,7 @@ impl Filter for HttpFilter {
         let decided = self.counts.decide(config, &subject);
         if let Some(outcome) = shadow {
             let fields = said(&outcome, &config.shadow_stat_prefix, "shadow");
-            context.facts.metadata.merge(NAMESPACE, &fields);
+            context.info.metadata.merge(NAMESPACE, &fields);
         }
         match decided {
             Ok(()) => Decision::Continue,

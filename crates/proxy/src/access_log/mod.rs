@@ -12,9 +12,8 @@ pub use format::{format, format_header, format_line};
 pub use record::{HeadLookup, NoHead, Record};
 pub use writer::{LogHandle, LogThread, WorkerLog};
 
+use evenkeel_filters::ResponseFlags;
 use evenkeel_runtime_config::access_log::LogFilter;
-
-use crate::response_flags::ResponseFlags;
 
 /// Whether a filter lets a record through.
 fn admits(filter: &LogFilter, flags: ResponseFlags) -> bool {

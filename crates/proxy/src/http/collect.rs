@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_http::Framing;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::conn::HeldBytes;
 
@@ -25,7 +26,7 @@ impl ActiveStream<'_> {
         };
         let body = collected?;
         let request = &mut *self.request;
-        request.received_all = Some(request.clock.now());
+        request.note(TimePoint::DownstreamRxEnd);
         request.info.framing = Framing::Length(body.len() as u64);
         request.body = Some(body);
         Ok(())
@@ -53,7 +54,7 @@ impl ActiveStream<'_> {
         let request = &mut *self.request;
         loop {
             let mut take = |data: &[u8], _| {
-                request.bytes_received += data.len() as u64;
+                request.stream.bytes_received += data.len() as u64;
                 body.extend(data);
             };
             match self.down.piece(&mut request.trailers, &mut take, cx)? {

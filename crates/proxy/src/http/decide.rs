@@ -100,7 +100,7 @@ impl<'l> ActiveStream<'l> {
         let fail = |failure: Failure| Plan::Reply(Reply::from(&failure), None);
         let origin = self.origin;
         let (hcm, stats, request) = (&*origin.hcm, &origin.manager.http, &mut *self.request);
-        let client = match request.client {
+        let client = match request.stream.client {
             // It was held, and comes again.
             Some(client) => client,
             None => match prepare(request, origin) {
@@ -121,7 +121,7 @@ impl<'l> ActiveStream<'l> {
             }
             let selection = table.select(&self.request.view(), random);
             let matched = Matched::of(table, selection, random);
-            self.request.route_name = matched.map(|matched| Arc::clone(&matched.route.name));
+            self.request.stream.route_name = matched.map(|matched| Arc::clone(&matched.route.name));
             // Before the filters: what they let pass goes where they were told, not where a later route table says.
             if let Some(demand) = matched.and_then(|matched| self.unanswered_cluster(matched.leg?, config)) {
                 return Plan::Hold(demand);
@@ -181,7 +181,7 @@ impl<'l> ActiveStream<'l> {
         else {
             return Plan::Reply(Reply::from(&Failure::NoCluster(action.cluster_not_found_status)), Some(levels));
         };
-        request.cluster_name = Some(Arc::clone(&leg.cluster));
+        request.stream.cluster_name = Some(Arc::clone(&leg.cluster));
         let affinity = Affinity::new(action, leg, &cluster, request, &origin.info.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         let by_header = retry::RequestedRetry::take(&mut request.head.headers);
@@ -224,10 +224,10 @@ impl<'l> ActiveStream<'l> {
             cluster,
             affinity,
             timeout: timeout.filter(|_| request.tunnel.is_none()),
-            ends_by: after(request.started, longest.or(origin.hcm.max_stream_duration)),
+            ends_by: after(request.started(), longest.or(origin.hcm.max_stream_duration)),
             idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout))
                 .filter(|limit| *limit != Duration::MAX),
-            request_until: after(request.started, positive(origin.hcm.request_timeout)),
+            request_until: after(request.started(), positive(origin.hcm.request_timeout)),
         }))
     }
 }
@@ -338,8 +338,8 @@ fn prepare(request: &mut Request, origin: &ConnectionContext) -> Result<SocketAd
     request.tunnel = asked_tunnel(request, &origin.worker.random);
     // What the client has said of this hop ends here, before anything is added that it must not be able to name.
     request.head.headers.remove_hop_by_hop();
-    let client = identify(&mut request.head, hcm, &origin.info.view, &origin.remote_text, &origin.worker.random);
-    request.client = Some(client);
+    let client = identify(&mut request.head, hcm, &origin.info.view, || origin.remote_text(), &origin.worker.random);
+    request.stream.client = Some(client);
     request.grpc = request.head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
     Ok(client)
 }

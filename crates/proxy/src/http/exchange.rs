@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
@@ -239,7 +240,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
-                    request.answered = Some(request.clock.now());
+                    request.note(TimePoint::UpstreamRxBegin);
                     return Poll::Ready(Ok(info));
                 }
                 Poll::Ready(Ok(Arrived::Interim)) => {
@@ -298,15 +299,18 @@ impl<'e, 'l> Exchange<'e, 'l> {
                     *filtered_end |= last;
                     let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
-                    request.bytes_sent += data.bytes.len() as u64;
+                    request.stream.bytes_sent += data.bytes.len() as u64;
                     *held = let_go(down, &data, flow);
                 } else {
-                    request.bytes_sent += data.len() as u64;
+                    request.stream.bytes_sent += data.len() as u64;
                     down.send(data, last);
                 }
             };
             match self.up.piece(&mut request.response_trailers, &mut take, cx)? {
-                Piece::Data => self.timers.moved = true,
+                Piece::Data => {
+                    self.timers.moved = true;
+                    self.active.request.note_first(TimePoint::UpstreamRxBodyBegin);
+                }
                 Piece::End if filtered && !self.filtered_end && request.response_trailers.is_empty() => {
                     self.filtered_end = true;
                     let end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
@@ -314,8 +318,10 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 }
                 Piece::End => {
                     if !std::mem::replace(&mut self.active.response_ended, true) {
+                        self.active.request.note(TimePoint::UpstreamRxEnd);
                         self.active.filter_response_end();
                         self.active.down.finish(&self.active.request.response_trailers);
+                        self.active.request.note(TimePoint::DownstreamTxEnd);
                     }
                     return self.active.down.poll_flush_end(cx).map_err(|_| self.active.down.why_gone(cx));
                 }
@@ -344,7 +350,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
     ) {
         let request = &mut *self.active.request;
         let flow = pass(&self.active.origin.manager.filters, &mut request.filters, &mut data);
-        request.bytes_sent += data.bytes.len() as u64;
+        request.stream.bytes_sent += data.bytes.len() as u64;
         self.held = let_go(&mut self.active.down, &data, flow);
     }
 
@@ -388,7 +394,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         let request = &mut *self.active.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
         let mut take = |data: &[u8], last: bool| {
-            request.bytes_received += data.len() as u64;
+            request.stream.bytes_received += data.len() as u64;
             if request.filters.sees_request_data() {
                 origin.manager.filters.request_data(&mut request.filters, data);
             }
@@ -405,9 +411,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                let now = request.clock.now();
-                request.received_all.get_or_insert(now);
-                self.timers.complete(now);
+                request.note_first(TimePoint::DownstreamRxEnd);
+                request.note(TimePoint::UpstreamTxEnd);
+                self.timers.complete(request.clock.now());
             }
             Piece::Nothing => {
                 ready!(self.poll_flushed(cx))?;

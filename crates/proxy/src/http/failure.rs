@@ -8,9 +8,9 @@ use evenkeel_http::h2::{Fault, Reason};
 use evenkeel_upstream::{AcquireError, ConnectError, Outcome, PickError, cluster_stats};
 
 use self::Says::{Phrase, Reset, Words};
-use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 use crate::stats::tcp;
+use evenkeel_filters::ResponseFlags;
 
 /// What went wrong.
 #[derive(Debug, Clone)]

@@ -21,7 +21,6 @@ use super::failure::Failure;
 use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::Request;
-use crate::response_flags::ResponseFlags;
 use crate::worker::Worker;
 
 /// What the filters make of a request.
@@ -90,12 +89,8 @@ impl ActiveStream<'_> {
             None => Body::Coming,
         };
         let (from, message) = ((&origin.info.view, client.ip()), (&mut request.head, body));
-        let mut context = RequestContext::new(from, message, route, &mut request.facts, (&*origin.worker, now));
-        let decision = origin.manager.filters.request_head(&mut request.filters, &mut context);
-        for flag in request.facts.flags.drain(..) {
-            request.flags |= ResponseFlags::from_short_name(flag).unwrap_or_default();
-        }
-        decision
+        let mut context = RequestContext::new(from, message, route, &mut request.stream, (&*origin.worker, now));
+        origin.manager.filters.request_head(&mut request.filters, &mut context)
     }
 
     /// Waits for what a filter waits for, as long as the client and the request's limits let it.
@@ -134,7 +129,7 @@ impl ActiveStream<'_> {
 
     /// The limits of a request that waits before it goes on.
     pub(super) fn waiting_timers(&self, route: Option<&Route>) -> Timers {
-        let (hcm, started) = (&*self.origin.hcm, self.request.started);
+        let (hcm, started) = (&*self.origin.hcm, self.request.started());
         let (idle, longest) = match route.map(|route| &route.action) {
             Some(RouteAction::Forward(action)) => (action.idle_timeout, action.max_stream_duration),
             _ => (None, None),
@@ -154,7 +149,7 @@ impl ActiveStream<'_> {
             return;
         }
         let since_request = if local { None } else { since_request(request) };
-        let host = request.host.as_ref().map(|host| &*host.label);
+        let host = request.stream.host.as_deref();
         let mut context = ResponseContext { head: &mut request.response, host, local, ends, since_request };
         origin.manager.filters.response_head(&mut request.filters, &mut context);
     }
@@ -172,7 +167,7 @@ impl ActiveStream<'_> {
 
 fn since_request(request: &mut Request) -> Option<Duration> {
     let now = request.clock.now();
-    request.received_all.map(|at| now.duration_since(at))
+    request.received_all().map(|at| now.duration_since(at))
 }
 
 fn context(matched: Option<Matched<'_>>) -> RouteContext<'_> {

@@ -20,11 +20,11 @@ const LISTS: [HeaderId; 4] =
 const LISTS_BITS: u64 = bit(LISTS[0]) | bit(LISTS[1]) | bit(LISTS[2]) | bit(LISTS[3]);
 
 /// Brings the request's headers into the form filters and upstreams may trust. Returns the client's address.
-pub(super) fn identify(
+pub(super) fn identify<'t>(
     head: &mut RequestHead,
     hcm: &HttpConnectionManager,
     connection: &ConnectionView,
-    peer_text: &str,
+    peer_text: impl Fn() -> &'t str,
     random: &Random,
 ) -> SocketAddr {
     let direct = connection.remote;
@@ -52,13 +52,13 @@ pub(super) fn identify(
             client = SocketAddr::new(ip, 0);
         }
         if !hcm.skip_xff_append {
-            headers.append_to_list(HeaderId::ForwardedFor, peer_text.as_bytes());
+            headers.append_to_list(HeaderId::ForwardedFor, peer_text().as_bytes());
         }
         if hcm.xff_num_trusted_hops == 0 || !headers.contains(HeaderId::ForwardedProto) {
             headers.set(HeaderId::ForwardedProto, scheme);
         }
         if client == direct {
-            headers.set(HeaderId::EnvoyExternalAddress, peer_text.as_bytes());
+            headers.set(HeaderId::EnvoyExternalAddress, peer_text().as_bytes());
         } else {
             headers.set(HeaderId::EnvoyExternalAddress, client.ip().to_canonical().to_string().as_bytes());
         }

@@ -20,7 +20,7 @@ use super::failure::Failure;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use crate::overload::{Exhausted, Permit};
-use crate::response_flags::ResponseFlags;
+use evenkeel_filters::ResponseFlags;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
 pub(super) struct ActiveStream<'l> {
@@ -78,6 +78,7 @@ impl<'l> ActiveStream<'l> {
 
     fn begin(&mut self) {
         self.origin.begin_request();
+        self.request.stream.protocol = Some(self.request.head.version.as_str());
         self.under_way = true;
     }
 
@@ -94,10 +95,10 @@ impl<'l> ActiveStream<'l> {
         let request = &*self.request;
         // Who asks for a tunnel has more to say than the head.
         let in_vain = match request.tunnel {
-            Some(Tunnel::Upgrade(_)) => request.status != 101,
-            Some(Tunnel::Connect) | None => request.head.method() == b"CONNECT" && request.status >= 300,
+            Some(Tunnel::Upgrade(_)) => request.stream.status != 101,
+            Some(Tunnel::Connect) | None => request.head.method() == b"CONNECT" && request.stream.status >= 300,
         };
-        let broken = request.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR);
+        let broken = request.stream.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR);
         !self.response_ended || !self.down.received_all() || in_vain || broken
     }
 
@@ -117,8 +118,8 @@ impl<'l> ActiveStream<'l> {
 impl Drop for ActiveStream<'_> {
     fn drop(&mut self) {
         if self.under_way {
-            self.request.flags |= ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION;
-            self.request.details = "downstream_local_disconnect".into();
+            self.request.stream.flags |= ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION;
+            self.request.stream.details = "downstream_local_disconnect".into();
             self.end();
         }
     }

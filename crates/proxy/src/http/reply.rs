@@ -11,6 +11,7 @@ use evenkeel_base::grpc::status_of_http;
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
 
@@ -22,8 +23,8 @@ use super::grpc;
 use super::identify::append_via;
 use super::log::record;
 use super::phases::ActiveStream;
-use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
+use evenkeel_filters::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
 /// that reads at all has it at once, and one that does not must hold nothing.
@@ -92,13 +93,13 @@ impl Reply {
 
 impl From<evenkeel_filters::Reply> for Reply {
     fn from(reply: evenkeel_filters::Reply) -> Self {
-        let evenkeel_filters::Reply { status, headers, body, details, flag, grpc_status, verbatim } = reply;
+        let evenkeel_filters::Reply { status, headers, body, details, flags, grpc_status, verbatim } = reply;
         Self {
             status,
             body,
             header: None,
             of_filter: Some(Box::new(OfFilter { headers, grpc_status, verbatim })),
-            flags: flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
+            flags,
             details,
             counter: None,
             close: false,
@@ -137,9 +138,9 @@ impl ActiveStream<'_> {
         let OfFilter { headers, grpc_status, verbatim } =
             reply.of_filter.take().map_or_else(Default::default, |own| *own);
         let grpc = request.grpc && !verbatim;
-        request.status = if grpc && reply.status != 0 { 200 } else { reply.status };
-        request.flags |= reply.flags;
-        request.details = reply.details;
+        request.stream.status = if grpc && reply.status != 0 { 200 } else { reply.status };
+        request.stream.flags |= reply.flags;
+        request.stream.details = reply.details;
         reply.counter.into_iter().for_each(|counter| origin.manager.http.inc(counter));
         if reply.status == 0 {
             return false;
@@ -168,16 +169,16 @@ impl ActiveStream<'_> {
         }
         self.filter_response(reply.body.is_empty(), true);
         let request = &mut *self.request;
-        request.status = request.response.status;
+        request.stream.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
-            request.received_all.get_or_insert(request.clock.now());
+            request.note_first(TimePoint::DownstreamRxEnd);
         }
         let close = origin.is_to_end()
             || reply.close
             || !self.down.received_all()
             || self.down.must_close(hcm.max_requests_per_connection);
-        let no_content = matches!(request.status, 204 | 304) || request.status < 200;
+        let no_content = matches!(request.stream.status, 204 | 304) || request.stream.status < 200;
         let answer = Answer {
             framing: if reply.body.is_empty() { Framing::None } else { Framing::Length(reply.body.len() as u64) },
             bodiless: no_content || (request.is_head() && !reply.body.is_empty()),
@@ -187,6 +188,7 @@ impl ActiveStream<'_> {
             http_10: hcm.accept_http_10 && request.is_http_10(),
         };
         self.down.send_head(&mut request.response, answer);
+        request.note(TimePoint::DownstreamTxBegin);
         let body: &[u8] = if answer.bodiless { b"" } else { &reply.body };
         let sent = match !body.is_empty() && self.request.filters.sees_response_data() {
             // Boxed: few answers of the proxy's own are held back.
@@ -203,7 +205,7 @@ impl ActiveStream<'_> {
             return false;
         }
         self.response_ended = true;
-        self.request.status = failure.status();
+        self.request.stream.status = failure.status();
         self.request.fail(failure, failure.details(), &self.origin.manager.http);
         true
     }
@@ -216,7 +218,7 @@ impl ActiveStream<'_> {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
             if !data.bytes.is_empty() {
-                request.bytes_sent += data.bytes.len() as u64;
+                request.stream.bytes_sent += data.bytes.len() as u64;
                 self.down.send(&data.bytes, false);
             }
             let Flow::Pause(pause) = flow else { return self.send_reply_body(b"").await };
@@ -243,8 +245,9 @@ impl ActiveStream<'_> {
         poll_fn(|cx| {
             if !std::mem::replace(&mut self.response_ended, true) {
                 self.down.send(body, true);
-                self.request.bytes_sent += body.len() as u64;
+                self.request.stream.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
+                self.request.note(TimePoint::DownstreamTxEnd);
             }
             // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
             let flushed = self.down.poll_flush(cx);

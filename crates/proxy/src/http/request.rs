@@ -2,21 +2,22 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
+use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_stats::Writer;
-use evenkeel_upstream::Host;
 use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::{ConnectTimes, Host};
 use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::failure::Failure;
 use crate::access_log::HeadLookup;
-use crate::response_flags::ResponseFlags;
 use crate::stats::http;
 
 /// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
@@ -42,37 +43,18 @@ pub(super) struct Request {
     /// The request asks for a tunnel, and may have one.
     pub(super) tunnel: Option<Tunnel>,
     pub(super) clock: Clock,
-    pub(super) started: Instant,
-    /// The last byte of the request was read.
-    pub(super) received_all: Option<Instant>,
-    /// The upstream's response head was read.
-    pub(super) answered: Option<Instant>,
-    /// Status sent; 0 when none was.
-    pub(super) status: u16,
-    pub(super) flags: ResponseFlags,
-    pub(super) details: Cow<'static, str>,
-    /// The client, as `x-forwarded-for` or the socket says.
-    pub(super) client: Option<std::net::SocketAddr>,
-    pub(super) bytes_received: u64,
-    pub(super) bytes_sent: u64,
-    pub(super) route_name: Option<Arc<str>>,
-    pub(super) cluster_name: Option<Arc<str>>,
+    /// What else is known of it.
+    pub(super) stream: StreamInfo,
+    /// The host that was tried last.
     pub(super) host: Option<Rc<Host>>,
-    pub(super) upstream_local: Option<std::net::SocketAddr>,
-    pub(super) transport_failure: String,
-    pub(super) attempts: u32,
     /// What filters keep of it for themselves.
     pub(super) filters: FilterStreams,
-    /// What filters leave for others.
-    pub(super) facts: FilterFacts,
     /// Decides between weighted clusters and fractions, however often the route is chosen.
     pub(super) random: Option<u64>,
     /// All of its body, if a filter wanted that, until it goes on.
     pub(super) body: Option<HeldBytes>,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
-    /// It had to wait for what it needs, between these.
-    pub(super) held: Option<(Instant, Instant)>,
     /// It was held for what it needs, and gets no more time.
     pub(super) unheld: bool,
 }
@@ -105,28 +87,13 @@ impl Request {
             response_trailers: Headers::default(),
             grpc: false,
             tunnel: None,
-            started: clock.now(),
+            stream: StreamInfo::new(clock.now().into_std()),
             clock,
-            received_all: None,
-            answered: None,
-            status: 0,
-            flags: ResponseFlags::NONE,
-            details: Cow::Borrowed(""),
-            client: None,
-            bytes_received: 0,
-            bytes_sent: 0,
-            route_name: None,
-            cluster_name: None,
             host: None,
-            upstream_local: None,
-            transport_failure: String::new(),
-            attempts: 0,
             filters: FilterStreams::default(),
-            facts: FilterFacts::default(),
             random: None,
             body: None,
             head_chunked: false,
-            held: None,
             unheld: false,
         }
     }
@@ -136,7 +103,7 @@ impl Request {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let Some(mut request) = pooled else { return Box::new(Self::new(clock)) };
         request.clock = clock;
-        request.started = request.clock.now();
+        request.stream.times.set_start(request.clock.now().into_std());
         request
     }
 
@@ -167,12 +134,48 @@ impl Request {
     /// Something went wrong: notes what the log says of it, and counts it.
     pub(super) fn fail(&mut self, failure: &Failure, details: Cow<'static, str>, stats: &Writer<http::Stats>) {
         let row = failure.row();
-        self.flags |= row.flags;
+        self.stream.flags |= row.flags;
         // A client that ends its stream in order leaves the log what it had.
         if !details.is_empty() {
-            self.details = details;
+            self.stream.details = details;
         }
         row.counter.into_iter().for_each(|counter| stats.inc(counter));
+    }
+
+    /// This happens to it now.
+    #[inline]
+    pub(super) fn note(&mut self, point: TimePoint) {
+        let now = self.clock.now();
+        self.stream.times.set(point, now.into_std());
+    }
+
+    /// As [`Request::note`], unless it has happened before.
+    #[inline]
+    pub(super) fn note_first(&mut self, point: TimePoint) {
+        let now = self.clock.now();
+        self.stream.times.set_first(point, now.into_std());
+    }
+
+    /// Its last byte has come.
+    pub(super) fn received_all(&self) -> Option<Instant> {
+        self.stream.times.get(TimePoint::DownstreamRxEnd).map(Instant::from_std)
+    }
+
+    /// When it began.
+    pub(super) fn started(&self) -> Instant {
+        Instant::from_std(self.stream.times.start())
+    }
+
+    /// It goes over a connection with this local end, which was made then.
+    pub(super) fn connected(&mut self, local: Option<SocketAddr>, made: &ConnectTimes) {
+        self.stream.upstream_local = local;
+        set_connect_times(&mut self.stream.times, made);
+    }
+
+    /// It is this host's turn.
+    pub(super) fn set_host(&mut self, host: &Rc<Host>) {
+        self.stream.host = Some(Arc::clone(&host.label));
+        self.host = Some(Rc::clone(host));
     }
 
     /// Its head is none: only that it was HTTP/1 is known of it.
@@ -184,7 +187,7 @@ impl Request {
 
     /// The head as matchers see it.
     pub(super) fn view(&self) -> HeadView<'_> {
-        HeadView::new(&self.head, &self.facts.metadata)
+        HeadView::new(&self.head, &self.stream.metadata)
     }
 
     /// The client speaks HTTP/1.0.
@@ -195,6 +198,15 @@ impl Request {
     /// No response body follows, whatever the response's head says.
     pub(super) fn is_head(&self) -> bool {
         self.head.method() == b"HEAD"
+    }
+}
+
+/// Notes when the connection upstream was made.
+pub(crate) fn set_connect_times(times: &mut Times, made: &ConnectTimes) {
+    times.set(TimePoint::UpstreamConnectBegin, made.begin.into_std());
+    times.set(TimePoint::UpstreamConnectEnd, made.end.into_std());
+    if let Some(at) = made.handshake_end {
+        times.set(TimePoint::UpstreamHandshakeEnd, at.into_std());
     }
 }
 
