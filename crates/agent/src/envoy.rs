@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_process::children::die_with_parent;
 use evenkeel_process::manager::NOTIFY_SOCKET;
 use evenkeel_xds::client::Backoff;
 use http::Method;
-use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
@@ -78,9 +78,7 @@ impl Envoy {
         }
         // The service is the agent.
         command.env_remove(NOTIFY_SOCKET).kill_on_drop(true);
-        let die_with_parent = || prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
-        // SAFETY: between fork and exec only the system call prctl is made, which is async-signal-safe.
-        unsafe { command.pre_exec(die_with_parent) };
+        die_with_parent(command.as_std_mut());
         command.spawn().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.binary.display())))
     }
 

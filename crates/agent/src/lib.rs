@@ -1,9 +1,11 @@
-//! What stands beside a proxy in a workload: Istio's `pilot-agent` role.
+//! The workload's agent: the role of Istio's `pilot-agent`.
 //!
-//! [`run`] gets the workload's certificate from the control plane and keeps it fresh ([`certificate`]), hands it to the
-//! proxy over a Unix socket ([`sds`]), writes the proxy's [`bootstrap`] and runs it (our own in this process, or a stock
-//! [`envoy`]), answers DNS from the mesh's names ([`dns`], [`names`]), serves programs that need no proxy ([`grpc`]), and
-//! tells in a file when all that stands ([`status`]). Started beside a running agent it takes its place (`handover`).
+//! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), serves it to the proxy over a
+//! Unix socket ([`sds`]), writes the proxy's [`bootstrap`], and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
+//! It answers DNS from the mesh's names ([`dns`], [`names`]), serves proxyless gRPC programs ([`grpc`]), and writes a status file
+//! when all of this is ready ([`status`]). An agent started beside a running one takes over from it (`handover`).
+
+#![forbid(unsafe_code)]
 
 mod admin;
 pub mod bootstrap;

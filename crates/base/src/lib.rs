@@ -1,5 +1,7 @@
-//! What every crate speaks: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
+//! Types that all crates use: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs,
+//! limits.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_xds::server::grpc::Budget;
 
-use crate::listen::MAX_CONNECTIONS;
 use crate::quota::{Quota, Share, host};
 
+/// Connections at a time and port, in connections; more wait in the kernel's backlog.
+pub(crate) const MAX_CONNECTIONS: usize = 20_000;
 /// Handshakes at a time, in connections. One holds no more than a TLS handshake message may have, 64 KiB.
 const MAX_HANDSHAKES: usize = 1024;
 /// Those of one address.

@@ -20,10 +20,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tonic::Extensions;
 
-use crate::clients::{Clients, Place};
+use crate::clients::{Clients, MAX_CONNECTIONS, Place};
 
-/// Connections at a time and port, in connections; more wait in the kernel's backlog.
-pub(crate) const MAX_CONNECTIONS: usize = 20_000;
 /// Connections the kernel keeps until they are accepted, in connections: a mesh that starts connects all at once, and
 /// those beyond wait a second for TCP's next try. The system's `net.core.somaxconn` may hold it lower.
 const BACKLOG: u32 = 4096;

@@ -20,11 +20,11 @@ use crate::compiled;
 /// Flags of both commands.
 #[derive(Debug, Args)]
 pub struct ChangeArguments {
-    /// A file with the objects (`-`: standard input), or a directory, read with all below it; may be repeated.
+    /// A file with objects (`-`: standard input), or a directory, read recursively; may be repeated.
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
-    /// Namespace of objects that name none [default: default].
+    /// Namespace of objects without a namespace [default: default].
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<Arc<str>>,
 

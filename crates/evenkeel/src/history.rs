@@ -19,22 +19,22 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Flags of `evenkeel history`.
 #[derive(Debug, Args)]
 pub struct HistoryArguments {
-    /// The proxy: its xDS node id, POD.NAMESPACE, POD or the beginning of one, or the workload: of its replicas the one seen last.
+    /// The proxy: its xDS node id, POD.NAMESPACE, POD, the beginning of a pod's name, or a workload (the replica seen last).
     proxy: String,
 
-    /// When: a time (2026-11-21T10:00:00Z; UTC unless it says otherwise), or so long ago (90s, 5m, 2h, 3d). Now if not given.
+    /// A time (2026-11-21T10:00:00Z; UTC unless it has an offset), or a duration before now (90s, 5m, 2h, 3d) [default: now].
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
 
-    /// HTTP port of the control plane to ask [default: that of the running `up`, or else 127.0.0.1:15014].
+    /// HTTP port of the control plane to query [default: that of the running `up`, or else 127.0.0.1:15014].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
     control_plane: Option<SocketAddr>,
 
-    /// State directory of a control plane or of `up`, to read it there; neither need run.
+    /// Read the history from this state directory of a control plane or of `up`, which need not be running.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }

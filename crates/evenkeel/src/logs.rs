@@ -26,31 +26,31 @@ pub struct LogsArguments {
     /// A workload, one of its pods, or `control-plane`.
     workload: String,
 
-    /// Its namespace; only needed when several have a workload of that name.
+    /// The workload's namespace; needed only if several namespaces have a workload of that name.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// Go on printing what comes, until Ctrl-C.
+    /// Keep printing new lines until Ctrl-C.
     #[arg(short, long)]
     follow: bool,
 
-    /// What the run before the last restart has printed, instead of all.
+    /// Print only the output of the run before the last restart.
     #[arg(short, long, conflicts_with = "follow")]
     previous: bool,
 
-    /// Begin with so many lines from the end of each log [default: all].
+    /// Begin with the last N lines of each log [default: all].
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
 
-    /// Whose: `istio-proxy` is the sidecar, any other name the program.
+    /// Whose log: `istio-proxy` is the sidecar, any other name the program.
     #[arg(short, long, value_name = "NAME", conflicts_with = "proxy")]
     container: Option<String>,
 
-    /// The sidecar's log: the same as `-c istio-proxy`.
+    /// Print the sidecar's log; the same as `-c istio-proxy`.
     #[arg(long)]
     proxy: bool,
 
-    /// State directory of `up`, which need not run any more [default: ~/.local/state/evenkeel].
+    /// State directory of `up`, which need not be running [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }

@@ -14,12 +14,12 @@ use crate::admin;
 /// Types with a column of their own: those istioctl shows, and ours.
 const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
 
-/// How to print it.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
-    /// For reading.
+    /// A table.
     Table,
-    /// What the program says that is asked; of several, a list.
+    /// The queried program's own JSON; a list if several are queried.
     Json,
 }
 

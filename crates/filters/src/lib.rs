@@ -1,9 +1,10 @@
 //! HTTP and network filters, one folder each.
 //!
 //! The data path holds one [`HttpFilters`] per connection manager and worker, and one [`NetworkFilters`] per filter chain and
-//! worker, made when a configuration arrives. Filters are an enum compiled from configuration: no dispatch through pointers,
-//! no lock, no allocation for a request that passes.
+//! worker, created when a configuration arrives. Filters are an enum compiled from the configuration: a request that passes them needs
+//! no dynamic dispatch, no lock and no allocation.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,5 +1,7 @@
 //! Header fields in an arena that is reused from message to message.
 
+use percent_encoding::percent_encode_byte;
+
 use crate::bytes::TOKEN;
 use crate::names::HeaderId;
 
@@ -347,7 +349,6 @@ impl Headers {
     /// Copies a part of a request's first line that nobody has looked at. What would end the part, or the line, is escaped
     /// (RFC 3986 section 2.1).
     pub(crate) fn intern_target(&mut self, part: &[u8]) -> Span {
-        const HEX: &[u8; 16] = b"0123456789ABCDEF";
         if part.iter().all(u8::is_ascii_graphic) {
             return self.intern(part);
         }
@@ -355,7 +356,7 @@ impl Headers {
         for byte in part {
             match byte {
                 byte if byte.is_ascii_graphic() => self.arena.push(*byte),
-                byte => self.arena.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+                byte => self.arena.extend(percent_encode_byte(*byte).bytes()),
             }
         }
         Span { start, end: self.position() }

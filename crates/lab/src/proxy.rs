@@ -23,11 +23,11 @@ use crate::wire::{AnyBytes, DeltaResponse, Named, Protocol, SotwResponse, Stream
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// An Evenkeel proxy that asks by name for what its workload uses.
+    /// As an Evenkeel proxy that requests what its workload uses by name.
     Learned,
-    /// An Evenkeel proxy that holds everything, each virtual host and name a resource of its own.
+    /// As an Evenkeel proxy that holds everything, with one resource per virtual host and DNS name.
     Full,
-    /// A plain Envoy client: all clusters and listeners, then endpoints and whole route tables by name.
+    /// As a plain Envoy: all clusters and listeners, then endpoints and whole route tables by name.
     Envoy,
 }
 

@@ -17,11 +17,11 @@ use crate::table::bytes;
 /// Flags of `evenkeel lab report`.
 #[derive(Debug, Clone, Args)]
 pub struct ReportOptions {
-    /// Folder that `evenkeel lab bars` wrote.
+    /// Directory that `evenkeel lab bars` wrote.
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub from: PathBuf,
 
-    /// The page whose marked parts are written anew; figures go into a folder beside it that is called like it.
+    /// The page whose marked parts are replaced; figures go into a directory of the same name beside it.
     #[arg(long, value_name = "FILE", default_value = "docs/scale.md")]
     pub page: PathBuf,
 }

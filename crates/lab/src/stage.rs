@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use evenkeel_process::resources::raise_open_files;
 use rustc_hash::FxHashMap;
 use tempfile::TempDir;
 
@@ -13,7 +14,7 @@ use crate::fleet::{Crew, Fleet, Totals};
 
 use crate::mesh::{self, Address, Mesh};
 use crate::options::Options;
-use crate::process::{self, Usage};
+use crate::process::Usage;
 use crate::progress::Progress;
 use crate::proxy::Scope;
 use crate::real_proxy::{BACKENDS, Place, Ports, RealProxy};
@@ -364,7 +365,7 @@ fn check(options: &Options) -> Result<(), LabError> {
     if options.stuck >= options.proxies {
         return Err(LabError::Usage("--stuck has to be less than --proxies: the others are measured".to_owned()));
     }
-    let files = process::allow_many_files()?;
+    let files = raise_open_files().map_err(LabError::io("raising the limit on open files"))?;
     let needed = options.proxies as u64 + SPARE_FILES;
     if files < needed {
         return Err(LabError::Usage(format!(

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_base::files::{Readers, UntrustedError, check_owner, private_directory, write_atomically};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -219,7 +219,7 @@ impl StateDir {
 
     fn read_record(&self) -> Option<Record> {
         // It names what the next run kills: a record that somebody else may have written says nothing.
-        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.record()).ok()?;
+        let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(self.record()).ok()?;
         check_owner(&self.record(), &file.metadata().ok()?).ok()?;
         let mut text = String::new();
         file.by_ref().take(MAX_RECORD_BYTES).read_to_string(&mut text).ok()?;

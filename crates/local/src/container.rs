@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ use crate::view::{View, ViewError};
 #[derive(Debug)]
 pub struct Container {
     namespace: Arc<Namespace>,
-    mount: OwnedFd,
+    mount: Arc<OwnedFd>,
     processes: Option<Mutex<Processes>>,
     /// What its programs may do.
     pub rights: Rights,
@@ -67,7 +67,7 @@ impl Container {
             let mount =
                 openat(&own, "mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(io::Error::from)?;
             let processes = spec.own_processes.then(|| Processes::begin(&own, false)).transpose()?;
-            Ok(Self { namespace, mount, processes: processes.map(Mutex::new), rights: spec.rights })
+            Ok(Self { namespace, mount: Arc::new(mount), processes: processes.map(Mutex::new), rights: spec.rights })
         })?;
         worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes a container panicked").into()))
     }
@@ -100,7 +100,7 @@ impl Container {
 
     /// What a freshly forked child needs to move in; see [`Namespace::handles`].
     pub fn handles(&self) -> Handles {
-        Handles { mount: self.mount.as_raw_fd(), ..self.namespace.handles() }
+        Handles { mount: Arc::clone(&self.mount), ..self.namespace.handles() }
     }
 
     /// The descriptors, to hand to another process (`evenkeel exec`): network, mount, UTS, and processes if it has its own.

@@ -7,21 +7,24 @@
 use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, execvp, fexecve, fork};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 
 use crate::confine::Rights;
 use crate::container::Container;
-use crate::namespace::join;
 use crate::tools::find_program;
 
 /// Longest request and answer, in bytes.
@@ -221,7 +224,7 @@ fn brought_along(options: &ExecOptions) -> Option<File> {
         true => PathBuf::from(name),
         false => find_program(name.to_str()?)?,
     };
-    OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).ok()
+    OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()
 }
 
 fn become_command(
@@ -297,19 +300,15 @@ fn ask(state: &Path, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ExecErr
 
 fn receive(stream: &mut UnixStream) -> io::Result<(Reply, Vec<OwnedFd>)> {
     let mut first = vec![0; 16 * 1024];
-    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut carried = RecvAncillaryBuffer::new(&mut space);
+    let length = recvmsg(&*stream, &mut [IoSliceMut::new(&mut first)], &mut carried, RecvFlags::CMSG_CLOEXEC)?.bytes;
     let mut descriptors = Vec::new();
-    let length = {
-        let mut parts = [IoSliceMut::new(&mut first)];
-        let message = recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-        for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(received) = control {
-                // SAFETY: the kernel installed these descriptors for us in this very call.
-                descriptors.extend(received.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }));
-            }
+    for message in carried.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
         }
-        message.bytes
-    };
+    }
     first.truncate(length);
     stream.take(MAX_MESSAGE_BYTES).read_to_end(&mut first)?;
     Ok((serde_json::from_slice(&first)?, descriptors))
@@ -322,12 +321,12 @@ fn enter(descriptors: &[OwnedFd]) -> io::Result<()> {
     };
     // Without a user namespace of its own (started by root) the mesh's is ours, and joining one's own is an error.
     if std::fs::metadata("/proc/self/ns/user")?.ino() != nix::sys::stat::fstat(user)?.st_ino {
-        join(user.as_raw_fd(), libc::CLONE_NEWUSER)?;
+        setns(user, CloneFlags::CLONE_NEWUSER)?;
     }
-    join(process.as_raw_fd(), libc::CLONE_NEWPID)?;
-    join(network.as_raw_fd(), libc::CLONE_NEWNET)?;
-    join(uts.as_raw_fd(), libc::CLONE_NEWUTS)?;
-    join(mount.as_raw_fd(), libc::CLONE_NEWNS)
+    setns(process, CloneFlags::CLONE_NEWPID)?;
+    setns(network, CloneFlags::CLONE_NEWNET)?;
+    setns(uts, CloneFlags::CLONE_NEWUTS)?;
+    Ok(setns(mount, CloneFlags::CLONE_NEWNS)?)
 }
 
 /// The supervisor's side: reads one request.

@@ -1,8 +1,8 @@
 //! `evenkeel up`: a mesh on one Linux machine, without Kubernetes or containers.
 //!
-//! Read [`up::run`] first: it wires everything. The process the user starts stays outside and keeps watch over the
-//! supervisor ([`sandbox`]); that one, inside fresh namespaces, starts the control plane, the gateway and the replicas
-//! ([`supervisor`], [`mesh`]). Everything started is this same binary, or the application.
+//! Read [`up::run`] first: it wires everything. The process that the user starts stays outside the namespaces and supervises the
+//! supervisor ([`sandbox`]). The supervisor runs inside fresh namespaces and starts the control plane, the gateway and the replicas
+//! ([`supervisor`], [`mesh`]). Every process that is started is this same binary or the application.
 
 pub mod accounts;
 pub mod applied;

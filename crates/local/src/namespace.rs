@@ -5,17 +5,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
 /// Network, mount and UTS namespace of one replica.
 #[derive(Debug)]
-pub struct Namespace {
-    network: OwnedFd,
-    mount: OwnedFd,
-    uts: OwnedFd,
-}
+pub struct Namespace(Handles);
 
 impl Namespace {
     /// Makes the namespaces and runs `setup` inside them, before anything else can be there.
@@ -36,18 +33,18 @@ impl Namespace {
 
     /// Where the calling thread is.
     pub fn of_this_thread() -> io::Result<Self> {
-        let open = |name: &str| File::open(format!("/proc/thread-self/ns/{name}")).map(OwnedFd::from);
-        Ok(Self { network: open("net")?, mount: open("mnt")?, uts: open("uts")? })
+        let open = |name: &str| File::open(format!("/proc/thread-self/ns/{name}")).map(|file| Arc::new(file.into()));
+        Ok(Self(Handles { network: open("net")?, mount: open("mnt")?, uts: open("uts")? }))
     }
 
     /// The descriptors, to hand to another process (`evenkeel exec`) in the order `Handles` expects them.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        [self.network.as_fd(), self.mount.as_fd(), self.uts.as_fd()]
+        [self.0.network.as_fd(), self.0.mount.as_fd(), self.0.uts.as_fd()]
     }
 
-    /// What a freshly forked child needs to move in; plain numbers, so that nothing is allocated after the fork.
+    /// What a freshly forked child needs to move in; made before the fork, since nothing may be allocated after it.
     pub fn handles(&self) -> Handles {
-        Handles { network: self.network.as_raw_fd(), mount: self.mount.as_raw_fd(), uts: self.uts.as_raw_fd() }
+        self.0.clone()
     }
 
     /// Runs `work` with this thread in the replica's network, for opening sockets: a socket stays where it was made.
@@ -55,7 +52,7 @@ impl Namespace {
     /// `work` must not block or await; the thread goes back before this returns.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let home = File::open("/proc/thread-self/ns/net")?;
-        setns(&self.network, CloneFlags::CLONE_NEWNET)?;
+        setns(&self.0.network, CloneFlags::CLONE_NEWNET)?;
         let result = work();
         if setns(home, CloneFlags::CLONE_NEWNET).is_err() {
             // Every later socket of this process would be opened in the wrong network; there is no way to go on.
@@ -65,30 +62,24 @@ impl Namespace {
     }
 }
 
-/// Raw descriptors of a [`Namespace`] that outlives them.
-#[derive(Debug, Clone, Copy)]
+/// The descriptors of a [`Namespace`].
+#[derive(Debug, Clone)]
 pub struct Handles {
     /// Network namespace.
-    pub network: RawFd,
+    pub network: Arc<OwnedFd>,
     /// Mount namespace.
-    pub mount: RawFd,
+    pub mount: Arc<OwnedFd>,
     /// UTS (host name) namespace.
-    pub uts: RawFd,
+    pub uts: Arc<OwnedFd>,
 }
 
 impl Handles {
     /// Moves the calling process in. Only async-signal-safe calls: meant for between fork and exec.
     ///
     /// Joining a mount namespace resets the working directory to its root.
-    pub fn enter(self) -> io::Result<()> {
-        join(self.uts, libc::CLONE_NEWUTS)?;
-        join(self.network, libc::CLONE_NEWNET)?;
-        join(self.mount, libc::CLONE_NEWNS)
+    pub fn enter(&self) -> io::Result<()> {
+        setns(&self.uts, CloneFlags::CLONE_NEWUTS)?;
+        setns(&self.network, CloneFlags::CLONE_NEWNET)?;
+        Ok(setns(&self.mount, CloneFlags::CLONE_NEWNS)?)
     }
-}
-
-/// `setns(2)` on a raw descriptor.
-pub(crate) fn join(descriptor: RawFd, kind: libc::c_int) -> io::Result<()> {
-    // SAFETY: setns takes two integers and touches no memory of ours; a bad descriptor is an error, not undefined.
-    if unsafe { libc::setns(descriptor, kind) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -3,12 +3,14 @@
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::ifaddrs::getifaddrs;
 use nix::mount::{MsFlags, mount};
+use nix::net::if_::InterfaceFlags;
 
 use crate::container::ContainerError;
 use crate::egress::ground::{self, Way};
@@ -165,18 +167,8 @@ pub async fn wait_carrier(place: &Place) {
 
 /// `IFF_RUNNING` of an interface in this thread's network namespace.
 fn is_running(link: &str) -> bool {
-    let Ok(socket) = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else { return false };
-    // SAFETY: an all-zero ifreq is a valid one, with an empty name.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero and ends the name.
-    let room = request.ifr_name.len() - 1;
-    for (target, byte) in request.ifr_name.iter_mut().take(room).zip(link.bytes()) {
-        *target = byte.cast_signed();
-    }
-    // SAFETY: SIOCGIFFLAGS reads the name and fills the flags of the structure it is given, which lives through the call.
-    let answered = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } == 0;
-    // SAFETY: after a successful SIOCGIFFLAGS the union holds the flags.
-    answered && i32::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_RUNNING != 0
+    let Ok(mut entries) = getifaddrs() else { return false };
+    entries.any(|entry| entry.interface_name == link && entry.flags.contains(InterfaceFlags::IFF_RUNNING))
 }
 
 /// Puts pod-like name resolution over the machine's: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two.

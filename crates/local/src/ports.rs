@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
 use std::sync::Mutex;
 
@@ -263,9 +263,7 @@ fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<H
 
 /// The same above [`LOWEST_DESCRIPTOR`].
 pub(crate) fn lift(low: OwnedFd) -> io::Result<OwnedFd> {
-    let high = nix::fcntl::fcntl(&low, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(LOWEST_DESCRIPTOR))?;
-    // SAFETY: the kernel just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(high) })
+    Ok(rustix::io::fcntl_dupfd_cloexec(&low, LOWEST_DESCRIPTOR)?)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_process::manager::NOTIFY_SOCKET;
+use nix::unistd::{chdir, setsid};
 use tokio::process::{Child, Command};
 
 use crate::container::Container;
@@ -179,17 +180,14 @@ impl Program {
         let directory = CString::new(self.directory.as_os_str().as_bytes())?;
         let listeners: Vec<RawFd> = self.listeners.iter().map(|(_, descriptor)| *descriptor).collect();
         let move_in = move || {
-            // SAFETY: setsid takes nothing and touches no memory.
-            unsafe { libc::setsid() };
-            if let Some((handles, rights)) = confined {
+            // It fails only for one that leads a group of processes already.
+            let _ = setsid();
+            if let Some((handles, rights)) = &confined {
                 handles.enter()?;
                 rights.take_on()?;
             }
             // After joining: a new mount namespace resets the working directory. As the program: it may be closed to others.
-            // SAFETY: `directory` is a NUL-terminated string owned by this closure.
-            if unsafe { libc::chdir(directory.as_ptr()) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            chdir(directory.as_c_str())?;
             hand_over(&listeners)
         };
         // SAFETY: the closure allocates nothing and makes only async-signal-safe calls (setsid, setns, those of

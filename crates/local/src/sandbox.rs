@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use evenkeel_process::resources::raise_open_files;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -160,7 +161,8 @@ fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<Ending
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let serving = async {
-            crate::egress::raise_descriptors();
+            // Each connection takes one while it is made. Where the limit stays as it is, fewer fit.
+            let _ = raise_open_files();
             for served in join_all(brokers.into_iter().map(Broker::serve)).await {
                 if let Err(error) = served {
                     let told = format!("error: sockets of the machine are no longer made: {error}\n");

@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::io::{FdFlags, fcntl_setfd};
+
 /// Why a tool could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
@@ -52,12 +54,10 @@ impl Tools {
 
     /// The same with a network namespace that the commands may name: `script` gets its path.
     pub fn ip_with(&self, namespace: BorrowedFd<'_>, script: impl FnOnce(&str) -> String) -> Result<(), ToolError> {
-        let number = namespace.as_raw_fd();
-        // SAFETY: takes three integers.
-        let keep_open = move || match unsafe { libc::fcntl(number, libc::F_SETFD, 0) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        };
+        let failed = |source| ToolError::Spawn { program: self.ip.clone(), source };
+        let inherited = namespace.try_clone_to_owned().map_err(failed)?;
+        let number = inherited.as_raw_fd();
+        let keep_open = move || Ok(fcntl_setfd(&inherited, FdFlags::empty())?);
         let mut command = Command::new(&self.ip);
         // SAFETY: the closure makes one system call.
         unsafe { command.pre_exec(keep_open) };

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use rustix::termios::tcgetwinsize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -280,11 +281,9 @@ fn push_line(out: &mut String, columns: usize, line: &str) {
 
 /// Columns and rows.
 fn terminal_size() -> (usize, usize) {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCGWINSZ fills the structure it is given, which lives through the call.
-    let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) } == 0;
-    let known = |number: u16, otherwise| if answered && number > 0 { usize::from(number) } else { otherwise };
-    (known(size.ws_col, DEFAULT_SIZE.0), known(size.ws_row, DEFAULT_SIZE.1))
+    let size = tcgetwinsize(std::io::stdout()).ok();
+    let known = |number: Option<u16>, otherwise| number.filter(|number| *number > 0).map_or(otherwise, usize::from);
+    (known(size.map(|size| size.ws_col), DEFAULT_SIZE.0), known(size.map(|size| size.ws_row), DEFAULT_SIZE.1))
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! The immutable Snapshot: services, endpoints, policies and gateways, built from api values
+//! The immutable Snapshot: services, endpoints, policies and gateways, built from the values of crate `api`.
 //!
-//! Everything here is resolved: hosts are full names, protocols are known, inheritance is applied by a query. Each
-//! object keeps the place in the user's file it came from.
+//! Everything in it is resolved: hosts are full names, protocols are known, queries apply inheritance. Each object keeps the place
+//! in the user's file that it came from.
+
+#![forbid(unsafe_code)]
 
 mod address_book;
 mod changes;

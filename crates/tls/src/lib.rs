@@ -1,11 +1,12 @@
 //! rustls configuration, SPIFFE verification, SNI, certificate store.
 //!
-//! [`config`] states what a TLS context asks for, in Envoy's words; [`secrets::SecretStore`] holds the certificates it names,
-//! replaceable at any time; [`DownstreamTls`] and [`UpstreamTls`] put the two together and drive handshakes. A certificate
-//! that changes takes effect with the next handshake; connections that exist keep the one they began with.
+//! [`config`] describes a TLS context in Envoy's terms. [`secrets::SecretStore`] holds the certificates that contexts name; they can be
+//! replaced at any time. [`DownstreamTls`] and [`UpstreamTls`] combine the two and drive handshakes. A new certificate takes effect with
+//! the next handshake; existing connections keep the one they began with.
 //!
 //! There is one TLS stack (rustls) on one provider (aws-lc-rs), and nothing here turns signature checks off.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

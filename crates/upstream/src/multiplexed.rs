@@ -22,6 +22,7 @@ use super::pool::AcquireError;
 use super::stats::cluster::Counter;
 use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
 use crate::h2::{self, Client, Limits, Offer, Reset, ResetBy};
+use crate::turn;
 
 /// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/2.
 const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
@@ -167,7 +168,7 @@ impl StreamSlot {
 
 impl Multiplexed {
     fn is_too_old(&self) -> bool {
-        self.until.is_some_and(|until| until <= Instant::now())
+        self.until.is_some_and(|until| until <= turn::now())
     }
 }
 

@@ -2,8 +2,9 @@
 
 pub mod frames;
 
-use std::borrow::Cow;
 use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
 
 pub use frames::{FrameError, Frames, Messages, frame};
 
@@ -90,37 +91,17 @@ pub fn parse_status(value: &[u8]) -> Option<u8> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// `grpc-message` as it is sent: printable ASCII stays, but for `%`.
+/// What `grpc-message` escapes: all but printable ASCII, and `%`. Bytes beyond ASCII are escaped in any set.
+const NOT_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+
+/// `grpc-message` as it is sent.
 pub fn percent_encoded(text: &[u8]) -> Vec<u8> {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
-    let mut encoded = Vec::with_capacity(text.len());
-    for byte in text {
-        match byte {
-            b'%' | 0..=0x1f | 0x7f.. => encoded.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]),
-            _ => encoded.push(*byte),
-        }
-    }
-    encoded
+    percent_encode(text, NOT_IN_MESSAGE).flat_map(str::as_bytes).copied().collect()
 }
 
 /// What `grpc-message` says. What is no escape stands for itself.
 pub fn percent_decoded(value: &[u8]) -> String {
-    let hex = |digit: &u8| char::from(*digit).to_digit(16).map(|digit| digit as u8);
-    let mut decoded = Vec::with_capacity(value.len());
-    let mut rest = value;
-    while let Some((first, after)) = rest.split_first() {
-        let escaped = match (first, after) {
-            (b'%', [high, low, ..]) => hex(high).zip(hex(low)).map(|(high, low)| high << 4 | low),
-            _ => None,
-        };
-        decoded.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    match String::from_utf8_lossy(&decoded) {
-        Cow::Borrowed(text) => text.to_owned(),
-        Cow::Owned(text) => text,
-    }
+    percent_decode(value).decode_utf8_lossy().into_owned()
 }
 
 /// `grpc-timeout` for a time limit, in the finest unit from milliseconds up that eight digits are enough for.

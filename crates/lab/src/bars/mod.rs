@@ -32,23 +32,23 @@ pub struct BarsOptions {
     #[arg(long, value_name = "RUN", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Leave out the runs that an interrupted run of the same program completed.
+    /// Skip the runs that an interrupted invocation of the same program has finished.
     #[arg(long)]
     pub resume: bool,
 
-    /// Say which runs there are, and end.
+    /// List the runs and exit.
     #[arg(long)]
     pub list: bool,
 
-    /// The evenkeel binary to be measured, if not this one.
+    /// Binary to measure [default: this one].
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
 
-    /// Divide services and proxies by this: for trying it out. The bars mean nothing then.
+    /// Divide the numbers of services and proxies by this, for a trial run. The bars do not apply then.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub divide: u32,
 
-    /// Folder for control.json, and one JSON file and one figure per run.
+    /// Directory for control.json, and one JSON file and one figure per run.
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub out: PathBuf,
 }

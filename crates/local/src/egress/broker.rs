@@ -133,7 +133,7 @@ async fn answer(message: Message, has_slot: bool, role: &Role) {
             return Err(Errno::EAGAIN);
         }
         let request: Request = message.text.parse()?;
-        make(request, role).await.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
+        make(request, role).await.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
     };
     let made = tokio::select! {
         made = made => made,

@@ -1,11 +1,11 @@
 //! Short messages between the keeper and the mesh, each of which may carry a descriptor (`SCM_RIGHTS`).
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -61,21 +61,16 @@ impl End {
 
 fn receive(end: &OwnedFd) -> io::Result<Option<Message>> {
     let mut bytes = [0; MAX_MESSAGE_BYTES];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut carried = RecvAncillaryBuffer::new(&mut space);
+    let length = recvmsg(end, &mut [IoSliceMut::new(&mut bytes)], &mut carried, RecvFlags::CMSG_CLOEXEC)?.bytes;
     let mut descriptor = None;
-    let length = {
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let message = recvmsg::<()>(end.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-        for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(received) = control {
-                for raw in received {
-                    // SAFETY: the kernel installed these descriptors for us in this very call. All are owned, so that none stays open.
-                    descriptor = Some(unsafe { OwnedFd::from_raw_fd(raw) });
-                }
-            }
+    for message in carried.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            // All are owned, so that none stays open.
+            descriptor = received.last();
         }
-        message.bytes
-    };
+    }
     let text = bytes.get(..length).unwrap_or_default();
     let text = std::str::from_utf8(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok((length > 0).then(|| Message { text: text.to_owned(), descriptor }))

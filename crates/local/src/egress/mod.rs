@@ -28,6 +28,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use evenkeel_process::resources::raise_open_files;
 use outside::Outside;
 use services::Services;
 
@@ -51,7 +52,8 @@ pub enum EgressError {
 pub fn run(open: bool) -> Result<(), EgressError> {
     // SAFETY: the supervisor hands this descriptor over for nothing else, and nothing here has used it before.
     let keeper = open.then(|| unsafe { OwnedFd::from_raw_fd(KEEPER) });
-    raise_descriptors();
+    // Each connection takes two. Where the limit stays as it is, fewer fit.
+    let _ = raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let outside = keeper.map(Outside::new).transpose()?.map(Arc::new);
@@ -61,16 +63,4 @@ pub fn run(open: bool) -> Result<(), EgressError> {
         tokio::join!(dns.serve(), gateway.serve());
         Ok(())
     })
-}
-
-/// As many open files as the system lets this process have: each connection takes two here, and one in the keeper while it is made.
-pub(crate) fn raise_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls only touch the structure they are given, which lives through them; a failure leaves the limit as it was.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
 }

@@ -18,8 +18,8 @@ use evenkeel_upstream::Upstreams;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::random::Random;
-use tokio::task::{JoinHandle, spawn_local};
-use tokio::time::Instant;
+use evenkeel_upstream::turn;
+use tokio::task::JoinHandle;
 
 use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, Wanted};
 use crate::http::{Failure, announce_timeout};
@@ -55,7 +55,7 @@ impl<T> Task<T> {
     where
         T: 'static,
     {
-        Self(spawn_local(task))
+        Self(turn::spawn(task))
     }
 }
 
@@ -131,7 +131,7 @@ impl Callouts for WorkerCallouts {
             let mut source = Whole { body, given: 0 };
             let mut sink = Collected { answer: HttpAnswer::default(), max_bytes: options.max_answer_bytes };
             // The request is here as a whole.
-            let until = Until::at(after(Instant::now(), options.timeout));
+            let until = Until::at(after(turn::now(), options.timeout));
             match call.run(&mut source, &mut sink, &until).await {
                 Ok(()) => Ok(sink.answer),
                 Err(broken) => Err(error_of(&broken, sink.answer.head.status != 0)),

@@ -18,18 +18,16 @@ use evenkeel_runtime_config::route::Priority;
 use evenkeel_upstream::cluster_stats::{Counter, Histogram};
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::random::Random;
+use evenkeel_upstream::turn;
 use evenkeel_upstream::{Cluster, Host, Need, RequestGuard, Target};
 use tokio::time::Instant;
 
-use super::clock::Clock;
-use super::exchange::MAX_INTERIM;
 use super::failure::Failure;
-use super::forward::{count_failed_try, count_failure, count_reset, is_idempotent};
 use super::framed::Piece;
 use super::request::Request;
-use super::respond::count_response;
-use super::retry::{self, BackOff};
-use super::upstream::{Arrived, Upstream};
+use super::retry::{self, BackOff, is_idempotent};
+use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 use super::{grpc, retry::Policy};
 
 /// Where a call's body comes from.
@@ -158,7 +156,7 @@ impl Call {
         wanted: Wanted,
         random: Rc<Random>,
     ) -> Self {
-        let mut request = Request::begin(Clock::new());
+        let mut request = Request::begin();
         request.grpc = head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
         request.head = head;
         request.info.framing = framing;
@@ -290,7 +288,7 @@ impl<'c> Running<'c> {
                 Err(failure) => {
                     count_reset(cluster, &up, &failure);
                     if matches!(failure, Failure::UpstreamClosed { .. }) {
-                        up.lost_race(Instant::now());
+                        up.lost_race(turn::now());
                     }
                     if raced || !source.can_rewind() || !self.lost_race(&failure, &up) {
                         return Err(failure);

@@ -7,11 +7,12 @@ use evenkeel_http::Framing;
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::ActiveStream;
 
 impl ActiveStream<'_> {
     /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
@@ -67,10 +68,9 @@ impl ActiveStream<'_> {
                 },
             }
         }
-        let until = timers.next(request.clock.now());
-        request.clock.wait();
-        ready!(self.deadline.poll(until, cx));
-        Poll::Ready(Err(timers.passed(request.clock.now(), false)))
+        let now = turn::now();
+        ready!(self.deadline.poll(timers.next(now), cx));
+        Poll::Ready(Err(timers.passed(now, false)))
     }
 
     /// Answers 100 where the client waits for it.

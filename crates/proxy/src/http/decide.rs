@@ -19,6 +19,7 @@ use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::random::Random;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::affinity::Affinity;
 use super::context::ConnectionContext;
 use super::edits::Levels;
@@ -27,7 +28,6 @@ use super::filters::Filtered;
 use super::grpc;
 use super::identify::identify;
 use super::log::record;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use super::retry::Policy;

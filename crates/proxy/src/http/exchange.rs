@@ -11,19 +11,18 @@ use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::turn;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::active_stream::ActiveStream;
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::mirror::Mirrors;
-use super::phases::ActiveStream;
-use super::upstream::{Arrived, Upstream};
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
-/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
-pub(super) const MAX_INTERIM: u32 = 100;
 
 /// The request on its way up.
 pub(super) struct Upload {
@@ -268,7 +267,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
             Poll::Ready(Ok(())) | Poll::Pending => {
                 if self.timers.flush_limit.is_some() {
-                    self.timers.watch_backlog(self.active.request.clock.now(), self.active.down.backlog());
+                    self.timers.watch_backlog(turn::now(), self.active.down.backlog());
                 }
                 self.poll_nothing(cx)
             }
@@ -297,7 +296,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             let mut take = |data: &[u8], last: bool| {
                 if filtered {
                     *filtered_end |= last;
-                    let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
+                    let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
                     request.stream.bytes_sent += data.bytes.len() as u64;
                     *held = let_go(down, &data, flow);
@@ -313,7 +312,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 }
                 Piece::End if filtered && !self.filtered_end && request.response_trailers.is_empty() => {
                     self.filtered_end = true;
-                    let end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
+                    let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
                     self.filter_data(end, HttpFilters::response_data);
                 }
                 Piece::End => {
@@ -336,9 +335,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
 
     /// The filter that kept some of the answer back lets go of it.
     fn resume(&mut self) {
-        let clock = &mut self.active.request.clock;
-        clock.wait();
-        let more = Data { bytes: b"".into(), ends: false, now: clock.now().into_std() };
+        let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
         self.filter_data(more, HttpFilters::resume_response);
     }
@@ -413,7 +410,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
                 request.note_first(TimePoint::DownstreamRxEnd);
                 request.note(TimePoint::UpstreamTxEnd);
-                self.timers.complete(request.clock.now());
+                self.timers.complete(turn::now());
             }
             Piece::Nothing => {
                 ready!(self.poll_flushed(cx))?;
@@ -451,11 +448,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
         {
             return Poll::Ready(Err(failure));
         }
-        let clock = &mut self.active.request.clock;
-        let until = self.timers.next(clock.now());
-        clock.wait();
-        ready!(self.active.deadline.poll(until, cx));
-        Poll::Ready(Err(self.timers.passed(clock.now(), self.upload.ended)))
+        let now = turn::now();
+        ready!(self.active.deadline.poll(self.timers.next(now), cx));
+        Poll::Ready(Err(self.timers.passed(now, self.upload.ended)))
     }
 
     /// 100 was answered already, unless the proxy leaves that to the upstream; other interim responses are passed on.

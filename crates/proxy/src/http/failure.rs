@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use evenkeel_filters::ResponseFlags;
 use evenkeel_http::HeadError;
 use evenkeel_http::h2::{Fault, Reason};
 use evenkeel_upstream::{AcquireError, ConnectError, Outcome, PickError, cluster_stats};
@@ -10,7 +11,6 @@ use evenkeel_upstream::{AcquireError, ConnectError, Outcome, PickError, cluster_
 use self::Says::{Phrase, Reset, Words};
 use crate::stats::http::Counter;
 use crate::stats::tcp;
-use evenkeel_filters::ResponseFlags;
 
 /// What went wrong.
 #[derive(Debug, Clone)]

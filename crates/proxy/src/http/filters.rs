@@ -13,12 +13,13 @@ use evenkeel_filters::{
 use evenkeel_runtime_config::route::{Route, RouteAction};
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::decide::Matched;
 use super::exchange::Timers;
 use super::failure::Failure;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::Request;
 use crate::worker::Worker;
@@ -81,7 +82,7 @@ impl ActiveStream<'_> {
 
     fn ask_filters(&mut self, client: SocketAddr, route: RouteContext<'_>) -> Decision {
         let (origin, request) = (self.origin, &mut *self.request);
-        let now = request.clock.now().into_std();
+        let now = turn::now().into_std();
         let no_body = request.tunnel.is_some() || request.info.framing.is_empty();
         let body = match &request.body {
             Some(body) => Body::Whole(body),
@@ -96,7 +97,7 @@ impl ActiveStream<'_> {
     /// Waits for what a filter waits for, as long as the client and the request's limits let it.
     async fn pause(&mut self, mut pause: Pause, route: Option<&Route>) -> Result<Woken, Failure> {
         let mut timers = self.waiting_timers(route);
-        let until = after(self.request.clock.now(), Some(pause.limit));
+        let until = after(turn::now(), Some(pause.limit));
         poll_fn(|cx| self.poll_pause(&mut pause, until, &mut timers, cx)).await
     }
 
@@ -113,14 +114,10 @@ impl ActiveStream<'_> {
         if let Some(wait) = &mut pause.wait
             && wait.as_mut().poll(cx).is_ready()
         {
-            self.request.clock.wait();
             return Poll::Ready(Ok(Woken::Ready));
         }
-        let clock = &mut self.request.clock;
-        let next = earlier(timers.next(clock.now()), until);
-        clock.wait();
-        ready!(self.deadline.poll(next, cx));
-        let now = self.request.clock.now();
+        let now = turn::now();
+        ready!(self.deadline.poll(earlier(timers.next(now), until), cx));
         Poll::Ready(match until.is_some_and(|until| until <= now) {
             true => Ok(Woken::TimedOut),
             false => Err(timers.passed(now, self.down.received_all())),
@@ -166,7 +163,7 @@ impl ActiveStream<'_> {
 }
 
 fn since_request(request: &mut Request) -> Option<Duration> {
-    let now = request.clock.now();
+    let now = turn::now();
     request.received_all().map(|at| now.duration_since(at))
 }
 

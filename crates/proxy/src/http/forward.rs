@@ -6,22 +6,23 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_filters::HostOverride;
+use evenkeel_filters::{HostOverride, ResponseFlags};
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host, Need, Outcome, OverrideHost, PooledConnection, RequestGuard, Target};
+use evenkeel_upstream::turn;
+use evenkeel_upstream::{Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
 
+use super::active_stream::ActiveStream;
 use super::decide::{Forward, set_host};
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::{Failure, Retry};
-use super::phases::ActiveStream;
 use super::reply::Reply;
-use super::retry::{self, BackOff};
+use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::Upstream;
-use evenkeel_filters::ResponseFlags;
+use super::upstream::count::{count_failed_try, count_failure, count_reset};
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
 /// make it go out again.
@@ -67,7 +68,7 @@ impl ActiveStream<'_> {
         loop {
             self.request.stream.attempts += 1;
             if let Some(policy) = forward.retry.as_deref() {
-                timers.begin_try(self.request.clock.now(), policy.per_try_timeout, policy.per_try_idle_timeout);
+                timers.begin_try(turn::now(), policy.per_try_timeout, policy.per_try_idle_timeout);
             }
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
@@ -131,25 +132,21 @@ impl ActiveStream<'_> {
     /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
     async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
         let mut awaited = pin!(awaited);
-        self.request.clock.wait();
         let complete = self.down.received_all();
         if complete {
             self.request.note_first(TimePoint::DownstreamRxEnd);
-            timers.complete(self.request.clock.now());
+            timers.complete(turn::now());
         }
         poll_fn(|cx| {
             if let Poll::Ready(come) = awaited.as_mut().poll(cx) {
-                self.request.clock.wait();
                 return Poll::Ready(Ok(come));
             }
             if let Poll::Ready(failure) = self.down.poll_gone(cx) {
                 return Poll::Ready(Err(failure));
             }
-            let clock = &mut self.request.clock;
-            let until = timers.next(clock.now());
-            clock.wait();
-            ready!(self.deadline.poll(until, cx));
-            Poll::Ready(Err(timers.passed(clock.now(), complete)))
+            let now = turn::now();
+            ready!(self.deadline.poll(timers.next(now), cx));
+            Poll::Ready(Err(timers.passed(now, complete)))
         })
         .await
     }
@@ -213,7 +210,7 @@ impl ActiveStream<'_> {
                 count_reset(&forward.cluster, &up, failure);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
-                up.lost_race(self.request.clock.now());
+                up.lost_race(turn::now());
             }
             match result {
                 Ok(info) => return Ok(Answered { up, info, guard }),
@@ -368,48 +365,13 @@ impl ActiveStream<'_> {
     fn announce_time_left(&mut self, forward: &Forward<'_>) {
         let request = &mut *self.request;
         let (Some(all), Some(since)) = (forward.timeout, request.received_all()) else { return };
-        let left = all.saturating_sub(request.clock.now().duration_since(since)).max(Duration::from_millis(1));
+        let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
         let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
         retry::announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
     }
 }
 
-/// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
-pub(super) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
-    let counter = match (up, failure) {
-        (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
-        (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
-        (Upstream::Http1(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
-        (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
-        (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
-    };
-    cluster.stats().inc(counter);
-}
-
-/// Counts what went wrong with a try, whether or not there is another.
-pub(super) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
-    let row = failure.row();
-    row.cluster_counter.into_iter().for_each(|counter| cluster.stats().inc(counter));
-    if let Some(host) = host {
-        host.count_failure(row.outcome == Some(Outcome::TimedOut));
-    }
-}
-
-/// Counts the end of a request without an answer.
-pub(super) fn count_failure(cluster: &Cluster, failure: &Failure) {
-    let stats = cluster.stats();
-    if failure.status() != 0 {
-        stats.status(failure.status());
-        stats.inc(cluster::Counter::upstream_rq_completed);
-    }
-}
-
 fn override_host(wanted: &HostOverride) -> OverrideHost<'_> {
     OverrideHost { address: &wanted.address, strict: wanted.strict, status_if_gone: wanted.status_if_gone }
-}
-
-/// RFC 9110 section 9.2.2.
-pub(super) fn is_idempotent(method: &[u8]) -> bool {
-    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
 }

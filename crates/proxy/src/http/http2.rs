@@ -11,14 +11,13 @@ use evenkeel_upstream::conn::{Buffer, Deadline};
 use evenkeel_upstream::h2::{Accepted, Incoming, Limits, Server, recycle};
 use evenkeel_upstream::stream::Stream;
 
-use super::clock::Clock;
+use super::active_stream::ActiveStream;
 use super::context::ConnectionContext;
 use super::downstream::{self, Downstream, Http2};
 use super::failure::Failure;
 use super::http1::rules;
 use super::lending::{carry, lend};
 use super::log;
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::stats::http::Counter;
 use crate::worker::spawn;
@@ -66,7 +65,7 @@ pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buff
                 origin.manager.http.inc(Counter::downstream_rq_too_many_premature_resets);
             }
             if server.head_was_late() {
-                let mut request = Request::begin(Clock::new());
+                let mut request = Request::begin();
                 request.head.version = carried;
                 request.stream.status = Failure::HeadTimeout.status();
                 end(origin, request, &Failure::HeadTimeout);
@@ -82,14 +81,14 @@ pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buff
         match accepted {
             Accepted::Request(incoming) => serve_stream(origin, incoming, carried),
             Accepted::Cut(head, cut) => {
-                let mut request = Request::begin(Clock::new());
+                let mut request = Request::begin();
                 recycle(std::mem::replace(&mut request.head, head));
                 request.head.version = carried;
                 request.stream.bytes_received = cut.received as u64;
                 end(origin, request, &downstream::http2::failure(cut.reset));
             }
             Accepted::Refused(fault) => {
-                let mut request = Request::begin(Clock::new());
+                let mut request = Request::begin();
                 request.head.version = Version::Http2;
                 request.stream.status = if fault == Fault::TooLarge { 431 } else { 0 };
                 end(origin, request, &Failure::ClientMessage(fault));
@@ -126,7 +125,7 @@ fn serve_stream(origin: &Rc<ConnectionContext>, incoming: Incoming, carried: Ver
         spawn(&origin.registration, Box::pin(carry(lending, down)));
         return;
     }
-    let mut request = Request::begin(Clock::new());
+    let mut request = Request::begin();
     recycle(std::mem::replace(&mut request.head, head));
     request.info = info;
     spawn(&origin.registration, Box::pin(live(Rc::clone(origin), request, down)));

@@ -15,23 +15,22 @@ use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::pipe::{Receiver, Sender, pipe};
 
-use super::clock::Clock;
+use super::active_stream::ActiveStream;
 use super::context::{ConnectionContext, Protocol};
 use super::downstream::lent::{Down, Lent, Up};
 use super::downstream::{Answer, Downstream};
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::overload::{Limit, MemoryLimit};
 use crate::stats::worker::Counter;
-use crate::worker::{Message, Registration, Worker};
+use crate::worker::{Delivery, Message, Registration, Worker};
 
 /// Bytes of body in either direction that wait between the two workers.
 const HELD_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// A stream on its way to the worker that borrows it.
-pub(crate) struct LentStream {
+struct LentStream {
     hcm: Arc<HttpConnectionManager>,
     /// The connection it is of, and what that speaks.
     info: Arc<ConnectionInfo>,
@@ -46,10 +45,10 @@ pub(crate) struct LentStream {
     down: Sender<Down>,
 }
 
-impl LentStream {
-    /// What its buffers count against.
-    pub(crate) fn memory_limit(&self) -> Option<Arc<MemoryLimit>> {
-        self.memory.clone()
+impl Delivery for LentStream {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        let registration = worker.register_under(self.memory.clone());
+        worker.start(&registration, serve_lent(Rc::clone(worker), self, Rc::clone(&registration)));
     }
 }
 
@@ -93,7 +92,7 @@ pub(super) fn lend(
         down: down_sender,
     };
     worker.stats.inc(Counter::downstream_rq_lent);
-    room.send(Message::Stream(Box::new(stream)));
+    room.send(Message::Deliver(Box::new(stream)));
     Some(Lending { up, down })
 }
 
@@ -174,13 +173,13 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
 }
 
 /// Serves a stream that another worker holds.
-pub(crate) async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
+async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
     let LentStream { hcm, info, protocol, requests, head, request: request_info, received_all, up, down, .. } = *stream;
     if let Some(limit) = requests {
         registration.limit_requests(limit);
     }
     let origin = ConnectionContext::lent(&worker, hcm, (info, protocol), &registration);
-    let mut request = Request::begin(Clock::new());
+    let mut request = Request::begin();
     request.head = head;
     request.info = request_info;
     let mut deadline = Deadline::default();

@@ -1,18 +1,19 @@
 //! The end of a request: its log line and its statistics.
 
+use evenkeel_filters::ResponseFlags;
 use evenkeel_http::Version;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::clock::wall_clock;
 use super::context::ConnectionContext;
-use super::phases::ActiveStream;
 use super::request::{FieldsView, Request};
 use crate::access_log::Record;
 use crate::stats::http::{Counter, Gauge, Histogram};
-use evenkeel_filters::ResponseFlags;
 
 /// Calls `f` with what is known of the request by now.
 pub(super) fn record<T>(origin: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
-    let now = request.clock.now();
+    let now = turn::now();
     let (head, response) = (request.view(), FieldsView(&request.response.headers));
     let trailers = FieldsView(&request.response_trailers);
     let stream = &request.stream;
@@ -64,7 +65,7 @@ pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bo
     if cut_off {
         stats.inc(Counter::downstream_rq_rx_reset);
     }
-    let duration = request.clock.now().duration_since(request.started());
+    let duration = turn::now().duration_since(request.started());
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
     let access_logs = &origin.hcm.access_logs;
     if !access_logs.is_empty() {

@@ -1,5 +1,6 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
+mod active_stream;
 pub(crate) mod affinity;
 mod between_proxies;
 pub(crate) mod call;
@@ -36,6 +37,5 @@ mod websocket;
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
-pub(crate) use lending::{LentStream, serve_lent};
 pub(crate) use request::set_connect_times;
 pub(crate) use retry::announce_timeout;

@@ -8,13 +8,15 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::grpc::status_of_http;
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, ResponseFlags};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Answer;
 use super::edits::Levels;
 use super::exchange::Held;
@@ -22,9 +24,7 @@ use super::failure::Failure;
 use super::grpc;
 use super::identify::append_via;
 use super::log::record;
-use super::phases::ActiveStream;
 use crate::stats::http::Counter;
-use evenkeel_filters::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
 /// that reads at all has it at once, and one that does not must hold nothing.
@@ -213,7 +213,7 @@ impl ActiveStream<'_> {
     /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it.
     async fn send_filtered_body(&mut self, body: &[u8]) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
-        let mut data = Data { bytes: body.into(), ends: true, now: self.request.clock.now().into_std() };
+        let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
         loop {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
@@ -233,9 +233,8 @@ impl ActiveStream<'_> {
                 }
             })
             .await?;
-            self.request.clock.wait();
             pass = HttpFilters::resume_response;
-            data = Data { bytes: b"".into(), ends: false, now: self.request.clock.now().into_std() };
+            data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         }
     }
 
@@ -249,13 +248,11 @@ impl ActiveStream<'_> {
                 self.down.finish(&self.request.response_trailers);
                 self.request.note(TimePoint::DownstreamTxEnd);
             }
-            // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
             let flushed = self.down.poll_flush(cx);
             if flushed.is_ready() {
                 return flushed;
             }
-            let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
-            self.request.clock.wait();
+            let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
             let late = Failure::FlushTimeout;
             self.request.fail(&late, late.details(), &self.origin.manager.http);

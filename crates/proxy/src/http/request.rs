@@ -12,10 +12,9 @@ use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
-use evenkeel_upstream::{ConnectTimes, Host};
+use evenkeel_upstream::{ConnectTimes, Host, turn};
 use tokio::time::Instant;
 
-use super::clock::Clock;
 use super::failure::Failure;
 use crate::access_log::HeadLookup;
 use crate::stats::http;
@@ -42,7 +41,6 @@ pub(super) struct Request {
     pub(super) grpc: bool,
     /// The request asks for a tunnel, and may have one.
     pub(super) tunnel: Option<Tunnel>,
-    pub(super) clock: Clock,
     /// What else is known of it.
     pub(super) stream: StreamInfo,
     /// The host that was tried last.
@@ -69,8 +67,7 @@ pub(super) enum Tunnel {
 }
 
 impl Request {
-    fn new(clock: Clock) -> Self {
-        let mut clock = clock;
+    fn new() -> Self {
         Self {
             head: RequestHead::default(),
             info: RequestInfo {
@@ -87,8 +84,7 @@ impl Request {
             response_trailers: Headers::default(),
             grpc: false,
             tunnel: None,
-            stream: StreamInfo::new(clock.now().into_std()),
-            clock,
+            stream: StreamInfo::new(turn::now().into_std()),
             host: None,
             filters: FilterStreams::default(),
             random: None,
@@ -99,11 +95,10 @@ impl Request {
     }
 
     /// A request about which nothing is known yet.
-    pub(super) fn begin(clock: Clock) -> Box<Self> {
+    pub(super) fn begin() -> Box<Self> {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
-        let Some(mut request) = pooled else { return Box::new(Self::new(clock)) };
-        request.clock = clock;
-        request.stream.times.set_start(request.clock.now().into_std());
+        let Some(mut request) = pooled else { return Box::new(Self::new()) };
+        request.stream.times.set_start(turn::now().into_std());
         request
     }
 
@@ -115,7 +110,7 @@ impl Request {
             trailers: std::mem::take(&mut self.trailers),
             response_trailers: std::mem::take(&mut self.response_trailers),
             filters: std::mem::take(&mut self.filters),
-            ..Self::new(self.clock)
+            ..Self::new()
         };
         self.head.clear();
         self.response.clear();
@@ -145,15 +140,13 @@ impl Request {
     /// This happens to it now.
     #[inline]
     pub(super) fn note(&mut self, point: TimePoint) {
-        let now = self.clock.now();
-        self.stream.times.set(point, now.into_std());
+        self.stream.times.set(point, turn::now().into_std());
     }
 
     /// As [`Request::note`], unless it has happened before.
     #[inline]
     pub(super) fn note_first(&mut self, point: TimePoint) {
-        let now = self.clock.now();
-        self.stream.times.set_first(point, now.into_std());
+        self.stream.times.set_first(point, turn::now().into_std());
     }
 
     /// Its last byte has come.

@@ -1,24 +1,24 @@
 //! The answer on its way down: response filters, head, body and trailers; the upstream back to its pool.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 
 use evenkeel_base::grpc::{http_of_status, status};
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host};
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::downstream::Answer;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::{EndedBy, Failure};
-use super::forward::{Answered, count_reset};
+use super::forward::Answered;
 use super::grpc;
 use super::log::record;
-use super::phases::ActiveStream;
 use super::reply::{Reply, finish_response};
-use super::request::{Request, Tunnel};
+use super::request::Tunnel;
+use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
 
 impl ActiveStream<'_> {
@@ -72,7 +72,7 @@ impl ActiveStream<'_> {
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
-        let now = self.request.clock.now();
+        let now = turn::now();
         let millis = now.duration_since(self.request.started()).as_millis() as u64;
         forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
@@ -117,7 +117,7 @@ impl ActiveStream<'_> {
         let http_10 = request.is_http_10();
         let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
         let limit = origin.hcm.max_requests_per_connection;
-        let expired = origin.is_expired(request.clock.now());
+        let expired = origin.is_expired(turn::now());
         let close =
             origin.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
         // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.
@@ -156,22 +156,4 @@ impl ActiveStream<'_> {
             forward.levels.edit_response(&mut request.response.headers, values);
         }
     }
-}
-
-pub(super) fn count_response(request: &Request, cluster: &Cluster, host: Option<&Rc<Host>>) {
-    let status = request.response.status;
-    if let Some(host) = host {
-        let grpc = grpc::status(request).filter(|_| request.grpc);
-        host.count_response(grpc.map_or(status, http_of_status));
-    }
-    let stats = cluster.stats();
-    stats.inc(cluster::Counter::upstream_rq_completed);
-    stats.status(status);
-    stats.inc(match status / 100 {
-        1 => cluster::Counter::upstream_rq_1xx,
-        2 => cluster::Counter::upstream_rq_2xx,
-        3 => cluster::Counter::upstream_rq_3xx,
-        4 => cluster::Counter::upstream_rq_4xx,
-        _ => cluster::Counter::upstream_rq_5xx,
-    });
 }

@@ -263,6 +263,11 @@ pub(super) fn outcome_of_response(response: &ResponseHead) -> Outcome {
     Outcome::Answered(grpc.unwrap_or(response.status))
 }
 
+/// Whether a request may be sent twice: RFC 9110 section 9.2.2.
+pub(super) fn is_idempotent(method: &[u8]) -> bool {
+    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
+}
+
 #[cfg(test)]
 mod tests {
     use evenkeel_runtime_config::retry::ResetHeader;

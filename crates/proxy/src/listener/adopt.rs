@@ -12,12 +12,12 @@ use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::{Portable, Stream};
 use tokio::time::Instant;
 
-use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served};
+use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served, start};
 use super::socket::ListenerKey;
 use crate::balance::Seat;
 use crate::handover::{Facts, Parcel, Travelling};
 use crate::tcp::UpstreamHalf;
-use crate::worker::{Registration, Worker};
+use crate::worker::{Delivery, Registration, Worker};
 
 /// Gives a connection to the process that takes over. Gives it back when that process is gone.
 pub(super) async fn send(
@@ -78,9 +78,34 @@ fn descriptor(stream: Stream) -> io::Result<OwnedFd> {
     }
 }
 
+/// A connection of the other process, on its way to a worker of this one.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    parcel: Parcel,
+    seat: Seat,
+}
+
+impl Adopted {
+    /// The worker is that of `seat`.
+    pub(crate) fn new(parcel: Parcel, seat: Seat) -> Self {
+        Self { parcel, seat }
+    }
+}
+
+impl Delivery for Adopted {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        let Self { parcel, seat } = *self;
+        let id = worker.next_id();
+        let listener = taken_by(worker, &parcel).unwrap_or_default();
+        start(worker, worker.register(&listener), move |worker, registration| {
+            adopted(worker, parcel, seat, id, registration)
+        });
+    }
+}
+
 /// Goes on with a connection where the other process left off; `None` when no filter chain here takes it, which closes it in
 /// order: it is between two messages, or a stream that nobody configures any more.
-pub(crate) fn adopted<'w>(
+fn adopted<'w>(
     worker: &'w Rc<Worker>,
     parcel: Parcel,
     seat: Seat,
@@ -133,7 +158,7 @@ pub(crate) fn adopted<'w>(
 }
 
 /// The name of the listener that takes it, as far as it has one here.
-pub(crate) fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
+fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
     let Travelling { listener, listener_name, .. } = &*parcel.travelling;
     let key = ListenerKey::new(*listener, listener_name.as_deref());
     worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))

@@ -31,9 +31,10 @@ use crate::listener::proxy_protocol;
 use crate::listener::{adopt, moving};
 use crate::stats::{
     http as http_stats, listener, listener_ssl, listener_ssl_factory, listener_worker, tcp as tcp_stats,
+    worker as worker_stats,
 };
 use crate::tcp::Ahead;
-use crate::worker::{Accepted, Cause, ConnectionStats, Directive, HoldError, Registration, Worker};
+use crate::worker::{Cause, ConnectionStats, Delivery, Directive, HoldError, Registration, Worker};
 use crate::{http, tcp};
 
 /// A connection that a filter chain has taken.
@@ -99,9 +100,51 @@ pub(crate) struct Served<'w> {
 /// Serves until the connection ends, or is to go on elsewhere.
 pub(crate) type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<Leaving>>> + 'w>>;
 
+/// A connection on its way to its worker.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) stream: std::net::TcpStream,
+    pub(super) peer: SocketAddr,
+    /// The listener that accepted it.
+    pub(super) bound: Arc<Listener>,
+    pub(super) seat: Seat,
+}
+
+impl Delivery for Accepted {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        serve(worker, *self);
+    }
+}
+
+/// Serves a connection just accepted, on a task of its own.
+pub(super) fn serve(worker: &Rc<Worker>, connection: Accepted) {
+    worker.stats.inc(worker_stats::Counter::downstream_cx_total);
+    let id = worker.next_id();
+    let (of, registration) = (Rc::clone(worker), worker.register(&connection.bound.name));
+    let entry = Rc::clone(&registration);
+    worker.start(&entry, async move {
+        if let Some(mut served) = Box::pin(accepted(&of, connection, id, &registration)).await {
+            served.serve_to_end(&of, &registration).await;
+        }
+    });
+}
+
+/// Serves a connection whose filter chain is known, on a task of its own.
+pub(super) fn start<F>(worker: &Rc<Worker>, registration: Rc<Registration>, begin: F)
+where
+    F: for<'w> FnOnce(&'w Rc<Worker>, &'w Rc<Registration>) -> Option<Served<'w>> + 'static,
+{
+    let (of, entry) = (Rc::clone(worker), Rc::clone(&registration));
+    worker.start(&entry, async move {
+        if let Some(mut served) = begin(&of, &registration) {
+            served.serve_to_end(&of, &registration).await;
+        }
+    });
+}
+
 /// Takes a connection just accepted as far as its filter chain. The future is large, and over before the connection's long
 /// life begins: box it.
-pub(crate) async fn accepted<'w>(
+async fn accepted<'w>(
     worker: &'w Rc<Worker>,
     accepted: Accepted,
     id: u64,

@@ -15,6 +15,7 @@
 pub mod delta;
 pub mod grpc;
 mod interest;
+mod published;
 mod refusal;
 mod response;
 pub mod service;
@@ -27,6 +28,7 @@ mod subscription;
 mod tests;
 
 pub use interest::{Interest, Interests, Touched};
+pub use published::Published;
 pub use refusal::{REOFFER_FIRST, REOFFER_MAX};
 pub use response::{Announcement, Response};
 pub use service::{AdsServer, AdsService};

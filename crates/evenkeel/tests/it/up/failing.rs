@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::user::User;
 use super::{MACHINE, PATIENCE, deployment, state};
@@ -52,6 +52,6 @@ fn what_ends_again_and_again_or_is_never_ready_is_shown_with_its_reason() {
     up.wait_for_line("not ready  never-");
     let line = up.wait_for_line("GET :8000/ answers 503: no database");
     assert!(line.starts_with("not ready  never-") && line.contains(" for 10 s: "), "{line}");
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
