@@ -43,13 +43,16 @@ test-build:
 	@scripts/setup.sh test
 	$(tests) --no-run
 
+# Also part of `make test`: who runs both leaves it out here (rules=).
+rules := cargo test --locked --package evenkeel-testkit --test it workspace_rules
+
 .PHONY: lint
 lint: ## Check formatting, clippy, licences, bans and dependencies between crates
 	@scripts/setup.sh lint
 	cargo fmt --all --check
 	target/tools/bin/cargo-deny --locked check bans licenses sources
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
-	cargo test --locked --package evenkeel-testkit --test it workspace_rules
+	$(rules)
 
 # ARGS is passed on: make bench ARGS="--only hop --rounds 3"
 .PHONY: bench

@@ -2,7 +2,7 @@
 //! limits.
 
 #![forbid(unsafe_code)]
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod cidr;

@@ -2,12 +2,13 @@
 
 use strsim::osa_distance;
 
-/// The candidate closest to what was written, if it is close enough to be a slip of the keyboard.
+/// The candidate closest to what was written, if it is close enough to be a typing mistake.
 pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A third of the letters may be wrong (a swap of neighbours counts once): enough for a swap in a short name, too little to join unrelated ones.
     let tolerance = (written.chars().count() / 3).max(1);
     let lower = written.to_lowercase();
-    // Of those equally close the one that begins alike: slips are rare at the beginning of a word.
+    // Among equally close candidates, prefer the one with the longest common prefix: typing mistakes are rare at the
+    // beginning of a word.
     let alike = |c: &str| lower.chars().zip(c.chars()).take_while(|(a, b)| a == b).count();
     candidates
         .into_iter()
@@ -27,10 +28,10 @@ pub fn one_of<'a>(allowed: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// Names listed at most where somebody asked for one that is not there, in names.
+/// Most names listed when a requested name does not exist, in names.
 const MAX_LISTED: usize = 10;
 
-/// What to say to somebody who asked for a name that is not among these: the one that may be meant, and some that there are.
+/// The hint for a name that does not exist: the closest existing name, and a list of some others.
 pub fn instead<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     let meant = closest(wanted, names.iter().copied()).map(|name| format!("did you mean `{name}`? "));

@@ -132,7 +132,7 @@ impl Connection {
         grpc::Client {
             extensions,
             budget: self.place.messages.clone(),
-            stranger: self.peer.secure && self.peer.identity.is_none(),
+            anonymous: self.peer.secure && self.peer.identity.is_none(),
             expires: self.peer.expires,
         }
     }
@@ -208,7 +208,7 @@ fn admit(
     let identity = certificate.and_then(|certificate| certificate.spiffe_id());
     let place = match &identity {
         Some(identity) => clients.known(identity).ok_or("too many connections of its identity")?,
-        None => clients.stranger(address.ip()).ok_or("too many connections without an identity")?,
+        None => clients.anonymous(address.ip()).ok_or("too many connections without an identity")?,
     };
     Ok((Peer { address, secure: true, identity, expires }, place))
 }

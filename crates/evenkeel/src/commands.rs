@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
-use evenkeel_local::reader::{self, Unread};
+use evenkeel_local::reader::{self, IgnoreBrokenPipe};
 use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
@@ -36,8 +36,8 @@ Environment:
   PILOT_DEBOUNCE_AFTER       Merge changes within this time of each other [default: 100ms]
   PILOT_DEBOUNCE_MAX         Maximum time that a change waits for others [default: 500ms]
   PILOT_ENABLE_EDS_DEBOUNCE  Also merge changes of endpoints [default: false]
-  PILOT_PUSH_THROTTLE        Number of proxies that get their first resources at a time [default: 100]
-  EVENKEEL_COMPARE_FULL      Check each change against generating everything from scratch [default: false]";
+  PILOT_PUSH_THROTTLE        Proxies that get their first resources at a time [default: 100]
+  EVENKEEL_COMPARE_FULL      Check each change against a build from scratch [default: false]";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -106,12 +106,12 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it holds keys, or others' messages, in memory.
+    /// Whether the process holds keys, or messages of others, in memory.
     fn holds_secrets(&self) -> bool {
         matches!(self, Self::Agent { .. } | Self::Proxy(_) | Self::ControlPlane { .. } | Self::Egress { .. })
     }
 
-    /// Whether it is done when nobody reads any more what it prints.
+    /// Whether the command should end when nobody reads its output any more.
     fn only_prints(&self) -> bool {
         matches!(
             self,
@@ -190,7 +190,7 @@ struct UpArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Port on 127.0.0.1 that serves a Gateway's port, by default its first one; may be repeated.
+    /// Serve a Gateway's port on this port of 127.0.0.1; may be repeated. Without GATEWAY_PORT: the first one.
     #[arg(long = "gateway-port", value_name = "[GATEWAY_PORT=]PORT")]
     gateway_ports: Vec<PortChoice>,
 
@@ -276,9 +276,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     }
     match cli.command {
         Command::Up(arguments) => up(arguments),
-        Command::Apply(change) => apply::run(&change, Change::Apply, &mut Unread(io::stdout().lock())),
+        Command::Apply(change) => apply::run(&change, Change::Apply, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::Delete { change, ignore_not_found } => {
-            apply::run(&change, Change::Delete { ignore_not_found }, &mut Unread(io::stdout().lock()))
+            apply::run(&change, Change::Delete { ignore_not_found }, &mut IgnoreBrokenPipe(io::stdout().lock()))
         }
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Logs(arguments) => {
@@ -288,7 +288,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Restart(RestartArguments { workload, namespace, state }) => {
             let state = state.unwrap_or_else(StateDir::default_path);
             for name in exec::restart(&state, &workload, namespace.as_deref())? {
-                io::Write::write_fmt(&mut Unread(io::stdout()), format_args!("{name} restarted\n"))?;
+                io::Write::write_fmt(&mut IgnoreBrokenPipe(io::stdout()), format_args!("{name} restarted\n"))?;
             }
             Ok(0)
         }
@@ -310,7 +310,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             purge::at_once(true);
             evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
             runtime.spawn(memory::give_back_start_up());
-            // On a worker's thread: this one only waits from now on, and would never return what starting up has freed.
+            // It runs on a worker thread: this thread only waits from now on and would never return the memory that is
+            // freed after the start.
             runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
             Ok(0)
         }
@@ -327,14 +328,14 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
-            evenkeel_lab::run(&command, program, &mut Unread(io::stdout()))?;
+            evenkeel_lab::run(&command, program, &mut IgnoreBrokenPipe(io::stdout()))?;
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {
             let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
             if control_planes.is_empty() {
                 control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
-                // Without `up` there are none to ask for.
+                // Without `up` there are no replicas to list.
                 let state = arguments.state.unwrap_or_else(StateDir::default_path);
                 replicas = exec::list(&state, "", None).unwrap_or_default();
             }
@@ -370,13 +371,13 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         egress: !arguments.no_egress,
         compile: compiled::refusals,
     };
-    Ok(evenkeel_local::run(&options, &mut Unread(io::stdout()))?)
+    Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)
 }
 
-/// Where a proxy's admin port is unless it is told otherwise.
+/// The default address of a proxy's admin port.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15000);
 
-/// A workload's proxy is asked from inside its network namespace, by this program.
+/// The proxy of a workload is asked from inside its network namespace, by another process of this program.
 fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
     let WorkersArguments { workload, namespace, state, admin, output, json } = arguments;
     let json = json || output == proxy_status::Output::Json;

@@ -34,7 +34,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Its name as a flag's value.
+    /// The level's name as the value of a flag.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -54,9 +54,9 @@ pub fn start(level: Level) {
         .with_max_level(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(evenkeel_proxy::stderr::StandardError)
-        // They would go to standard error, and a failure there is a panic.
+        // Internal errors would go to standard error, and a failure to write there is a panic.
         .log_internal_errors(false)
         .finish();
-    // Only a second call could fail, and the first one's choice stands.
+    // Only a second call can fail, and then the first subscriber stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

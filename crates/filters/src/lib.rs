@@ -1,4 +1,4 @@
-//! HTTP and network filters, one folder each.
+//! HTTP and network filters, one folder each; what becomes of a call ([`decide`]), and why ([`explain`]).
 //!
 //! The data path holds one [`HttpFilters`] per connection manager and worker, and one [`NetworkFilters`] per filter chain and
 //! worker, created when a configuration arrives. Filters are an enum compiled from the configuration: a request that passes them needs
@@ -11,6 +11,8 @@
 pub mod buffer;
 pub mod callouts;
 pub mod cors;
+pub mod decide;
+pub mod explain;
 pub mod fault;
 pub mod grpc_stats;
 mod http;
@@ -20,8 +22,8 @@ pub mod rbac;
 pub mod stateful_session;
 
 pub use http::{
-    Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Reply, RequestContext,
-    ResponseContext, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
+    Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
+    RequestContext, ResponseContext, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

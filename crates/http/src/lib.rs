@@ -6,7 +6,7 @@
 //! disagree about where a message ends.
 
 #![forbid(unsafe_code)]
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod body;

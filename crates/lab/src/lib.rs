@@ -33,9 +33,9 @@ pub mod results;
 mod run;
 mod scenario;
 mod server;
-mod stage;
 pub mod statistics;
 mod table;
+mod testbed;
 mod types;
 mod wire;
 

@@ -32,14 +32,14 @@ impl Account {
 
 /// What is left of a program's rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rights {
+pub struct Privileges {
     /// Whom it runs as; none: as `up` itself does, since there is no other user (a user namespace without privileges has one only).
     pub account: Option<Account>,
     /// Its capabilities, bit by bit.
     capabilities: u64,
 }
 
-impl Rights {
+impl Privileges {
     /// Those of an application: none beyond its user's.
     pub fn of_application(account: Option<Account>) -> Self {
         Self { account, capabilities: 0 }
@@ -55,14 +55,15 @@ impl Rights {
         Self { account: None, capabilities: CapabilitySet::DAC_READ_SEARCH.bits() }
     }
 
-    /// Those of the name server and way out, which listens on port 53.
+    /// Those of the name server and egress, which listens on port 53.
     pub fn of_egress(account: Option<Account>) -> Self {
         Self { account, capabilities: CapabilitySet::NET_BIND_SERVICE.bits() }
     }
 
-    /// Gives up all others, for good. Only async-signal-safe calls: meant for between fork and exec.
+    /// Gives up all other privileges for good. It makes only async-signal-safe calls, for use between fork and exec.
     pub fn take_on(self) -> io::Result<()> {
-        // Until exec it is a copy of whoever started it, with all that one's memory: not for others of its user to look at.
+        // Until exec the process is a copy of its parent with the parent's memory, which other processes of its user
+        // must not read.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         for capability in one_by_one(!self.capabilities) {
             match remove_capability_from_bounding_set(capability) {
@@ -84,7 +85,7 @@ impl Rights {
         set_capabilities(None, CapabilitySets { effective: all, permitted: all, inheritable: all })?;
         clear_ambient_capability_set()?;
         for capability in one_by_one(self.capabilities) {
-            // So that they outlive exec, also of a user other than root.
+            // Ambient capabilities survive exec for users other than root.
             configure_capability_in_ambient_set(capability, true)?;
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Mounts as objects of their own (open_tree(2), mount_setattr(2), move_mount(2)): cloned, changed, and only then put in place.
+//! Mounts as separate objects (open_tree(2), mount_setattr(2), move_mount(2)): they are cloned, changed, and only then
+//! attached.
 
 use std::fs;
 use std::io;
@@ -26,26 +27,26 @@ struct Attributes {
     user_namespace: u64,
 }
 
-/// A clone of a directory with all that is mounted below it, seen nowhere yet.
+/// A clone of a directory with all mounts below it, not attached anywhere yet.
 #[derive(Debug)]
 pub(crate) struct Tree(OwnedFd);
 
 impl Tree {
-    /// Clones what is at this path now.
+    /// Clones the directory at this path.
     pub(crate) fn clone_of(path: &Path) -> io::Result<Self> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         Ok(Self(open_tree(CWD, path, flags)?))
     }
 
-    /// What the owner `of` has on the disk is `to`'s in here, and what `to` makes is the owner's on the disk. What others have
-    /// is nobody's.
+    /// Maps ownership: files of `of` on disk appear as `to`'s, and files that `to` creates belong to `of` on disk.
+    /// Files of others belong to nobody.
     pub(crate) fn map_owner(&self, of: Account, to: Account) -> io::Result<()> {
         let namespace = user_namespace(of, to)?;
         let descriptor = u64::try_from(namespace.as_raw_fd()).unwrap_or_default();
         self.set(&Attributes { set: libc::MOUNT_ATTR_IDMAP, user_namespace: descriptor, ..Attributes::default() })
     }
 
-    /// Nobody changes anything in here.
+    /// Makes it read-only.
     pub(crate) fn read_only(&self) -> io::Result<()> {
         self.set(&Attributes { set: libc::MOUNT_ATTR_RDONLY, ..Attributes::default() })
     }
@@ -60,19 +61,19 @@ impl Tree {
         if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Puts it over the directory at this path.
+    /// Attaches it over the directory at this path.
     pub(crate) fn attach(self, path: &Path) -> io::Result<()> {
         Ok(move_mount(&self.0, c"", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
     }
 }
 
-/// An empty directory over this one, which its owner, root, fills before [`seal`].
+/// Mounts an empty directory over this one; root fills it before [`seal`].
 pub(crate) fn cover(path: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     Ok(mount(Some("evenkeel"), path, Some("tmpfs"), flags, Some("mode=0755,size=64k"))?)
 }
 
-/// From now on a [`cover`] stays as it is.
+/// Makes a [`cover`] read-only.
 pub(crate) fn seal(path: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     Ok(mount(None::<&str>, path, None::<&str>, flags, None::<&str>)?)
@@ -84,7 +85,8 @@ pub(crate) fn owner(path: &Path) -> io::Result<Account> {
     Ok(Account { uid: found.uid(), gid: found.gid() })
 }
 
-/// A user namespace in which `inside` is `outside`. A process has to be in it for as long as it takes to describe and to open it.
+/// A user namespace that maps `inside` to `outside`. A child process stays in it until its map is written and it is
+/// opened.
 fn user_namespace(inside: Account, outside: Account) -> io::Result<OwnedFd> {
     let mut command = init::command();
     // SAFETY: the closure makes one system call.

@@ -1,4 +1,4 @@
-//! One replica's surroundings: a network, mount and UTS namespace, held open by file descriptors.
+//! A replica's namespaces: network, mount and UTS, held open by file descriptors.
 //!
 //! No process has to stay inside to keep a namespace alive, so a replica's address, rules and `/etc/resolv.conf` survive
 //! the restarts of its program and of its proxy, as a pod's do.
@@ -17,7 +17,7 @@ pub struct Namespace(Handles);
 impl Namespace {
     /// Makes the namespaces and runs `setup` inside them, before anything else can be there.
     ///
-    /// Blocks for as long as `setup` does: it works on a thread of its own, since unsharing marks the thread for life.
+    /// Blocks as long as `setup` does. It uses a new thread, because unsharing cannot be undone for a thread.
     pub fn create<E: From<io::Error> + Send + 'static>(
         setup: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) -> Result<Self, E> {
@@ -31,7 +31,7 @@ impl Namespace {
         worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that sets a namespace up panicked").into()))
     }
 
-    /// Where the calling thread is.
+    /// The namespaces of the calling thread.
     pub fn of_this_thread() -> io::Result<Self> {
         let open = |name: &str| File::open(format!("/proc/thread-self/ns/{name}")).map(|file| Arc::new(file.into()));
         Ok(Self(Handles { network: open("net")?, mount: open("mnt")?, uts: open("uts")? }))
@@ -47,7 +47,8 @@ impl Namespace {
         self.0.clone()
     }
 
-    /// Runs `work` with this thread in the replica's network, for opening sockets: a socket stays where it was made.
+    /// Runs `work` with this thread in the replica's network, to open sockets: a socket stays in the network it was
+    /// made in.
     ///
     /// `work` must not block or await; the thread goes back before this returns.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
@@ -55,7 +56,7 @@ impl Namespace {
         setns(&self.0.network, CloneFlags::CLONE_NEWNET)?;
         let result = work();
         if setns(home, CloneFlags::CLONE_NEWNET).is_err() {
-            // Every later socket of this process would be opened in the wrong network; there is no way to go on.
+            // Later sockets of this process would be opened in the wrong network, so the process cannot go on.
             std::process::abort();
         }
         Ok(result)
@@ -74,7 +75,7 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// Moves the calling process in. Only async-signal-safe calls: meant for between fork and exec.
+    /// Moves the calling process into them. It makes only async-signal-safe calls, for use between fork and exec.
     ///
     /// Joining a mount namespace resets the working directory to its root.
     pub fn enter(&self) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The two programs `up` drives the kernel's network with: `ip` (iproute2) and `nft` (nftables).
+//! The two programs with which `up` configures the network: `ip` (iproute2) and `nft` (nftables).
 //!
 //! Both read a whole script from standard input, so a namespace costs one process of each.
 
@@ -34,7 +34,7 @@ pub enum ToolError {
     },
 }
 
-/// Where the tools are.
+/// The paths of the tools.
 #[derive(Debug, Clone)]
 pub struct Tools {
     ip: PathBuf,
@@ -52,7 +52,7 @@ impl Tools {
         feed(Command::new(&self.ip).args(["-batch", "-"]), script)
     }
 
-    /// The same with a network namespace that the commands may name: `script` gets its path.
+    /// Like [`Self::ip`], with a network namespace that the commands may name: `script` gets its path.
     pub fn ip_with(&self, namespace: BorrowedFd<'_>, script: impl FnOnce(&str) -> String) -> Result<(), ToolError> {
         let failed = |source| ToolError::Spawn { program: self.ip.clone(), source };
         let inherited = namespace.try_clone_to_owned().map_err(failed)?;
@@ -95,7 +95,8 @@ fn feed(command: &mut Command, script: &str) -> Result<(), ToolError> {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(spawn)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A tool that stops at the first bad line closes its end early; its own message is the one worth showing.
+        // A tool that stops at the first bad line closes its input early; its own message is more useful than the write
+        // error.
         let _ = stdin.write_all(script.as_bytes());
     }
     let output = child.wait_with_output().map_err(spawn)?;

@@ -45,7 +45,7 @@ pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, Serv
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};
 pub use snapshot::Snapshot;
 pub use sorted::SortedMap;
-pub use source::{Address, Entry, LastGood, Place, Source, SourceEvent, Taken};
+pub use source::{Address, Entry, EntryChange, LastGood, Place, Source, SourceEvent};
 pub use status::{Condition, Status, StatusSink};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};

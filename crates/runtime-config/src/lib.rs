@@ -22,7 +22,6 @@ pub mod cors;
 pub mod demand;
 pub mod domains;
 pub mod dynamic_metadata;
-pub mod explain;
 pub mod fault;
 pub mod filter_chain_match;
 pub mod fraction;

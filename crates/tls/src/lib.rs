@@ -7,7 +7,7 @@
 //! There is one TLS stack (rustls) on one provider (aws-lc-rs), and nothing here turns signature checks off.
 
 #![forbid(unsafe_code)]
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod config;
@@ -16,7 +16,6 @@ pub mod error;
 mod files;
 pub mod hello;
 pub mod identity;
-mod known;
 pub mod peer;
 mod provider;
 pub mod san;
@@ -26,11 +25,12 @@ mod suites;
 pub mod tickets;
 pub mod trust;
 pub mod upstream;
+mod verified_chains;
 mod verify;
 
 pub use downstream::DownstreamTls;
 pub use error::{ConfigError, FailedHandshake, HandshakeError};
-pub use files::FileNews;
+pub use files::FileChange;
 pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
 pub use peer::{PeerCertificate, printable};

@@ -13,11 +13,11 @@ use evenkeel_http::{
 };
 use evenkeel_proxy::bootstrap;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::hcm::{HttpFilterConfig, RouteSource};
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::rbac::Rules;
 use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;

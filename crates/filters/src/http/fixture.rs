@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evenkeel_http::{RequestHead, ResponseHead};
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::{FilterOverride, FilterOverrides, PerRoute, RouteFilters};
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{

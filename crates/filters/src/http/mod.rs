@@ -20,11 +20,12 @@ use evenkeel_stats::{Registry, ScopeName};
 use crate::info::StreamInfo;
 use crate::{buffer, cors, fault, grpc_stats, rbac, stateful_session};
 
+pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
 pub use cluster_scope::ClusterScope;
 pub use contract::{
-    Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, TrailersContext,
-    Wait, Woken,
+    Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, RouteContext, Services,
+    TrailersContext, Wait, Woken,
 };
 pub use head::HeadView;
 
@@ -81,6 +82,11 @@ pub(crate) trait Filter: Sized {
     /// the body says [`Decision::Collect`] while it is [`Body::Coming`], and is asked again when all of it is there.
     fn request_head(&self, _state: &mut Self::State, _context: &mut RequestContext<'_>) -> Decision {
         Decision::Continue
+    }
+
+    /// What its decision about the request's head does not show, for explanations. Asked after it has decided.
+    fn remark(&self, _state: &Self::State, _context: &RequestContext<'_>) -> Option<Remark> {
+        None
     }
 
     /// A piece of the request's body goes by; a body that was collected in one piece, after the last filter let the request pass.
@@ -147,6 +153,13 @@ macro_rules! filters {
                 match (self, slot) {
                     $((Self::$name(filter), Slot::$name(state)) => Filter::request_head(filter, state, context),)*
                     _ => Decision::Continue,
+                }
+            }
+
+            fn remark(&self, slot: &Slot, context: &RequestContext<'_>) -> Option<Remark> {
+                match (self, slot) {
+                    $((Self::$name(filter), Slot::$name(state)) => Filter::remark(filter, state, context),)*
+                    _ => None,
                 }
             }
 

@@ -16,7 +16,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 pub use growth::growth;
-pub use list::{BARS, Bar, MB_PER_MIB, Played, added};
+pub use list::{BARS, Bar, MB_PER_MIB, RunResults, added};
 pub use plan::{GROWTH_FULL, GROWTH_LEARNED, RUNS, Run};
 
 use crate::error::LabError;
@@ -84,7 +84,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn of(bar: &Bar, played: &Played) -> Self {
+    fn of(bar: &Bar, played: &RunResults) -> Self {
         let measured = (bar.measure)(played).map(round);
         let verdict = match (measured, bar.limit) {
             (None, _) => "not measured",
@@ -125,7 +125,7 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
         failed: BTreeMap::new(),
         bars: Vec::new(),
     };
-    let mut played = Played::new();
+    let mut played = RunResults::new();
     if options.resume {
         played = resume(&options.out, &summary.program)?;
         summary.complete = played.keys().cloned().collect();
@@ -178,13 +178,13 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Run>, LabError> {
 }
 
 /// What is held against the bars.
-pub fn verdicts(played: &Played) -> Vec<Verdict> {
+pub fn verdicts(played: &RunResults) -> Vec<Verdict> {
     BARS.iter().map(|bar| Verdict::of(bar, played)).collect()
 }
 
 /// The results that the same program left in the folder.
-fn resume(out: &Path, program: &str) -> Result<Played, LabError> {
-    let Ok((summary, played)) = read(out) else { return Ok(Played::new()) };
+fn resume(out: &Path, program: &str) -> Result<RunResults, LabError> {
+    let Ok((summary, played)) = read(out) else { return Ok(RunResults::new()) };
     if summary.program != program {
         return Err(LabError::Usage(format!(
             "{} is of another program ({}): leave --resume away, or choose another --out",
@@ -196,7 +196,7 @@ fn resume(out: &Path, program: &str) -> Result<Played, LabError> {
 }
 
 /// What a run left in the folder.
-pub fn read(out: &Path) -> Result<(Summary, Played), LabError> {
+pub fn read(out: &Path) -> Result<(Summary, RunResults), LabError> {
     let summary: Summary = read_json(&out.join("control.json"))?;
     let read = |name: &String| Ok((name.clone(), read_json(&out.join("control").join(format!("{name}.json")))?));
     let played = summary.complete.iter().map(read).collect::<Result<_, LabError>>()?;
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn a_bar_is_kept_missed_or_not_measured() {
-        let check = |limit, measure: fn(&Played) -> Option<f64>, expected: &str, ratio: Option<f64>| {
+        let check = |limit, measure: fn(&RunResults) -> Option<f64>, expected: &str, ratio: Option<f64>| {
             let bar = Bar { what: "x", unit: "ms", limit, measure };
-            let verdict = Verdict::of(&bar, &Played::new());
+            let verdict = Verdict::of(&bar, &RunResults::new());
             assert_eq!((verdict.verdict.as_str(), verdict.ratio()), (expected, ratio));
         };
         check(Some(10.0), |_| Some(5.0), "pass", Some(0.5));

@@ -29,9 +29,9 @@ pub struct Message {
 
 /// One end, with its event loop.
 #[derive(Debug)]
-pub struct End(AsyncFd<OwnedFd>);
+pub struct ChannelEnd(AsyncFd<OwnedFd>);
 
-impl End {
+impl ChannelEnd {
     /// Must be called within a runtime.
     pub fn new(end: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` is open, and the same descriptor, until it is dropped.
@@ -85,14 +85,14 @@ mod tests {
     #[tokio::test]
     async fn messages_stay_apart_and_carry_descriptors_until_the_end_is_closed() -> io::Result<()> {
         let (one, other) = pair()?;
-        let (one, other) = (End::new(one)?, End::new(other)?);
+        let (one, other) = (ChannelEnd::new(one)?, ChannelEnd::new(other)?);
         let (carried, kept) = pair()?;
         one.send("tcp 192.0.2.1:80", Some(carried.as_fd())).await?;
         one.send("second", None).await?;
         let first = other.receive().await?.expect("a message");
         assert_eq!(first.text, "tcp 192.0.2.1:80");
-        let received = End::new(first.descriptor.expect("a descriptor"))?;
-        End::new(kept)?.send("through", None).await?;
+        let received = ChannelEnd::new(first.descriptor.expect("a descriptor"))?;
+        ChannelEnd::new(kept)?.send("through", None).await?;
         assert_eq!(received.receive().await?.expect("a message").text, "through");
         let second = other.receive().await?.expect("a message");
         assert!(second.text == "second" && second.descriptor.is_none());

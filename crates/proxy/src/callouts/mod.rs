@@ -21,8 +21,9 @@ use evenkeel_upstream::random::Random;
 use evenkeel_upstream::turn;
 use tokio::task::JoinHandle;
 
+use crate::http::Failure;
 use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, Wanted};
-use crate::http::{Failure, announce_timeout};
+use evenkeel_filters::decide::announce_timeout;
 
 /// Calls one worker has under way at once, mirrored requests among them; further ones fail at once ([`Problem::TooManyCalls`]). The
 /// circuit breakers of their clusters are lower, most often.

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_base::grpc::{http_of_status, is_grpc, status};
+use evenkeel_filters::decide::{Policy, effective};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
 use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
@@ -24,11 +25,11 @@ use tokio::time::Instant;
 
 use super::failure::Failure;
 use super::framed::Piece;
+use super::grpc;
 use super::request::Request;
 use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
-use super::{grpc, retry::Policy};
 
 /// Where a call's body comes from.
 pub(crate) trait Source {
@@ -215,7 +216,7 @@ impl<'c> Running<'c> {
         let call = self.call;
         let cluster = &*call.cluster;
         cluster.drop_share().map_err(Failure::from)?;
-        let policy = retry::effective(call.wanted.retry.as_deref(), None, &self.request.view());
+        let policy = effective(call.wanted.retry.as_deref(), None, &self.request.view());
         let mut tried: Vec<Rc<Host>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.
         let mut retrying = None;

@@ -148,9 +148,12 @@ impl ConnectionContext {
         after(Instant::from_std(self.info.accepted), limit)
     }
 
-    /// The client's address as text, for `x-forwarded-for`.
-    pub(super) fn remote_text(&self) -> &str {
-        self.remote_text.get_or_init(|| self.info.view.remote.ip().to_canonical().to_string().into())
+    /// The client's address as text, where the connection manager tells it in `x-forwarded-for`.
+    pub(super) fn peer_text(&self) -> &str {
+        match self.hcm.use_remote_address {
+            true => self.remote_text.get_or_init(|| self.info.view.remote.ip().to_canonical().to_string().into()),
+            false => "",
+        }
     }
 
     /// The connection has been open for as long as it may.

@@ -6,33 +6,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
     Body, ClusterScope, Decision, Pause, RequestContext, ResponseContext, RouteContext, Services, TrailersContext,
     Woken,
 };
 use evenkeel_runtime_config::route::{Route, RouteAction};
-use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
-use super::decide::Matched;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::reply::Reply;
 use super::request::Request;
 use crate::worker::Worker;
-
-/// What the filters make of a request.
-pub(super) enum Filtered {
-    /// The router takes it.
-    Passes,
-    /// Its route is to be chosen again, and the filters that are left are to be asked.
-    Rerouted,
-    /// It is answered.
-    Answered(Reply),
-}
 
 impl Services for Worker {
     fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
@@ -46,12 +35,12 @@ impl Services for Worker {
 
 impl ActiveStream<'_> {
     /// Asks the filters that are left.
-    pub(super) async fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered {
+    pub(super) async fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered<Reply> {
         let filters = &self.origin.manager.filters;
         if filters.is_empty() {
             return Filtered::Passes;
         }
-        let route = context(matched);
+        let route = Matched::context(matched);
         if !self.request.filters.is_begun() {
             filters.begin(&mut self.request.filters, &route.filters);
         }
@@ -165,10 +154,4 @@ impl ActiveStream<'_> {
 fn since_request(request: &mut Request) -> Option<Duration> {
     let now = turn::now();
     request.received_all().map(|at| now.duration_since(at))
-}
-
-fn context(matched: Option<Matched<'_>>) -> RouteContext<'_> {
-    let Some(Matched { table, route, leg, .. }) = matched else { return RouteContext::default() };
-    let filters = RouteFilters::new(table, route, leg);
-    RouteContext { route: Some(route), cluster: leg.map(|leg| &leg.cluster), filters }
 }

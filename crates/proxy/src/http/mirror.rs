@@ -97,7 +97,7 @@ impl ActiveStream<'_> {
         if mirrors.is_empty() {
             return None;
         }
-        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.cluster), since_turn: 0 };
+        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.to.cluster), since_turn: 0 };
         body.into_iter().for_each(|body| mirrors.send(body));
         if self.request.info.framing.is_empty() {
             mirrors.finish(&Headers::default());
@@ -120,7 +120,7 @@ impl ActiveStream<'_> {
             MirrorCluster::Header(header) => self.request.head.headers.find(header.as_bytes())?,
         };
         let name = std::str::from_utf8(name).ok()?;
-        let options = CallOptions { timeout: forward.timeout, ..CallOptions::default() };
+        let options = CallOptions { timeout: forward.limits.timeout, ..CallOptions::default() };
         let (call, active) = self.origin.worker.callouts.begin(name, head, framing, &options).ok()?;
         let uplink = Rc::new(Uplink::new(options.timeout));
         let mut source = Outgoing(Rc::clone(&uplink));

@@ -2,9 +2,7 @@
 
 mod active_stream;
 pub(crate) mod affinity;
-mod between_proxies;
 pub(crate) mod call;
-mod client_cert;
 mod clock;
 mod collect;
 mod connection;
@@ -21,7 +19,6 @@ mod grpc;
 mod hold;
 mod http1;
 mod http2;
-mod identify;
 mod lending;
 mod log;
 mod mirror;
@@ -38,4 +35,3 @@ pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
 pub(crate) use request::set_connect_times;
-pub(crate) use retry::announce_timeout;

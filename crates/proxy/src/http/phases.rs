@@ -11,13 +11,13 @@
 //! The client's side is a [`super::downstream::Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
 
 use evenkeel_filters::ResponseFlags;
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_runtime_config::overload::Action;
 
 use super::active_stream::ActiveStream;
 use super::decide::Plan;
 use super::failure::Failure;
 use super::reply::Reply;
-use super::request::Tunnel;
 use crate::overload::{Exhausted, Permit};
 
 impl ActiveStream<'_> {

@@ -8,6 +8,7 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::grpc::status_of_http;
+use evenkeel_filters::decide::{Levels, append_via};
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, ResponseFlags};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
@@ -15,14 +16,14 @@ use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
+use httpdate::fmt_http_date;
 
 use super::active_stream::ActiveStream;
 use super::downstream::Answer;
-use super::edits::Levels;
+use super::edits::Edits as _;
 use super::exchange::Held;
 use super::failure::Failure;
 use super::grpc;
-use super::identify::append_via;
 use super::log::record;
 use crate::stats::http::Counter;
 
@@ -297,46 +298,8 @@ impl HttpDate {
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if second != self.second || self.text.is_empty() {
             self.second = second;
-            self.text = format_date(second).into_bytes();
+            self.text = fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)).into_bytes();
         }
         &self.text
-    }
-}
-
-/// IMF-fixdate (RFC 9110 section 5.6.7).
-fn format_date(second: u64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (days, time) = (second / 86_400, second % 86_400);
-    // Days to a civil date: Howard Hinnant's algorithm for the proleptic Gregorian calendar.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!(
-        "{}, {day:02} {} {year:04} {:02}:{:02}:{:02} GMT",
-        DAYS[(days % 7) as usize],
-        MONTHS[(month - 1) as usize],
-        time / 3600,
-        time / 60 % 60,
-        time % 60
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        let check = |second, expected: &str| assert_eq!(format_date(second), expected);
-        check(0, "Thu, 01 Jan 1970 00:00:00 GMT");
-        check(784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT");
-        check(1_709_164_800, "Thu, 29 Feb 2024 00:00:00 GMT");
-        check(1_735_689_599, "Tue, 31 Dec 2024 23:59:59 GMT");
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::access_log::TimePoint;
@@ -55,15 +56,6 @@ pub(super) struct Request {
     pub(super) head_chunked: bool,
     /// It was held for what it needs, and gets no more time.
     pub(super) unheld: bool,
-}
-
-/// What a connection, or a stream, is to become.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Tunnel {
-    /// This protocol (`websocket`), in lower case: `Upgrade` in HTTP/1, extended CONNECT in HTTP/2.
-    Upgrade(Vec<u8>),
-    /// A byte stream to the authority: CONNECT.
-    Connect,
 }
 
 impl Request {

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 
 use evenkeel_base::grpc::{http_of_status, status};
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::cluster_stats as cluster;
@@ -11,13 +12,13 @@ use evenkeel_upstream::turn;
 use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::downstream::Answer;
+use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::{EndedBy, Failure};
 use super::forward::Answered;
 use super::grpc;
 use super::log::record;
 use super::reply::{Reply, finish_response};
-use super::request::Tunnel;
 use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
 
@@ -32,7 +33,7 @@ impl ActiveStream<'_> {
     ) -> bool {
         let Answered { mut up, info, guard } = answered;
         let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
-        count_response(self.request, &forward.cluster, (!answers_later).then_some(up.host()));
+        count_response(self.request, &forward.to.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
             let reply = Reply::from(&Failure::UpstreamProtocol);
@@ -74,10 +75,10 @@ impl ActiveStream<'_> {
         drop(guard);
         let now = turn::now();
         let millis = now.duration_since(self.request.started()).as_millis() as u64;
-        forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
+        forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
             Ok(()) => {
-                up.release(&forward.cluster, upload.finished && self.down.received_all(), now);
+                up.release(&forward.to.cluster, upload.finished && self.down.received_all(), now);
                 self.down.end(close)
             }
             Err(failure) => {
@@ -87,7 +88,7 @@ impl ActiveStream<'_> {
                 if failure.row().ended_by != EndedBy::Client {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
-                count_reset(&forward.cluster, &up, &failure);
+                count_reset(&forward.to.cluster, &up, &failure);
                 self.request.fail(&failure, failure.details_after_head(), &self.origin.manager.http);
                 false
             }
@@ -134,7 +135,7 @@ impl ActiveStream<'_> {
         let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
         headers.remove(HeaderId::EnvoyDecoratorOperation);
-        forward.affinity.edit_response(headers);
+        forward.to.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();
         // Envoy leaves the time out of answers to upgrades, refused ones too.
         if request.tunnel.is_none() {

@@ -59,8 +59,7 @@ mod tests {
 
     /// The kernel's name of this thread.
     fn thread_id() -> i32 {
-        // SAFETY: it only tells.
-        unsafe { libc::gettid() }
+        nix::unistd::gettid().as_raw()
     }
 
     /// Until a thread sleeps (proc_pid_stat(5)): one that spins never does.

@@ -1,10 +1,10 @@
 //! The look at the load of all workers, ten times a second, on the control thread: workers are not woken for it.
 
-use std::mem::MaybeUninit;
 use std::os::unix::thread::JoinHandleExt as _;
 use std::time::Duration;
 
 use evenkeel_stats::Writer;
+use nix::time::ClockId;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Handle, Message, WorkerPool};
@@ -97,18 +97,12 @@ impl Handle {
     pub(super) fn cpu_time(&self) -> Duration {
         let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(thread) = thread.as_ref() else { return Duration::ZERO };
-        let (mut clock, mut time) = (0, MaybeUninit::<libc::timespec>::zeroed());
+        let mut clock = 0;
         // SAFETY: the thread was neither joined nor detached, since its handle is here, so its id is valid even after it
         // has ended; `clock` is writable.
         if unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) } != 0 {
             return Duration::ZERO;
         }
-        // SAFETY: `time` is writable.
-        if unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) } != 0 {
-            return Duration::ZERO;
-        }
-        // SAFETY: it was zeroed, and every bit pattern is a `timespec`.
-        let time = unsafe { time.assume_init() };
-        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+        ClockId::from_raw(clock).now().map_or(Duration::ZERO, Duration::from)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
+use evenkeel_filters::decide::{TcpDestination, tcp_destination};
 use evenkeel_filters::{ConnectionInfo, NetworkFilters, ResponseFlags, StreamInfo};
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
@@ -321,9 +322,12 @@ async fn connect(
     input: &mut Buffer,
 ) -> Option<(Upstream, RequestGuard)> {
     let view = &info.view;
-    let (name, metadata_match) = proxy.destination(view.server_name.as_ref(), worker.random.next())?;
+    let generation = worker.generation();
+    let destination = tcp_destination(&generation.shared.config, proxy, view, worker.random.next());
+    drop(generation);
+    let TcpDestination { cluster: name, metadata_match, demand } = destination?;
     outcome.stream.cluster_name = Some(Arc::clone(name));
-    if proxy.on_demand.is_some() {
+    if demand.is_some() {
         demand_cluster(worker, proxy, name).await;
     }
     let Some(cluster) = worker.upstreams.cluster(name) else {
@@ -384,12 +388,7 @@ async fn connect(
 /// Waits for a cluster that was not asked for before (`on_demand`).
 async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) {
     let missing = |config: &Config| config.unanswered_cluster(name).into_iter().collect();
-    let generation = worker.generation();
-    if generation.shared.config.unanswered_cluster(name).is_none() {
-        return;
-    }
-    let stats = generation.tcp_stats(&proxy.stat_prefix);
-    drop(generation);
+    let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     stats.inc(Counter::on_demand_cluster_attempt);
     let limit = proxy.on_demand.map_or(DEFAULT_HOLD, |asked| asked.timeout);
     let held = tokio::time::timeout(limit, Box::pin(worker.hold(missing))).await;

@@ -1,4 +1,4 @@
-//! One set of resources for whoever comes.
+//! A source with one set of resources for all clients.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub struct Published {
 }
 
 impl Published {
-    /// Serves `set` until another one is sent, and ends all streams when that sender is dropped. The receiver shows where the stream
-    /// stands whose client was heard last.
+    /// Serves `set` until another one is sent, and ends all streams when the sender is dropped. The receiver shows the
+    /// status of the stream whose client sent a request last.
     pub fn new(set: ResourceSet) -> (Self, watch::Sender<Arc<ResourceSet>>, watch::Receiver<Status>) {
         let (publish, resources) = watch::channel(Arc::new(set));
         let (status, observed) = watch::channel(Status::default());

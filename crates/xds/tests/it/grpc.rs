@@ -93,7 +93,7 @@ async fn serve(transport: Transport) -> Harness {
 async fn accept(
     listener: TcpListener,
     source: Arc<OneSet>,
-    others: impl grpc::Others + 'static,
+    others: impl grpc::OtherServices + 'static,
     stopped: watch::Receiver<bool>,
 ) {
     let server = Arc::new(grpc::Server::new(source, others, LIMITS, stopped));
@@ -101,7 +101,7 @@ async fn accept(
         let server = server.clone();
         let mut extensions = tonic::Extensions::default();
         extensions.insert(address);
-        let client = grpc::Client { extensions, budget: Budget::new(MEMORY_BYTES), stranger: false, expires: None };
+        let client = grpc::Client { extensions, budget: Budget::new(MEMORY_BYTES), anonymous: false, expires: None };
         tokio::spawn(async move { server.serve(socket, client).await });
     }
 }

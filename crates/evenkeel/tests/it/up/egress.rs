@@ -305,8 +305,8 @@ fn is_there_again_after_its_process_was_killed() {
     mesh.calls("client", &calls);
     let control = Running::all_of(mesh.user.state.path()).into_iter().find(Running::is_control_plane);
     control.expect("a control plane").sibling("egress").kill();
-    mesh.up.wait_for_line("the name server and way out killed by SIGKILL; ");
-    mesh.up.wait_for_line("the name server and way out runs again");
+    mesh.up.wait_for_line("the name server and egress killed by SIGKILL; ");
+    mesh.up.wait_for_line("the name server and egress runs again");
     evenkeel_testkit::eventually("a way out", || {
         mesh.made("plain", &["name big.corp"]).contains("203.0").then_some(())
     });

@@ -62,7 +62,7 @@ fn killed_it_takes_everything_with_it_and_the_next_run_clears_its_files() {
     assert!(entries(mesh.state()).contains(&"run.json".to_owned()), "the crash left nothing to clear");
 
     let mut again = Process::spawn(&mut mesh.user.up(&[]));
-    again.wait_for_line("cleared what an interrupted run left");
+    again.wait_for_line("removed what an interrupted run left behind");
     wait_ready(&mut again, REPLICAS);
     again.signal(Signal::SIGTERM);
     assert!(again.wait_for_exit(PATIENCE).success(), "{}", again.output());

@@ -39,7 +39,7 @@ fn what_ends_again_and_again_or_is_never_ready_is_shown_with_its_reason() {
     };
     up.wait_for_line("(restarts: 2): exited with status 7");
     let (status, said) = evenkeel(&["proxy-status", "crash"]);
-    assert!(status == Some(1) && said.contains(": its program ends again and again: restarts: "), "{said}");
+    assert!(status == Some(1) && said.contains(": its program keeps ending: restarts: "), "{said}");
     assert!(said.contains("exited with status 7"), "{said}");
     eventually("the log of the run before", || {
         let (_, before) = evenkeel(&["logs", "crash", "--previous"]);

@@ -66,7 +66,7 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
     up.wait_for_line("BOGUS");
     up.wait_for_line("refused-by-proxy");
     write("one.yaml", &gateway("one", 9101, ""));
-    up.wait_for_line("no longer so: ");
+    up.wait_for_line("resolved: ");
     let tls = "      tls: {mode: SIMPLE, serverCertificate: /nowhere/a.pem, privateKey: /nowhere/a.key}\n";
     write("three.yaml", &gateway("three", 9103, tls));
     up.wait_for_line("/nowhere/a.");

@@ -14,7 +14,7 @@ use crate::view::ProxyView;
 
 /// What a unit came to. It holds for every proxy that answers the same, until one of the keys is touched.
 #[derive(Debug)]
-pub struct Made {
+pub struct UnitResult {
     /// What was asked of the snapshot, but for the settings of the mesh: when those change everything is made anew.
     pub reads: Box<[Key]>,
     /// What was asked of the proxy, and what it answered.
@@ -25,7 +25,7 @@ pub struct Made {
     pub parts: Box<[(Collection, Arc<Part>)]>,
 }
 
-impl Made {
+impl UnitResult {
     /// Whether a resource of this name came of it.
     pub fn gives(&self, kind: ResourceType, name: &str) -> bool {
         self.resources.iter().any(|(other, resource)| *other == kind && *resource.name == *name)
@@ -39,20 +39,20 @@ impl Made {
 
 /// The moment for which units are made.
 #[derive(Debug)]
-pub struct Maker<'a> {
+pub struct UnitMaker<'a> {
     /// What is known.
     pub snapshot: &'a Snapshot,
     /// The change that made it so.
     pub cause: Cause,
     /// What goes on from one moment to the next.
-    pub work: &'a mut Work,
+    pub work: &'a mut SharedWork,
 }
 
 /// What goes on from one moment to the next.
 #[derive(Debug, Default)]
-pub struct Work {
+pub struct SharedWork {
     /// Resources that exist.
-    pub pool: Pool,
+    pub pool: ResourcePool,
     /// Units made so far.
     pub made: u64,
     /// Resources made so far, of each type, those that came out as they were included.
@@ -65,7 +65,7 @@ pub struct Work {
     classes: u64,
 }
 
-impl Work {
+impl SharedWork {
     /// For all to be made from nothing: numbers go on, and resources come about as they did.
     pub fn renewed(self) -> Self {
         Self { pool: self.pool.renewed(), ..self }
@@ -78,7 +78,7 @@ impl Work {
     }
 }
 
-impl Maker<'_> {
+impl UnitMaker<'_> {
     /// A proxy as it is now.
     pub fn look_up(&mut self, view: Arc<ProxyView>) -> Client {
         self.work.looked_up += 1;
@@ -86,7 +86,7 @@ impl Maker<'_> {
     }
 
     /// Makes a unit. What is as it was `before` stays the same allocation.
-    pub fn make(&mut self, unit: &Unit, client: &Client, parts: &[&Part], before: Option<&Made>) -> Made {
+    pub fn make(&mut self, unit: &Unit, client: &Client, parts: &[&Part], before: Option<&UnitResult>) -> UnitResult {
         self.work.made += 1;
         let (reads, facts) = (Reads::new(), Facts::new());
         let mut out = Output::default();
@@ -102,7 +102,7 @@ impl Maker<'_> {
                 before.and_then(|made| made.resources.iter().find(|(k, r)| *k == kind && r.name == resource.name));
             (kind, self.work.pool.share(kind, resource, self.cause, old.map(|(_, resource)| resource)))
         });
-        Made {
+        UnitResult {
             resources: resources.collect(),
             parts: out.parts.into_iter().map(|(collection, part)| (collection, Arc::new(part))).collect(),
             answers: answers.collect(),
@@ -113,7 +113,7 @@ impl Maker<'_> {
 
 /// The resources that exist, so that equal ones of different proxies are one allocation.
 #[derive(Debug, Default)]
-pub struct Pool {
+pub struct ResourcePool {
     resources: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
     /// Names that may have nothing left.
     stale: Vec<(ResourceType, Arc<str>)>,
@@ -121,7 +121,7 @@ pub struct Pool {
     earlier: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
 }
 
-impl Pool {
+impl ResourcePool {
     fn share(
         &mut self,
         kind: ResourceType,

@@ -110,7 +110,7 @@ mod tests {
     use evenkeel_http::Headers;
 
     use super::*;
-    use crate::http::retry::RequestedRetry;
+    use crate::decide::retry::RequestedRetry;
 
     /// What is left of a request that has all of them, and that the router is asked for nothing.
     fn left(edge: bool) -> Vec<&'static str> {

@@ -7,11 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use evenkeel_http::{HeaderId, Headers, RequestHead};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::StripPort;
-use evenkeel_runtime_config::view::ConnectionView;
-use evenkeel_upstream::random::Random;
 
 use super::between_proxies::{bit, is_taken_off};
-use super::client_cert;
+use super::{Arrival, client_cert};
+use crate::http::Services;
 
 /// Lists that several lines may make up. They are made one: whoever reads a single line next must not miss what the last hop
 /// has said.
@@ -20,13 +19,8 @@ const LISTS: [HeaderId; 4] =
 const LISTS_BITS: u64 = bit(LISTS[0]) | bit(LISTS[1]) | bit(LISTS[2]) | bit(LISTS[3]);
 
 /// Brings the request's headers into the form filters and upstreams may trust. Returns the client's address.
-pub(super) fn identify<'t>(
-    head: &mut RequestHead,
-    hcm: &HttpConnectionManager,
-    connection: &ConnectionView,
-    peer_text: impl Fn() -> &'t str,
-    random: &Random,
-) -> SocketAddr {
+pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAddr {
+    let Arrival { manager: hcm, connection, peer_text, services, .. } = arrival;
     let direct = connection.remote;
     let (seen, repeated) = (Cell::new(0), Cell::new(0));
     head.headers.remove_where(|id, name| {
@@ -52,13 +46,13 @@ pub(super) fn identify<'t>(
             client = SocketAddr::new(ip, 0);
         }
         if !hcm.skip_xff_append {
-            headers.append_to_list(HeaderId::ForwardedFor, peer_text().as_bytes());
+            headers.append_to_list(HeaderId::ForwardedFor, peer_text.as_bytes());
         }
         if hcm.xff_num_trusted_hops == 0 || !headers.contains(HeaderId::ForwardedProto) {
             headers.set(HeaderId::ForwardedProto, scheme);
         }
         if client == direct {
-            headers.set(HeaderId::EnvoyExternalAddress, peer_text().as_bytes());
+            headers.set(HeaderId::EnvoyExternalAddress, peer_text.as_bytes());
         } else {
             headers.set(HeaderId::EnvoyExternalAddress, client.ip().to_canonical().to_string().as_bytes());
         }
@@ -71,7 +65,7 @@ pub(super) fn identify<'t>(
             headers.set(HeaderId::ForwardedProto, scheme);
         }
     }
-    request_id(headers, hcm, random);
+    request_id(headers, hcm, services);
     client_cert::set(headers, hcm, connection);
     if let Some(via) = &hcm.via {
         append_via(headers, via);
@@ -88,7 +82,7 @@ fn trusted_address(headers: &Headers, hops: u32) -> Option<IpAddr> {
 }
 
 /// Adds our name to `via`.
-pub(super) fn append_via(headers: &mut Headers, via: &str) {
+pub fn append_via(headers: &mut Headers, via: &str) {
     let joined = match headers.get(HeaderId::Via) {
         Some(before) => [before, b", ", via.as_bytes()].concat(),
         None => via.as_bytes().to_vec(),
@@ -96,19 +90,19 @@ pub(super) fn append_via(headers: &mut Headers, via: &str) {
     headers.set(HeaderId::Via, &joined);
 }
 
-fn request_id(headers: &mut Headers, hcm: &HttpConnectionManager, random: &Random) {
+fn request_id(headers: &mut Headers, hcm: &HttpConnectionManager, services: &dyn Services) {
     if hcm.use_remote_address && !hcm.preserve_external_request_id {
         headers.remove(HeaderId::RequestId);
     }
     if hcm.generate_request_id && !headers.contains(HeaderId::RequestId) {
-        headers.append_id(HeaderId::RequestId, &uuid(random));
+        headers.append_id(HeaderId::RequestId, &uuid(|| services.random()));
     }
 }
 
 /// A random UUID (version 4).
-fn uuid(random: &Random) -> [u8; 36] {
-    let high = random.next() & !0xf000 | 0x4000;
-    let low = random.next() & !(0b11 << 62) | 0b10 << 62;
+fn uuid(random: impl Fn() -> u64) -> [u8; 36] {
+    let high = random() & !0xf000 | 0x4000;
+    let low = random() & !(0b11 << 62) | 0b10 << 62;
     let [a, b] = hex(high);
     let [c, d] = hex(low);
     let mut text = [b'-'; 36];
@@ -159,7 +153,7 @@ mod tests {
 
     #[test]
     fn uuids_have_version_and_variant() {
-        let text = String::from_utf8(uuid(&Random::seeded(7)).to_vec()).expect("ASCII");
+        let text = String::from_utf8(uuid(|| 0x0123_4567_89ab_cdef).to_vec()).expect("ASCII");
         let at = |index: usize| text.as_bytes()[index];
         assert_eq!((at(8), at(13), at(14), at(18), at(23)), (b'-', b'-', b'4', b'-', b'-'), "{text}");
         assert!(b"89ab".contains(&at(19)), "{text}");

@@ -14,19 +14,19 @@ use crate::plan::Plan;
 use crate::program::Program;
 use crate::replica::Replica;
 
-/// Time between two looks at something that is expected to change.
-pub const LOOK_PERIOD: Duration = Duration::from_millis(10);
+/// Time between two checks of something that is expected to change.
+pub const POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// The running example.
-pub struct Scene<'a> {
+pub struct Example<'a> {
     mesh: &'a Mesh,
-    /// What was settled before the start.
+    /// The plan of the run.
     pub plan: &'a Arc<Plan>,
     started: Instant,
 }
 
-impl<'a> Scene<'a> {
-    /// The clock of "ready after" starts here.
+impl<'a> Example<'a> {
+    /// Makes the view; "ready after" is measured from here.
     pub fn new(mesh: &'a Mesh, plan: &'a Arc<Plan>) -> Self {
         Self { mesh, plan, started: Instant::now() }
     }
@@ -70,12 +70,12 @@ impl<'a> Scene<'a> {
     }
 
     /// A kept-alive connection to the gateway, from the host.
-    pub async fn visit(&self) -> Result<Visit, CallError> {
+    pub async fn visit(&self) -> Result<GatewayConnection, CallError> {
         let Some(port) = self.plan.host_ports.first() else {
             return Err(CallError::Http("no Gateway opens a port".to_owned()));
         };
         let stream = self.plan.callers.connect(port.address).await?;
-        Ok(Visit { session: Session::open(stream).await?, host: port.address.to_string() })
+        Ok(GatewayConnection { session: Session::open(stream).await?, host: port.address.to_string() })
     }
 
     /// Calls `http://host:port/path` from a workload, as its program would: the name is resolved inside.
@@ -87,7 +87,7 @@ impl<'a> Scene<'a> {
         answer.map_err(|error| error.to_string())
     }
 
-    /// What the system's resolver makes of a name inside a replica.
+    /// Resolves a name inside a replica with the system's resolver.
     pub async fn resolve(&self, replica: &Replica, name: &str) -> Result<Ipv4Addr, String> {
         let output = self.run_inside(replica, &["getent", "ahostsv4", name]).await?;
         let first = output.split_whitespace().next().and_then(|address| address.parse().ok());
@@ -111,19 +111,19 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// A visitor's connection to the gateway.
-pub struct Visit {
+/// A connection to the gateway from the host.
+pub struct GatewayConnection {
     session: Session,
     host: String,
 }
 
-impl Visit {
+impl GatewayConnection {
     /// One request.
     pub async fn call(&mut self, call: Call) -> Result<Answer, CallError> {
         self.session.call(&Call { host: self.host.clone(), ..call }).await
     }
 
-    /// Which version of capitals-info answered a question for France, or what came instead.
+    /// The version of capitals-info that answered a request for France; the error has any other answer.
     pub async fn version(&mut self) -> Result<String, String> {
         let answer = self.call(Call::get("", "/api/capitals/France")).await.map_err(|error| error.to_string())?;
         match (answer.status.as_u16(), answer.header("x-version")) {

@@ -13,12 +13,12 @@ use crate::view::ProxyView;
 
 /// Proxies by the Pods and the addresses they say are theirs.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct ProxyIndex {
     pods: HashMap<Pod, HashSet<Arc<ProxyView>>>,
     addresses: HashMap<IpAddr, HashSet<Arc<ProxyView>>>,
 }
 
-impl Places {
+impl ProxyIndex {
     /// Notes where a proxy is.
     pub fn add(&mut self, view: &Arc<ProxyView>) {
         self.pods.entry(pod(view)).or_default().insert(view.clone());

@@ -7,18 +7,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use tokio::net::{TcpStream, UdpSocket};
 
 use super::broker::{Request, Transport};
-use super::channel::{self, End};
+use super::channel::{self, ChannelEnd};
 
 /// The machine's network, as far as it can be asked for.
 #[derive(Debug)]
-pub struct Outside {
-    keeper: End,
+pub struct BrokerClient {
+    keeper: ChannelEnd,
 }
 
-impl Outside {
+impl BrokerClient {
     /// Over the keeper's descriptor; must be called within a runtime.
     pub fn new(keeper: OwnedFd) -> io::Result<Self> {
-        Ok(Self { keeper: End::new(keeper)? })
+        Ok(Self { keeper: ChannelEnd::new(keeper)? })
     }
 
     /// A connection made in the machine's network. The keeper limits the time; dropping the future gives up there, too.
@@ -52,7 +52,7 @@ impl Outside {
         self.keeper.send(&request.to_string(), Some(keepers.as_fd())).await?;
         // The copy the keeper has must be the only one, or its end would not be noticed.
         drop(keepers);
-        let answer = End::new(own)?.receive().await?.ok_or(io::ErrorKind::ConnectionAborted)?;
+        let answer = ChannelEnd::new(own)?.receive().await?.ok_or(io::ErrorKind::ConnectionAborted)?;
         match (answer.text.parse(), answer.descriptor) {
             (Ok(0), Some(socket)) => Ok(socket),
             (Ok(error @ 1..), _) => Err(io::Error::from_raw_os_error(error)),
@@ -70,20 +70,20 @@ mod tests {
     #[tokio::test]
     async fn sockets_that_listen_are_for_who_may_ask_for_them_on_loopback_and_for_nothing_else() -> io::Result<()> {
         let (free, any) = (SocketAddr::from(([127, 0, 0, 1], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
-        for (made, listens) in [(Broker::of_ways_in()?, true), (Broker::new(Vec::new())?, false)] {
+        for (made, listens) in [(Broker::for_gateway_ports()?, true), (Broker::new(Vec::new())?, false)] {
             let (broker, mesh) = made;
             tokio::spawn(broker.serve());
-            let outside = Outside::new(mesh)?;
-            let opened = outside.listen(free).await;
+            let broker = BrokerClient::new(mesh)?;
+            let opened = broker.listen(free).await;
             assert_eq!(opened.is_ok(), listens, "{opened:?}");
-            assert!(outside.listen(any).await.is_err());
+            assert!(broker.listen(any).await.is_err());
             let Ok(opened) = opened else { continue };
             let address = opened.local_addr()?;
-            let taken = outside.listen(address).await.map_err(|error| error.kind());
+            let taken = broker.listen(address).await.map_err(|error| error.kind());
             assert!(matches!(taken, Err(io::ErrorKind::AddrInUse)), "{taken:?}");
-            assert!(outside.tcp(address).await.is_err());
+            assert!(broker.tcp(address).await.is_err());
             drop(opened);
-            outside.listen(address).await?;
+            broker.listen(address).await?;
         }
         Ok(())
     }
@@ -97,9 +97,9 @@ mod tests {
         drop(closed);
         let (broker, mesh) = Broker::new(vec![private_address])?;
         tokio::spawn(broker.serve());
-        let outside = Outside::new(mesh)?;
+        let broker = BrokerClient::new(mesh)?;
 
-        let mut there = outside.tcp(address).await?;
+        let mut there = broker.tcp(address).await?;
         let (mut here, _) = server.accept().await?;
         there.write_all(b"ping").await?;
         let mut asked = [0; 4];
@@ -107,13 +107,13 @@ mod tests {
         assert_eq!(&asked, b"ping");
 
         let resolver = UdpSocket::bind("127.0.0.1:0").await?;
-        let socket = outside.udp(resolver.local_addr()?).await?;
+        let socket = broker.udp(resolver.local_addr()?).await?;
         socket.send(b"query").await?;
         let mut asked = [0; 5];
         assert_eq!(resolver.recv_from(&mut asked).await?.1, socket.local_addr()?);
 
         for refused in [closed_address, private_address] {
-            let seen = outside.tcp(refused).await.map(drop).map_err(|error| error.kind());
+            let seen = broker.tcp(refused).await.map(drop).map_err(|error| error.kind());
             assert_eq!(seen, Err(io::ErrorKind::ConnectionRefused), "{refused}");
         }
         Ok(())

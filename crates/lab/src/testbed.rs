@@ -10,19 +10,19 @@ use tempfile::TempDir;
 
 use crate::changes::{Change, ChangeId, ChangeKind};
 use crate::error::LabError;
-use crate::fleet::{Crew, Fleet, Totals};
+use crate::fleet::{Fleet, FleetSpec, Totals};
 
 use crate::mesh::{self, Address, Mesh};
 use crate::options::Options;
 use crate::process::Usage;
 use crate::progress::Progress;
 use crate::proxy::Scope;
-use crate::real_proxy::{BACKENDS, Place, Ports, RealProxy};
+use crate::real_proxy::{BACKENDS, Ports, ProxyKind, RealProxy};
 use crate::results::{
     ChangeRecord, Cost, KindSummary, Machine, MeshFacts, ProxyRecord, Results, Sample, Start, ms, round,
 };
 use crate::server::Server;
-use crate::statistics::Spread;
+use crate::statistics::Distribution;
 use crate::wire::Protocol;
 
 /// How often the server is measured.
@@ -34,7 +34,7 @@ const SPARE_FILES: u64 = 128;
 
 /// Everything that takes part.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Testbed {
     /// The flags.
     pub options: Options,
     /// The configuration.
@@ -62,14 +62,14 @@ pub struct Stage {
 
 /// The begin of a part whose cost is asked for.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
+pub struct Checkpoint {
     at: Instant,
     usage: Option<Usage>,
     totals: Totals,
     finished: usize,
 }
 
-impl Stage {
+impl Testbed {
     /// Writes the mesh, starts the server, lets all proxies connect at once and waits until they hold all they are to hold.
     pub async fn set(options: &Options, program: PathBuf, progress: Progress) -> Result<Self, LabError> {
         check(options)?;
@@ -87,7 +87,7 @@ impl Stage {
             None => Server::own(options.program.as_ref().unwrap_or(&program), &config, work.path())?,
         };
         let fleet = fleet(options, &mesh, server.address(), options.services);
-        let mut stage = Self {
+        let mut testbed = Self {
             options: options.clone(),
             mesh,
             server,
@@ -104,11 +104,11 @@ impl Stage {
             machine,
             work,
         };
-        stage.come_up().await?;
+        testbed.come_up().await?;
         if !options.no_gateway {
-            stage.start_gateway(ports).await?;
+            testbed.start_gateway(ports).await?;
         }
-        Ok(stage)
+        Ok(testbed)
     }
 
     async fn come_up(&mut self) -> Result<(), LabError> {
@@ -128,7 +128,7 @@ impl Stage {
         let last = times.iter().max().copied().unwrap_or_default();
         let totals = self.fleet.totals();
         self.start.all_configured_ms = ms((self.fleet.start() + last).saturating_duration_since(self.epoch));
-        self.start.configured_ms = Spread::of(times.into_iter().map(ms));
+        self.start.configured_ms = Distribution::of(times.into_iter().map(ms));
         self.start.bytes = totals.bytes;
         self.start.resources = totals.resources;
         self.start.failures = totals.failures;
@@ -139,9 +139,9 @@ impl Stage {
     /// Waits until every proxy holds all it is to hold.
     pub async fn wait_configured(&mut self) -> Result<(), LabError> {
         self.progress.begin("configuring", self.fleet.len() as u64);
-        self.wait("the proxies are not configured", |stage| {
-            stage.progress.at((stage.fleet.len() - stage.fleet.unconfigured()) as u64);
-            stage.fleet.unconfigured() == 0
+        self.wait("the proxies are not configured", |testbed| {
+            testbed.progress.at((testbed.fleet.len() - testbed.fleet.unconfigured()) as u64);
+            testbed.fleet.unconfigured() == 0
         })
         .await
     }
@@ -151,7 +151,7 @@ impl Stage {
         self.progress.begin("starting the gateway", 0);
         let service = self.options.services;
         self.mesh.write(service, &BACKENDS)?;
-        let gateway = self.start_proxy(Place::Gateway, ports)?;
+        let gateway = self.start_proxy(ProxyKind::Gateway, ports)?;
         let mut answer = gateway.first_answer(self.mesh.host(service));
         self.gateway = Some(gateway);
         let waited = self.wait("the gateway does not answer", |_| answer.try_recv().is_ok()).await;
@@ -162,9 +162,9 @@ impl Stage {
     }
 
     /// Starts a real proxy on the mesh.
-    pub fn start_proxy(&self, place: Place, ports: Ports) -> Result<RealProxy, LabError> {
+    pub fn start_proxy(&self, kind: ProxyKind, ports: Ports) -> Result<RealProxy, LabError> {
         let scope = self.options.scope;
-        RealProxy::start(place, scope, &self.program, self.work.path(), ports, self.server.address())
+        RealProxy::start(kind, scope, &self.program, self.work.path(), ports, self.server.address())
     }
 
     /// The first number of a service that is not in the mesh yet.
@@ -229,7 +229,7 @@ impl Stage {
 
     /// Waits until every change has reached everybody.
     pub async fn wait_settled(&mut self) -> Result<(), LabError> {
-        self.wait("a change has not reached everybody", |stage| stage.fleet.board().under_way() == 0).await
+        self.wait("a change has not reached everybody", |testbed| testbed.fleet.tracker().under_way() == 0).await
     }
 
     /// Lets this much time pass.
@@ -251,7 +251,7 @@ impl Stage {
             self.fleet.connected(),
             self.fleet.len(),
             self.fleet.unconfigured(),
-            self.fleet.board().describe(),
+            self.fleet.tracker().describe(),
         )
     }
 
@@ -273,20 +273,20 @@ impl Stage {
     }
 
     /// The begin of a part whose cost is asked for.
-    pub fn mark(&self) -> Result<Mark, LabError> {
-        Ok(Mark {
+    pub fn mark(&self) -> Result<Checkpoint, LabError> {
+        Ok(Checkpoint {
             at: Instant::now(),
             usage: self.server.usage()?,
             totals: self.fleet.totals(),
-            finished: self.fleet.board().finished().len(),
+            finished: self.fleet.tracker().finished().len(),
         })
     }
 
     /// What the server spent since `mark`.
-    pub fn cost_since(&self, mark: Mark) -> Result<Cost, LabError> {
+    pub fn cost_since(&self, mark: Checkpoint) -> Result<Cost, LabError> {
         let usage = self.server.usage()?;
         let totals = self.fleet.totals().since(mark.totals);
-        let changes = self.fleet.board().finished().len() - mark.finished;
+        let changes = self.fleet.tracker().finished().len() - mark.finished;
         let per_change = |value: f64| round(value / changes.max(1) as f64);
         let cpu_s = usage.zip(mark.usage).map(|(now, then)| now.cpu_s - then.cpu_s);
         Ok(Cost {
@@ -334,8 +334,8 @@ impl Stage {
     }
 
     fn change_records(&self) -> Vec<ChangeRecord> {
-        let board = self.fleet.board();
-        let mut records: Vec<ChangeRecord> = board
+        let tracker = self.fleet.tracker();
+        let mut records: Vec<ChangeRecord> = tracker
             .finished()
             .iter()
             .map(|finished| ChangeRecord {
@@ -343,7 +343,7 @@ impl Stage {
                 host: finished.change.host.clone(),
                 at_ms: ms(finished.since.saturating_duration_since(self.epoch)),
                 holders: finished.acks.len(),
-                ack_ms: Spread::of(finished.acks.iter().map(|(_, after)| ms(*after))),
+                ack_ms: Distribution::of(finished.acks.iter().map(|(_, after)| ms(*after))),
                 ready_ms: self.ready.get(&finished.id).copied().map(ms),
                 first_use_ms: self.first_use.get(&finished.id).copied().map(ms),
             })
@@ -377,7 +377,7 @@ fn check(options: &Options) -> Result<(), LabError> {
 }
 
 fn fleet(options: &Options, mesh: &Mesh, address: SocketAddr, services: usize) -> Fleet {
-    let crew = Crew {
+    let spec = FleetSpec {
         sidecars: options.proxies,
         gateway: true,
         scope: options.scope,
@@ -385,7 +385,7 @@ fn fleet(options: &Options, mesh: &Mesh, address: SocketAddr, services: usize) -
         used: options.used,
         stuck: options.stuck,
     };
-    Fleet::new(address, crew, services, |service| mesh.host(service))
+    Fleet::new(address, spec, services, |service| mesh.host(service))
 }
 
 /// Nobody calls the services that are there at the start.
@@ -402,9 +402,9 @@ fn summaries(changes: &[ChangeRecord]) -> Vec<KindSummary> {
         KindSummary {
             kind,
             changes: of_kind().count(),
-            last_ack_ms: Spread::of(of_kind().filter_map(|change| Some(change.ack_ms?.max))),
-            ready_ms: Spread::of(of_kind().filter_map(|change| change.ready_ms)),
-            first_use_ms: Spread::of(of_kind().filter_map(|change| change.first_use_ms)),
+            last_ack_ms: Distribution::of(of_kind().filter_map(|change| Some(change.ack_ms?.max))),
+            ready_ms: Distribution::of(of_kind().filter_map(|change| change.ready_ms)),
+            first_use_ms: Distribution::of(of_kind().filter_map(|change| change.first_use_ms)),
         }
     };
     kinds.into_iter().map(summary).collect()
@@ -412,7 +412,7 @@ fn summaries(changes: &[ChangeRecord]) -> Vec<KindSummary> {
 
 fn proxy_records(fleet: &Fleet) -> Vec<ProxyRecord> {
     let mut acks: FxHashMap<usize, Vec<f64>> = FxHashMap::default();
-    for (proxy, after) in fleet.board().finished().iter().flat_map(|finished| &finished.acks) {
+    for (proxy, after) in fleet.tracker().finished().iter().flat_map(|finished| &finished.acks) {
         acks.entry(*proxy).or_default().push(ms(*after));
     }
     let mut records = Vec::with_capacity(fleet.len());
@@ -421,7 +421,7 @@ fn proxy_records(fleet: &Fleet) -> Vec<ProxyRecord> {
             node: proxy.id().to_owned(),
             role: proxy.role,
             configured_ms: proxy.configured.map(ms),
-            ack_ms: Spread::of(acks.remove(&index).unwrap_or_default()),
+            ack_ms: Distribution::of(acks.remove(&index).unwrap_or_default()),
             bytes: received.bytes,
             connects: proxy.counts.connects,
             failures: proxy.counts.failures,

@@ -1,5 +1,5 @@
-//! The calls on a connection that are not its ADS stream, for a service that speaks crate `http`. They are polled by the
-//! connection's own task: they are few and short.
+//! The calls on a connection other than its ADS stream, for services that use the crate `http`. They are few and short,
+//! so the connection's own task polls them.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -21,17 +21,17 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::{Extensions, Status as GrpcStatus};
 
-use super::budget::{Budget, Share};
+use super::budget::{Budget, BudgetShare};
 use super::heads;
 use crate::server::stream::Source;
 
-/// What serves all but ADS: tonic's `Routes`.
-pub trait Others:
+/// The services for all calls but ADS: tonic's `Routes`.
+pub trait OtherServices:
     Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send> + Clone + Send + Sync
 {
 }
 
-impl<O> Others for O where
+impl<O> OtherServices for O where
     O: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send>
         + Clone
         + Send
@@ -39,36 +39,36 @@ impl<O> Others for O where
 {
 }
 
-/// The calls under way.
+/// The calls in progress.
 #[derive(Debug)]
 pub(super) struct Calls {
     open: HashMap<StreamKey, Call>,
-    /// Wakes the connection when a service has taken something, in whatever task: the client's windows open then.
+    /// Wakes the connection when a service has consumed data, in any task, so that the client's windows can be opened.
     took: Arc<AtomicWaker>,
     budget: Arc<Budget>,
-    /// Largest request message a service takes, in bytes.
+    /// Largest request message a service accepts, in bytes.
     max_bytes: usize,
-    /// What calls hold is withheld from the connection's window, too.
+    /// Whether data held by calls is also withheld from the connection's window.
     withheld: bool,
-    /// Bytes to be given back to the client's window for the connection.
+    /// Bytes by which to open the connection's window.
     left: usize,
     steps: FuturesUnordered<Abortable<BoxFuture<'static, Step>>>,
 }
 
 #[derive(Debug)]
 struct Call {
-    /// Where the request's body goes; gone with its end.
+    /// The sender of the request's body; `None` after its end.
     input: Option<mpsc::UnboundedSender<Bytes>>,
-    /// Bytes of it that have come and were not given back to the stream's window. The connection's window gets them back at
-    /// once (see [`Calls::new`]), or calls that nobody reads would keep the ADS stream from being answered.
+    /// Bytes of it that arrived and for which the stream's window was not opened yet. The connection's window is opened
+    /// at once (see [`Calls::new`]); otherwise calls that nobody reads would block the ADS stream.
     owed: usize,
-    /// Those of them that the service has taken.
+    /// Those of them that the service has consumed.
     taken: Arc<AtomicUsize>,
-    /// A piece of the response that did not go out whole, and what follows.
+    /// A piece of the response that was sent only in part, and the rest of the body.
     waiting: Option<(Bytes, Body)>,
     abort: AbortHandle,
-    /// Memory for what may be kept of the request.
-    share: Share,
+    /// Memory taken for the buffered request.
+    share: BudgetShare,
     received: usize,
 }
 
@@ -79,42 +79,42 @@ enum Step {
 }
 
 impl Calls {
-    /// There are none. What services keep of requests, at most `max_bytes` of each, and what waits for them comes out of
-    /// `budget`. If it is `withheld` from the connection's window it is no more than that window altogether; else no more than
-    /// the window of each stream.
+    /// No calls. Data that services buffer, at most `max_bytes` per request, and data that waits for them is taken from
+    /// `budget`. With `withheld` all calls together hold at most the connection's window; otherwise each call holds at
+    /// most the stream's window.
     pub(super) fn new(budget: Arc<Budget>, max_bytes: usize, withheld: bool) -> Self {
         let (open, took, steps) = Default::default();
         Self { open, took, budget, max_bytes, withheld, left: 0, steps }
     }
 
-    /// Bytes to be given back to the client's window for the connection.
+    /// Bytes by which to open the connection's window.
     pub(super) fn take_left(&mut self) -> usize {
         std::mem::take(&mut self.left)
     }
 
-    /// Notes a call before its head is looked at, so that its body finds it.
-    pub(super) fn announce(&mut self, key: StreamKey, end: bool) -> Announced {
+    /// Registers a call before its head is processed, so that its body can be assigned.
+    pub(super) fn announce(&mut self, key: StreamKey, end: bool) -> PendingCall {
         let (input, receiver) = mpsc::unbounded_channel();
         let (abort, registration) = AbortHandle::new_pair();
         let taken = Arc::new(AtomicUsize::new(0));
         let body = Incoming { frames: receiver, taken: taken.clone(), took: self.took.clone() };
-        let (input, share) = ((!end).then_some(input), Share::of(self.budget.clone()));
+        let (input, share) = ((!end).then_some(input), BudgetShare::of(self.budget.clone()));
         self.open.insert(key, Call { input, owed: 0, taken, waiting: None, abort, share, received: 0 });
-        Announced { body, registration }
+        PendingCall { body, registration }
     }
 
-    /// A piece of a request's body.
-    pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> Taken {
-        let Some(call) = self.open.get_mut(&key) else { return Taken::Unknown };
+    /// Takes a piece of a request's body.
+    pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> BodyOutcome {
+        let Some(call) = self.open.get_mut(&key) else { return BodyOutcome::Unknown };
         call.owed += data.len();
         call.received = call.received.saturating_add(data.len());
         if !self.withheld {
             self.left += data.len();
         }
         if !call.share.set(call.received.min(self.max_bytes).max(call.owed)) {
-            return Taken::NoMemory;
+            return BodyOutcome::NoMemory;
         }
-        // What nobody takes any more is given back below as if it had been taken.
+        // Data that nobody reads any more is released below as if it had been consumed.
         let sent = call.input.as_ref().is_some_and(|input| input.send(Bytes::copy_from_slice(data)).is_ok());
         if !sent {
             call.taken.fetch_add(data.len(), Ordering::Relaxed);
@@ -122,10 +122,10 @@ impl Calls {
         if end {
             call.input = None;
         }
-        Taken::Yes
+        BodyOutcome::Yes
     }
 
-    /// The client is done, or gone.
+    /// The client has ended the call or is gone.
     pub(super) fn forget(&mut self, key: StreamKey) {
         if let Some(call) = self.open.remove(&key) {
             call.abort.abort();
@@ -134,15 +134,15 @@ impl Calls {
     }
 
     /// Calls the service.
-    pub(super) fn start<O: Others + 'static>(
+    pub(super) fn start<O: OtherServices + 'static>(
         &mut self,
         service: &O,
         source: &impl Source,
         extensions: &Extensions,
-        opened: Opened,
+        opened: OpenedCall,
         codec: &mut h2::Connection,
     ) {
-        let Opened { key, head, announced: Announced { body, registration }, .. } = opened;
+        let OpenedCall { key, head, announced: PendingCall { body, registration }, .. } = opened;
         let Some(mut request) = heads::request(&head, Body::new(body)) else {
             codec.reset(key, Reason::PROTOCOL_ERROR);
             return self.forget(key);
@@ -167,7 +167,7 @@ impl Calls {
         self.steps.push(Abortable::new(answer.boxed(), registration));
     }
 
-    /// Lets the calls go on; true if any did.
+    /// Polls the calls; true if any made progress.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, codec: &mut h2::Connection) -> bool {
         let mut went_on = false;
         if self.open.is_empty() && self.steps.is_empty() && self.left == 0 {
@@ -187,7 +187,7 @@ impl Calls {
             let taken = call.taken.swap(0, Ordering::Relaxed);
             if taken > 0 {
                 call.owed = call.owed.saturating_sub(taken);
-                // It becomes less, which is always granted.
+                // The share shrinks, which always succeeds.
                 _ = call.share.set(call.received.min(self.max_bytes).max(call.owed));
                 codec.release_stream(*key, taken);
                 released += if self.withheld { taken } else { 0 };
@@ -199,7 +199,7 @@ impl Calls {
         went_on
     }
 
-    /// It is this call's turn to send.
+    /// Lets a call send, whose turn it is.
     pub(super) fn resume(&mut self, key: StreamKey, codec: &mut h2::Connection) {
         if let Some((piece, body)) = self.open.get_mut(&key).and_then(|call| call.waiting.take()) {
             self.send(key, piece, body, codec);
@@ -264,17 +264,17 @@ impl Calls {
         self.steps.push(Abortable::new(next.boxed(), registration));
     }
 
-    /// The response is out. What the client might still send is not waited for.
+    /// Ends a call whose response was sent, without waiting for the rest of the request.
     fn end(&mut self, key: StreamKey, codec: &mut h2::Connection) {
         codec.reset(key, Reason::NO_ERROR);
         self.forget(key);
     }
 }
 
-/// What became of a piece of a request's body.
+/// The outcome for a piece of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// Its call has it.
+pub(super) enum BodyOutcome {
+    /// Its call has taken it.
     Yes,
     /// There is no such call.
     Unknown,
@@ -282,28 +282,28 @@ pub(super) enum Taken {
     NoMemory,
 }
 
-/// A call whose head has come.
+/// A call whose head has arrived.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedCall {
     pub(super) key: StreamKey,
     pub(super) head: RequestHead,
-    pub(super) announced: Announced,
+    pub(super) announced: PendingCall,
 }
 
-impl Opened {
+impl OpenedCall {
     pub(super) fn new(key: StreamKey, head: &mut RequestHead, meta: RequestMeta, calls: &mut Calls) -> Self {
         Self { key, head: std::mem::take(head), announced: calls.announce(key, meta.end) }
     }
 }
 
-/// What a call is started with.
+/// A registered call before it is started.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct PendingCall {
     body: Incoming,
     registration: futures_util::future::AbortRegistration,
 }
 
-/// A request's body. The client's window bounds what is in it.
+/// A request's body. The client's window limits its size.
 #[derive(Debug)]
 struct Incoming {
     frames: mpsc::UnboundedReceiver<Bytes>,

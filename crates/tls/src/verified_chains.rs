@@ -1,5 +1,6 @@
-//! Peers seen before. A workload opens many connections with one certificate: it is taken apart once per thread and held
-//! once however many connections it has, and its chain's signatures are checked once while it is valid.
+//! Caches for certificates of known peers. A workload opens many connections with one certificate: it is parsed once
+//! per thread and kept once for all its connections, and the signatures of its chain are checked once while it is
+//! valid.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use crate::peer::{PeerCertificate, SanError};
 
-/// Certificates a thread remembers, and chains a verifier does; when there are more, all are forgotten.
+/// Most certificates in a thread's cache, and most chains in a verifier's; when there are more, the cache is emptied.
 const MAX_KNOWN: usize = 1024;
 
 /// SHA-256 over a chain, certificate by certificate: two chains with one key are the same bytes.
@@ -34,8 +35,8 @@ thread_local! {
     static PARSED: RefCell<HashMap<ChainKey, Arc<PeerCertificate>>> = RefCell::default();
 }
 
-/// The leaf of a chain that was verified, taken apart. To be called for nothing else: what is remembered was paid for by
-/// whoever held the key.
+/// Parses the leaf of a verified chain. Do not call it with an unverified chain, which anybody could use to fill the
+/// cache.
 pub(crate) fn parse_verified(chain: &[CertificateDer<'_>]) -> Result<Arc<PeerCertificate>, SanError> {
     let key = ChainKey::of(chain);
     if let Some(known) = PARSED.with_borrow(|parsed| parsed.get(&key).cloned()) {
@@ -51,8 +52,8 @@ pub(crate) fn parse_verified(chain: &[CertificateDer<'_>]) -> Result<Arc<PeerCer
     Ok(certificate)
 }
 
-/// Chains that one set of roots and names has accepted, and from when to when all their certificates are valid. The verifier
-/// they belong to is made anew when roots or names change.
+/// Chains that were accepted with one set of roots and names, and the time in which all their certificates are valid. A
+/// change of roots or names makes a new verifier with an empty cache.
 #[derive(Debug, Default)]
 pub(crate) struct VerifiedChains(Mutex<HashMap<ChainKey, Validity>>);
 
@@ -77,7 +78,7 @@ impl VerifiedChains {
         chain: impl IntoIterator<Item = &'c CertificateDer<'c>>,
         now: UnixTime,
     ) {
-        // Nothing is concluded for a time before the check, whatever the certificates say.
+        // The validity begins at the time of the check, even if the certificates say earlier.
         let mut validity = Validity { from: now.as_secs(), until: u64::MAX };
         for certificate in chain {
             let Ok((from, until)) = PeerCertificate::validity(certificate) else { return };

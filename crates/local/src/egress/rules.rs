@@ -1,30 +1,34 @@
-//! What leads to the way out within the mesh's own network: addresses, redirect rules, routes of replicas.
+//! Network rules for egress in the mesh's own network: addresses, redirect rules, routes of replicas.
 
 use std::net::Ipv4Addr;
 
+use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
 use crate::capture::PROXY_MARK;
-use crate::network::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, NetworkError, POD_PREFIX};
+use crate::network_error::NetworkError;
 use crate::tools::Tools;
 
-/// The machine, as the mesh addresses it: a connection to a port of this address is one to 127.0.0.1 of the machine. No replica gets it.
+/// The machine's address in the mesh: a connection to it goes to 127.0.0.1 of the machine. No replica gets this
+/// address.
 pub const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
-/// Its names; the second is what Docker Desktop calls it, and what is written in many a manifest.
+/// Its names; the second is Docker Desktop's, which many manifests use.
 pub const MACHINE_NAMES: [&str; 2] = ["host.evenkeel.internal", "host.docker.internal"];
 /// The services' virtual addresses, 10.96.0.0/12: they never leave the mesh.
 pub const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 12);
-/// Reserved addresses, 240.0.0.0/4, of which ServiceEntries without an address get theirs: they never leave the mesh either.
+/// Reserved addresses, 240.0.0.0/4, from which ServiceEntries without an address get theirs: they never leave the mesh
+/// either.
 pub const RESERVED: (Ipv4Addr, u8) = (Ipv4Addr::new(240, 0, 0, 0), 4);
 /// Where connections of sidecars and gateways arrive.
 pub const PROXIES_PORT: u16 = 15097;
 /// Where connections of replicas without a sidecar arrive.
 pub const PLAIN_PORT: u16 = 15098;
 
-/// How a replica gets out of the mesh.
+/// A replica's access to destinations outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
-    /// It has no sidecar: services are found for it here, as a cluster's nodes do it.
+pub struct EgressAccess {
+    /// Whether it has no sidecar; then its calls of services are resolved here, as kube-proxy does on a cluster's
+    /// nodes.
     pub plain: bool,
-    /// There is a way out of the mesh.
+    /// Whether egress is enabled.
     pub open: bool,
 }
 
@@ -34,15 +38,17 @@ pub(crate) fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(address) & mask)
 }
 
-/// Addresses and rules in the mesh's own network. Without `open` nothing leads out, and who tries is told at once.
-pub fn lay(tools: &Tools, open: bool) -> Result<(), NetworkError> {
+/// Installs addresses and rules in the mesh's own network. Without `open` connections to the outside are refused at
+/// once.
+pub fn install(tools: &Tools, open: bool) -> Result<(), NetworkError> {
     let machine = if open { format!("addr add {MACHINE}/32 dev lo\n") } else { String::new() };
     tools.ip(&format!("addr add {NAME_SERVER}/32 dev lo\n{machine}"))?;
     tools.nft(&ruleset(open))?;
     Ok(())
 }
 
-/// Connections are redirected to the egress, which learns where they were to go from `SO_ORIGINAL_DST`; nothing else leaves.
+/// Redirects connections to the egress process, which gets their destination from `SO_ORIGINAL_DST`; nothing else
+/// leaves.
 fn ruleset(open: bool) -> String {
     let pods = format!("{}/{POD_PREFIX}", network(BRIDGE_ADDRESS, POD_PREFIX));
     let (services, prefix) = SERVICES;
@@ -78,25 +84,26 @@ table ip evenkeel_egress {{
     )
 }
 
-/// Notes that the replica with this address has no sidecar; runs in the mesh's own network.
-pub fn note_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> {
+/// Adds a replica without a sidecar to the rules; runs in the mesh's own network.
+pub fn add_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> {
     tools.nft(&format!("add element ip evenkeel_egress plain {{ {address} }}\n"))?;
     Ok(())
 }
 
-/// Where a sidecar's own connections may go, for `ip`: to the mesh and, where there is one, to the way out. Virtual addresses that nobody
-/// has are unreachable, and the sidecar should know that at once.
+/// Routes for a sidecar's own connections, as a script for `ip`: to the mesh and, if it is enabled, to egress. Virtual
+/// addresses that nobody has are unreachable, so that connections to them fail at once.
 ///
-/// An attempt that the network swallows would do harm beyond the wait, too: netfilter remembers it for two minutes, as one that is not
-/// to be redirected, and the application's next connection that happens to have the same port would go the same way.
-pub fn sidecar_routes(own: Ipv4Addr, way: Way) -> String {
+/// A connection attempt that is dropped silently would do more harm than the wait: netfilter remembers it for two
+/// minutes as one without redirection, and the application's next connection with the same source port would not be
+/// redirected either.
+pub fn sidecar_routes(own: Ipv4Addr, egress: EgressAccess) -> String {
     let pods = network(BRIDGE_ADDRESS, POD_PREFIX);
     let table = format!("table {PROXY_MARK}\n");
     let via = format!("via {BRIDGE_ADDRESS} dev eth0 src {own} {table}");
     let nowhere =
         [SERVICES, RESERVED].map(|(first, prefix)| format!("route add unreachable {first}/{prefix} {table}")).concat();
     let default =
-        if way.open { format!("route add default {via}") } else { format!("route add unreachable default {table}") };
+        if egress.open { format!("route add default {via}") } else { format!("route add unreachable default {table}") };
     format!(
         "rule add fwmark {PROXY_MARK} lookup {PROXY_MARK}\nroute add {pods}/{POD_PREFIX} dev eth0 src {own} {table}\
          route add {NAME_SERVER} {via}{nowhere}{default}"
@@ -124,7 +131,7 @@ mod tests {
     #[test]
     fn a_sidecar_reaches_virtual_addresses_of_nobody_in_no_case() {
         for open in [false, true] {
-            let routes = sidecar_routes(Ipv4Addr::new(10, 244, 1, 1), Way { plain: false, open });
+            let routes = sidecar_routes(Ipv4Addr::new(10, 244, 1, 1), EgressAccess { plain: false, open });
             assert!(
                 routes.contains("unreachable 10.96.0.0/12") && routes.contains("unreachable 240.0.0.0/4"),
                 "{routes}"

@@ -55,14 +55,14 @@ fn bind_backends() -> Result<[std::net::TcpListener; 2], LabError> {
 
 /// Where the proxy stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ProxyKind {
     /// At the mesh's edge; its listener comes from the mesh.
     Gateway,
     /// Beside a workload; its listener is the workload's way out, which capture rules would lead to.
     Sidecar,
 }
 
-impl Place {
+impl ProxyKind {
     /// In messages.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
-//! Ports of Gateways that come and go while it runs.
+//! Ports of Gateways that are added and removed while the mesh runs.
 //!
-//! The gateway is handed the sockets that are open when it is started, and no others later: connections to a port that comes after
-//! that are carried to it, from inside its network, so that it sees them come from 127.0.0.1 as it does all others.
+//! The gateway gets its listening sockets when it starts and no more later. Connections to ports that are added later
+//! are therefore forwarded to it from inside its network, so that they come from 127.0.0.1 like all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,62 +14,62 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::client::connect;
-use crate::egress::outside::Outside;
+use crate::egress::broker_client::BrokerClient;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
 use crate::ports::{GatewayPort, HostPort};
 
-/// Connections that are carried for one port at a time; more wait in the kernel's backlog.
+/// Connections forwarded for one port at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 1024;
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// The ways in as they are now.
+/// The ports of Gateways that are open on this machine.
 #[derive(Debug)]
-pub(crate) struct Ways {
+pub(crate) struct GatewayPorts {
     plan: Arc<Plan>,
-    keeper: Outside,
-    /// Those of the start that no Gateway has any more, by the proxy's port.
+    broker: BrokerClient,
+    /// Ports from the start that no Gateway has any more, by the proxy's port.
     closed: BTreeSet<u16>,
-    late: BTreeMap<u16, Late>,
+    forwarded: BTreeMap<u16, ForwardedPort>,
 }
 
-/// One that came later.
+/// A port that was added later and is forwarded.
 #[derive(Debug)]
-struct Late {
+struct ForwardedPort {
     port: HostPort,
-    carrying: JoinHandle<()>,
+    forwarding: JoinHandle<()>,
 }
 
-impl Drop for Late {
+impl Drop for ForwardedPort {
     fn drop(&mut self) {
         self.port.close();
-        self.carrying.abort();
+        self.forwarding.abort();
     }
 }
 
-impl Ways {
-    /// As they are at the start. Within a runtime.
+impl GatewayPorts {
+    /// The ports at the start. Must be called within a runtime.
     pub(crate) fn new(plan: Arc<Plan>) -> io::Result<Self> {
-        let keeper = Outside::new(plan.doors.try_clone()?)?;
-        Ok(Self { plan, keeper, closed: BTreeSet::new(), late: BTreeMap::new() })
+        let broker = BrokerClient::new(plan.ports_broker.try_clone()?)?;
+        Ok(Self { plan, broker, closed: BTreeSet::new(), forwarded: BTreeMap::new() })
     }
 
-    /// What to type for each that is open.
+    /// The command with which each open port can be reached.
     pub(crate) fn lines(&self) -> Vec<String> {
         let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.listener));
-        first.chain(self.late.values().map(|late| &late.port)).map(HostPort::way_in).collect()
+        first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).map(HostPort::usage).collect()
     }
 
-    /// Opens and closes what Gateways now ask for; says what has become of it.
+    /// Opens and closes ports as Gateways now require; returns messages about it.
     pub(crate) async fn follow(&mut self, wanted: &[GatewayPort], gateway: &Arc<Namespace>) -> Vec<String> {
         let mut said = Vec::new();
         let is_wanted = |listener: u16| wanted.iter().any(|port| port.listener() == listener);
         let closes = |port: &HostPort| {
             format!("{} is closed: no Gateway has port {} any more", port.address, port.gateway.number)
         };
-        for late in self.late.extract_if(.., |listener, _| !is_wanted(*listener)) {
-            said.push(closes(&late.1.port));
+        for forwarded in self.forwarded.extract_if(.., |listener, _| !is_wanted(*listener)) {
+            said.push(closes(&forwarded.1.port));
         }
         for port in &self.plan.host_ports {
             if !is_wanted(port.listener) && self.closed.insert(port.listener) {
@@ -80,14 +80,14 @@ impl Ways {
         for port in wanted {
             match self.open(port, gateway).await {
                 Ok(None) => {}
-                Ok(Some(way)) => said.push(format!("{}: port {} is open: {way}", port.span, port.number)),
+                Ok(Some(usage)) => said.push(format!("{}: port {} is open: {usage}", port.span, port.number)),
                 Err(error) => said.push(format!("error: {error}")),
             }
         }
         said
     }
 
-    /// Opens it unless it is open; then what to type.
+    /// Opens a port unless it is open; returns the command with which to reach it.
     async fn open(
         &mut self,
         port: &GatewayPort,
@@ -100,27 +100,27 @@ impl Ways {
             }
             known.reopen().map_err(|error| port.taken(known.address.port(), &error))?;
             self.closed.remove(&listener);
-            return Ok(Some(known.way_in()));
+            return Ok(Some(known.usage()));
         }
-        if self.late.contains_key(&listener) {
+        if self.forwarded.contains_key(&listener) {
             return Ok(None);
         }
-        let first = self.plan.host_ports.is_empty() && self.late.is_empty();
+        let first = self.plan.host_ports.is_empty() && self.forwarded.is_empty();
         let host = port.on_host(first, &self.plan.options.gateway_ports);
         let opened = async {
-            let socket = self.keeper.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, host))).await?;
+            let socket = self.broker.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, host))).await?;
             let opened = HostPort::of(port, socket)?;
             Ok((TcpListener::from_std(opened.listener()?)?, opened))
         };
         let (socket, opened) = opened.await.map_err(|error: io::Error| port.taken(host, &error))?;
-        let way = opened.way_in();
-        let carrying = tokio::spawn(serve(socket, gateway.clone(), listener));
-        self.late.insert(listener, Late { port: opened, carrying });
-        Ok(Some(way))
+        let usage = opened.usage();
+        let forwarding = tokio::spawn(serve(socket, gateway.clone(), listener));
+        self.forwarded.insert(listener, ForwardedPort { port: opened, forwarding });
+        Ok(Some(usage))
     }
 }
 
-/// Carries connections to the gateway until aborted.
+/// Forwards connections to the gateway until aborted.
 async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while let Ok(slot) = slots.clone().acquire_owned().await {
@@ -128,7 +128,7 @@ async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
             Ok((stream, _)) => {
                 let gateway = gateway.clone();
                 tokio::spawn(async move {
-                    carry(stream, &gateway, listener).await;
+                    forward(stream, &gateway, listener).await;
                     drop(slot);
                 });
             }
@@ -137,8 +137,8 @@ async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
     }
 }
 
-/// How long a connection may be idle is the gateway's business.
-async fn carry(mut from: TcpStream, gateway: &Namespace, listener: u16) {
+/// Forwards one connection. There is no idle timeout here, because the gateway has its own.
+async fn forward(mut from: TcpStream, gateway: &Namespace, listener: u16) {
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener));
     if let Ok(mut to) = connect(Some(gateway), to).await {
         let _ = (from.set_nodelay(true), to.set_nodelay(true));
