@@ -21,9 +21,11 @@ mod network;
 pub mod rbac;
 pub mod stateful_session;
 
+#[cfg(feature = "test-filter")]
+pub use http::test_filter;
 pub use http::{
     Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
-    RequestContext, ResponseContext, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
+    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

@@ -1,4 +1,4 @@
-//! From the command line to the end of a run.
+//! Executes a subcommand.
 
 use std::future::Future;
 use std::io::Write;
@@ -15,9 +15,9 @@ use crate::progress::Progress;
 use crate::scenario::Scenario;
 use crate::{bars, figures, report, table};
 
-/// Does what the command says. `program` is the `evenkeel` binary that control plane and gateway are started from.
+/// Executes the command. `program` is the `evenkeel` binary that runs as control plane and gateway.
 ///
-/// All processes started have ended when it returns, also after an error or a signal.
+/// When it returns, all processes that it started have ended, also after an error or a signal.
 pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         Command::Services(options) => play(Scenario::Services, options, program, out),
@@ -46,7 +46,7 @@ fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn W
         Output::Table => table::render(&results),
         Output::Json => json.clone(),
     };
-    // First what cannot fail for want of room: a run may have taken minutes.
+    // Printing comes before writing files, which may fail for lack of space, because a run may have taken minutes.
     out.write_all(text.as_bytes()).map_err(LabError::io("printing the results"))?;
     if let Some(path) = &options.json {
         write_file(path, &json)?;
@@ -57,7 +57,8 @@ fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn W
     Ok(())
 }
 
-/// Runs on this thread, which stays for as long as the processes it starts: the kernel kills them when it ends.
+/// Runs the future on this thread. The thread must live as long as the processes that it starts, because the kernel
+/// kills them when it ends.
 pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T, LabError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(LabError::io("starting the event loop"))?;

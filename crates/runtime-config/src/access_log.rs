@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::matching::HeaderMatcher;
+
 /// One `envoy.access_loggers.file`.
 #[derive(Debug)]
 pub struct AccessLog {
@@ -46,6 +48,42 @@ pub enum LogFilter {
     All,
     /// Those with one of these response flags (`response_flag_filter`); empty: any flag.
     ResponseFlags(Vec<Box<str>>),
+    /// `status_code_filter`.
+    StatusCode(Comparison),
+    /// Milliseconds (`duration_filter`).
+    Duration(Comparison),
+    /// Of the request (`header_filter`).
+    Header(HeaderMatcher),
+    /// `grpc_status_filter`.
+    GrpcStatus {
+        /// These, by number.
+        statuses: Vec<u8>,
+        /// All but these.
+        exclude: bool,
+    },
+    /// Those all of these let through.
+    And(Vec<LogFilter>),
+    /// Those one of these lets through.
+    Or(Vec<LogFilter>),
+}
+
+/// `ComparisonFilter`.
+#[derive(Debug, Clone, Copy)]
+pub struct Comparison {
+    /// How.
+    pub operation: Operation,
+    /// With what.
+    pub value: u32,
+}
+
+/// How a number is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Operation {
+    Equal,
+    AtLeast,
+    AtMost,
+    NotEqual,
 }
 
 /// A compiled format string.
@@ -154,6 +192,8 @@ pub enum Operator {
     RequestedServerName,
     RouteName,
     VirtualClusterName,
+    /// The body of the proxy's own answer, in `local_reply_config`.
+    LocalReplyBody,
     ConnectionId,
     RequestId,
     Hostname,

@@ -270,6 +270,7 @@ fn plain_operator(name: &str) -> Option<Operator> {
         "CONNECTION_ID" => Operator::ConnectionId,
         "STREAM_ID" => Operator::RequestId,
         "HOSTNAME" => Operator::Hostname,
+        "LOCAL_REPLY_BODY" => Operator::LocalReplyBody,
         "FILTER_CHAIN_NAME" => Operator::FilterChainName,
         _ => return None,
     })

@@ -18,6 +18,7 @@ use crate::health_check::{EndpointCheck, HealthCheck};
 use crate::http2::Http2Options;
 use crate::listener::{ProxyProtocolVersion, TlvSelection};
 use crate::outlier_detection::OutlierDetection;
+use crate::route::MirrorPolicy;
 use crate::view::Tlv;
 
 /// One cluster, with its current endpoints.
@@ -41,6 +42,8 @@ pub struct Cluster {
     pub transport_matches: Vec<TransportMatch>,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
+    /// Who gets copies of its requests, whatever their routes say (`HttpProtocolOptions.request_mirror_policies`).
+    pub mirrors: Option<Arc<[MirrorPolicy]>>,
     /// Limits across all workers.
     pub circuit_breakers: CircuitBreakers,
     /// Active check of each host.
@@ -88,6 +91,7 @@ impl Cluster {
             transport: Transport::Raw,
             transport_matches: Vec::new(),
             http: UpstreamHttp::default(),
+            mirrors: None,
             circuit_breakers: CircuitBreakers::default(),
             health_checks: None,
             outlier_detection: None,

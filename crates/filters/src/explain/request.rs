@@ -20,6 +20,7 @@ use evenkeel_stats::Registry;
 
 use super::step::{Retries, Says, Step, edit_lines};
 use super::{Call, LocalAnswer, held};
+use crate::callouts::{Callouts, NoCallouts};
 use crate::decide::{
     Answer, Arrival, Filtered, Forward, Levels, Limits, Matched, Outcome, Parts, Policy, Stream, Tunnel, Visitor,
     decide,
@@ -67,6 +68,10 @@ impl Services for Numbers<'_> {
     fn random(&self) -> u64 {
         self.drawn.set(true);
         self.random
+    }
+
+    fn callouts(&self) -> &dyn Callouts {
+        &NoCallouts
     }
 }
 

@@ -15,18 +15,18 @@ use evenkeel_runtime_config::view::ConnectionView;
 
 use super::cluster_scope::ClusterScope;
 use super::head::HeadView;
+use crate::callouts::Callouts;
 use crate::info::{ResponseFlags, StreamInfo};
 use crate::rbac::Verdict;
 
 /// What a filter may ask of the worker it runs on.
-///
-/// Calls to other clusters (`Callouts`) are to be reached through here: a method that returns them, since only the worker has
-/// connections.
 pub trait Services {
     /// What filters keep and count per cluster, under the cluster's name; `None`: there is no such cluster.
     fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>>;
     /// The next random number.
     fn random(&self) -> u64;
+    /// Makes calls to other clusters. A call ends when it is dropped: a filter keeps it in its state, or in what it waits for.
+    fn callouts(&self) -> &dyn Callouts;
 }
 
 /// A request as filters see it.
@@ -95,10 +95,10 @@ impl<'r> RequestContext<'r> {
     }
 }
 
-/// A request's body, for filters.
+/// The body of a request, or of an answer, for filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'r> {
-    /// It has none, or is a tunnel's and has no end.
+    /// There is none, or it is a tunnel's and has no end.
     Empty,
     /// It is on its way, and goes by in pieces unless a filter wants it collected.
     Coming,
@@ -118,6 +118,22 @@ pub enum Decision {
     /// The filter is to be asked again later. Meanwhile nothing of the body is read.
     Pause(Pause),
     /// The filter is to be asked again with the whole body; a longer one is answered with 413.
+    Collect {
+        /// Longest body, in bytes.
+        max_bytes: usize,
+    },
+}
+
+/// What becomes of an answer.
+#[derive(Debug)]
+pub enum ResponseDecision {
+    /// The next filter, or the client, gets it.
+    Continue,
+    /// Another answer takes its place, and no filter sees that one.
+    Reply(Reply),
+    /// The filter is to be asked again later. Meanwhile nothing of the body is read.
+    Pause(Pause),
+    /// The filter is to be asked again with the whole body; a longer one is replaced by 500.
     Collect {
         /// Longest body, in bytes.
         max_bytes: usize,
@@ -205,6 +221,11 @@ impl Reply {
             verbatim: false,
         }
     }
+
+    /// What is answered where a filter cannot have been asked: nothing passes then.
+    pub(super) fn broken() -> Self {
+        Self::new(500, "", "filter_state_mismatch")
+    }
 }
 
 /// The head of an answer as filters see it.
@@ -219,6 +240,14 @@ pub struct ResponseContext<'r> {
     pub ends: bool,
     /// Since the upstream had all of the request, if it had; `None` for the proxy's own answers.
     pub since_request: Option<Duration>,
+    /// Its body, as far as it is known.
+    pub body: Body<'r>,
+    /// What filters leave for others.
+    pub info: &'r mut StreamInfo,
+    /// What the worker does for filters.
+    pub services: &'r dyn Services,
+    /// The filter asked for a pause, and this is how it ended.
+    pub woken: Option<Woken>,
 }
 
 /// The end of an answer as filters see it.
@@ -229,10 +258,11 @@ pub struct TrailersContext<'r> {
     pub since_request: Option<Duration>,
 }
 
-/// A piece of an answer's body on its way through the filters.
+/// A piece of a body on its way through the filters.
 #[derive(Debug)]
 pub struct Data<'d> {
-    /// What goes on.
+    /// What goes on. A filter that makes a body longer or shorter takes `content-length` off the head before, or sets it to what it will
+    /// be; otherwise the message is cut off.
     pub bytes: Cow<'d, [u8]>,
     /// Nothing follows but perhaps trailers.
     pub ends: bool,

@@ -13,9 +13,10 @@ use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{
-    Body, ClusterScope, Decision, FilterStreams, HttpFilters, RequestContext, ResponseContext, RouteContext, Services,
-    Setup,
+    Body, ClusterScope, Decision, FilterStreams, HttpFilters, RequestContext, ResponseContext, ResponseDecision,
+    RouteContext, Services, Setup,
 };
+use crate::callouts::{Callouts, NoCallouts};
 use crate::info::StreamInfo;
 
 /// The name of the one filter.
@@ -39,7 +40,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(config: hcm::HttpFilterConfig) -> Self {
-        Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, config }])
+        Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, skip: None, config }])
     }
 
     /// Several filters.
@@ -92,9 +93,20 @@ impl Fixture {
 
     /// What the filter makes of an answer.
     pub(crate) fn answer(&mut self, mut head: ResponseHead, local: bool) -> ResponseHead {
-        let mut context =
-            ResponseContext { head: &mut head, host: Some("10.0.0.1:80"), local, ends: false, since_request: None };
-        self.filters.response_head(&mut self.streams, &mut context);
+        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let mut context = ResponseContext {
+            head: &mut head,
+            host: Some("10.0.0.1:80"),
+            local,
+            ends: false,
+            since_request: None,
+            body: Body::Coming,
+            info: &mut self.info,
+            services: &worker,
+            woken: None,
+        };
+        let decision = self.filters.response_head(&mut self.streams, &mut context);
+        assert!(matches!(decision, ResponseDecision::Continue), "{decision:?}");
         head
     }
 }
@@ -120,5 +132,9 @@ impl Services for Worker {
 
     fn random(&self) -> u64 {
         self.random
+    }
+
+    fn callouts(&self) -> &dyn Callouts {
+        &NoCallouts
     }
 }

@@ -113,6 +113,42 @@ impl StreamInfo {
         }
     }
 
+    /// Nothing is known of it. Field by field, where it is: it is large, and most of it was never set.
+    pub fn forget(&mut self) {
+        let Self {
+            times,
+            protocol,
+            status,
+            flags,
+            details,
+            termination,
+            client,
+            bytes_received,
+            bytes_sent,
+            route_name,
+            cluster_name,
+            host,
+            upstream_local,
+            transport_failure,
+            handshake_failure,
+            attempts,
+            metadata,
+            host_override,
+            tunnel_headers,
+            tunnel_trailers,
+            objects,
+        } = self;
+        times.forget();
+        (*protocol, *status, *flags, *client) = (None, 0, ResponseFlags::NONE, None);
+        (*details, *termination) = (Cow::Borrowed(""), Cow::Borrowed(""));
+        (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
+        (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);
+        transport_failure.clear();
+        (*handshake_failure, *host_override, *tunnel_headers, *tunnel_trailers) = (None, None, None, None);
+        *metadata = DynamicMetadata::default();
+        objects.clear();
+    }
+
     /// Leaves an object for logs.
     pub fn set_object(&mut self, key: &'static str, object: Rc<dyn StateObject>) {
         self.objects.retain(|(known, _)| *known != key);

@@ -17,6 +17,11 @@ impl Times {
         Self { start, points: [None; TimePoint::ALL.len()] }
     }
 
+    /// Nothing has happened.
+    pub(super) fn forget(&mut self) {
+        self.points = [None; TimePoint::ALL.len()];
+    }
+
     /// When it began (`DS_RX_BEG`).
     #[inline]
     pub fn start(&self) -> Instant {

@@ -211,6 +211,12 @@ fn shadow_rules_are_counted_and_decide_nothing() {
         let value = filter.info.metadata.get("envoy.filters.http.rbac", &path);
         assert_eq!(value, Some(&MetadataValue::Text(expected.into())), "{key}");
     }
+    // The same of the rules that are enforced, without a prefix here.
+    for (key, expected) in [("engine_result", "allowed"), ("effective_policy_id", "p")] {
+        let path = [format!("enforced_{key}").into()];
+        let value = filter.info.metadata.get("envoy.filters.http.rbac", &path);
+        assert_eq!(value, Some(&MetadataValue::Text(expected.into())), "{key}");
+    }
 }
 
 #[test]

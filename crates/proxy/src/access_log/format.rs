@@ -309,6 +309,7 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::Hostname => sink.string(hostname()),
         Operator::FilterState(key, format) => filter_state(key, *format, record, sink),
         Operator::DynamicMetadata { filter, path } => dynamic_metadata(filter, path, record, sink),
+        Operator::LocalReplyBody => sink.bytes(record.local_reply_body),
         Operator::TunnelHeaders => json_of(stream.tunnel_headers.as_deref(), sink),
         Operator::TunnelTrailers => json_of(stream.tunnel_trailers.as_deref(), sink),
         Operator::VirtualClusterName | Operator::Unset => sink.absent(),
@@ -570,6 +571,7 @@ mod tests {
                 response: &NoHead,
                 trailers: &NoHead,
                 status: 503,
+                local_reply_body: b"",
             }
         }
     }

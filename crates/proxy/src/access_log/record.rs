@@ -3,11 +3,17 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
+use evenkeel_runtime_config::matching::HeaderMatcher;
 
 /// Looks up header values; implemented by the proxy's head representation.
 pub trait HeadLookup {
     /// First value of a lower-case name; `:method`, `:path`, `:authority`, `:scheme`, `:status` are pseudo headers.
     fn lookup(&self, name: &str) -> Option<&[u8]>;
+
+    /// Whether a header of this name is as wanted.
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches_values(self.lookup(&header.name))
+    }
 }
 
 /// No headers: TCP connections, requests that got no response.
@@ -39,6 +45,8 @@ pub struct Record<'a> {
     pub trailers: &'a dyn HeadLookup,
     /// The response's status, sent or about to be; 0 when there is none.
     pub status: u16,
+    /// The body of the proxy's own answer, while `local_reply_config` looks at it.
+    pub local_reply_body: &'a [u8],
 }
 
 impl<'a> Record<'a> {
@@ -47,7 +55,17 @@ impl<'a> Record<'a> {
         let (now, wall) = (tokio::time::Instant::now().into_std(), SystemTime::now());
         let age = now.saturating_duration_since(stream.times.start());
         let start = wall.checked_sub(age).unwrap_or(wall);
-        Self { stream, connection, start, now, request: &NoHead, response: &NoHead, trailers: &NoHead, status: 0 }
+        Self {
+            stream,
+            connection,
+            start,
+            now,
+            request: &NoHead,
+            response: &NoHead,
+            trailers: &NoHead,
+            status: 0,
+            local_reply_body: b"",
+        }
     }
 
     /// From its begin to its end, or to now.

@@ -133,7 +133,7 @@ impl WorkerLog {
 
     /// Formats a record into the file's buffer, if the log's filter admits it.
     pub fn write(&mut self, log: &AccessLog, record: &Record<'_>) {
-        if !admits(&log.filter, record.stream.flags) {
+        if !admits(&log.filter, record) {
             return;
         }
         let index = match self.buffers.iter().position(|buffer| is_same(&buffer.path, &log.path)) {

@@ -136,7 +136,13 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
         client: SocketAddr,
         matched: Option<Matched<'c>>,
     ) -> impl Future<Output = Filtered<Self::Reply>> {
-        self.ask(client, matched)
+        async move {
+            // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
+            match self.ask(client, matched) {
+                Ok(decided) => decided,
+                Err(waits) => Box::pin(self.ask_after(waits, client, matched)).await,
+            }
+        }
     }
 
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Destination<'c>> {

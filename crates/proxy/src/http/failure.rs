@@ -88,6 +88,8 @@ pub(crate) enum Failure {
     },
     /// Nothing moved in one try for too long.
     PerTryIdleTimeout,
+    /// Filters have made a body longer or shorter than its head says.
+    FilteredLength,
 }
 
 /// What a failure means for everybody whom it concerns: its row of the table.
@@ -213,6 +215,8 @@ table! {
     Self::UnconditionalDropOverload => 503, UNCONDITIONAL_DROP_OVERLOAD, Words("unconditional_drop_overload", "unconditional drop overload"), Proxy, STAYS,
         header: Some((b"x-envoy-unconditional-drop-overload", b"true"));
     Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true"));
+
+    Self::FilteredLength => 500, NONE, Words("filtered_length", ""), Proxy, STAYS;
 
     Self::HeadTimeout => 408, NONE, Words("request_header_timeout", "request header timeout"), Proxy, ENDS,
         counter: Some(Counter::downstream_rq_header_timeout);
@@ -387,6 +391,7 @@ mod tests {
             Failure::DropOverload,
             Failure::UnconditionalDropOverload,
             Failure::Overflow,
+            Failure::FilteredLength,
             Failure::HeadTimeout,
             Failure::RequestTimeout,
             Failure::Idle { complete: false },

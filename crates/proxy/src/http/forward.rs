@@ -21,6 +21,7 @@ use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::{Failure, Retry};
+use super::mirror::is_mirrored;
 use super::reply::Reply;
 use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::Upstream;
@@ -59,6 +60,9 @@ impl ActiveStream<'_> {
             Some(body) => Upload::collected(body),
             None => Upload::new(keep, paused),
         };
+        if self.request.filters.sees_request_data() && !paused {
+            upload.filtered(self.request.info.framing);
+        }
         let started = self.request.started();
         let request_until = after(started, forward.limits.request).filter(|_| !paused);
         let mut timers = Timers::new(forward.limits.idle, forward.limits.timeout, request_until);
@@ -193,7 +197,7 @@ impl ActiveStream<'_> {
         loop {
             let host = forward.to.cluster.pick(&target)?;
             self.request.set_host(&host);
-            if forward.action.mirrors.is_some() && self.request.stream.attempts == 1 && !raced {
+            if self.request.stream.attempts == 1 && !raced && is_mirrored(forward) {
                 upload.mirrors = self.mirror(forward, upload.known());
             }
             let guard =

@@ -25,6 +25,7 @@ pub(super) fn record<T>(origin: &ConnectionContext, request: &mut Request, f: im
         request: &head,
         response: &response,
         trailers: &trailers,
+        local_reply_body: b"",
         // While headers are being edited the response is known but not sent.
         status: if stream.status == 0 { request.response.status } else { stream.status },
     })
@@ -42,7 +43,9 @@ impl ActiveStream<'_> {
 /// was received, whoever cut it off.
 pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bool) {
     let stats = &origin.manager.http;
-    origin.manager.filters.complete(&mut request.filters, &mut request.stream);
+    if request.filters.is_begun() {
+        origin.manager.filters.complete(&mut request.filters, &mut request.stream);
+    }
     stats.shift(Gauge::downstream_rq_active, -1);
     origin.registration.worked(request.stream.bytes_received + request.stream.bytes_sent);
     // Over HTTP/1 no request follows one that breaks the protocol; HTTP/2 counts its connections as they end.

@@ -20,6 +20,7 @@ mod hold;
 mod http1;
 mod http2;
 mod lending;
+mod local_reply;
 mod log;
 mod mirror;
 mod phases;

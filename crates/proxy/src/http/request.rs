@@ -10,6 +10,7 @@ use evenkeel_filters::decide::Tunnel;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
@@ -22,6 +23,17 @@ use crate::stats::http;
 
 /// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
 const MAX_POOLED_REQUESTS: usize = 256;
+
+/// Of a request about which nothing is known.
+const NO_INFO: RequestInfo = RequestInfo {
+    head_bytes: 0,
+    framing: Framing::None,
+    keep_alive: false,
+    upgrade: false,
+    expect_continue: false,
+    https_target: false,
+    dropped: 0,
+};
 
 thread_local! {
     // Boxed: a request goes to and fro, and is not small.
@@ -62,15 +74,7 @@ impl Request {
     fn new() -> Self {
         Self {
             head: RequestHead::default(),
-            info: RequestInfo {
-                head_bytes: 0,
-                framing: Framing::None,
-                keep_alive: false,
-                upgrade: false,
-                expect_continue: false,
-                https_target: false,
-                dropped: 0,
-            },
+            info: NO_INFO,
             trailers: Headers::default(),
             response: ResponseHead::default(),
             response_trailers: Headers::default(),
@@ -96,19 +100,7 @@ impl Request {
 
     /// Forgets it and keeps its memory for another.
     pub(super) fn recycle(mut self: Box<Self>) {
-        *self = Self {
-            head: std::mem::take(&mut self.head),
-            response: std::mem::take(&mut self.response),
-            trailers: std::mem::take(&mut self.trailers),
-            response_trailers: std::mem::take(&mut self.response_trailers),
-            filters: std::mem::take(&mut self.filters),
-            ..Self::new()
-        };
-        self.head.clear();
-        self.response.clear();
-        self.trailers.clear();
-        self.response_trailers.clear();
-        self.filters.clear();
+        self.forget();
         // During thread exit the pool may be gone; then the request is freed.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
@@ -116,6 +108,37 @@ impl Request {
                 pool.push(self);
             }
         });
+    }
+
+    /// Nothing is known of it. Field by field, where it is: it is large, and most of it was never set.
+    fn forget(&mut self) {
+        let Self {
+            head,
+            info,
+            trailers,
+            response,
+            response_trailers,
+            grpc,
+            tunnel,
+            stream,
+            host,
+            filters,
+            random,
+            body,
+            head_chunked,
+            unheld,
+        } = self;
+        head.clear();
+        response.clear();
+        trailers.clear();
+        response_trailers.clear();
+        *info = NO_INFO;
+        stream.forget();
+        (*grpc, *tunnel, *host) = (false, None, None);
+        if filters.is_begun() {
+            filters.clear();
+        }
+        (*random, *body, *head_chunked, *unheld) = (None, None, false, false);
     }
 
     /// Something went wrong: notes what the log says of it, and counts it.
@@ -205,6 +228,10 @@ impl HeadLookup for HeadView<'_> {
             ":scheme" => Some(self.scheme()),
             name => self.head.headers.find(name.as_bytes()),
         }
+    }
+
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches(self)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 
 use evenkeel_base::grpc::{http_of_status, status};
+use evenkeel_filters::ResponseDecision;
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::access_log::TimePoint;
@@ -15,10 +16,12 @@ use super::downstream::Answer;
 use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::{EndedBy, Failure};
+use super::filters::{Instead, announced};
 use super::forward::Answered;
 use super::grpc;
 use super::log::record;
 use super::reply::{Reply, finish_response};
+use super::upstream::Upstream;
 use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
 
@@ -31,7 +34,7 @@ impl ActiveStream<'_> {
         upload: &mut Upload,
         timers: &mut Timers,
     ) -> bool {
-        let Answered { mut up, info, guard } = answered;
+        let Answered { mut up, mut info, guard } = answered;
         let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
         count_response(self.request, &forward.to.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
@@ -44,7 +47,20 @@ impl ActiveStream<'_> {
         self.request.head_chunked = headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
         self.edit_response(forward);
-        self.filter_response(info.framing.is_empty(), false);
+        let ends = info.framing.is_empty();
+        let mut collected = None;
+        match self.filter_response(ends, false, None) {
+            ResponseDecision::Continue => {}
+            // Boxed: few answers wait for a filter, and those that do not need no room for it.
+            wanted => match Box::pin(Exchange::new(self, &mut up, upload, timers).settle(wanted, ends)).await {
+                Ok(whole) => collected = whole,
+                Err(instead) => return Box::pin(self.replace(forward, up, instead)).await,
+            },
+        }
+        let changes = self.request.filters.sees_response_data();
+        if changes && tunnel.is_none() {
+            info.framing = announced(info.framing, &self.request.response.headers);
+        }
         finish_response(&mut self.request.response.headers, &self.origin.hcm, false);
         timers.end_tries();
         if tunnel.is_some() {
@@ -62,6 +78,9 @@ impl ActiveStream<'_> {
         }
         let result = {
             let mut exchange = Exchange::new(self, &mut up, upload, timers);
+            if changes || collected.is_some() {
+                exchange.filtered(if opened { Framing::None } else { info.framing }, collected);
+            }
             poll_fn(|cx| exchange.poll_body(opened, cx)).await
         };
         if opened {
@@ -93,6 +112,21 @@ impl ActiveStream<'_> {
                 false
             }
         }
+    }
+
+    /// Another answer takes the place of the upstream's, which ends here.
+    async fn replace(&mut self, forward: &Forward<'_>, up: Upstream, instead: Instead) -> bool {
+        let reply = match instead {
+            Instead::Reply(reply) => reply,
+            Instead::Failed(failure) => {
+                count_reset(&forward.to.cluster, &up, &failure);
+                Reply::from(&failure)
+            }
+        };
+        drop(up);
+        self.request.filters.bypass_response();
+        self.request.response_trailers.clear();
+        self.reply(reply, Some(forward.levels)).await
     }
 
     /// The protocol of the tunnel the upstream agreed to.

@@ -15,6 +15,7 @@ use super::address::{bind_config, port_number, socket_address, tcp_keepalive};
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
 use super::health_check::health_checks;
 use super::load_balancer::balancing;
+use super::mirror::cluster_mirrors;
 use super::outlier_detection::outlier_detection;
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
@@ -22,6 +23,7 @@ use crate::cluster::{
     CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, DnsResolver, EndpointSet, OriginalDst, RetryBudget,
     Thresholds, Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
 };
+use crate::route::MirrorPolicy;
 
 /// A cluster and what it needs before it can serve.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ pub(crate) fn cluster(
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
     let http = http(cx, &c.typed_extension_protocol_options);
-    if let (Some(http), Some(Transport::Raw)) = (&http, &transport)
+    if let (Some((http, _)), Some(Transport::Raw)) = (&http, &transport)
         && matches!(http.protocol, UpstreamProtocol::Auto(_))
         && transport_matches.is_empty()
     {
@@ -75,6 +77,7 @@ pub(crate) fn cluster(
     };
     let ignore_unchecked = c.common_lb_config.as_ref().is_some_and(|config| config.ignore_new_hosts_until_first_hc);
     let balancing = balancing?;
+    let (http, mirrors) = http?;
     let cluster = Cluster {
         stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
         name,
@@ -84,7 +87,8 @@ pub(crate) fn cluster(
         connect_timeout,
         transport: transport?,
         transport_matches,
-        http: http?,
+        http,
+        mirrors,
         circuit_breakers: circuit_breakers?,
         health_checks,
         outlier_detection,
@@ -199,16 +203,17 @@ fn transport_match(
 
 const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<UpstreamHttp> {
+fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<(UpstreamHttp, Option<Arc<[MirrorPolicy]>>)> {
     cx.at("typed_extension_protocol_options", |cx| match options.get(HTTP_PROTOCOL_OPTIONS) {
-        None if options.is_empty() => Some(UpstreamHttp::default()),
+        None if options.is_empty() => Some((UpstreamHttp::default(), None)),
         None => cx.fail(format!("only {HTTP_PROTOCOL_OPTIONS} is supported")),
         Some(any) => cx.element(format_args!("{HTTP_PROTOCOL_OPTIONS:?}"), |cx| {
             if type_name(&any.type_url) != HTTP_PROTOCOL_OPTIONS {
                 return cx.fail(format!("must hold {HTTP_PROTOCOL_OPTIONS}"));
             }
             let options: upstreams::HttpProtocolOptions = cx.unpack(any)?;
-            http_options(cx, &options)
+            let mirrors = cluster_mirrors(cx, &options.request_mirror_policies);
+            http_options(cx, &options).zip(mirrors)
         }),
     })
 }
