@@ -10,23 +10,22 @@
 
 pub mod buffer;
 pub mod callouts;
-mod connection;
 pub mod cors;
 pub mod decide;
 pub mod explain;
 pub mod fault;
 pub mod grpc_stats;
 mod http;
+mod info;
 mod network;
 pub mod rbac;
 pub mod stateful_session;
 
-pub use connection::ConnectionInfo;
 #[cfg(feature = "test-filter")]
 pub use http::test_filter;
 pub use http::{
-    Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup,
-    StateObject, TrailersContext, Wait, Woken,
+    Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
+    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
+pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

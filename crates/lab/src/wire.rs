@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use evenkeel_base::grpc::CONTENT_TYPE;
 use evenkeel_http::h2::{Connection, ConnectionError, Options, Reason, Reset, ResponseMeta, Sink, StreamKey};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use prost::Message;
@@ -199,7 +200,7 @@ impl AdsStream {
         head.set_method(b"POST");
         head.set_path(protocol.path().as_bytes());
         head.set_authority(address.to_string().as_bytes());
-        head.headers.append_id(HeaderId::ContentType, b"application/grpc");
+        head.headers.append_id(HeaderId::ContentType, CONTENT_TYPE.as_bytes());
         head.headers.append_id(HeaderId::Te, b"trailers");
         let key = codec
             .open(&head, false, Framing::Chunked, false)

@@ -219,17 +219,53 @@ pub enum Operator {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimePoint {
     /// `DS_RX_BEG`: the request began.
-    RequestBegin,
+    DownstreamRxBegin,
     /// `DS_RX_END`: its last byte came.
-    RequestEnd,
+    DownstreamRxEnd,
+    /// `US_CX_BEG`: the connection that carries it upstream began to be made, for whichever request.
+    UpstreamConnectBegin,
+    /// `US_CX_END`: that connection was made.
+    UpstreamConnectEnd,
+    /// `US_HS_END`: its TLS handshake was over.
+    UpstreamHandshakeEnd,
+    /// `US_TX_BEG`: the request's first byte went upstream, in the last try.
+    UpstreamTxBegin,
+    /// `US_TX_END`: its last byte did.
+    UpstreamTxEnd,
     /// `US_RX_BEG`: the upstream's first byte came.
-    ResponseBegin,
+    UpstreamRxBegin,
+    /// `US_RX_BODY_BEG`: the first byte of its answer's body came.
+    UpstreamRxBodyBegin,
+    /// `US_RX_END`: its last byte came.
+    UpstreamRxEnd,
+    /// `DS_TX_BEG`: the client was sent the first byte.
+    DownstreamTxBegin,
     /// `DS_TX_END`: the client was sent the last byte.
-    ResponseEnd,
+    DownstreamTxEnd,
     /// `ON_DEMAND_BEG`: it began to wait for configuration it needs.
     HeldBegin,
     /// `ON_DEMAND_END`: it went on.
     HeldEnd,
+}
+
+impl TimePoint {
+    /// All of them, under Envoy's names.
+    pub const ALL: [(&'static str, Self); 14] = [
+        ("DS_RX_BEG", Self::DownstreamRxBegin),
+        ("DS_RX_END", Self::DownstreamRxEnd),
+        ("US_CX_BEG", Self::UpstreamConnectBegin),
+        ("US_CX_END", Self::UpstreamConnectEnd),
+        ("US_HS_END", Self::UpstreamHandshakeEnd),
+        ("US_TX_BEG", Self::UpstreamTxBegin),
+        ("US_TX_END", Self::UpstreamTxEnd),
+        ("US_RX_BEG", Self::UpstreamRxBegin),
+        ("US_RX_BODY_BEG", Self::UpstreamRxBodyBegin),
+        ("US_RX_END", Self::UpstreamRxEnd),
+        ("DS_TX_BEG", Self::DownstreamTxBegin),
+        ("DS_TX_END", Self::DownstreamTxEnd),
+        ("ON_DEMAND_BEG", Self::HeldBegin),
+        ("ON_DEMAND_END", Self::HeldEnd),
+    ];
 }
 
 /// The unit of `%COMMON_DURATION%`.

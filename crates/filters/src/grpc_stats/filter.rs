@@ -41,7 +41,7 @@ impl Filter for HttpFilter {
             let calls = cluster.map(|cluster| cluster.get(ClusterCalls::new));
             let new = Call::new(Arc::clone(&self.config), calls.as_deref(), context.head.path());
             if let Some(messages) = new.messages() {
-                context.facts.set_object(MESSAGES, messages);
+                context.info.set_object(MESSAGES, messages);
             }
             *call = Some(Box::new(new));
         }

@@ -10,8 +10,8 @@ use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 use super::contract::{
     Data, Decision, Flow, Remark, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken,
 };
-use super::facts::FilterFacts;
 use super::{Hooks, HttpFilter, Setup, Slot};
+use crate::info::StreamInfo;
 
 /// One worker's filters of one connection manager, before the router.
 #[derive(Debug)]
@@ -273,8 +273,8 @@ impl HttpFilters {
     }
 
     /// Tells the filters that the request is over.
-    pub fn complete(&self, streams: &mut FilterStreams, facts: &mut FilterFacts) {
-        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, facts));
+    pub fn complete(&self, streams: &mut FilterStreams, info: &mut StreamInfo) {
+        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, info));
     }
 
     fn each(&self, hook: Hooks, streams: &mut FilterStreams, mut call: impl FnMut(&Entry, &mut Slot)) {

@@ -13,9 +13,10 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::view::ConnectionView;
 
-use super::facts::{ClusterScope, FilterFacts};
+use super::cluster_scope::ClusterScope;
 use super::head::HeadView;
 use crate::callouts::Callouts;
+use crate::info::{ResponseFlags, StreamInfo};
 use crate::rbac::Verdict;
 
 /// What a filter may ask of the worker it runs on.
@@ -40,8 +41,8 @@ pub struct RequestContext<'r> {
     pub body: Body<'r>,
     /// Where it goes, as far as that is known.
     pub route: RouteContext<'r>,
-    /// What filters leave for others.
-    pub facts: &'r mut FilterFacts,
+    /// What is known of it, and what filters leave for others.
+    pub info: &'r mut StreamInfo,
     /// What the worker does for filters.
     pub services: &'r dyn Services,
     /// The time.
@@ -69,10 +70,10 @@ impl<'r> RequestContext<'r> {
         (connection, remote): (&'r ConnectionView, IpAddr),
         (head, body): (&'r mut RequestHead, Body<'r>),
         route: RouteContext<'r>,
-        facts: &'r mut FilterFacts,
+        info: &'r mut StreamInfo,
         (services, now): (&'r dyn Services, Instant),
     ) -> Self {
-        Self { connection, remote, head, body, route, facts, services, now, woken: None, filter: "" }
+        Self { connection, remote, head, body, route, info, services, now, woken: None, filter: "" }
     }
 
     /// The filter's name in the configuration.
@@ -82,7 +83,7 @@ impl<'r> RequestContext<'r> {
 
     /// The request as matchers see it.
     pub fn view(&self) -> HeadView<'_> {
-        HeadView::new(self.head, &self.facts.metadata)
+        HeadView::new(self.head, &self.info.metadata)
     }
 
     /// What the route says to this filter: the most specific level that says something.
@@ -199,8 +200,8 @@ pub struct Reply {
     pub body: Cow<'static, [u8]>,
     /// `%RESPONSE_CODE_DETAILS%`.
     pub details: Cow<'static, str>,
-    /// Short response flag (`UAEX`), where the filter has one.
-    pub flag: Option<&'static str>,
+    /// Response flags the filter sets.
+    pub flags: ResponseFlags,
     /// The status for clients of gRPC, where it is not the one that stands for the HTTP status.
     pub grpc_status: Option<u32>,
     /// It is sent as it is: neither translated for clients of gRPC nor edited by the route.
@@ -215,7 +216,7 @@ impl Reply {
             headers: Vec::new(),
             body: body.as_bytes().into(),
             details: details.into(),
-            flag: None,
+            flags: ResponseFlags::NONE,
             grpc_status: None,
             verbatim: false,
         }
@@ -242,7 +243,7 @@ pub struct ResponseContext<'r> {
     /// Its body, as far as it is known.
     pub body: Body<'r>,
     /// What filters leave for others.
-    pub facts: &'r mut FilterFacts,
+    pub info: &'r mut StreamInfo,
     /// What the worker does for filters.
     pub services: &'r dyn Services,
     /// The filter asked for a pause, and this is how it ended.

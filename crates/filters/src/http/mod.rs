@@ -1,11 +1,11 @@
 //! The HTTP filters of one connection manager, in order. To add one: a folder here, and one line in [`filters!`] below.
 //!
-//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks; [`facts`] is what they leave for others. With the feature
+//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks; what they leave for others is in [`StreamInfo`]. With the feature
 //! `test-filter` a test may bring a filter of its own (`test_filter`).
 
 mod chain;
+mod cluster_scope;
 mod contract;
-mod facts;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod head;
@@ -20,15 +20,16 @@ use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_stats::{Registry, ScopeName};
 
+use crate::info::StreamInfo;
 use crate::{buffer, cors, fault, grpc_stats, rbac, stateful_session};
 
 pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
+pub use cluster_scope::ClusterScope;
 pub use contract::{
     Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext,
     Services, TrailersContext, Wait, Woken,
 };
-pub use facts::{ClusterScope, FilterFacts, Form, HostOverride, StateObject};
 pub use head::HeadView;
 
 /// Which hooks a filter has: a request pays nothing for the others.
@@ -119,7 +120,7 @@ pub(crate) trait Filter: Sized {
     fn response_trailers(&self, _state: &mut Self::State, _context: &mut TrailersContext<'_>) {}
 
     /// The request is over, however it ended; its log line comes next.
-    fn complete(&self, _state: &mut Self::State, _facts: &mut FilterFacts) {}
+    fn complete(&self, _state: &mut Self::State, _info: &mut StreamInfo) {}
 }
 
 /// The registry: the filters there are, each under its name in [`hcm::HttpFilterConfig`].
@@ -230,7 +231,7 @@ impl HttpFilter {
         call!((self, slot), |filter, state| filter.response_trailers(state, context), else {});
     }
 
-    fn complete(&self, slot: &mut Slot, facts: &mut FilterFacts) {
-        call!((self, slot), |filter, state| filter.complete(state, facts), else {});
+    fn complete(&self, slot: &mut Slot, info: &mut StreamInfo) {
+        call!((self, slot), |filter, state| filter.complete(state, info), else {});
     }
 }

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use evenkeel_http::Headers;
 
 use super::{
-    Data, Decision, Filter, FilterFacts, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup,
-    TrailersContext,
+    Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext,
 };
+use crate::info::StreamInfo;
 
 /// What a test's filter keeps of one request.
 pub type State = Option<Box<dyn Any>>;
@@ -36,7 +36,7 @@ pub trait TestFilter: Send + Sync {
 
     fn response_trailers(&self, _state: &mut State, _context: &mut TrailersContext<'_>) {}
 
-    fn complete(&self, _state: &mut State, _facts: &mut FilterFacts) {}
+    fn complete(&self, _state: &mut State, _info: &mut StreamInfo) {}
 }
 
 static REGISTERED: Mutex<BTreeMap<String, Arc<dyn TestFilter>>> = Mutex::new(BTreeMap::new());
@@ -105,7 +105,7 @@ impl Filter for HttpFilter {
         self.0.response_trailers(state, context);
     }
 
-    fn complete(&self, state: &mut State, facts: &mut FilterFacts) {
-        self.0.complete(state, facts);
+    fn complete(&self, state: &mut State, info: &mut StreamInfo) {
+        self.0.complete(state, info);
     }
 }

@@ -55,7 +55,7 @@ impl Filter for HttpFilter {
         let outcomes = [(shadow, &config.shadow_stat_prefix, "shadow"), (enforced, &config.stat_prefix, "enforced")];
         for (outcome, prefix, kind) in outcomes {
             if let Some(outcome) = outcome {
-                context.facts.metadata.merge(NAMESPACE, &said(&outcome, prefix, kind));
+                context.info.metadata.merge(NAMESPACE, &said(&outcome, prefix, kind));
             }
         }
         match enforced {

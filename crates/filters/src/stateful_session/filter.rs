@@ -9,9 +9,8 @@ use evenkeel_runtime_config::stateful_session::{SessionState, StatefulSession, S
 use evenkeel_runtime_config::view::RequestView;
 
 use super::address;
-use crate::http::{
-    Decision, Filter, Hooks, HostOverride, Remark, RequestContext, ResponseContext, ResponseDecision, Setup,
-};
+use crate::http::{Decision, Filter, Hooks, Remark, RequestContext, ResponseContext, ResponseDecision, Setup};
+use crate::info::HostOverride;
 
 /// `envoy.filters.http.stateful_session`.
 #[derive(Debug)]
@@ -53,7 +52,7 @@ impl Filter for HttpFilter {
         };
         let (strict, status_if_gone) = (config.strict, config.status_on_missing_host);
         let host = address.map(|address| Rc::new(HostOverride { address, strict, status_if_gone }));
-        context.facts.host_override.clone_from(&host);
+        context.info.host_override.clone_from(&host);
         *session = Some(Session { config: Arc::clone(config), host });
         Decision::Continue
     }

@@ -9,12 +9,12 @@ use super::Record;
 pub fn admits(filter: &LogFilter, record: &Record<'_>) -> bool {
     match filter {
         LogFilter::All => true,
-        LogFilter::ResponseFlags(wanted) if wanted.is_empty() => !record.flags.is_empty(),
+        LogFilter::ResponseFlags(wanted) if wanted.is_empty() => !record.stream.flags.is_empty(),
         LogFilter::ResponseFlags(wanted) => {
-            record.flags.short_names().any(|name| wanted.iter().any(|wanted| **wanted == *name))
+            record.stream.flags.short_names().any(|name| wanted.iter().any(|wanted| **wanted == *name))
         }
-        LogFilter::StatusCode(comparison) => holds(*comparison, record.response_code.into()),
-        LogFilter::Duration(comparison) => holds(*comparison, record.duration.as_millis() as u64),
+        LogFilter::StatusCode(comparison) => holds(*comparison, record.status.into()),
+        LogFilter::Duration(comparison) => holds(*comparison, record.duration().as_millis() as u64),
         LogFilter::Header(header) => record.request.matches(header),
         LogFilter::GrpcStatus { statuses, exclude } => statuses.contains(&grpc_status(record)) != *exclude,
         LogFilter::And(filters) => filters.iter().all(|filter| admits(filter, record)),
@@ -37,25 +37,29 @@ fn grpc_status(record: &Record<'_>) -> u8 {
     let said = record.trailers.lookup("grpc-status").or_else(|| record.response.lookup("grpc-status"));
     match said {
         Some(said) => parse_status(said).unwrap_or(status::UNKNOWN),
-        None if record.response_code == 0 => status::UNKNOWN,
-        None => status_of_http(record.response_code),
+        None if record.status == 0 => status::UNKNOWN,
+        None => status_of_http(record.status),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::{Duration, Instant};
+
+    use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 
     use super::*;
-    use crate::response_flags::ResponseFlags;
 
     #[test]
     fn filters_admit_what_they_say() {
+        let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let start = Instant::now();
+        let (mut stream, connection) = (StreamInfo::new(start), ConnectionInfo::new(1, start, nowhere, nowhere));
+        stream.flags = ResponseFlags::NO_HEALTHY_UPSTREAM;
         let record = Record {
-            response_code: 503,
-            duration: Duration::from_millis(20),
-            flags: ResponseFlags::NO_HEALTHY_UPSTREAM,
-            ..Record::new(SystemTime::UNIX_EPOCH)
+            status: 503,
+            now: start + Duration::from_millis(20),
+            ..Record::of_connection(&stream, &connection)
         };
         let compare = |operation, value| Comparison { operation, value };
         let code = |operation, value| LogFilter::StatusCode(compare(operation, value));

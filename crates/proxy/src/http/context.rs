@@ -1,6 +1,6 @@
 //! A client's connection in the HTTP connection manager: what its requests share.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -24,10 +24,8 @@ pub(super) struct ConnectionContext {
     pub(super) hcm: Arc<HttpConnectionManager>,
     /// What is known of it.
     pub(super) info: Arc<ConnectionInfo>,
-    /// The client's address as text, for `x-forwarded-for`.
-    pub(super) remote_text: Box<str>,
-    /// It is to end at its next message boundary after this (`max_connection_duration`).
-    pub(super) until: Option<Instant>,
+    /// The client's address as text, once a request needs it.
+    remote_text: OnceCell<Box<str>>,
     /// Its entry among the worker's connections.
     pub(super) registration: Rc<Registration>,
     /// It came from elsewhere, where it was counted in the totals.
@@ -62,8 +60,7 @@ impl ConnectionContext {
         let context = Self {
             worker: Rc::clone(worker),
             manager,
-            remote_text: address_text(&info),
-            until: after(Instant::from_std(info.accepted), hcm.max_connection_duration),
+            remote_text: OnceCell::new(),
             info,
             hcm,
             registration: Rc::clone(registration),
@@ -106,9 +103,8 @@ impl ConnectionContext {
             worker: Rc::clone(worker),
             manager: worker.generation().manager(worker, &hcm),
             hcm,
-            remote_text: address_text(&info),
+            remote_text: OnceCell::new(),
             info,
-            until: None,
             registration: Rc::clone(registration),
             resumed: true,
             lent: true,
@@ -146,9 +142,23 @@ impl ConnectionContext {
         self.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
     }
 
+    /// It is to end at its next message boundary after this (`max_connection_duration`).
+    pub(super) fn until(&self) -> Option<Instant> {
+        let limit = self.hcm.max_connection_duration.filter(|_| !self.lent);
+        after(Instant::from_std(self.info.accepted), limit)
+    }
+
+    /// The client's address as text, where the connection manager tells it in `x-forwarded-for`.
+    pub(super) fn peer_text(&self) -> &str {
+        match self.hcm.use_remote_address {
+            true => self.remote_text.get_or_init(|| self.info.view.remote.ip().to_canonical().to_string().into()),
+            false => "",
+        }
+    }
+
     /// The connection has been open for as long as it may.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| until <= now)
+        self.until().is_some_and(|until| until <= now)
     }
 
     /// The connection is to end with the response at hand: it drains, or the process runs short.
@@ -197,8 +207,4 @@ impl Drop for ConnectionContext {
             stats.record(Histogram::downstream_cx_length_ms, length.as_millis() as u64);
         }
     }
-}
-
-fn address_text(info: &ConnectionInfo) -> Box<str> {
-    info.view.remote.ip().to_canonical().to_string().into()
 }

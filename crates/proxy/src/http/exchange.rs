@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait, Woken};
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
@@ -309,7 +310,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
-                    request.answered = Some(turn::now());
+                    request.note(TimePoint::UpstreamRxBegin);
                     return Poll::Ready(Ok(info));
                 }
                 Poll::Ready(Ok(Arrived::Interim)) => {
@@ -369,11 +370,11 @@ impl<'e, 'l> Exchange<'e, 'l> {
                     *filtered_end |= last;
                     let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
-                    request.bytes_sent += data.bytes.len() as u64;
+                    request.stream.bytes_sent += data.bytes.len() as u64;
                     fits = left.take(data.bytes.len());
                     *held = if fits { let_go(down, &data, data.ends, flow) } else { None };
                 } else {
-                    request.bytes_sent += data.len() as u64;
+                    request.stream.bytes_sent += data.len() as u64;
                     down.send(data, last);
                 }
             };
@@ -386,7 +387,10 @@ impl<'e, 'l> Exchange<'e, 'l> {
             };
             match piece {
                 _ if !fits => return Poll::Ready(Err(Failure::FilteredLength)),
-                Piece::Data => self.timers.moved = true,
+                Piece::Data => {
+                    self.timers.moved = true;
+                    self.active.request.note_first(TimePoint::UpstreamRxBodyBegin);
+                }
                 Piece::End if filtered && !self.filtered_end => {
                     self.filtered_end = true;
                     let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
@@ -395,8 +399,10 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 Piece::End if !self.left.is_over() => return Poll::Ready(Err(Failure::FilteredLength)),
                 Piece::End => {
                     if !std::mem::replace(&mut self.active.response_ended, true) {
+                        self.active.request.note(TimePoint::UpstreamRxEnd);
                         self.active.filter_response_end();
                         self.active.down.finish(&self.active.request.response_trailers);
+                        self.active.request.note(TimePoint::DownstreamTxEnd);
                     }
                     return self.active.down.poll_flush_end(cx).map_err(|_| self.active.down.why_gone(cx));
                 }
@@ -426,7 +432,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         if !self.left.take(data.bytes.len()) {
             return Err(Failure::FilteredLength);
         }
-        request.bytes_sent += data.bytes.len() as u64;
+        request.stream.bytes_sent += data.bytes.len() as u64;
         let last = data.ends && request.response_trailers.is_empty();
         self.held = let_go(&mut self.active.down, &data, last, flow);
         Ok(())
@@ -509,7 +515,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         let filtered = request.filters.sees_request_data();
         let mut fits = true;
         let mut take = |data: &[u8], last: bool| {
-            request.bytes_received += data.len() as u64;
+            request.stream.bytes_received += data.len() as u64;
             if !filtered {
                 return upload.pass(up, data, last);
             }
@@ -543,9 +549,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                let now = turn::now();
-                request.received_all.get_or_insert(now);
-                self.timers.complete(now);
+                request.note_first(TimePoint::DownstreamRxEnd);
+                request.note(TimePoint::UpstreamTxEnd);
+                self.timers.complete(turn::now());
             }
             Piece::Nothing => {
                 ready!(self.poll_flushed(cx))?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
-    Body, ClusterScope, Data, Decision, FilterFacts, Pause, RequestContext, ResponseContext, ResponseDecision,
-    RouteContext, Services, TrailersContext, Woken,
+    Body, ClusterScope, Data, Decision, Pause, RequestContext, ResponseContext, ResponseDecision, RouteContext,
+    Services, TrailersContext, Woken,
 };
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::route::{Route, RouteAction};
@@ -24,7 +24,6 @@ use super::exchange::{Exchange, Held, Timers};
 use super::failure::Failure;
 use super::reply::Reply;
 use super::request::Request;
-use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 use crate::worker::Worker;
 
@@ -139,10 +138,8 @@ impl ActiveStream<'_> {
             None => Body::Coming,
         };
         let (from, message) = ((&origin.info.view, client.ip()), (&mut request.head, body));
-        let mut context = RequestContext::new(from, message, route, &mut request.facts, (&*origin.worker, now));
-        let decision = origin.manager.filters.request_head(&mut request.filters, &mut context);
-        request.flags |= flags(&mut request.facts);
-        decision
+        let mut context = RequestContext::new(from, message, route, &mut request.stream, (&*origin.worker, now));
+        origin.manager.filters.request_head(&mut request.filters, &mut context)
     }
 
     /// Waits for what a filter waits for, as long as the client and the request's limits let it.
@@ -177,7 +174,7 @@ impl ActiveStream<'_> {
 
     /// The limits of a request that waits before it goes on.
     pub(super) fn waiting_timers(&self, route: Option<&Route>) -> Timers {
-        let (hcm, started) = (&*self.origin.hcm, self.request.started);
+        let (hcm, started) = (&*self.origin.hcm, self.request.started());
         let (idle, longest) = match route.map(|route| &route.action) {
             Some(RouteAction::Forward(action)) => (action.idle_timeout, action.max_stream_duration),
             _ => (None, None),
@@ -210,13 +207,11 @@ impl ActiveStream<'_> {
             ends,
             since_request,
             body,
-            facts: &mut request.facts,
+            info: &mut request.stream,
             services: &*origin.worker,
             woken: None,
         };
-        let decision = origin.manager.filters.response_head(&mut request.filters, &mut context);
-        request.flags |= flags(&mut request.facts);
-        decision
+        origin.manager.filters.response_head(&mut request.filters, &mut context)
     }
 
     /// Does what the filters want of an answer of the proxy's own before they let it pass; an error is what is answered instead.
@@ -298,13 +293,7 @@ pub(super) fn announced(framing: Framing, headers: &Headers) -> Framing {
     }
 }
 
-/// The response flags that filters have set.
-fn flags(facts: &mut FilterFacts) -> ResponseFlags {
-    let flags = facts.flags.drain(..).filter_map(ResponseFlags::from_short_name);
-    flags.fold(ResponseFlags::NONE, |all, flag| all | flag)
-}
-
 fn since_request(request: &mut Request) -> Option<Duration> {
     let now = turn::now();
-    request.received_all.map(|at| now.duration_since(at))
+    request.received_all().map(|at| now.duration_since(at))
 }

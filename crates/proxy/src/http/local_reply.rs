@@ -34,7 +34,7 @@ pub(super) fn rewrite<'c>(
             edits::add(&mut request.response.headers, addition, &value);
         }
         if let Some(status) = mapper.status {
-            (reply.status, request.response.status, request.status) = (status, status, status);
+            (reply.status, request.response.status, request.stream.status) = (status, status, status);
         }
         format = mapper.format.as_ref().or(format);
     }

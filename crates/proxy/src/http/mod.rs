@@ -35,3 +35,4 @@ mod websocket;
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
+pub(crate) use request::set_connect_times;

@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::grpc::status_of_http;
 use evenkeel_filters::decide::{Levels, append_via};
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, ResponseDecision};
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, ResponseDecision, ResponseFlags};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
@@ -25,7 +26,7 @@ use super::failure::Failure;
 use super::filters::announced;
 use super::log::record;
 use super::{grpc, local_reply};
-use crate::response_flags::ResponseFlags;
+use crate::stats::http::Counter;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
 /// that reads at all has it at once, and one that does not must hold nothing.
@@ -41,6 +42,8 @@ pub(super) struct Reply {
     pub(super) of_filter: Option<Box<OfFilter>>,
     pub(super) flags: ResponseFlags,
     pub(super) details: Cow<'static, str>,
+    /// Where the connection manager counts it, when it tells of a failure.
+    pub(super) counter: Option<Counter>,
     pub(super) close: bool,
 }
 
@@ -65,13 +68,14 @@ impl Reply {
             of_filter: None,
             flags: ResponseFlags::NONE,
             details: details.into(),
+            counter: None,
             close: false,
         }
     }
 
     /// What became of the last of several tries.
     pub(super) fn after_retries(failure: &Failure) -> Self {
-        Self { body: into_bytes(failure.body_after_retries()), ..Self::from(failure) }
+        Self { body: into_bytes(failure.row().body_after_retries()), ..Self::from(failure) }
     }
 
     /// A configured answer.
@@ -83,6 +87,7 @@ impl Reply {
             of_filter: None,
             flags: ResponseFlags::NONE,
             details: "direct_response".into(),
+            counter: None,
             close: false,
         }
     }
@@ -90,14 +95,15 @@ impl Reply {
 
 impl From<evenkeel_filters::Reply> for Reply {
     fn from(reply: evenkeel_filters::Reply) -> Self {
-        let evenkeel_filters::Reply { status, headers, body, details, flag, grpc_status, verbatim } = reply;
+        let evenkeel_filters::Reply { status, headers, body, details, flags, grpc_status, verbatim } = reply;
         Self {
             status,
             body,
             header: None,
             of_filter: Some(Box::new(OfFilter { headers, grpc_status, verbatim })),
-            flags: flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
+            flags,
             details,
+            counter: None,
             close: false,
         }
     }
@@ -105,14 +111,16 @@ impl From<evenkeel_filters::Reply> for Reply {
 
 impl From<&Failure> for Reply {
     fn from(failure: &Failure) -> Self {
+        let row = failure.row();
         Self {
-            status: failure.status(),
-            body: into_bytes(failure.body()),
-            header: failure.header().map(|(name, value)| (name, value.into())),
+            status: row.status,
+            body: into_bytes(row.body()),
+            header: row.header.map(|(name, value)| (name, value.into())),
             of_filter: None,
-            flags: failure.flags(),
+            flags: row.flags,
             details: failure.details(),
-            close: failure.ends_connection(),
+            counter: row.counter,
+            close: row.ends_connection,
         }
     }
 }
@@ -129,9 +137,10 @@ impl ActiveStream<'_> {
     pub(super) async fn reply(&mut self, mut reply: Reply, levels: Option<Levels<'_>>) -> bool {
         let (origin, request) = (self.origin, &mut *self.request);
         let hcm = &*origin.hcm;
-        request.status = reply.status;
-        request.flags |= reply.flags;
-        request.details = std::mem::take(&mut reply.details);
+        request.stream.status = reply.status;
+        request.stream.flags |= reply.flags;
+        request.stream.details = std::mem::take(&mut reply.details);
+        reply.counter.into_iter().for_each(|counter| origin.manager.http.inc(counter));
         if reply.status == 0 {
             return false;
         }
@@ -148,10 +157,10 @@ impl ActiveStream<'_> {
         }
         let filtered = self.request.filters.sees_response_data();
         let request = &mut *self.request;
-        request.status = request.response.status;
+        request.stream.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
-            request.received_all.get_or_insert_with(turn::now);
+            request.note_first(TimePoint::DownstreamRxEnd);
         }
         // Where HTTP/1.0 is off it is not spoken either.
         let http_10 = hcm.accept_http_10 && request.is_http_10();
@@ -165,9 +174,10 @@ impl ActiveStream<'_> {
             || (http_10 && framing == Framing::Chunked)
             || !self.down.received_all()
             || self.down.must_close(hcm.max_requests_per_connection);
-        let no_content = matches!(request.status, 204 | 304) || request.status < 200;
+        let no_content = matches!(request.stream.status, 204 | 304) || request.stream.status < 200;
         let bodiless = no_content || (request.is_head() && !reply.body.is_empty());
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel: None, http_10 });
+        request.note(TimePoint::DownstreamTxBegin);
         let body: &[u8] = if bodiless { b"" } else { &reply.body };
         let sent = match !body.is_empty() && filtered {
             // Boxed: few answers of the proxy's own are held back.
@@ -204,7 +214,7 @@ impl ActiveStream<'_> {
             grpc::reply_head(fields, status, if is_head { b"" } else { &reply.body });
             reply.body = Cow::Borrowed(b"");
             request.response.status = 200;
-            request.status = 200;
+            request.stream.status = 200;
         } else if !reply.body.is_empty() {
             let mut digits = itoa::Buffer::new();
             fields.set(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
@@ -228,9 +238,8 @@ impl ActiveStream<'_> {
             return false;
         }
         self.response_ended = true;
-        self.request.status = failure.status();
-        self.request.flags |= failure.flags();
-        self.request.details = failure.details();
+        self.request.stream.status = failure.status();
+        self.request.fail(failure, failure.details(), &self.origin.manager.http);
         true
     }
 
@@ -242,7 +251,7 @@ impl ActiveStream<'_> {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
             if !data.bytes.is_empty() && left.take(data.bytes.len()) {
-                request.bytes_sent += data.bytes.len() as u64;
+                request.stream.bytes_sent += data.bytes.len() as u64;
                 self.down.send(&data.bytes, false);
             }
             let Flow::Pause(pause) = flow else {
@@ -273,8 +282,9 @@ impl ActiveStream<'_> {
         poll_fn(|cx| {
             if !std::mem::replace(&mut self.response_ended, true) {
                 self.down.send(body, true);
-                self.request.bytes_sent += body.len() as u64;
+                self.request.stream.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
+                self.request.note(TimePoint::DownstreamTxEnd);
             }
             let flushed = self.down.poll_flush(cx);
             if flushed.is_ready() {
@@ -282,8 +292,8 @@ impl ActiveStream<'_> {
             }
             let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
-            self.request.flags |= Failure::FlushTimeout.flags();
-            self.request.details = Failure::FlushTimeout.details();
+            let late = Failure::FlushTimeout;
+            self.request.fail(&late, late.details(), &self.origin.manager.http);
             self.down.give_up();
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         })

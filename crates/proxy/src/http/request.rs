@@ -2,21 +2,24 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_filters::decide::Tunnel;
-use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
+use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
-use evenkeel_upstream::Host;
+use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
-use evenkeel_upstream::turn;
+use evenkeel_upstream::{ConnectTimes, Host, turn};
 use tokio::time::Instant;
 
+use super::failure::Failure;
 use crate::access_log::HeadLookup;
-use crate::response_flags::ResponseFlags;
+use crate::stats::http;
 
 /// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
 const MAX_POOLED_REQUESTS: usize = 256;
@@ -51,37 +54,18 @@ pub(super) struct Request {
     pub(super) grpc: bool,
     /// The request asks for a tunnel, and may have one.
     pub(super) tunnel: Option<Tunnel>,
-    pub(super) started: Instant,
-    /// The last byte of the request was read.
-    pub(super) received_all: Option<Instant>,
-    /// The upstream's response head was read.
-    pub(super) answered: Option<Instant>,
-    /// Status sent; 0 when none was.
-    pub(super) status: u16,
-    pub(super) flags: ResponseFlags,
-    pub(super) details: Cow<'static, str>,
-    /// The client, as `x-forwarded-for` or the socket says.
-    pub(super) client: Option<std::net::SocketAddr>,
-    pub(super) bytes_received: u64,
-    pub(super) bytes_sent: u64,
-    pub(super) route_name: Option<Arc<str>>,
-    pub(super) cluster_name: Option<Arc<str>>,
+    /// What else is known of it.
+    pub(super) stream: StreamInfo,
+    /// The host that was tried last.
     pub(super) host: Option<Rc<Host>>,
-    pub(super) upstream_local: Option<std::net::SocketAddr>,
-    pub(super) transport_failure: String,
-    pub(super) attempts: u32,
     /// What filters keep of it for themselves.
     pub(super) filters: FilterStreams,
-    /// What filters leave for others.
-    pub(super) facts: FilterFacts,
     /// Decides between weighted clusters and fractions, however often the route is chosen.
     pub(super) random: Option<u64>,
     /// All of its body, if a filter wanted that, until it goes on.
     pub(super) body: Option<HeldBytes>,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
-    /// It had to wait for what it needs, between these.
-    pub(super) held: Option<(Instant, Instant)>,
     /// It was held for what it needs, and gets no more time.
     pub(super) unheld: bool,
 }
@@ -96,27 +80,12 @@ impl Request {
             response_trailers: Headers::default(),
             grpc: false,
             tunnel: None,
-            started: turn::now(),
-            received_all: None,
-            answered: None,
-            status: 0,
-            flags: ResponseFlags::NONE,
-            details: Cow::Borrowed(""),
-            client: None,
-            bytes_received: 0,
-            bytes_sent: 0,
-            route_name: None,
-            cluster_name: None,
+            stream: StreamInfo::new(turn::now().into_std()),
             host: None,
-            upstream_local: None,
-            transport_failure: String::new(),
-            attempts: 0,
             filters: FilterStreams::default(),
-            facts: FilterFacts::default(),
             random: None,
             body: None,
             head_chunked: false,
-            held: None,
             unheld: false,
         }
     }
@@ -125,7 +94,7 @@ impl Request {
     pub(super) fn begin() -> Box<Self> {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let Some(mut request) = pooled else { return Box::new(Self::new()) };
-        request.started = turn::now();
+        request.stream.times.set_start(turn::now().into_std());
         request
     }
 
@@ -151,27 +120,12 @@ impl Request {
             response_trailers,
             grpc,
             tunnel,
-            started: _,
-            received_all,
-            answered,
-            status,
-            flags,
-            details,
-            client,
-            bytes_received,
-            bytes_sent,
-            route_name,
-            cluster_name,
+            stream,
             host,
-            upstream_local,
-            transport_failure,
-            attempts,
             filters,
-            facts,
             random,
             body,
             head_chunked,
-            held,
             unheld,
         } = self;
         head.clear();
@@ -179,16 +133,57 @@ impl Request {
         trailers.clear();
         response_trailers.clear();
         *info = NO_INFO;
-        (*grpc, *tunnel, *received_all, *answered) = (false, None, None, None);
-        (*status, *flags, *details, *client) = (0, ResponseFlags::NONE, Cow::Borrowed(""), None);
-        (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
-        (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);
-        transport_failure.clear();
+        stream.forget();
+        (*grpc, *tunnel, *host) = (false, None, None);
         if filters.is_begun() {
             filters.clear();
         }
-        *facts = FilterFacts::default();
-        (*random, *body, *head_chunked, *held, *unheld) = (None, None, false, None, false);
+        (*random, *body, *head_chunked, *unheld) = (None, None, false, false);
+    }
+
+    /// Something went wrong: notes what the log says of it, and counts it.
+    pub(super) fn fail(&mut self, failure: &Failure, details: Cow<'static, str>, stats: &Writer<http::Stats>) {
+        let row = failure.row();
+        self.stream.flags |= row.flags;
+        // A client that ends its stream in order leaves the log what it had.
+        if !details.is_empty() {
+            self.stream.details = details;
+        }
+        row.counter.into_iter().for_each(|counter| stats.inc(counter));
+    }
+
+    /// This happens to it now.
+    #[inline]
+    pub(super) fn note(&mut self, point: TimePoint) {
+        self.stream.times.set(point, turn::now().into_std());
+    }
+
+    /// As [`Request::note`], unless it has happened before.
+    #[inline]
+    pub(super) fn note_first(&mut self, point: TimePoint) {
+        self.stream.times.set_first(point, turn::now().into_std());
+    }
+
+    /// Its last byte has come.
+    pub(super) fn received_all(&self) -> Option<Instant> {
+        self.stream.times.get(TimePoint::DownstreamRxEnd).map(Instant::from_std)
+    }
+
+    /// When it began.
+    pub(super) fn started(&self) -> Instant {
+        Instant::from_std(self.stream.times.start())
+    }
+
+    /// It goes over a connection with this local end, which was made then.
+    pub(super) fn connected(&mut self, local: Option<SocketAddr>, made: &ConnectTimes) {
+        self.stream.upstream_local = local;
+        set_connect_times(&mut self.stream.times, made);
+    }
+
+    /// It is this host's turn.
+    pub(super) fn set_host(&mut self, host: &Rc<Host>) {
+        self.stream.host = Some(Arc::clone(&host.label));
+        self.host = Some(Rc::clone(host));
     }
 
     /// Its head is none: only that it was HTTP/1 is known of it.
@@ -200,7 +195,7 @@ impl Request {
 
     /// The head as matchers see it.
     pub(super) fn view(&self) -> HeadView<'_> {
-        HeadView::new(&self.head, &self.facts.metadata)
+        HeadView::new(&self.head, &self.stream.metadata)
     }
 
     /// The client speaks HTTP/1.0.
@@ -211,6 +206,15 @@ impl Request {
     /// No response body follows, whatever the response's head says.
     pub(super) fn is_head(&self) -> bool {
         self.head.method() == b"HEAD"
+    }
+}
+
+/// Notes when the connection upstream was made.
+pub(crate) fn set_connect_times(times: &mut Times, made: &ConnectTimes) {
+    times.set(TimePoint::UpstreamConnectBegin, made.begin.into_std());
+    times.set(TimePoint::UpstreamConnectEnd, made.end.into_std());
+    if let Some(at) = made.handshake_end {
+        times.set(TimePoint::UpstreamHandshakeEnd, at.into_std());
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::future::poll_fn;
 
-use evenkeel_base::grpc::http_of_status;
+use evenkeel_base::grpc::{http_of_status, status};
 use evenkeel_filters::ResponseDecision;
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::turn;
 
@@ -14,7 +15,7 @@ use super::decide::Forward;
 use super::downstream::Answer;
 use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
-use super::failure::Failure;
+use super::failure::{EndedBy, Failure};
 use super::filters::{Instead, announced};
 use super::forward::Answered;
 use super::grpc;
@@ -87,12 +88,12 @@ impl ActiveStream<'_> {
         }
         if answers_later {
             // How a call of gRPC ended is known from its trailers only.
-            let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { 2 };
+            let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { status::UNKNOWN };
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
         let now = turn::now();
-        let millis = now.duration_since(self.request.started).as_millis() as u64;
+        let millis = now.duration_since(self.request.started()).as_millis() as u64;
         forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
             Ok(()) => {
@@ -103,15 +104,11 @@ impl ActiveStream<'_> {
                 if matches!(failure, Failure::FlushTimeout | Failure::Idle { .. }) {
                     self.down.give_up();
                 }
-                if failure.is_ours() {
+                if failure.row().ended_by != EndedBy::Client {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
                 count_reset(&forward.to.cluster, &up, &failure);
-                self.request.flags |= failure.flags();
-                let details = failure.details_after_head();
-                if !details.is_empty() {
-                    self.request.details = details;
-                }
+                self.request.fail(&failure, failure.details_after_head(), &self.origin.manager.http);
                 false
             }
         }
@@ -161,8 +158,9 @@ impl ActiveStream<'_> {
         // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.
         let bodiless = request.is_head() || matches!(request.response.status, 100..=199 | 204 | 304);
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
-        request.status = request.response.status;
-        request.details = "via_upstream".into();
+        request.note(TimePoint::DownstreamTxBegin);
+        request.stream.status = request.response.status;
+        request.stream.details = "via_upstream".into();
         close
     }
 
@@ -175,8 +173,9 @@ impl ActiveStream<'_> {
         let mut digits = itoa::Buffer::new();
         // Envoy leaves the time out of answers to upgrades, refused ones too.
         if request.tunnel.is_none() {
-            let received_all = request.received_all;
-            let millis = request.answered.map_or(0, |at| at.duration_since(received_all.unwrap_or(at)).as_millis());
+            let times = &request.stream.times;
+            let waited = times.between(TimePoint::DownstreamRxEnd, TimePoint::UpstreamRxBegin);
+            let millis = waited.map_or(0, |waited| waited.as_millis());
             headers.set(HeaderId::EnvoyUpstreamServiceTime, digits.format(millis).as_bytes());
         }
         if hcm.always_set_request_id_in_response
@@ -185,7 +184,7 @@ impl ActiveStream<'_> {
             headers.set(HeaderId::RequestId, id);
         }
         if forward.host.include_attempt_count_in_response {
-            headers.set(HeaderId::EnvoyAttemptCount, digits.format(request.attempts).as_bytes());
+            headers.set(HeaderId::EnvoyAttemptCount, digits.format(request.stream.attempts).as_bytes());
         }
         if !forward.levels.is_empty() {
             let values = record(self.origin, request, |record| forward.levels.response_values(record));

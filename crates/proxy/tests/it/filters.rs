@@ -11,7 +11,7 @@ use bytes::Bytes;
 use evenkeel_filters::callouts::{CallOptions, HttpAnswer, HttpCall};
 use evenkeel_filters::test_filter::{State, TestFilter, register};
 use evenkeel_filters::{
-    Body, Data, Decision, FilterFacts, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, Services,
+    Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, Services, StreamInfo,
     Woken,
 };
 use evenkeel_http::{HeaderId, RequestHead};
@@ -170,7 +170,7 @@ impl TestFilter for Doer {
         Flow::Continue
     }
 
-    fn complete(&self, state: &mut State, _: &mut FilterFacts) {
+    fn complete(&self, state: &mut State, _: &mut StreamInfo) {
         *state = None;
     }
 }

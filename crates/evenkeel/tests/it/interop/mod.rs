@@ -29,6 +29,7 @@ mod retry_hosts;
 mod routing;
 mod security;
 mod sessions;
+mod times;
 mod tunnels;
 mod tunnels_http2;
 mod upstream;

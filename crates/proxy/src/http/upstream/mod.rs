@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_http::{Headers, ResponseInfo};
-use evenkeel_upstream::{Cluster, Connection, Host, PooledConnection};
+use evenkeel_upstream::{Cluster, ConnectTimes, Connection, Host, PooledConnection};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -91,6 +91,14 @@ impl Upstream {
         match self {
             Self::Http1(side) => side.local_addr(),
             Self::Http2(side) => side.local_addr(),
+        }
+    }
+
+    /// When the connection was made, for whichever request.
+    pub(super) fn connect_times(&self) -> &ConnectTimes {
+        match self {
+            Self::Http1(side) => side.connect_times(),
+            Self::Http2(side) => side.connect_times(),
         }
     }
 
