@@ -61,7 +61,7 @@ impl Privileges {
     }
 
     /// Gives up all other privileges for good. It makes only async-signal-safe calls, for use between fork and exec.
-    pub fn take_on(self) -> io::Result<()> {
+    pub fn drop_others(self) -> io::Result<()> {
         // Until exec the process is a copy of its parent with the parent's memory, which other processes of its user
         // must not read.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;

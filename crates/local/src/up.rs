@@ -114,7 +114,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         false => (user_directory.clone(), manifest),
     };
     let before = MachineState::look();
-    let (broker, outside) = options
+    let (broker, egress_broker) = options
         .egress
         .then(|| Broker::new(vec![host_pages.address]))
         .transpose()
@@ -131,7 +131,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         host_ports,
         host_pages,
         callers,
-        outside,
+        egress_broker,
         ports_broker,
         tools,
         state,
