@@ -12,9 +12,9 @@ use http::Method;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::addresses::CONTROL_DEBUG;
 use crate::client::Call;
 use crate::namespace::Namespace;
-use crate::programs::CONTROL_DEBUG;
 
 /// How long proxies may take to acknowledge the removal of an endpoint; a proxy that never answers must not delay it
 /// forever.

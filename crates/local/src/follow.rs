@@ -12,12 +12,12 @@ use evenkeel_control::source::files::Files;
 use evenkeel_control::source::watch::Watch;
 use serde::Deserialize;
 
+use crate::addresses::CONTROL_DEBUG;
 use crate::client::Call;
 use crate::compiled::Compiled;
 use crate::mesh::{Mesh, MeshError};
 use crate::plan::Plan;
 use crate::ports;
-use crate::programs::CONTROL_DEBUG;
 use crate::ui::Events;
 use crate::workloads::{Build, Manifest};
 

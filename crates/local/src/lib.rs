@@ -5,6 +5,7 @@
 //! ([`supervisor`], [`mesh`]). Every process that is started is this same binary or the application.
 
 pub mod accounts;
+pub mod addresses;
 pub mod applied;
 pub mod builds;
 pub mod capture;
@@ -31,6 +32,7 @@ mod mounts;
 mod names;
 pub mod namespace;
 pub mod network;
+pub mod network_error;
 mod orphans;
 mod output;
 pub mod pages;

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::accounts::Accounts;
+use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, CONTROL_DEBUG};
 use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
@@ -21,7 +22,8 @@ use crate::egress::rules::EgressAccess;
 use crate::gateway_ports::GatewayPorts;
 use crate::lifecycle::Lifecycle;
 use crate::namespace::Namespace;
-use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, PodNetwork, pod_address, search_list};
+use crate::network::{MAX_PODS, PodNetwork, pod_address, search_list};
+use crate::network_error::NetworkError;
 use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster, RosterView};
 use crate::ports::GatewayPort;
@@ -29,7 +31,7 @@ use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
-use crate::programs::{self, CONTROL_DEBUG};
+use crate::programs;
 use crate::replica::{Containers, Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
 use crate::rollout::{self, CurrentReplica, Step};
 use crate::tokens::{CredentialError, Credentials, Tokens};
@@ -38,8 +40,6 @@ use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, WorkloadKind, ingress_labels,
 };
 
-/// DNS suffix of the mesh's services.
-pub const CLUSTER_DOMAIN: &str = "cluster.local";
 /// How long the control plane may take until it serves.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a starting control plane is checked.

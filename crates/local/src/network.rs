@@ -12,22 +12,15 @@ use nix::ifaddrs::getifaddrs;
 use nix::mount::{MsFlags, mount};
 use nix::net::if_::InterfaceFlags;
 
-use crate::container::ContainerError;
+use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
 use crate::egress::rules::{self, EgressAccess};
-use crate::tools::{ToolError, Tools};
+use crate::network_error::NetworkError;
+use crate::tools::Tools;
 use crate::volumes::{self, Mount};
 
-/// The bridge that all replicas are attached to.
-pub const BRIDGE: &str = "ek0";
 /// The bridge's link address. By default a bridge has the lowest address of its ports, which changes as replicas are
 /// added; packets to the old address would be lost for a second or more.
 const BRIDGE_MAC: &str = "02:ee:0a:f4:00:01";
-/// The bridge's own address: the default route, and where the control plane listens.
-pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
-/// Prefix length of the pods' network, 10.244.0.0/16.
-pub const POD_PREFIX: u8 = 16;
-/// The name server written into every `/etc/resolv.conf`. Queries of a captured replica go to its sidecar's agent instead.
-pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 /// Most replicas in one run: 254 subnets of 250 addresses, far more than one machine can run.
 pub const MAX_PODS: u32 = 254 * 250;
 
@@ -35,28 +28,6 @@ pub const MAX_PODS: u32 = 254 * 250;
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between two checks of it.
 const CARRIER_PERIOD: Duration = Duration::from_millis(2);
-
-/// Why a network could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    /// `ip` or `nft` failed.
-    #[error(transparent)]
-    Tool(#[from] ToolError),
-    /// A file or mount under the namespace failed.
-    #[error("cannot set up {what}: {source}")]
-    File {
-        /// What was being set up.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Its containers could not be made.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// Namespaces could not be made.
-    #[error("cannot make a network namespace: {0}")]
-    Namespace(#[from] io::Error),
-}
 
 /// The address of the `index`-th replica started in this run, from 10.244.1.1 upwards; `None` past [`MAX_PODS`].
 pub fn pod_address(index: u32) -> Option<Ipv4Addr> {

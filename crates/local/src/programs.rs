@@ -1,15 +1,13 @@
 //! The command lines of everything that a run starts. Evenkeel is one binary, so it starts itself.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::accounts::ApplicationSetup;
-use crate::egress;
-use crate::network::BRIDGE_ADDRESS;
+use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
 use crate::plan::Plan;
 use crate::pods::Pod;
 use crate::program::Program;
@@ -17,10 +15,6 @@ use crate::tokens::Credentials;
 use crate::workloads::environment::of_replica;
 use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
 
-/// The control plane's TLS port.
-pub const CONTROL_PORT: u16 = 15012;
-/// The control plane's debug port, on loopback.
-pub const CONTROL_DEBUG: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15014);
 /// The name in its certificate.
 pub const CONTROL_NAME: &str = "istiod.istio-system.svc";
 /// Lifetime of a workload's certificate: the longest time it can outlive its Pod.
@@ -48,7 +42,7 @@ pub fn control_plane(plan: &Plan) -> Program {
 pub fn egress(plan: &Plan) -> Program {
     let arguments = words(["egress", "--log-level", &plan.options.log_level]);
     let mut program = evenkeel_program(plan, arguments, plan.state.logs().join("egress.log"));
-    program.listeners = plan.egress_broker.iter().map(|keeper| (egress::NAME.to_owned(), keeper.as_raw_fd())).collect();
+    program.listeners = plan.egress_broker.iter().map(|keeper| (EGRESS_NAME.to_owned(), keeper.as_raw_fd())).collect();
     program.arguments.extend(plan.egress_broker.iter().map(|_| "--open".into()));
     program
 }

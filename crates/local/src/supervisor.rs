@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::accounts::Accounts;
+use crate::addresses::CONTROL_DEBUG;
 use crate::capture;
 use crate::check;
 use crate::disk::Disk;
@@ -24,7 +25,6 @@ use crate::orphans::Orphans;
 use crate::plan::Plan;
 use crate::pods::{self, Roster};
 use crate::preflight::Refused;
-use crate::programs::CONTROL_DEBUG;
 use crate::ui::{Events, Screen, Style};
 
 /// How often orphans are collected and large logs are rotated.

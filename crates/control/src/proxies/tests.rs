@@ -66,7 +66,7 @@ impl Mesh {
 
     /// Every stream is to hold what the translator says, and nothing is kept for streams that are gone.
     async fn check_invariants(&self) {
-        assert_eq!(self.proxies.metrics.mismatches.load(Relaxed), 0);
+        assert_eq!(self.proxies.metrics.plane.scope().counter(plane::Counter::pilot_total_xds_internal_errors), 0);
         let streams = self.proxies.streams.clone();
         self.ask(move |translator| streams.check_invariants(translator)).await;
     }
@@ -254,7 +254,7 @@ async fn who_goes_while_it_waits_is_counted_no_more() {
     let (_worlds, world) = watch::channel(Arc::new(world(1, Arc::default())));
     let options = PublishOptions { first_pushes: 1, compare: false };
     let proxies = Proxies::new(world, Arc::default(), options).expect("a thread");
-    let waiting = || proxies.metrics.waiting_streams.load(Relaxed);
+    let waiting = || proxies.metrics.plane.scope().gauge(plane::Gauge::evenkeel_xds_waiting_streams);
     let first = proxies.admit(None).await.expect("leave");
     let id = SpiffeId::new("cluster.local", "shop", "web").expect("an identity");
     let mut second = Box::pin(proxies.admit(Some(&id)));
@@ -296,14 +296,14 @@ async fn nobody_waits_for_the_translator_but_who_joins() {
     let admitted = mesh.proxies.admit(None).await.expect("leave");
     let mut joining = pin!(mesh.proxies.connect(client(3, "a"), admitted));
     assert!(is_pending(joining.as_mut()).await);
-    assert_eq!(mesh.proxies.metrics.waiting_streams.load(Relaxed), 1);
+    assert_eq!(mesh.proxies.metrics.plane.scope().gauge(plane::Gauge::evenkeel_xds_waiting_streams), 1);
     assert_eq!(mesh.proxies.published(), before);
     drop(busy);
     let _session = joining.await.expect("a session");
     mesh.check_invariants().await;
     assert_eq!(mesh.proxies.published(), before + 3);
     assert_eq!(told(&mesh), [before + 3, before + 3]);
-    assert_eq!(mesh.proxies.metrics.waiting_streams.load(Relaxed), 0);
+    assert_eq!(mesh.proxies.metrics.plane.scope().gauge(plane::Gauge::evenkeel_xds_waiting_streams), 0);
 }
 
 #[tokio::test]
@@ -339,7 +339,7 @@ async fn who_goes_while_it_joins_leaves_nothing_behind() {
 async fn a_full_mailbox_keeps_those_waiting_who_come() {
     let mesh = Mesh::new(1);
     let busy = mesh.busy().await;
-    let mailbox = Arc::new(Mailbox::with_room(2));
+    let mailbox = Arc::new(Mailbox::<Registered>::with_room(2));
     let mut joining = Vec::new();
     for number in 0..5 {
         let admitted = mesh.proxies.admit(None).await.expect("leave");
@@ -370,7 +370,7 @@ async fn a_full_mailbox_keeps_those_waiting_who_come() {
 #[tokio::test]
 async fn the_world_comes_before_those_who_join_but_not_for_ever() {
     let mesh = Mesh::new(1);
-    let mailbox = Arc::new(Mailbox::default());
+    let mailbox = Arc::new(Mailbox::<Registered>::default());
     let mut joining = Vec::new();
     for number in 0..3 {
         let admitted = mesh.proxies.admit(None).await.expect("leave");
@@ -420,7 +420,7 @@ async fn the_streams_of_an_identity_share_what_their_names_may_take() {
         let client = Client { identity, ..client(number, "a") };
         mesh.proxies.connect(client, admitted).await.expect("a session")
     };
-    let over = || mesh.proxies.metrics.streams_over_names.load(Relaxed);
+    let over = || mesh.proxies.metrics.plane.scope().counter(plane::Counter::evenkeel_xds_streams_over_names);
     let half = MAX_NAME_BYTES_PER_IDENTITY / 2;
     let (mut one, mut two) = (session(1, Some("web")).await, session(2, Some("web")).await);
     let mut other = session(3, Some("other")).await;

@@ -146,8 +146,8 @@ impl HttpFilter {
 
     fn count(&self, suffers: &Suffers, injected: Injected) {
         self.counts.all.inc(match injected {
-            Injected::aborts_injected => stats::Counter::aborts_injected,
             Injected::delays_injected => stats::Counter::delays_injected,
+            _ => stats::Counter::aborts_injected,
         });
         if let Some(from) = &suffers.from {
             from.inc(injected);

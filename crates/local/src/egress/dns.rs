@@ -25,7 +25,7 @@ use super::broker_client::BrokerClient;
 use super::hosts::{self, MAX_HOSTS_BYTES};
 use super::rules::{MACHINE, MACHINE_NAMES};
 use super::services::{Services, cluster};
-use crate::network::{BRIDGE_ADDRESS, NAME_SERVER};
+use crate::addresses::{BRIDGE_ADDRESS, NAME_SERVER};
 
 /// The DNS port.
 const PORT: u16 = 53;

@@ -14,7 +14,7 @@ use super::EgressError;
 use super::broker_client::BrokerClient;
 use super::rules::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
 use super::services::{ServiceSnapshot, Services};
-use crate::network::{BRIDGE_ADDRESS, POD_PREFIX};
+use crate::addresses::{BRIDGE_ADDRESS, POD_PREFIX};
 
 /// The most simultaneous connections of the whole mesh. Each takes two descriptors. Further ones are reset.
 pub const MAX_CONNECTIONS: usize = 4096;

@@ -32,8 +32,6 @@ use broker_client::BrokerClient;
 use evenkeel_process::resources::raise_open_files;
 use services::Services;
 
-/// The name of the program, and of the keeper's descriptor in `LISTEN_FDNAMES`.
-pub const NAME: &str = "egress";
 /// The number of the keeper's descriptor.
 const KEEPER: RawFd = 3;
 

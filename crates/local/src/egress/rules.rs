@@ -2,8 +2,9 @@
 
 use std::net::Ipv4Addr;
 
+use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
 use crate::capture::PROXY_MARK;
-use crate::network::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, NetworkError, POD_PREFIX};
+use crate::network_error::NetworkError;
 use crate::tools::Tools;
 
 /// The machine's address in the mesh: a connection to it goes to 127.0.0.1 of the machine. No replica gets this

@@ -14,9 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::addresses::{CLUSTER_DOMAIN, CONTROL_DEBUG};
 use crate::client::Call;
-use crate::mesh::CLUSTER_DOMAIN;
-use crate::programs::CONTROL_DEBUG;
 
 /// How long an answer of the control plane is cached.
 const FRESH: Duration = Duration::from_secs(1);

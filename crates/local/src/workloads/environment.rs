@@ -199,7 +199,7 @@ pub fn of_replica(variables: &[Variable], pod: &Pod) -> Vec<(String, String)> {
             Value::Field(Field::Name) => pod.name.clone(),
             Value::Field(Field::Uid) => uid(pod),
             Value::Field(Field::Address) => pod.address.to_string(),
-            Value::Field(Field::HostAddress) => crate::network::BRIDGE_ADDRESS.to_string(),
+            Value::Field(Field::HostAddress) => crate::addresses::BRIDGE_ADDRESS.to_string(),
             Value::Field(Field::Node) => node_name(),
         };
         known.insert(name, value.clone());
