@@ -91,7 +91,7 @@ pub enum ExecError {
     Command {
         /// The command.
         command: OsString,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }

@@ -62,7 +62,7 @@ pub struct Plan {
     pub ports_broker: OwnedFd,
     /// `ip` and `nft`.
     pub tools: Tools,
-    /// Where state goes.
+    /// The state directory.
     pub state: StateDir,
 }
 

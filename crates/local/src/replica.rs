@@ -79,7 +79,7 @@ pub struct Containers<T> {
 pub struct Replica {
     /// Its identity and address.
     pub pod: Arc<Pod>,
-    /// Its namespaces.
+    /// Its namespaces could not be made.
     pub namespace: Arc<Namespace>,
     /// The containers of its program and its proxy.
     pub containers: Containers<Arc<Container>>,

@@ -26,7 +26,7 @@ pub enum UpError {
     /// Not a directory.
     #[error("{} is not a directory with YAML files: {reason}", .directory.display())]
     Directory {
-        /// As given.
+        /// The directory as given.
         directory: PathBuf,
         /// Why.
         reason: String,
@@ -34,7 +34,7 @@ pub enum UpError {
     /// The files have errors, which have been printed.
     #[error("{count} in {}; nothing was started", .directory.display())]
     Refused {
-        /// As given.
+        /// The directory as given.
         directory: PathBuf,
         /// `2 errors`.
         count: String,
@@ -71,9 +71,9 @@ pub enum UpError {
     /// Files of the run itself.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
