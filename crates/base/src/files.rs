@@ -77,7 +77,7 @@ pub enum UntrustedError {
     Io {
         /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// It belongs to somebody else.

@@ -158,7 +158,7 @@ impl Fleet {
     pub fn connect(&mut self) {
         self.shared.start.set(Instant::now());
         for index in 0..self.shared.members.len() {
-            self.tasks.push(tokio::task::spawn_local(live(self.shared.clone(), index)));
+            self.tasks.push(tokio::task::spawn_local(run_proxy(self.shared.clone(), index)));
         }
     }
 
@@ -258,7 +258,7 @@ impl Drop for Fleet {
 }
 
 /// Runs one proxy: connects, and reconnects whenever the stream ends.
-async fn live(shared: Rc<Shared>, index: usize) {
+async fn run_proxy(shared: Rc<Shared>, index: usize) {
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, index as u64 + 1);
     let Some(member) = shared.members.get(index) else { return };
     loop {

@@ -20,25 +20,25 @@ use crate::{bars, figures, report, table};
 /// When it returns, all processes that it started have ended, also after an error or a signal.
 pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
-        Command::Services(options) => play(Scenario::Services, options, program, out),
-        Command::Churn(options) => play(Scenario::Churn, options, program, out),
-        Command::Rollout(options) => play(Scenario::Rollout, options, program, out),
-        Command::Restart(options) => play(Scenario::Restart, options, program, out),
-        Command::Storm(options) => play(Scenario::Storm, options, program, out),
-        Command::Idle(options) => play(Scenario::Idle, options, program, out),
-        Command::Sidecar(options) => play(Scenario::Sidecar, options, program, out),
+        Command::Services(options) => run_scenario(Scenario::Services, options, program, out),
+        Command::Churn(options) => run_scenario(Scenario::Churn, options, program, out),
+        Command::Rollout(options) => run_scenario(Scenario::Rollout, options, program, out),
+        Command::Restart(options) => run_scenario(Scenario::Restart, options, program, out),
+        Command::Storm(options) => run_scenario(Scenario::Storm, options, program, out),
+        Command::Idle(options) => run_scenario(Scenario::Idle, options, program, out),
+        Command::Sidecar(options) => run_scenario(Scenario::Sidecar, options, program, out),
         Command::Bars(options) => block_on(bars::run(options, program, out)),
         Command::Report(options) => report::run(options, out),
-        Command::Shrink(options) => play(Scenario::Shrink, options, program, out),
+        Command::Shrink(options) => run_scenario(Scenario::Shrink, options, program, out),
     }
 }
 
-fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
+fn run_scenario(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     for path in options.json.iter().chain(&options.svg) {
         can_be_written(path)?;
     }
     let progress = Progress::new(scenario.name());
-    let results = block_on(scenario.play(options, program, progress.clone()));
+    let results = block_on(scenario.run(options, program, progress.clone()));
     progress.end();
     let results = results?;
     let json = json(&results)?;

@@ -105,14 +105,14 @@ impl Testbed {
             machine,
             work,
         };
-        testbed.come_up().await?;
+        testbed.start_all().await?;
         if !options.no_gateway {
             testbed.start_gateway(ports).await?;
         }
         Ok(testbed)
     }
 
-    async fn come_up(&mut self) -> Result<(), LabError> {
+    async fn start_all(&mut self) -> Result<(), LabError> {
         self.epoch = self.server.start()?;
         self.server.ready(self.options.patience).await?;
         if self.server.is_own() {

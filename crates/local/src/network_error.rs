@@ -14,9 +14,9 @@ pub enum NetworkError {
     /// A file or mount under the namespace failed.
     #[error("cannot set up {what}: {source}")]
     File {
-        /// What was being set up.
+        /// The part that was being set up.
         what: String,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Its containers could not be made.

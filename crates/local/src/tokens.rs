@@ -32,7 +32,7 @@ pub enum CredentialError {
     Io {
         /// The workloads.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }

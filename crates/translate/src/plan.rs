@@ -104,7 +104,7 @@ pub struct GatewayRoutes {
     /// Whether plain requests are sent to https.
     pub https_redirect: bool,
     /// The route set they come from; `None`: the server itself.
-    pub ruling: Option<Arc<RouteSet>>,
+    pub route_set: Option<Arc<RouteSet>>,
     /// The routes, in order.
     pub routes: Vec<Route>,
     /// The position in the user's files that it comes from.
@@ -162,7 +162,7 @@ impl Unit {
     /// The units that exist because of objects in the mesh.
     pub fn of_mesh(snapshot: &Snapshot) -> impl Iterator<Item = Self> {
         let services = snapshot.services.iter().flat_map(|service| Self::of_service(&service.host));
-        let hosts = snapshot.route_sets.iter().flat_map(|ruling| &ruling.hosts);
+        let hosts = snapshot.route_sets.iter().flat_map(|route_set| &route_set.hosts);
         services.chain(hosts.map(|host| Self::Routed(host.value.clone())))
     }
 

@@ -232,7 +232,7 @@ async fn what_is_built_anew_replaces_what_streams_hold() {
     let mut mesh = Mesh::new(3);
     let mut all = [Proxy::new(&mesh, 1, "a", &[1]).await, Proxy::new(&mesh, 2, "b", &[0]).await];
     let before = all.each_mut().map(Proxy::look);
-    let told = mesh.builder.told();
+    let told = mesh.builder.events();
     let snapshot = mesh.builder.rebuild(told).snapshot;
     let generation = mesh.worlds.borrow().generation;
     mesh.worlds.send_replace(Arc::new(world(generation, snapshot)));

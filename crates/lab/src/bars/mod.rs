@@ -136,7 +136,7 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
             continue;
         }
         let (begin, progress) = (Instant::now(), Progress::new(run.name));
-        let result = run.scenario.play(&run.options(options.divide), program.clone(), progress.clone()).await;
+        let result = run.scenario.run(&run.options(options.divide), program.clone(), progress.clone()).await;
         progress.end();
         match result {
             Ok(results) => {

@@ -14,7 +14,7 @@ const MAX_ENDPOINTS: usize = 6;
 /// The number of attempts to find a service without a pending change.
 const ATTEMPTS: usize = 16;
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let changes = testbed.options.changes;
     testbed.progress.begin("changing", changes as u64);
     let mut population = Population::new(&testbed);

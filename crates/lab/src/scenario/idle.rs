@@ -9,7 +9,7 @@ use crate::testbed::Testbed;
 /// Work that belongs to the start ends within this time.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     testbed.pause(SETTLE).await?;
     testbed.progress.begin("at rest", 0);
     let begin = testbed.mark()?;

@@ -55,7 +55,7 @@ impl Scenario {
     }
 
     /// Sets up the testbed, runs the scenario and cleans up. It must run inside a `LocalSet`.
-    pub async fn play(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
+    pub async fn run(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
         let mut options = options.clone();
         // These scenarios send no requests through the gateway.
         options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Sidecar | Self::Shrink);
@@ -67,14 +67,14 @@ impl Scenario {
         }
         let testbed = Testbed::set(&options, program, progress).await?;
         match self {
-            Self::Services => services::play(testbed).await,
-            Self::Churn => churn::play(testbed).await,
-            Self::Rollout => rollout::play(testbed).await,
-            Self::Restart => restart::play(testbed).await,
-            Self::Storm => storm::play(testbed).await,
-            Self::Idle => idle::play(testbed).await,
-            Self::Sidecar => sidecar::play(testbed).await,
-            Self::Shrink => shrink::play(testbed).await,
+            Self::Services => services::run(testbed).await,
+            Self::Churn => churn::run(testbed).await,
+            Self::Rollout => rollout::run(testbed).await,
+            Self::Restart => restart::run(testbed).await,
+            Self::Storm => storm::run(testbed).await,
+            Self::Idle => idle::run(testbed).await,
+            Self::Sidecar => sidecar::run(testbed).await,
+            Self::Shrink => shrink::run(testbed).await,
         }
     }
 }

@@ -15,7 +15,7 @@ const WHILE_AWAY: usize = 5;
 /// Resources that are needlessly sent again may arrive after the changed ones.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let before = testbed.options.changes / 2;
     let after = testbed.options.changes - before;
     let begin = testbed.mark()?;

@@ -10,7 +10,7 @@ use crate::testbed::Testbed;
 /// The number of additions and removals that replace the two endpoints of a service.
 const STEPS: usize = 4;
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let (changes, services) = (testbed.options.changes, testbed.options.services);
     testbed.progress.begin("replacing endpoints", changes as u64);
     let begin = testbed.mark()?;

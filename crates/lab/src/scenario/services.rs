@@ -23,7 +23,7 @@ struct Expected {
     answer: oneshot::Receiver<Instant>,
 }
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let (changes, interval) = (testbed.options.changes, testbed.options.interval);
     testbed.pause(SETTLE).await?;
     let begin = testbed.mark()?;

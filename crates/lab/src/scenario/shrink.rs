@@ -11,7 +11,7 @@ use crate::testbed::Testbed;
 /// The time that the server gets to settle and to return memory.
 const SETTLE: Duration = Duration::from_secs(10);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let (kept, services) = (testbed.options.keep, testbed.options.services);
     if kept >= services {
         return Err(LabError::Usage("--keep has to be less than --services".to_owned()));

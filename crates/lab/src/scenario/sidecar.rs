@@ -14,7 +14,7 @@ use crate::testbed::Testbed;
 /// change, and at most every five seconds.
 const SETTLE: Duration = Duration::from_secs(8);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let ports = Ports::choose()?;
     let begin = testbed.mark()?;
     testbed.mesh.set_endpoint_port(ports.backend_port());

@@ -10,7 +10,7 @@ use crate::testbed::Testbed;
 /// How long the server is observed after the last proxy is configured.
 const CALM: Duration = Duration::from_secs(1);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let begin = testbed.mark()?;
     testbed.pause(CALM).await?;
     let cost = testbed.cost_since(begin)?;

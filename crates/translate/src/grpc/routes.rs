@@ -39,9 +39,9 @@ pub fn name(service: &Service, port: u16) -> String {
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     for callable in context.callable(service) {
         let port = callable.port.as_ref();
-        let ruling = context.route_set(service, port.number).filter(|ruling| !ruling.http.is_empty());
-        let routes = match ruling {
-            Some(ruling) => route_set::routes(context, ruling, &GatewayRef::Mesh, port.number),
+        let route_set = context.route_set(service, port.number).filter(|route_set| !route_set.http.is_empty());
+        let routes = match route_set {
+            Some(route_set) => route_set::routes(context, route_set, &GatewayRef::Mesh, port.number),
             None => vec![default_route(context, service, port)],
         };
         let host = VirtualHost {
@@ -52,7 +52,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
         };
         let name = name(service, port.number);
         let made = RouteConfiguration { name: name.clone(), virtual_hosts: vec![host], ..Default::default() };
-        let origin = ruling.map_or(&service.origin, |ruling| &ruling.origin);
+        let origin = route_set.map_or(&service.origin, |route_set| &route_set.origin);
         out.add(ResourceType::Route, &name, &made, Some(origin.clone()));
     }
 }

@@ -19,8 +19,8 @@ pub struct Class {
     pub client: Client,
     /// The resources they share.
     set: ResourceSet,
-    /// The resources that its proxies were last told of; `None` before that.
-    told: Option<Arc<ResourceSet>>,
+    /// The resources that were last sent to its proxies; `None` before that.
+    sent: Option<Arc<ResourceSet>>,
     units: OrdMap<Unit, Arc<UnitResult>>,
     /// Parts of collections, in the order of the units that gave them.
     parts: OrdMap<Collection, Parts>,
@@ -46,7 +46,7 @@ impl Class {
         Self {
             client,
             set: ResourceSet::default(),
-            told: None,
+            sent: None,
             units: OrdMap::new(),
             parts: OrdMap::new(),
             readers: OrdSet::new(),
@@ -58,34 +58,34 @@ impl Class {
 
     /// A new class with the same content, for proxies that answer like `client`.
     pub fn led_by(&self, client: Client) -> Self {
-        Self { client, told: None, ..self.clone() }
+        Self { client, sent: None, ..self.clone() }
     }
 
     /// This class in place of `before`, for those of its proxies that stay.
     pub fn continuing(self, before: &Self) -> Self {
-        Self { told: before.told.clone(), ..self }
+        Self { sent: before.sent.clone(), ..self }
     }
 
-    /// The resources that its proxies were last told of.
-    pub fn told(&self) -> Arc<ResourceSet> {
-        self.told.clone().unwrap_or_default()
+    /// The resources that were last sent to its proxies.
+    pub fn sent(&self) -> Arc<ResourceSet> {
+        self.sent.clone().unwrap_or_default()
     }
 
     /// Begins a new class with the resources it shares.
     pub fn begin(&mut self, generation: u64) {
-        if self.told.is_none() {
-            self.told = Some(Arc::new(self.set_at(generation)));
+        if self.sent.is_none() {
+            self.sent = Some(Arc::new(self.set_at(generation)));
         }
     }
 
     /// The new resources for its proxies and the changed names, if there are any.
     pub fn tell(&mut self, generation: u64) -> Option<(Arc<ResourceSet>, ChangedNames)> {
-        let before = self.told.take_if(|told| !self.set.is_same(told))?;
+        let before = self.sent.take_if(|sent| !self.set.is_same(sent))?;
         let touched = ChangedNames::between(&before, &self.set);
         // Only positions in files have changed: there is nothing to tell, and the generation stays.
         let generation = if touched.is_empty() { before.generation } else { generation };
         let now = Arc::new(self.set_at(generation));
-        self.told = Some(now.clone());
+        self.sent = Some(now.clone());
         (!touched.is_empty()).then_some((now, touched))
     }
 

@@ -25,7 +25,7 @@ pub struct Group {
     index: ProxyIndex,
     /// Proxies by the keys that their own resources depend on.
     readers: Readers,
-    /// Members whose own resources or class have changed since they were last told, with their state then.
+    /// Members whose own resources or class have changed since the last send, with their state then.
     moved: HashMap<Arc<ProxyView>, Joined>,
     /// The questions to proxies, in order.
     questions: Vec<Question>,
@@ -44,8 +44,8 @@ struct Member {
 /// What a proxy that changes its group takes along.
 #[derive(Debug)]
 pub struct CarryOver {
-    /// What it was last told.
-    told: Joined,
+    /// What was last sent to it.
+    sent: Joined,
     users: usize,
     /// The class it was in, from which a class of the new group is derived, so that unchanged resources are kept and
     /// changes are found quickly.
@@ -67,7 +67,7 @@ impl Member {
     }
 
     fn joined(&self, view: &Arc<ProxyView>, classes: &BTreeMap<ClassId, Class>) -> Joined {
-        let shared = classes.get(&self.holding.class).map(Class::told).unwrap_or_default();
+        let shared = classes.get(&self.holding.class).map(Class::sent).unwrap_or_default();
         Joined { view: view.clone(), holding: self.holding.clone(), shared }
     }
 }
@@ -91,7 +91,7 @@ impl Group {
             Some(member) => member.users += 1,
             None => self.enter(client, 1, maker),
         }
-        // It is told right away.
+        // The update is sent right away.
         self.moved.remove(&view);
         let (view, member) = self.members.get_key_value(&view).expect("it has just entered");
         member.joined(view, &self.classes)
@@ -106,7 +106,7 @@ impl Group {
             self.classes.insert(maker.work.new_class(), class);
             self.questions = self.asked();
         }
-        self.moved.insert(client.view.clone(), left.told);
+        self.moved.insert(client.view.clone(), left.sent);
         self.enter(client, left.users, maker);
     }
 
@@ -184,8 +184,8 @@ impl Group {
                 self.index.remove(&client.view);
                 let class = self.classes.get(&member.holding.class).cloned();
                 let now = || member.joined(&client.view, &self.classes);
-                let told = self.moved.remove(&client.view).unwrap_or_else(now);
-                Some((client, CarryOver { told, users: member.users, class }))
+                let sent = self.moved.remove(&client.view).unwrap_or_else(now);
+                Some((client, CarryOver { sent, users: member.users, class }))
             })
             .collect();
         // A class without proxies is removed.
@@ -194,12 +194,12 @@ impl Group {
         left
     }
 
-    /// The proxies with only what they were told.
+    /// The proxies, with only what was sent to them.
     pub fn into_members(self, snapshot: &Snapshot) -> impl Iterator<Item = (Client, CarryOver)> {
         let Self { members, classes, mut moved, .. } = self;
         members.into_iter().map(move |(view, member)| {
-            let told = moved.remove(&view).unwrap_or_else(|| member.joined(&view, &classes));
-            (Client::new(view, snapshot), CarryOver { told, users: member.users, class: None })
+            let sent = moved.remove(&view).unwrap_or_else(|| member.joined(&view, &classes));
+            (Client::new(view, snapshot), CarryOver { sent, users: member.users, class: None })
         })
     }
 

@@ -147,9 +147,9 @@ fn server_names(server: &Server) -> FilterChainMatch {
 fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: &FilterChainMatch) -> Vec<FilterChain> {
     let reference = reference(gateway);
     let route_context = context.route_context(server.port);
-    for ruling in bound(context, &reference, server) {
+    for route_set in bound(context, &reference, server) {
         let applies = |m: &L4Match| applies(context, &reference, server, m);
-        let route = ruling.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
+        let route = route_set.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
         if let Some(route) = route {
             let mut filters = rbac::network_filters(context);
             filters.push(to_destinations(context, route_context, &route.destinations));
@@ -164,8 +164,8 @@ fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<F
     let reference = reference(gateway);
     let route_context = context.route_context(server.port);
     let mut chains = Vec::new();
-    for ruling in bound(context, &reference, server) {
-        for route in &ruling.tls {
+    for route_set in bound(context, &reference, server) {
+        for route in &route_set.tls {
             for (names, condition) in &route.matches {
                 if applies(context, &reference, server, condition) {
                     let server_names = names.iter().map(ToString::to_string).collect();
@@ -194,9 +194,9 @@ fn bound<'a>(
     reference: &'a GatewayRef,
     server: &'a Server,
 ) -> impl Iterator<Item = &'a RouteSet> {
-    let serves = |ruling: &RouteSet| {
-        ruling.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(ruling, &h.value).is_some()))
+    let serves = |route_set: &RouteSet| {
+        route_set.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(route_set, &h.value).is_some()))
     };
     let all = context.snapshot.route_sets_at(reference, &context);
-    all.into_iter().map(AsRef::as_ref).filter(move |ruling| serves(ruling))
+    all.into_iter().map(AsRef::as_ref).filter(move |route_set| serves(route_set))
 }

@@ -229,10 +229,10 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
     let route_context = context.route_context(port.number);
     let mut chains = Vec::new();
-    if let Some(ruling) = context.route_set(service, port.number) {
+    if let Some(route_set) = context.route_set(service, port.number) {
         let applies =
             |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
-        let tls = ruling.tls.iter().filter(|_| port.protocol.is_tls());
+        let tls = route_set.tls.iter().filter(|_| port.protocol.is_tls());
         for (names, _) in tls.clone().flat_map(|r| &r.matches).filter(|(_, m)| applies(m)) {
             let route = tls.clone().find(|r| r.matches.iter().any(|(n, m)| n == names && applies(m)));
             let Some(route) = route else { continue };
@@ -245,7 +245,8 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
                 chain("", wanted, vec![to_destinations(context, route_context, &route.destinations)]),
             );
         }
-        for route in ruling.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https) {
+        for route in route_set.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https)
+        {
             let wanted: Vec<FilterChainMatch> = match route.matches.as_slice() {
                 [] => vec![FilterChainMatch::default()],
                 matches => matches.iter().filter(|m| applies(m)).map(destination_ranges).collect(),

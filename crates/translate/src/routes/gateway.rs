@@ -35,12 +35,12 @@ pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
     }
     for (table, route_context, gateway, server) in http_servers(context) {
         let reference = GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() };
-        for ruling in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
-            let served = server.hosts.iter().find_map(|h| h.value.intersection(ruling, host));
+        for route_set in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
+            let served = server.hosts.iter().find_map(|h| h.value.intersection(route_set, host));
             let Some(served) = served else { continue };
-            let routes = route_set::routes(context, ruling, &reference, server.port);
-            let (ruling, origin) = (Some((*ruling).clone()), ruling.origin.clone());
-            give(&table, served.clone(), route_context, server, ruling, routes, origin, out);
+            let routes = route_set::routes(context, route_set, &reference, server.port);
+            let (route_set, origin) = (Some((*route_set).clone()), route_set.origin.clone());
+            give(&table, served.clone(), route_context, server, route_set, routes, origin, out);
         }
     }
 }
@@ -68,13 +68,13 @@ fn give(
     host: Hostname,
     route_context: usize,
     server: &Server,
-    ruling: Option<Arc<RouteSet>>,
+    route_set: Option<Arc<RouteSet>>,
     routes: Vec<Route>,
     origin: Span,
     out: &mut Output,
 ) {
     let (port, https_redirect) = (server.port, server.https_redirect);
-    let part = GatewayRoutes { server: route_context, port, https_redirect, ruling, routes, origin };
+    let part = GatewayRoutes { server: route_context, port, https_redirect, route_set, routes, origin };
     out.give(Collection::GatewayHost(table.clone(), host), Part::GatewayRoutes(part));
 }
 
@@ -86,10 +86,11 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     };
     let mut all: Vec<GatewayRoutes> = parts.iter().filter_map(routes).collect();
     if all.len() > 1 {
-        let places = context.snapshot.precedence(all.iter().filter_map(|of| of.ruling.as_ref()));
-        let route_context = |ruling: &Arc<RouteSet>| places.get(&Arc::as_ptr(ruling)).copied().unwrap_or(usize::MAX);
+        let places = context.snapshot.precedence(all.iter().filter_map(|of| of.route_set.as_ref()));
+        let route_context =
+            |route_set: &Arc<RouteSet>| places.get(&Arc::as_ptr(route_set)).copied().unwrap_or(usize::MAX);
         // The server's own routes come first.
-        all.sort_by_key(|of| (of.server, of.ruling.as_ref().map(route_context)));
+        all.sort_by_key(|of| (of.server, of.route_set.as_ref().map(route_context)));
     }
     let Some(first) = all.first() else { return };
     let name = names::virtual_host(host.as_str(), first.port);

@@ -46,22 +46,22 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
 
 /// A host of route sets without a service.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let seen = |ruling: &&&Arc<RouteSet>| {
-        ruling.applies_at(&GatewayRef::Mesh)
-            && ruling.export_to.seen_by(&context)
-            && context.follows(ruling, UNREGISTERED_HOST_PORT)
+    let seen = |route_set: &&&Arc<RouteSet>| {
+        route_set.applies_at(&GatewayRef::Mesh)
+            && route_set.export_to.seen_by(&context)
+            && context.follows(route_set, UNREGISTERED_HOST_PORT)
     };
     let all = context.snapshot.route_sets_naming(host);
-    let Some(ruling) = all.iter().find(seen) else { return };
+    let Some(route_set) = all.iter().find(seen) else { return };
     if context.may_call_any_under(host) {
         return;
     }
-    let routes = route_set::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
+    let routes = route_set::routes(context, route_set, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
     if !routes.is_empty() {
         let name = names::virtual_host(host.as_str(), UNREGISTERED_HOST_PORT);
         let table = UNREGISTERED_HOST_PORT.to_string().into();
         let host = virtual_host(name, vec![host.to_string()], routes);
-        give_host(context, &table, &host, Some(ruling.origin.clone()), None, out);
+        give_host(context, &table, &host, Some(route_set.origin.clone()), None, out);
     }
 }
 
@@ -90,10 +90,10 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
 /// The virtual host of a service, and the route set it comes from, if any.
 fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
-    let ruling = context.route_set(service, port.number).filter(|v| !v.http.is_empty());
-    let (routes, origin) = match ruling {
-        Some(ruling) => {
-            (route_set::routes(context, ruling, &GatewayRef::Mesh, port.number), Some(ruling.origin.clone()))
+    let route_set = context.route_set(service, port.number).filter(|v| !v.http.is_empty());
+    let (routes, origin) = match route_set {
+        Some(route_set) => {
+            (route_set::routes(context, route_set, &GatewayRef::Mesh, port.number), Some(route_set.origin.clone()))
         }
         None => {
             let cluster = outbound_name(port, "", service, InnerProtocol::Http);
