@@ -157,7 +157,7 @@ fn bootstrap(backend: u16, [port, plain]: [u16; 2], admin: u16, log: &Path) -> S
                 edit("content-type", "text/own")
             ),
         ),
-        route("/empty", "direct_response: { status: 201 }"),
+        route("/empty", "direct_response: { status: 202 }"),
         route("/redirect", &format!("redirect: {{ path_redirect: /elsewhere }}, {}", edit("x-level", "route"))),
         route("/nobody", &format!("route: {{ cluster: nobody }}, {}", edit("x-level", "route"))),
         route("/no-host", "route: { cluster: hostless }"),
