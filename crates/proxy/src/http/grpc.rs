@@ -18,8 +18,6 @@ pub(super) fn reply_head(headers: &mut Headers, status: u32, message: &[u8]) {
     if headers.get(HeaderId::GrpcStatus).is_none_or(<[u8]>::is_empty) {
         headers.set(HeaderId::GrpcStatus, digits.format(status).as_bytes());
     }
-    // JSON formats end their lines.
-    let message = message.strip_suffix(b"\n").unwrap_or(message);
     if !message.is_empty() {
         headers.set_name(b"grpc-message", &percent_encoded(message));
     }

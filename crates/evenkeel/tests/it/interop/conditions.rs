@@ -38,7 +38,7 @@ const FILTERS: &[(&str, &str)] = &[
         "prefix",
         "matcher_tree: { input: HEADER(x-a), prefix_match_map: { map: { t: SKIP, tw: { matcher: NONE }, o: { matcher: { matcher_list: { matchers: [ { predicate: IS(x-b, exact: one), on_match: SKIP } ] } } } } } }",
     ),
-    ("pseudo", "matcher_tree: { input: HEADER(\":path\"), prefix_match_map: { map: { /pseudo?: SKIP } } }"),
+    ("pseudo", "matcher_tree: { input: HEADER(\":path\"), prefix_match_map: { map: { \"/pseudo?\": SKIP } } }"),
     ("never", "matcher_list: { matchers: [ { predicate: IS(x-never, exact: one), on_match: SKIP } ] }"),
 ];
 

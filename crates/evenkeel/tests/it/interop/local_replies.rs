@@ -87,7 +87,7 @@ fn evenkeel_and_envoy_rewrite_their_own_answers() {
         "x-mapped: 404 as NR",
         "content-type: text/html; charset=utf-8",
         "content-type: application/problem+json",
-        "{\"body\":\"direct\",\"code\":200}",
+        r#"{\"body\":\"direct\",\"code\":200}\n"#,
         " 451 ",
         "grpc-message",
     ] {
