@@ -9,11 +9,12 @@
 
 pub mod buffer;
 pub mod callouts;
+pub mod connection_limit;
 pub mod cors;
 pub mod fault;
 pub mod grpc_stats;
 mod http;
-mod network;
+pub mod network;
 pub mod rbac;
 pub mod stateful_session;
 
@@ -22,4 +23,4 @@ pub use http::{
     Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,
     Woken,
 };
-pub use network::{Closed, NetworkFilter, NetworkFilters};
+pub use network::NetworkFilters;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::hcm::{HttpConnectionManager, HttpFilterConfig, RouteSource};
-use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal};
+use crate::listener::{ChainInput, FilterChain, NetworkFilterConfig, Terminal};
 use crate::rbac::{RbacFilter, RbacPerRoute};
 use crate::rewrite::https_location;
 use crate::route::{HeaderAddition, HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
@@ -198,8 +198,10 @@ impl<'t> Trace<'t> {
     }
 
     fn chain(&mut self, chain: &'t FilterChain) {
-        for NetworkFilter::Rbac(filter) in &chain.network_filters {
-            if !self.verdict(self.authorizer.connection(filter, self.call.connection)) {
+        for filter in &chain.network_filters {
+            if let NetworkFilterConfig::Rbac(rbac) = &filter.config
+                && !self.verdict(self.authorizer.connection(&rbac.filter, self.call.connection))
+            {
                 return;
             }
         }

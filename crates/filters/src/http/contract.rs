@@ -15,16 +15,16 @@ use evenkeel_runtime_config::view::ConnectionView;
 
 use super::facts::{ClusterScope, FilterFacts};
 use super::head::HeadView;
+use crate::callouts::Callouts;
 
 /// What a filter may ask of the worker it runs on.
-///
-/// Calls to other clusters (`Callouts`) are to be reached through here: a method that returns them, since only the worker has
-/// connections.
 pub trait Services {
     /// What filters keep and count per cluster, under the cluster's name; `None`: there is no such cluster.
     fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>>;
     /// The next random number.
     fn random(&self) -> u64;
+    /// Makes calls to other clusters. A call ends when it is dropped: a filter keeps it in its state, or in what it waits for.
+    fn callouts(&self) -> &dyn Callouts;
 }
 
 /// A request as filters see it.

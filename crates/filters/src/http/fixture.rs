@@ -16,6 +16,8 @@ use super::{
     Body, ClusterScope, Decision, FilterFacts, FilterStreams, HttpFilters, RequestContext, ResponseContext,
     RouteContext, Services, Setup,
 };
+use crate::callouts::Callouts;
+use crate::network::fixture::Nothing;
 
 /// The name of the one filter.
 const NAME: &str = "the filter";
@@ -119,5 +121,9 @@ impl Services for Worker {
 
     fn random(&self) -> u64 {
         self.random
+    }
+
+    fn callouts(&self) -> &dyn Callouts {
+        &Nothing
     }
 }

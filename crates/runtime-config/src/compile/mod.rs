@@ -8,6 +8,7 @@ pub(crate) mod access_log;
 pub(crate) mod address;
 pub(crate) mod buffer;
 pub(crate) mod cluster;
+pub(crate) mod connection_limit;
 pub(crate) mod cors;
 pub(crate) mod endpoint;
 pub(crate) mod fault;

@@ -89,13 +89,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight",
         &["name", "weight", "metadata_match"]),
     extension("envoy.extensions.filters.network.sni_cluster.v3.SniCluster", &[]),
-    MessageSupport {
-        name: "envoy.extensions.filters.network.rbac.v3.RBAC",
-        role: Extension,
-        full: &["rules", "shadow_rules", "shadow_rules_stat_prefix", "stat_prefix"],
-        values: &[("enforcement_type", "ONE_TIME_ON_FIRST_BYTE")],
-        no_effect: &[],
-    },
+    extension("envoy.extensions.filters.network.rbac.v3.RBAC",
+        &["rules", "shadow_rules", "shadow_rules_stat_prefix", "stat_prefix", "enforcement_type", "delay_deny"]),
+    extension("envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit",
+        &["stat_prefix", "max_connections", "delay", "runtime_enabled"]),
 
     // HTTP filters
     MessageSupport {
