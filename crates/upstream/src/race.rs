@@ -17,6 +17,7 @@ pub(super) fn is_quiet(stream: &Stream) -> bool {
         // Session tickets may come at any time.
         Stream::Tls(stream) => (stream.get_ref().as_raw_fd(), ended),
         Stream::Unix(stream) => (stream.as_raw_fd(), ended | libc::POLLIN),
+        Stream::Layered(layer) => return is_quiet(layer.beneath()),
     };
     let mut wanted = libc::pollfd { fd: descriptor, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
     // SAFETY: the pointer and the count describe one `pollfd`, which lives for the call.
@@ -39,6 +40,7 @@ pub fn ended_before(stream: &Stream, written: usize) -> bool {
         Stream::Tls(stream) => unacknowledged(stream.get_ref().as_raw_fd()).is_some_and(|bytes| bytes >= written),
         // They acknowledge nothing.
         Stream::Unix(_) => false,
+        Stream::Layered(layer) => ended_before(layer.beneath(), written),
     }
 }
 

@@ -350,7 +350,8 @@ fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink:
 
 /// Strings as they are, everything else as JSON.
 fn dynamic_metadata(filter: &str, path: &[Box<str>], record: &Record<'_>, sink: &mut impl Sink) {
-    match record.filters.and_then(|filters| filters.metadata.get(filter, path)) {
+    let metadata = record.filters.map(|filters| &filters.metadata).or(record.connection_metadata);
+    match metadata.and_then(|metadata| metadata.get(filter, path)) {
         None => sink.absent(),
         Some(MetadataValue::Text(text)) => sink.bytes(text.as_bytes()),
         Some(value) => sink.json(&metadata_json(value).to_string()),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::FilterFacts;
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
@@ -80,6 +81,8 @@ pub struct Record<'a> {
     pub connection_id: u64,
     /// What HTTP filters have left.
     pub filters: Option<&'a FilterFacts>,
+    /// What network filters have found out, where there are no HTTP filters.
+    pub connection_metadata: Option<&'a DynamicMetadata>,
     /// What a proxy that was asked for a tunnel answered, and said at its end: JSON.
     pub tunnel_headers: Option<&'a str>,
     pub tunnel_trailers: Option<&'a str>,
@@ -123,6 +126,7 @@ impl Record<'_> {
             filter_chain_name: None,
             connection_id: 0,
             filters: None,
+            connection_metadata: None,
             tunnel_headers: None,
             tunnel_trailers: None,
         }
@@ -148,6 +152,7 @@ impl<'a> Record<'a> {
         self.downstream_tls_version = session.map(|session| session.version);
         self.downstream_tls_cipher = session.map(|session| session.cipher);
         self.requested_server_name = view.server_name.as_deref();
+        self.connection_metadata = view.metadata.as_deref();
         self.set_filter_chain(chain);
     }
 

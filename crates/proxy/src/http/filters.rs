@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::{
     Body, ClusterScope, Decision, Pause, RequestContext, ResponseContext, RouteContext, Services, TrailersContext,
     Woken,
@@ -41,6 +42,10 @@ impl Services for Worker {
 
     fn random(&self) -> u64 {
         self.random.next()
+    }
+
+    fn callouts(&self) -> &dyn Callouts {
+        &self.callouts
     }
 }
 
@@ -89,7 +94,8 @@ impl ActiveStream<'_> {
             None if no_body => Body::Empty,
             None => Body::Coming,
         };
-        let (from, message) = ((&origin.view, client.ip()), (&mut request.head, body));
+        let view = origin.view();
+        let (from, message) = ((&*view, client.ip()), (&mut request.head, body));
         let mut context = RequestContext::new(from, message, route, &mut request.facts, (&*origin.worker, now));
         let decision = origin.manager.filters.request_head(&mut request.filters, &mut context);
         for flag in request.facts.flags.drain(..) {

@@ -50,6 +50,7 @@ fn record_after<T>(duration: Duration, origin: &Origin, request: &Request, f: im
     record.downstream_remote_address = Some(request.client.unwrap_or(view.remote));
     record.route_name = request.route_name.as_deref().filter(|name| !name.is_empty());
     record.connection_id = origin.id;
+    record.connection_termination_details = origin.closed_by_filter();
     record.filters = Some(&request.facts);
     f(&record)
 }

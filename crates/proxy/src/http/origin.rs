@@ -1,5 +1,6 @@
 //! What the requests of one downstream connection share.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 
 use super::downstream::Http1;
 use super::lending::Parts;
+use crate::listener::filtered::{self, Filtered};
 use crate::listener;
 use crate::stats::http::{Counter, Gauge, Histogram};
 use crate::worker::{HttpManager, Registration, Worker};
@@ -29,6 +31,8 @@ pub(super) struct Origin {
     pub(super) chain: Arc<FilterChain>,
     /// What the TLS handshake agreed on.
     pub(super) session: Option<Arc<Session>>,
+    /// Network filters that look at the connection.
+    filtered: Option<Rc<filtered::Connection>>,
     /// The peer's address as text, for `x-forwarded-for`.
     pub(super) peer_text: Box<str>,
     pub(super) id: u64,
@@ -73,6 +77,7 @@ impl Origin {
             view,
             chain,
             session: side.stream.session().cloned(),
+            filtered: side.stream.layer::<Filtered>().map(|filtered| Rc::clone(filtered.connection())),
             peer_text,
             id,
             opened: since,
@@ -107,6 +112,20 @@ impl Origin {
         }
     }
 
+    /// What network filters have found out so far of the client and its bytes.
+    pub(super) fn view(&self) -> Cow<'_, ConnectionView> {
+        let mut view = Cow::Borrowed(&self.view);
+        if let Some(filtered) = &self.filtered {
+            filtered.leave_facts(view.to_mut());
+        }
+        view
+    }
+
+    /// Why a network filter has closed the connection, if one has.
+    pub(super) fn closed_by_filter(&self) -> &str {
+        self.filtered.as_ref().and_then(|filtered| filtered.closed()).map_or("", |close| &close.details)
+    }
+
     /// What another worker needs to know to serve one of its streams.
     pub(super) fn parts(&self) -> Parts {
         Parts {
@@ -138,6 +157,7 @@ impl Origin {
             view,
             chain,
             session,
+            filtered: None,
             peer_text,
             id,
             opened,

@@ -183,8 +183,8 @@ impl<'w> Server<'w> {
     /// Begins to connect, when the chain is a TCP proxy's and its filters let the client through.
     fn connect(worker: &'w Rc<Worker>, chain: &Arc<FilterChain>, ends: Ends) -> Self {
         let Terminal::Tcp(proxy) = &chain.terminal else { return Self::None };
-        let (proxy, view) = (Arc::clone(proxy), plain_view(ends));
-        if !tcp::admits(worker, chain, &view) {
+        let (proxy, mut view) = (Arc::clone(proxy), plain_view(ends));
+        if !tcp::admits(worker, chain, &mut view) {
             return Self::None;
         }
         Self::Connecting(Box::pin(async move { Box::new(Ahead::connect(worker, &view, &proxy).await) }))

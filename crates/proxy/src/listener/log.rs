@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use evenkeel_filters::network::Close;
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 use evenkeel_tls::Session;
@@ -70,9 +71,10 @@ pub(super) fn failed_handshake(
 }
 
 /// A network filter closes a connection before it has carried a request: only the listener's log can tell of it.
-pub(super) fn refused(worker: &Worker, listener: &Listener, downstream: &Downstream, details: &str) {
+pub(super) fn refused(worker: &Worker, listener: &Listener, downstream: &Downstream, close: &Close) {
     let mut record = of_connection(downstream);
-    record.connection_termination_details = details;
+    record.connection_termination_details = &close.details;
+    record.flags = close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
     write(worker, listener, &record);
 }
 

@@ -39,7 +39,7 @@ pub(super) fn send(
     let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(leaving) };
     let Some(placement) = placement.move_to(to, cause) else { return Some(leaving) };
     // A socket that cannot leave its reactor is gone, and its connection with it.
-    if let Ok(downstream) = leaving.downstream.try_map(Stream::into_portable) {
+    if let Ok(downstream) = leaving.downstream.map(Stream::into_portable).transpose() {
         worker.stats.inc(Counter::downstream_cx_moved_out);
         room.send(Message::Moved(Box::new(Moved { downstream, placement })));
     }
@@ -54,6 +54,6 @@ pub(crate) fn resumed<'w>(
 ) -> Option<Served<'w>> {
     let Moved { downstream, placement } = moved;
     let counted = Counted::moved(worker, &placement, downstream.since);
-    let downstream = downstream.try_map(Portable::into_stream).ok()?;
+    let downstream = downstream.map(Portable::into_stream).transpose().ok()?;
     Some(Served::new(worker, downstream, Arrival::Back(None), (placement, counted), registration))
 }

@@ -1,7 +1,6 @@
 //! One connection from accept to its terminal filter: original destination, logical listener, PROXY protocol, protocol
 //! detection, filter chain, TLS.
 
-use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -9,10 +8,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
+use evenkeel_runtime_config::{Config, HttpConnectionManager};
 use evenkeel_tls::{PeerCertificate, Session};
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::Stream;
@@ -27,7 +26,7 @@ use crate::listener::inspect::{InspectError, Inspected};
 use crate::listener::log::{self, Young};
 use crate::listener::original_dst::original_destination;
 use crate::listener::proxy_protocol;
-use crate::listener::{adopt, moving};
+use crate::listener::{adopt, filtered, moving};
 use crate::stats::{
     http as http_stats, listener, listener_ssl, listener_ssl_factory, listener_worker, tcp as tcp_stats,
 };
@@ -58,10 +57,18 @@ pub(crate) struct Downstream<S = Stream> {
 
 impl<S> Downstream<S> {
     /// The same connection over another stream.
-    pub(super) fn try_map<T>(self, map: impl FnOnce(S) -> io::Result<T>) -> io::Result<Downstream<T>> {
+    pub(super) fn map<T>(self, map: impl FnOnce(S) -> T) -> Downstream<T> {
         let Self { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed } = self;
-        let stream = map(stream)?;
-        Ok(Downstream { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed })
+        let stream = map(stream);
+        Downstream { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed }
+    }
+}
+
+impl<T> Downstream<io::Result<T>> {
+    /// The same connection, if it has a stream.
+    pub(super) fn transpose(self) -> io::Result<Downstream<T>> {
+        let Self { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed } = self;
+        Ok(Downstream { stream: stream?, input, view, chain, id, peer_text, since, requests, idle_since, resumed })
     }
 }
 
@@ -208,15 +215,8 @@ fn terminal<'w>(
     }
     match &downstream.chain.terminal {
         Terminal::Http(hcm) => {
-            let filters = worker.generation().network_filters(worker, &downstream.chain);
-            if !downstream.resumed
-                && let Err(closed) = filters.on_connection(&downstream.view)
-            {
-                log::refused(worker, placement.listener(), &downstream, &closed.details);
-                return Box::pin(ready(None));
-            }
             let hcm = Arc::clone(hcm);
-            http::serve(worker, downstream, hcm, registration)
+            http_terminal(worker, downstream, (Arc::clone(listener), hcm), registration)
         }
         Terminal::Tcp(proxy) => {
             let configured = (Arc::clone(listener), Arc::clone(proxy));
@@ -228,6 +228,38 @@ fn terminal<'w>(
                 }
             }
         }
+    }
+}
+
+/// Hands a connection to its connection manager, if its network filters let it in.
+fn http_terminal<'w>(
+    worker: &'w Rc<Worker>,
+    mut downstream: Downstream,
+    (listener, hcm): (Arc<Listener>, Arc<HttpConnectionManager>),
+    registration: &'w Rc<Registration>,
+) -> Terminating<'w> {
+    let filters = worker.generation().network_filters(worker, &downstream.chain);
+    if downstream.resumed || filters.is_empty() {
+        return http::serve(worker, downstream, hcm, registration);
+    }
+    if !filters.are_immediate() {
+        return Box::pin(async move {
+            match filtered::admit(worker, filters, downstream).await {
+                (downstream, Ok(())) => http::serve(worker, downstream, hcm, registration).await,
+                (downstream, Err(close)) => {
+                    log::refused(worker, &listener, &downstream, &close);
+                    None
+                }
+            }
+        });
+    }
+    match filters.admit(&mut downstream.view, &**worker, Instant::now().into_std()) {
+        Ok(()) => http::serve(worker, downstream, hcm, registration),
+        Err(close) => Box::pin(async move {
+            filtered::refuse(&close, &downstream).await;
+            log::refused(worker, &listener, &downstream, &close);
+            None
+        }),
     }
 }
 

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
+use evenkeel_filters::network::Close;
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::demand::DEFAULT_HOLD;
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, TcpProxy};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
@@ -26,6 +28,7 @@ use tokio::time::Instant;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::listener::log::of_connection;
+use crate::listener::filtered::{self, Filtered};
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
@@ -65,17 +68,30 @@ pub(crate) async fn serve(
     drop(generation);
     let _counted = Counted::new(&stats);
     let ahead = match ahead {
-        Some(ahead) => *ahead,
-        None => match filters.on_connection(&downstream.view) {
-            // Boxed, for it is large and over before the connection's long life begins.
-            Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
-            Err(closed) => {
-                let chosen = proxy.destination(downstream.view.server_name.as_ref(), worker.random.next());
-                Ahead::refused(closed.details, chosen.map(|(cluster, _)| Arc::clone(cluster)))
+        Some(ahead) => {
+            downstream.view.metadata.clone_from(&ahead.metadata);
+            *ahead
+        }
+        None => {
+            let admitted = if filters.are_immediate() {
+                let admitted = filters.admit(&mut downstream.view, &**worker, Instant::now().into_std());
+                if let Err(close) = &admitted {
+                    Box::pin(filtered::refuse(close, &downstream)).await;
+                }
+                admitted
+            } else {
+                // Boxed, as what follows: it is large and over before the connection's long life begins.
+                let (back, admitted) = Box::pin(filtered::admit(worker, filters, downstream)).await;
+                downstream = back;
+                admitted
+            };
+            match admitted {
+                Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
+                Err(close) => Ahead::refused(worker, &close, &downstream, &proxy),
             }
-        },
+        }
     };
-    let Ahead { mut outcome, upstream, input } = ahead;
+    let Ahead { mut outcome, upstream, input, .. } = ahead;
     if let Some((upstream, _guard)) = upstream {
         registration.set_travels(matches!(downstream.stream, Stream::Tcp(_)) && upstream.travels());
         let relaying = relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome, registration);
@@ -84,6 +100,7 @@ pub(crate) async fn serve(
             return Some(Box::new(Leaving { downstream, upstream, to }));
         }
     }
+    end_filters(&mut downstream, &mut outcome);
     end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
     None
 }
@@ -112,6 +129,17 @@ pub(crate) async fn resume(
     }
     end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
     None
+}
+
+/// Tells the connection's filters that it is over, and takes over what they have to say of it.
+fn end_filters(downstream: &mut Downstream, outcome: &mut Outcome) {
+    let Some(filtered) = downstream.stream.layer::<Filtered>() else { return };
+    let connection = Rc::clone(filtered.connection());
+    connection.complete();
+    connection.leave_facts(&mut downstream.view);
+    if let Some(close) = connection.closed() {
+        outcome.closed_by(close);
+    }
 }
 
 fn end(
@@ -176,9 +204,10 @@ impl UpstreamHalf {
     }
 }
 
-/// Whether the chain's filters let a connection through.
-pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &ConnectionView) -> bool {
-    worker.generation().network_filters(worker, chain).on_connection(view).is_ok()
+/// Whether the chain's filters let a connection through, as far as they can say so before there is one.
+pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &mut ConnectionView) -> bool {
+    let filters = worker.generation().network_filters(worker, chain);
+    filters.are_immediate() && filters.admit(view, &**worker, Instant::now().into_std()).is_ok()
 }
 
 /// The upstream's end of a connection.
@@ -209,6 +238,8 @@ pub(crate) struct Ahead {
     upstream: Option<(Upstream, RequestGuard)>,
     /// What the upstream has said already.
     input: Buffer,
+    /// What filters have found out about the client.
+    metadata: Option<Arc<DynamicMetadata>>,
 }
 
 /// A server's side of a connection whose client is silent.
@@ -231,16 +262,16 @@ impl Ahead {
         if let Some((upstream, _)) = &upstream {
             outcome.upstream_local = upstream.local_addr();
         }
-        Self { outcome, upstream, input }
+        Self { outcome, upstream, input, metadata: view.metadata.clone() }
     }
 
-    /// Filters have closed the connection, which was for this cluster.
-    fn refused(details: String, cluster: Option<Arc<str>>) -> Self {
-        Self {
-            outcome: Outcome { termination: details.into(), cluster, ..Outcome::new() },
-            upstream: None,
-            input: Buffer::default(),
-        }
+    /// Filters close the connection before there is an upstream.
+    fn refused(worker: &Worker, close: &Close, downstream: &Downstream, proxy: &TcpProxy) -> Self {
+        let mut outcome = Outcome::new();
+        let chosen = proxy.destination(downstream.view.server_name.as_ref(), worker.random.next());
+        outcome.cluster = chosen.map(|(cluster, _)| Arc::clone(cluster));
+        outcome.closed_by(close);
+        Self { outcome, upstream: None, input: Buffer::default(), metadata: None }
     }
 
     /// Waits for the server to speak.
@@ -411,6 +442,12 @@ async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) 
 }
 
 impl Outcome {
+    /// A filter has closed the connection.
+    fn closed_by(&mut self, close: &Close) {
+        self.termination = close.details.clone();
+        self.flags |= close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
+    }
+
     fn new() -> Self {
         Self {
             started: Instant::now(),
