@@ -13,6 +13,7 @@ pub mod connection_limit;
 pub mod cors;
 pub mod fault;
 pub mod grpc_stats;
+pub mod header_mutation;
 mod http;
 pub mod network;
 pub mod rbac;

@@ -31,6 +31,7 @@ pub mod grpc_stats;
 pub mod hash;
 pub mod hash_policy;
 pub mod hcm;
+pub mod header_mutation;
 pub mod health_check;
 pub mod http2;
 mod http_filters;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_base::grpc::is_grpc;
+use evenkeel_filters::RouteContext;
 use evenkeel_http::{Framing, HeaderId, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
 use evenkeel_runtime_config::rewrite::{https_location, path_as_location};
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 use super::affinity::Affinity;
 use super::edits::Levels;
 use super::failure::Failure;
-use super::filters::Filtered;
+use super::filters::{self, Filtered};
 use super::grpc;
 use super::identify::identify;
 use super::log::record;
@@ -56,6 +57,8 @@ pub(super) struct Forward<'c> {
     pub(super) ends_by: Option<Instant>,
     pub(super) idle: Option<Duration>,
     pub(super) request_until: Option<Instant>,
+    /// The route, for the filters of the cluster.
+    pub(super) route: RouteContext<'c>,
 }
 
 impl Forward<'_> {
@@ -228,6 +231,7 @@ impl<'l> ActiveStream<'l> {
             idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout))
                 .filter(|limit| *limit != Duration::MAX),
             request_until: after(request.started, positive(origin.hcm.request_timeout)),
+            route: filters::context(Some(matched)),
         }))
     }
 }

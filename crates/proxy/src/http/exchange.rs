@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait};
+use evenkeel_http::Headers;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
@@ -54,6 +55,20 @@ impl Upload {
     /// A body that was collected: it can be sent as often as it has to be.
     pub(super) fn collected(body: HeldBytes) -> Self {
         Self { replay: Some(body), begun: true, ..Self::new(false, false) }
+    }
+
+    /// The rest of the body was collected, after what is known already; copies get it as well.
+    pub(super) fn take_collected(&mut self, rest: HeldBytes, trailers: &Headers) {
+        if let Some(mut mirrors) = self.mirrors.take() {
+            mirrors.send(&rest);
+            mirrors.finish(trailers);
+        }
+        self.begun = true;
+        match &mut self.replay {
+            Some(known) if !known.is_empty() => known.extend(&rest),
+            _ => self.replay = Some(rest),
+        }
+        self.replayed = 0;
     }
 
     /// Begins a try. False when the body's bytes are no longer known.

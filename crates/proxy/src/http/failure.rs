@@ -85,6 +85,8 @@ pub(crate) enum Failure {
     },
     /// Nothing moved in one try for too long.
     PerTryIdleTimeout,
+    /// A filter of the cluster answers in place of the host.
+    Filter(Box<evenkeel_filters::Reply>),
 }
 
 impl Failure {
@@ -104,6 +106,7 @@ impl Failure {
             | Self::ClientConnection => 0,
             Self::NoRoute | Self::NotAPath => 404,
             Self::NoCluster(status) | Self::NoHealthyHost(status) => *status,
+            Self::Filter(reply) => reply.status,
             Self::UpgradeRefused => 403,
             Self::UpstreamProtocol => 502,
             Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => 504,
@@ -141,6 +144,7 @@ impl Failure {
             Self::Idle { .. } => "stream timeout".into(),
             Self::LastedTooLong { .. } => "downstream duration timeout".into(),
             Self::Overload => "envoy overloaded".into(),
+            Self::Filter(reply) => String::from_utf8_lossy(&reply.body).into_owned().into(),
             Self::NoHealthyHost(_) => "no healthy upstream".into(),
             Self::DropOverload => "drop overload".into(),
             Self::UnconditionalDropOverload => "unconditional drop overload".into(),
@@ -190,6 +194,7 @@ impl Failure {
             | Self::RequestTimeout
             | Self::UpgradeRefused
             | Self::LastedTooLong { .. } => ResponseFlags::NONE,
+            Self::Filter(reply) => reply.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
             Self::Idle { .. } | Self::FlushTimeout => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
@@ -253,6 +258,7 @@ impl Failure {
             Self::ResponseTimeout => "response_timeout",
             Self::PerTryTimeout => "upstream_per_try_timeout",
             Self::PerTryIdleTimeout => "upstream_per_try_idle_timeout",
+            Self::Filter(reply) => return reply.details.clone(),
             Self::Connect(transport) if !transport.is_empty() => {
                 let text = format!("upstream_reset_before_response_started{{{}|{transport}}}", self.reset_reason());
                 return text.replace(' ', "_").into();

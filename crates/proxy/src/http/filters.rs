@@ -181,7 +181,7 @@ fn since_request(request: &mut Request) -> Option<Duration> {
     request.received_all.map(|at| now.duration_since(at))
 }
 
-fn context(matched: Option<Matched<'_>>) -> RouteContext<'_> {
+pub(super) fn context(matched: Option<Matched<'_>>) -> RouteContext<'_> {
     let Some(Matched { table, route, leg, .. }) = matched else { return RouteContext::default() };
     let filters = RouteFilters::new(table, route, leg);
     RouteContext { route: Some(route), cluster: leg.map(|leg| &leg.cluster), filters }

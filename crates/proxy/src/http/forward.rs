@@ -117,6 +117,10 @@ impl ActiveStream<'_> {
 
     /// No try is left, and there is no answer but the proxy's own.
     async fn give_up(&mut self, forward: &Forward<'_>, failure: Failure) -> bool {
+        let failure = match failure {
+            Failure::Filter(reply) => return self.reply(Reply::from(*reply), Some(forward.levels)).await,
+            failure => failure,
+        };
         count_failure(&forward.cluster, &failure);
         if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
             return true;
@@ -129,7 +133,7 @@ impl ActiveStream<'_> {
     }
 
     /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
-    async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
+    pub(super) async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
         let mut awaited = pin!(awaited);
         self.request.clock.wait();
         let complete = self.down.received_all();
@@ -209,6 +213,7 @@ impl ActiveStream<'_> {
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if let Err(failure) = &result {
                 count_reset(&forward.cluster, &up, failure);
+                up.complete(&mut self.request.facts);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
                 up.lost_race(self.request.clock.now());
@@ -298,8 +303,12 @@ impl ActiveStream<'_> {
         if !upload.begin() {
             return Err(Failure::UpstreamClosed { sent: true });
         }
+        if let Upstream::Filtered(filtered) = up {
+            // Boxed: few clusters have filters.
+            Box::pin(self.filter_try(forward, filtered, upload, timers)).await?;
+        }
         if let Err(failure) = up.send_head(self.request) {
-            let Upstream::Http2(side) = up else { return Err(failure) };
+            let Some(side) = up.http2() else { return Err(failure) };
             if self.request.tunnel.is_none() {
                 return Err(failure);
             }
@@ -374,10 +383,11 @@ impl ActiveStream<'_> {
 
 /// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
 pub(super) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
-    let counter = match (up, failure) {
+    let counter = match (up.codec(), failure) {
         (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
         (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
-        (Upstream::Http1(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
+        (Upstream::Http1(_) | Upstream::Filtered(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
+        (_, Failure::Filter(_)) => return,
         (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
         (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
     };

@@ -30,6 +30,7 @@ mod request;
 mod respond;
 mod retry;
 mod streamed;
+mod try_filters;
 mod upstream;
 mod websocket;
 

@@ -39,7 +39,8 @@ impl ActiveStream<'_> {
         }
         // What the upstream has said of its hop ends here, before filters and routes add what it must not be able to name.
         let headers = &mut self.request.response.headers;
-        self.request.head_chunked = headers.contains(HeaderId::TransferEncoding);
+        // Filters of the cluster may have seen it before.
+        self.request.head_chunked |= headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
         self.edit_response(forward);
         self.filter_response(info.framing.is_empty(), false);
@@ -71,6 +72,7 @@ impl ActiveStream<'_> {
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
+        up.complete(&mut self.request.facts);
         let now = self.request.clock.now();
         let millis = now.duration_since(self.request.started).as_millis() as u64;
         forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);

@@ -15,6 +15,7 @@ pub(crate) mod fault;
 mod fraction;
 pub(crate) mod grpc_stats;
 mod hash_policy;
+pub(crate) mod header_mutation;
 pub(crate) mod headers;
 pub(crate) mod health_check;
 pub(crate) mod http2;

@@ -128,6 +128,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "replace_dots_in_grpc_service_name"]),
     part("envoy.config.core.v3.GrpcMethodList", &["services"]),
     part("envoy.config.core.v3.GrpcMethodList.Service", &["name", "method_names"]),
+    extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+        &["mutations", "most_specific_header_mutations_wins"]),
+    extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute", &["mutations"]),
+    part("envoy.extensions.filters.http.header_mutation.v3.Mutations",
+        &["request_mutations", "request_trailers_mutations", "response_mutations", "response_trailers_mutations"]),
     extension("envoy.extensions.filters.http.on_demand.v3.OnDemand", &["odcds"]),
     part("envoy.extensions.filters.http.on_demand.v3.OnDemandCds", &["source", "timeout"]),
     extension("envoy.extensions.filters.http.rbac.v3.RBAC",
@@ -150,7 +155,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Upstream HTTP
     extension("envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        &["common_http_protocol_options", "use_downstream_protocol_config", "explicit_http_config", "auto_config"]),
+        &["common_http_protocol_options", "use_downstream_protocol_config", "explicit_http_config", "auto_config",
+          "http_filters"]),
+    extension("envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec", &[]),
     part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig",
         &["http_protocol_options", "http2_protocol_options"]),
     part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig",

@@ -20,6 +20,7 @@ mod http2;
 mod malformed;
 mod messages;
 mod mirroring;
+mod network_filters;
 mod outliers;
 mod proxy;
 mod retries;
@@ -30,6 +31,7 @@ mod sessions;
 mod tunnels;
 mod tunnels_http2;
 mod upstream;
+mod upstream_filters;
 mod web;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,70 @@
+//! The filters of a cluster in the life of a try: after its host was picked, before its head goes up.
+
+use evenkeel_filters::{Body, Decision, Pause, RequestContext, Woken};
+use evenkeel_http::Framing;
+
+use super::decide::Forward;
+use super::exchange::{Timers, Upload};
+use super::failure::Failure;
+use super::phases::ActiveStream;
+use super::upstream::filtered::{Filtered, take_flags};
+
+impl ActiveStream<'_> {
+    /// Asks the cluster's filters about the request. An answer of theirs goes to the client, and there is no other try.
+    pub(super) async fn filter_try(
+        &mut self,
+        forward: &Forward<'_>,
+        side: &mut Filtered,
+        upload: &mut Upload,
+        timers: &mut Timers,
+    ) -> Result<(), Failure> {
+        loop {
+            match self.ask_try_filters(forward, side, upload) {
+                Decision::Continue | Decision::Reroute => return Ok(()),
+                Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),
+                Decision::Pause(pause) => side.wake(self.unless_over(timers, until_woken(pause)).await?),
+                Decision::Collect { max_bytes } => {
+                    self.collect(max_bytes, forward.route.route).await?;
+                    let now = self.request.clock.now();
+                    timers.complete(now);
+                    if let Some(body) = self.request.body.take() {
+                        upload.take_collected(body, &self.request.trailers);
+                    }
+                    let length = upload.known().map_or(0, |body| body.len());
+                    self.request.info.framing = Framing::Length(length as u64);
+                }
+            }
+        }
+    }
+
+    fn ask_try_filters(&mut self, forward: &Forward<'_>, side: &mut Filtered, upload: &Upload) -> Decision {
+        let (origin, request) = (self.origin, &mut *self.request);
+        let now = request.clock.now().into_std();
+        let body = match upload.known() {
+            _ if request.tunnel.is_some() || request.info.framing.is_empty() => Body::Empty,
+            Some(body) if self.down.received_all() => Body::Whole(body),
+            _ => Body::Coming,
+        };
+        let view = origin.view();
+        let remote = request.client.map_or(view.remote.ip(), |client| client.ip());
+        let message = (&mut request.head, body);
+        let facts = &mut request.facts;
+        let mut context =
+            RequestContext::new((&view, remote), message, forward.route, facts, (&*origin.worker, now));
+        let decision = side.ask(&forward.route.filters, &mut context);
+        take_flags(request);
+        decision
+    }
+}
+
+/// Waits for what a filter waits for.
+pub(super) async fn until_woken(pause: Pause) -> Woken {
+    let Some(wait) = pause.wait else {
+        tokio::time::sleep(pause.limit).await;
+        return Woken::TimedOut;
+    };
+    match tokio::time::timeout(pause.limit, wait).await {
+        Ok(()) => Woken::Ready,
+        Err(_) => Woken::TimedOut,
+    }
+}
