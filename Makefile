@@ -1,80 +1,90 @@
-# The commands a contributor needs. Each installs what it lacks first (scripts/setup.sh) and may be repeated.
+# The commands for contributors. Each first installs the tools it needs (scripts/setup.sh) and can be run again at any time.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
-# Where rustup puts cargo, for a shell that has not read the profile since.
+# rustup's directory, for a shell that has not read its profile since the installation.
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
-# Release builds are optimized for what the benchmarks do, as recorded by scripts/profile.sh.
+# Release builds are optimized with a recorded profile of the benchmarks (scripts/profile.sh).
 profile := $(wildcard $(CURDIR)/crates/evenkeel/default.profdata)
 optimized := $(if $(profile),-Cprofile-use=$(profile) -Cllvm-args=-no-pgo-warn-mismatch)
 release := RUSTFLAGS="$(RUSTFLAGS) $(optimized)" cargo build --release --locked
-# What a newcomer waits for is soon there instead.
+# A build with a short compile time, for `make demo`.
 quick := cargo build --profile quick --locked
 
 .PHONY: help
-help: ## Show the commands
+help: ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 .PHONY: demo
-demo: ## Build quickly and run the example until Ctrl-C
+demo: ## Build quickly and run examples/capitals until Ctrl-C
 	@scripts/setup.sh demo
 	$(quick) --bin evenkeel
 	target/quick/evenkeel up examples/capitals
 
 .PHONY: demo-check
-demo-check: ## Build quickly, run the example's scenario once, and say what was verified
+demo-check: ## Build quickly, run the example's scenario once, and print what was verified
 	@scripts/setup.sh demo
 	$(quick) --bin evenkeel
 	target/quick/evenkeel up examples/capitals --check
 
-# One build in the dev profile serves every test: unit, golden, interoperation and end to end. One test at a time: many load
-# every core themselves, and hold what they see against limits that a starved worker misses.
+# One build in the dev profile serves every test: unit, golden, interoperation and end to end. How many tests of a crate run at
+# a time, scripts/run-test.sh says.
+tests := cargo test --workspace --locked --config 'target."cfg(unix)".runner = "$(CURDIR)/scripts/run-test.sh"'
+
 .PHONY: test
 test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
 	@scripts/setup.sh test
-	RUST_TEST_THREADS=1 cargo test --workspace --locked --no-fail-fast
+	$(tests) --no-fail-fast
+
+.PHONY: test-build
+test-build:
+	@scripts/setup.sh test
+	$(tests) --no-run
+
+# Also part of `make test`: who runs both leaves it out here (rules=).
+rules := cargo test --locked --package evenkeel-testkit --test it workspace_rules
 
 .PHONY: lint
-lint: ## Check formatting, clippy, licences, bans and the crates' edges
+lint: ## Check formatting, clippy, licences, bans and dependencies between crates
 	@scripts/setup.sh lint
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	target/tools/bin/cargo-deny --locked check bans licenses sources
-	cargo test --locked --package evenkeel-testkit --test it workspace_rules
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	$(rules)
 
 # ARGS is passed on: make bench ARGS="--only hop --rounds 3"
 .PHONY: bench
-bench: ## Measure against a byte-copying relay, Envoy, HAProxy and nginx
+bench: ## Measure the proxy beside a byte-copying relay, Envoy, HAProxy and nginx
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory programs
 	target/release/evenkeel-bench run $(ARGS)
 
 # ARGS is passed on: make bench-control ARGS="--only full,storm"
 .PHONY: bench-control
-bench-control: ## Measure the control plane: simulated proxies by the thousand
+bench-control: ## Measure the control plane with thousands of simulated proxies
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
 	@scripts/strip.sh target/release/evenkeel
 	target/release/evenkeel lab bars $(ARGS)
 
 .PHONY: bless
-bless: ## Accept the present output as the expected one in all golden files
+bless: ## Accept the current output in all golden files
 	BLESS=1 INSTA_UPDATE=always cargo test --workspace --locked
 
 .PHONY: build
-build: ## Build the release binary, and its debug information in a file beside it
+build: ## Build the optimized binary, with its debug information in a file beside it
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
 	@scripts/strip.sh target/release/evenkeel
 
-# What the measurements run.
+# The binaries that the measurements run.
 .PHONY: programs
 programs:
 	$(release) --bin evenkeel --bin evenkeel-bench
 	@scripts/strip.sh target/release/evenkeel
 
 .PHONY: profile
-profile: ## Record what release builds are optimized for (12 minutes)
+profile: ## Record the profile for release builds (12 minutes)
 	scripts/profile.sh

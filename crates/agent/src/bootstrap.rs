@@ -13,7 +13,8 @@ pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
 pub const CERTIFICATE_SECRET: &str = "default";
 /// Name of the secret with the mesh's roots.
 pub const ROOT_SECRET: &str = "ROOTCA";
-/// File of the SDS socket in the state directory. An agent that takes over has one of its own, so that the one before can go on.
+/// File of the SDS socket in the state directory. An agent that takes over has a socket of its own, so that the
+/// previous agent can keep using its own.
 pub fn sds_socket(epoch: u32) -> String {
     match epoch {
         0 => "sds.sock".to_owned(),
@@ -59,8 +60,8 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
     Ok(node)
 }
 
-/// How much of the mesh our own proxy asks for: all, or what it is asked for itself, beginning with the listeners that
-/// captured connections arrive at.
+/// How much of the mesh our own proxy subscribes to: everything, or what its workload uses, beginning with the
+/// listeners for captured connections.
 fn scope(options: &Options) -> Value {
     match options.learns() {
         true => json!({
@@ -129,7 +130,7 @@ fn dns_resolver(resolver: SocketAddr) -> Value {
 }
 
 fn ads() -> Value {
-    // Without a limit of its own Envoy would come up after 15 s without any configuration, and count as ready.
+    // Without this setting Envoy would start after 15 s without any configuration, and report that it is ready.
     json!({ "ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s" })
 }
 
@@ -195,7 +196,7 @@ const MAX_PROBES: u32 = 16;
 /// Scrapes of the statistics at a time, in requests: together with the probes they leave room on the admin interface.
 const MAX_SCRAPES: u32 = 4;
 
-/// A cluster of the proxy's own admin interface, for so many requests at a time.
+/// A cluster for the proxy's own admin interface that allows so many requests at a time.
 fn local_cluster(name: &str, port: u16, requests: u32) -> Value {
     json!({
         "name": name,
@@ -212,8 +213,8 @@ fn local_cluster(name: &str, port: u16, requests: u32) -> Value {
     })
 }
 
-/// A listener that shows the world one path of the admin interface, and nothing else of it: no query either, which could say
-/// how much there is to compute. Who asks with one is sent to the path without.
+/// A listener that exposes one path of the admin interface and nothing else. It accepts no query either, since a query
+/// could make an answer expensive; such requests are redirected to the path without it.
 fn admin_listener(name: &str, port: u16, path: &str, admin_path: &str, cluster: &str) -> Value {
     let router = json!({
         "name": "envoy.filters.http.router",

@@ -1,4 +1,4 @@
-//! The workload's certificate: asked for, kept fresh, published.
+//! The workload's certificate: requests it, renews it and publishes it.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,29 +19,29 @@ use tonic::metadata::MetadataValue;
 use crate::channel::{self, ChannelError};
 use crate::grpc;
 use crate::options::{Options, OptionsError};
-use crate::sds::{Material, Secrets};
+use crate::sds::{PemBundle, Secrets};
 
 /// Share of a certificate's lifetime after which it is renewed.
 const RENEW_AT: f64 = 0.8;
-/// More or less than that by at most this share, so that workloads started together do not come back together.
+/// Random share by which the renewal is earlier or later, so that workloads started together do not renew together.
 const RENEW_JITTER: f64 = 0.05;
 /// Least time between two renewals, whatever the certificates' lifetime.
 const MIN_RENEWAL: Duration = Duration::from_secs(1);
-/// How often the root file is looked at for new roots.
+/// How often the root file is checked for new roots.
 const ROOT_CHECK: Duration = Duration::from_secs(2);
 /// How long the control plane may take to sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The certificate in force, for status reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Current {
+pub struct CurrentCertificate {
     /// The SPIFFE id in it.
     pub identity: String,
     /// End of its validity.
     pub not_after: SystemTime,
 }
 
-/// Why there is no certificate.
+/// Why the workload could not get a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// The options do not make an identity.
@@ -55,7 +55,7 @@ pub enum CertificateError {
         /// What the system said.
         source: io::Error,
     },
-    /// The token holds characters that no header may.
+    /// The token has characters that a header must not have.
     #[error("{0}: not a token")]
     Token(PathBuf),
     /// The control plane cannot be reached.
@@ -64,13 +64,13 @@ pub enum CertificateError {
     /// The control plane refused.
     #[error("the control plane signed no certificate: {}: {}", .0.code(), .0.message())]
     Refused(tonic::Status),
-    /// The control plane answered with something else.
+    /// The control plane's answer has no certificate.
     #[error("the control plane answered without a certificate chain")]
     Empty,
     /// The certificate is not usable.
     #[error("the control plane sent a certificate that cannot be used: {0}")]
     Unusable(#[from] IdentityError),
-    /// The certificate is for somebody else.
+    /// The certificate is for another identity.
     #[error("the control plane sent a certificate for {received}, wanted {wanted}")]
     Identity {
         /// Name in the certificate.
@@ -79,32 +79,32 @@ pub enum CertificateError {
         wanted: String,
     },
     /// The key or request could not be made.
-    #[error("no key or request could be made: {0}")]
+    #[error("cannot make a key or a signing request: {0}")]
     Request(#[from] rcgen::Error),
 }
 
-/// Keeps one workload's certificate.
-pub struct Keeper {
+/// Gets one workload's certificate and renews it.
+pub struct CertificateRenewer {
     options: Options,
     /// For the proxy.
     secrets: Secrets,
-    /// For the agent's own stream; a slot is held so that the store remembers.
+    /// For the agent's own stream. Holding a slot keeps the value in the store.
     store: SecretStore,
     _slot: Slot<Identity>,
-    current: watch::Sender<Option<Current>>,
+    current: watch::Sender<Option<CurrentCertificate>>,
     renew_at: SystemTime,
-    material: Option<Material>,
-    /// The files for programs are not those of `material`.
+    material: Option<PemBundle>,
+    /// Whether the files for gRPC programs are older than `material`.
     unwritten: bool,
 }
 
-impl Keeper {
-    /// A keeper that holds nothing yet; it publishes to both, and tells `current`.
+impl CertificateRenewer {
+    /// Makes a renewer without a certificate yet. It publishes to `secrets` and `store` and reports to `current`.
     pub fn new(
         options: Options,
         secrets: Secrets,
         store: SecretStore,
-        current: watch::Sender<Option<Current>>,
+        current: watch::Sender<Option<CurrentCertificate>>,
     ) -> Result<Self, ConfigError> {
         let slot = store.identity(&CertificateSource::Sds(channel::certificate_secret()))?;
         let renew_at = SystemTime::UNIX_EPOCH;
@@ -137,63 +137,64 @@ impl Keeper {
             if SystemTime::now() >= self.renew_at {
                 self.obtain().await;
             } else if let Err(error) = self.follow_roots() {
-                tracing::warn!(%error, "the root file is not usable; the roots of before stay");
+                tracing::warn!(%error, "the root file is not usable; the previous roots stay in use");
             }
         }
     }
 
     async fn try_obtain(&mut self) -> Result<(), CertificateError> {
         let (material, identity) = request(&self.options).await?;
-        // From now on: the certificate was dated back a little, for peers whose clock is behind.
+        // Counted from now: the certificate's validity begins a little earlier, for peers whose clock is slow.
         let now = SystemTime::now();
         let lifetime = identity.not_after().duration_since(now).unwrap_or_default();
         let share = RENEW_AT + RENEW_JITTER * (2.0 * random_share() - 1.0);
         self.renew_at = now + lifetime.mul_f64(share).max(MIN_RENEWAL);
-        let current = Current { identity: identity.certificate().display_name(), not_after: identity.not_after() };
+        let current =
+            CurrentCertificate { identity: identity.certificate().display_name(), not_after: identity.not_after() };
         tracing::info!(identity = current.identity, ?lifetime, "certificate received");
         self.publish(material)?;
         self.current.send_replace(Some(current));
         Ok(())
     }
 
-    /// A root that the operator adds to the file is trusted at once, not with the next certificate.
+    /// Trusts a root that the operator adds to the file at once, not only with the next certificate.
     fn follow_roots(&mut self) -> Result<(), CertificateError> {
         let Some(material) = self.material.clone() else { return Ok(()) };
         let file = read(&self.options.root_cert)?;
         let roots = merge_roots(&[&file, &material.roots]);
         if roots != material.roots && evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).is_ok() {
             tracing::info!("the trusted roots have changed");
-            self.publish(Material { roots, ..material })?;
+            self.publish(PemBundle { roots, ..material })?;
         }
         Ok(())
     }
 
-    fn publish(&mut self, material: Material) -> Result<(), CertificateError> {
+    fn publish(&mut self, material: PemBundle) -> Result<(), CertificateError> {
         let secret = channel::certificate_secret();
         self.store.set_identity(&secret, material.chain.as_bytes(), material.key.as_bytes())?;
-        // Before any file: what the proxy uses does not depend on the disk.
+        // Publish before any file is written: what the proxy uses must not depend on the disk.
         self.secrets.publish(&material);
         self.material = Some(material);
         self.write_files();
         Ok(())
     }
 
-    /// Writes the certificate for programs that read it from files. What cannot be written is tried again; until then they
-    /// have the one of before.
+    /// Writes the certificate for gRPC programs, which read it from files. A failed write is tried again; until then
+    /// they use the previous certificate.
     fn write_files(&mut self) {
         let Some(material) = self.material.as_ref().filter(|_| self.options.grpc_bootstrap.is_some()) else { return };
         let written = grpc::write_certificate(&self.options.state, material);
         if let Err((path, error)) = &written
             && !self.unwritten
         {
-            tracing::error!(path = %path.display(), %error, "the certificate is not written for programs; trying again");
+            tracing::error!(path = %path.display(), %error, "cannot write the certificate for gRPC programs; trying again");
         }
         self.unwritten = written.is_err();
     }
 }
 
-/// Makes a key, has it certified, and checks what came back.
-async fn request(options: &Options) -> Result<(Material, Identity), CertificateError> {
+/// Makes a key, requests a certificate for it, and checks the answer.
+async fn request(options: &Options) -> Result<(PemBundle, Identity), CertificateError> {
     let wanted = options.identity()?.to_string();
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();
@@ -212,11 +213,11 @@ async fn request(options: &Options) -> Result<(Material, Identity), CertificateE
         return Err(CertificateError::Identity { received, wanted });
     }
     let file = read(&options.root_cert)?;
-    Ok((Material { chain, key, roots: merge_roots(&[&file, root]) }, identity))
+    Ok((PemBundle { chain, key, roots: merge_roots(&[&file, root]) }, identity))
 }
 
 async fn sign(options: &Options, csr: String) -> Result<Vec<String>, CertificateError> {
-    // Read each time: in a cluster the token is replaced every hour or so.
+    // The token is read each time, because a cluster replaces it about every hour.
     let token = read(&options.token)?;
     let bearer = MetadataValue::try_from(format!("Bearer {}", token.trim()))
         .map_err(|_| CertificateError::Token(options.token.clone()))?;
@@ -229,7 +230,7 @@ async fn sign(options: &Options, csr: String) -> Result<Vec<String>, Certificate
     Ok(response.map_err(CertificateError::Refused)?.into_inner().cert_chain)
 }
 
-/// Reads a small local file. On the reactor's own thread: handing it to another would keep that one, and its memory, alive.
+/// Reads a small local file on the runtime's thread: a blocking thread would stay alive, and so would its memory.
 fn read(path: &std::path::Path) -> Result<String, CertificateError> {
     std::fs::read_to_string(path).map_err(|source| CertificateError::File { path: path.to_owned(), source })
 }

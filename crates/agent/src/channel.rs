@@ -21,10 +21,10 @@ use crate::options::Options;
 
 /// How long connecting may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often an idle connection is checked, so that a control plane that vanished is noticed.
+/// How often an idle connection is probed, to notice a control plane that has vanished.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Why there is no channel.
+/// Why there is no connection to the control plane.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The root certificates cannot be used.
@@ -40,8 +40,8 @@ pub enum ChannelError {
     },
 }
 
-/// Connects to the control plane and verifies it by the root file, which is read anew each time. The workload's
-/// certificate is shown when `secrets` is given.
+/// Connects to the control plane and verifies it with the root file, which is read each time. If `secrets` is given,
+/// the agent presents the workload's certificate.
 pub async fn connect(options: &Options, secrets: Option<&SecretStore>) -> Result<Channel, ChannelError> {
     let empty = SecretStore::new();
     let context = context(options, secrets.is_some());
@@ -56,7 +56,7 @@ pub async fn connect(options: &Options, secrets: Option<&SecretStore>) -> Result
         }
     });
     let failed = |source| ChannelError::Connect { address: options.discovery_address.clone(), source };
-    // The scheme is the channel's business: TLS is made in the connector.
+    // The scheme says nothing about encryption here: the connector does TLS.
     Endpoint::from_static("http://istiod.istio-system.svc:15012")
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE)
@@ -65,7 +65,8 @@ pub async fn connect(options: &Options, secrets: Option<&SecretStore>) -> Result
         .map_err(failed)
 }
 
-/// A connection of bytes to the control plane, verified and with the workload's certificate, for somebody else's HTTP/2.
+/// Opens a TLS connection to the control plane with the workload's certificate, over which a program speaks its own
+/// HTTP/2.
 pub async fn open(options: &Options, secrets: &SecretStore) -> io::Result<TlsStream<TcpStream>> {
     let tls = UpstreamTls::new(&context(options, true), secrets).map_err(io::Error::other)?;
     let opening = async {

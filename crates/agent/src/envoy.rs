@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_process::children::die_with_parent;
 use evenkeel_process::manager::NOTIFY_SOCKET;
 use evenkeel_xds::client::Backoff;
 use http::Method;
-use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
@@ -17,11 +17,11 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::admin;
 use crate::options::Options;
 
-/// A run of this length counts as a good one: the next restart is immediate again.
+/// After a run of this length the next restart is immediate again.
 const STABLE: Duration = Duration::from_secs(10);
 /// How long Envoy may take to end after SIGTERM, before SIGKILL.
 const KILL_AFTER: Duration = Duration::from_secs(5);
-/// Pause between two looks at the connections that remain.
+/// How often the remaining connections are counted.
 const DRAIN_POLL: Duration = Duration::from_millis(100);
 
 /// How Envoy is run.
@@ -46,7 +46,8 @@ impl Envoy {
         }
     }
 
-    /// Runs Envoy until `stop` fires, restarting it when it ends by itself. Then its connections get the drain time to end.
+    /// Runs Envoy until `stop` fires, and restarts it when it ends by itself. After `stop` its connections have the
+    /// drain time to end.
     ///
     /// # Errors
     /// When Envoy cannot be started at all.
@@ -76,16 +77,14 @@ impl Envoy {
         if self.concurrency > 0 {
             command.args(["--concurrency", &self.concurrency.to_string()]);
         }
-        // The service is the agent.
+        // The agent, not Envoy, is what the service manager supervises.
         command.env_remove(NOTIFY_SOCKET).kill_on_drop(true);
-        let die_with_parent = || prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
-        // SAFETY: between fork and exec only the system call prctl is made, which is async-signal-safe.
-        unsafe { command.pre_exec(die_with_parent) };
+        die_with_parent(command.as_std_mut());
         command.spawn().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.binary.display())))
     }
 
     async fn stop(&self, mut child: Child) -> io::Result<()> {
-        // Listeners answer on, but tell clients to go elsewhere.
+        // Listeners go on answering, but ask clients to reconnect elsewhere.
         if admin::ask(self.admin_port, Method::POST, "/drain_listeners?graceful&skip_exit").await.is_ok() {
             let deadline = Instant::now() + self.drain_time;
             while Instant::now() < deadline && self.has_connections().await {
@@ -103,7 +102,7 @@ impl Envoy {
         Ok(())
     }
 
-    /// Whether a listener other than the admin interface's has an open connection.
+    /// Whether a listener other than the admin listener has an open connection.
     async fn has_connections(&self) -> bool {
         let path = "/stats?usedonly&filter=^listener\\..*downstream_cx_active$";
         let Ok((_, body)) = admin::ask(self.admin_port, Method::GET, path).await else { return false };

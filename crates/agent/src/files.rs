@@ -1,11 +1,12 @@
-//! Files of the state directory: written when they say something new, and gone with their owner.
+//! Files in the state directory: written only when their content changes, and removed with their owner.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use evenkeel_base::files::{Readers, write_atomically};
 
-/// Replaces the file whole, unless it says the same already: an agent that starts anew on a full disk needs nothing of it.
+/// Replaces the file as a whole, unless it has this content already: an agent that restarts on a full disk then needs
+/// no space.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     match std::fs::read(path) {
         Ok(there) if there == bytes => Ok(()),
@@ -13,7 +14,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8], readers: Readers) -> io::Re
     }
 }
 
-/// A file that goes with its owner.
+/// A file that is removed when this value is dropped.
 pub(crate) struct RemoveFile(pub(crate) PathBuf);
 
 impl Drop for RemoveFile {

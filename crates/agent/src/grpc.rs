@@ -1,5 +1,6 @@
-//! What gRPC programs without a proxy need of the agent, as Istio's template `grpc-agent` has it: the bootstrap file that
-//! `GRPC_XDS_BOOTSTRAP` names, the workload's certificate in files, and a Unix socket behind which the control plane is.
+//! What the agent provides for gRPC programs without a proxy, as in Istio's template `grpc-agent`: the bootstrap file
+//! that `GRPC_XDS_BOOTSTRAP` names, the workload's certificate in files, and a Unix socket that is relayed to the
+//! control plane.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::options::{Options, OptionsError};
-use crate::sds::Material;
+use crate::sds::PemBundle;
 use crate::{bootstrap, channel, files};
 
 /// File of the socket in the state directory.
@@ -31,18 +32,18 @@ pub const KEY_FILE: &str = "key.pem";
 /// File of the mesh's roots.
 pub const ROOT_FILE: &str = "root-cert.pem";
 
-/// How often programs look whether the files have changed; Istio's agent says so, too.
+/// How often programs check whether the files have changed; Istio's agent uses the same interval.
 const REFRESH_INTERVAL: &str = "900s";
-/// Connections to the control plane at a time, in connections. A program has one.
+/// Relayed connections at a time, in connections. A program has one.
 const MAX_CONNECTIONS: usize = 64;
-/// Pause after a connection could not be accepted, for want of descriptors.
+/// Pause after an accept that failed for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The bootstrap of gRPC's xDS client.
 pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
     let mut node = bootstrap::node(options)?;
     if let Some(metadata) = node["metadata"].as_object_mut() {
-        // What concerns our own proxy alone.
+        // This metadata is only for our own proxy.
         metadata.remove("EVENKEEL");
         metadata.insert("GENERATOR".into(), json!("grpc"));
     }
@@ -69,8 +70,8 @@ pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
     }))
 }
 
-/// Writes the certificate for programs that read it from files.
-pub(crate) fn write_certificate(state: &Path, material: &Material) -> Result<(), (PathBuf, io::Error)> {
+/// Writes the certificate for gRPC programs, which read it from files.
+pub(crate) fn write_certificate(state: &Path, material: &PemBundle) -> Result<(), (PathBuf, io::Error)> {
     let files = [(CHAIN_FILE, &material.chain), (KEY_FILE, &material.key), (ROOT_FILE, &material.roots)];
     for (name, text) in files {
         let path = state.join(name);
@@ -79,10 +80,10 @@ pub(crate) fn write_certificate(state: &Path, material: &Material) -> Result<(),
     Ok(())
 }
 
-/// The way to the control plane, bound to its socket. A program's connection is passed on byte by byte inside the agent's own
-/// TLS, with the workload's certificate.
+/// Relays connections of gRPC programs from a Unix socket to the control plane. The bytes travel inside the agent's own
+/// TLS connection, with the workload's certificate.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct GrpcRelay {
     listener: UnixListener,
     path: PathBuf,
     options: Options,
@@ -90,18 +91,18 @@ pub(crate) struct Way {
     place: watch::Receiver<Place>,
 }
 
-impl Drop for Way {
+impl Drop for GrpcRelay {
     fn drop(&mut self) {
-        // Another agent goes on with the socket otherwise.
+        // Otherwise another agent has taken over the socket.
         if *self.place.borrow() == Place::Held {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-impl Way {
-    /// Takes the socket of the agent before, or binds one in place of what a crashed run left, and writes the bootstrap that
-    /// names it. Only this user may connect.
+impl GrpcRelay {
+    /// Takes over the previous agent's socket, or binds a new one in place of one that a crashed run left, and writes
+    /// the bootstrap that names it. Only this user may connect.
     pub(crate) fn open(
         file: &Path,
         handed: Option<UnixListener>,
@@ -119,7 +120,7 @@ impl Way {
         Ok(Self { listener, path, options: options.clone(), store: store.clone(), place })
     }
 
-    /// Another handle of the socket.
+    /// A duplicate of the socket's descriptor.
     pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
         self.listener.as_fd().try_clone_to_owned()
     }
@@ -152,7 +153,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whichever end is lost first, the program sees its connection end and comes again.
+/// Relays one connection. Whichever side ends first, the program sees its connection end and reconnects.
 async fn pass_on(mut program: UnixStream, options: Options, store: SecretStore) {
     let passed = async {
         let mut control_plane = channel::open(&options, &store).await?;

@@ -1,8 +1,9 @@
-//! Upgrade without a reset: an agent that is started with the `--state` of a running one takes its place.
+//! Upgrade without connection resets: an agent that is started with the `--state` of a running agent takes over from
+//! it.
 //!
-//! The two proxies hand over between each other (`evenkeel_proxy::handover`); the agents' own sockets go with theirs. Until
-//! the new proxy is ready the running agent serves as before, whatever becomes of the new one. Then the state directory is
-//! the new agent's, and the old one stays until its proxy has nothing left.
+//! The running proxy hands its sockets to the new one (`evenkeel_proxy::handover`), and the agents' own sockets travel
+//! with them. Until the new proxy is ready, the running agent serves as before, even if the new one fails. Then the new
+//! agent owns the state directory, and the old agent stays until its proxy has no connections left.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,11 +19,12 @@ use tokio::sync::watch;
 use crate::BOOTSTRAP_FILE;
 use crate::options::Options;
 
-/// The proxies' socket, in a folder of its own: others may be able to write to the state directory, as to a volume of a pod.
+/// The socket over which proxies hand over. It has a directory of its own, because others may be able to write to the
+/// state directory, for example a volume of a pod.
 const SOCKET: &str = "handover/proxy.sock";
 /// Longest path of a Unix socket on Linux, in bytes.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// What the proxy appends while it replaces the socket: `.PID.new` in the place of `.sock`.
+/// The suffix that the proxy uses while it replaces the socket: `.PID.new` instead of `.sock`.
 const NEW_SUFFIX_BYTES: usize = 10;
 
 /// Names of the agent's sockets.
@@ -30,7 +32,8 @@ pub(crate) const DNS_UDP: &str = "dns-udp";
 pub(crate) const DNS_TCP: &str = "dns-tcp";
 pub(crate) const GRPC: &str = "grpc";
 
-/// Where agents of this state directory meet; `None` when the proxy is not ours, or the path too long for a socket.
+/// The path of the handover socket of this state directory; `None` if the proxy is not ours, or if the path is too long
+/// for a socket.
 pub(crate) fn socket(options: &Options) -> Option<PathBuf> {
     let path = options.state.join(SOCKET);
     let fits = path.as_os_str().as_bytes().len() + NEW_SUFFIX_BYTES <= MAX_SOCKET_PATH_BYTES;
@@ -63,7 +66,7 @@ fn node_id_in(bootstrap: &Path) -> Option<String> {
     bootstrap["node"]["id"].as_str().map(str::to_owned)
 }
 
-/// What a running agent has given.
+/// What the running agent has handed over.
 pub(crate) struct Inherited {
     pub(crate) succession: Succession,
     dns: Option<(OwnedFd, OwnedFd)>,
@@ -83,10 +86,10 @@ impl Inherited {
     }
 }
 
-/// Serves whenever this agent holds its place, until the future is dropped.
+/// Runs `serve` whenever this agent is the active one, until the future is dropped.
 pub(crate) async fn while_held<F: Future<Output = ()>>(mut place: watch::Receiver<Place>, serve: impl Fn() -> F) {
     let mut given = place.clone();
-    // An error: whoever could change the place is gone, and so is the agent.
+    // An error means that the sender is gone, because the agent ends.
     while place.wait_for(|place| *place == Place::Held).await.is_ok() {
         tokio::select! {
             biased;

@@ -1,9 +1,11 @@
-//! What stands beside a proxy in a workload: Istio's `pilot-agent` role.
+//! The workload's agent: the role of Istio's `pilot-agent`.
 //!
-//! [`run`] gets the workload's certificate from the control plane and keeps it fresh ([`certificate`]), hands it to the
-//! proxy over a Unix socket ([`sds`]), writes the proxy's [`bootstrap`] and runs it (our own in this process, or a stock
-//! [`envoy`]), answers DNS from the mesh's names ([`dns`], [`names`]), serves programs that need no proxy ([`grpc`]), and
-//! tells in a file when all that stands ([`status`]). Started beside a running agent it takes its place (`handover`).
+//! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), serves it to the proxy over a
+//! Unix socket ([`sds`]), writes the proxy's [`bootstrap`], and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
+//! It answers DNS from the mesh's names ([`dns`], [`names`]), serves proxyless gRPC programs ([`grpc`]), and writes a status file
+//! when all of this is ready ([`status`]). An agent started beside a running one takes over from it (`handover`).
+
+#![forbid(unsafe_code)]
 
 mod admin;
 pub mod bootstrap;
@@ -37,12 +39,12 @@ use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use certificate::Keeper;
+use certificate::CertificateRenewer;
 use handover::while_held;
 pub use options::{Options, Role};
 use proxy::{Handover, Proxy};
 use sds::{SdsServer, Secrets};
-use servers::{Dns, Programs};
+use servers::{Dns, GrpcServer};
 pub use status::Status;
 
 /// File of the proxy's bootstrap in the state directory.
@@ -54,13 +56,14 @@ pub const BOOTSTRAP_FILE: &str = "bootstrap.json";
 /// When the options contradict themselves, a file or port cannot be used, or the proxy cannot run. A control plane that
 /// cannot be reached is no error: it is tried again until it can.
 pub fn run(options: Options) -> anyhow::Result<()> {
-    // One thread for everything here: it idles nearly always, and each worker thread would cost memory.
+    // One thread is enough: it is nearly always idle, and each worker thread would cost memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let mut reopen = signal(SignalKind::user_defined1())?;
         let admin_port = options.admin_port;
-        // As the proxy on its own does after a log rotation; without this the signal would end the process.
+        // Reopens logs after a rotation, as a proxy without an agent does. Without a handler the signal would end the
+        // process.
         let _reopen = Task::spawn(async move {
             while reopen.recv().await.is_some() {
                 if let Err(error) = admin::ask(admin_port, http::Method::POST, "/reopen_logs").await {
@@ -70,12 +73,12 @@ pub fn run(options: Options) -> anyhow::Result<()> {
         });
         serve(options, async move { signals.end().await }).await
     });
-    // A lookup of a host name may still be running on a thread of its own; nobody waits for it any more.
+    // A host name lookup may still be running on a blocking thread; it is not needed any more.
     runtime.shutdown_background();
     stopped
 }
 
-/// As [`run`], on the caller's runtime and until `stop` completes.
+/// Like [`run`], on the caller's runtime and until `stop` completes.
 pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     make_state_directory(&options.state)?;
     let mut inherited = handover::begin(&options, &bootstrap::node(&options)?).await?;
@@ -84,7 +87,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     let (manager, held) = (Manager::of_this_process(), place.subscribe());
     let stop = async {
         stop.await;
-        // Else another process is the service.
+        // Otherwise another process has taken over as the service.
         if *held.borrow() == Place::Held {
             manager.stopping();
         }
@@ -93,9 +96,9 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     let bootstrap = if options.no_proxy { None } else { Some(write_bootstrap(&options, epoch)?) };
     let (store, secrets) = (SecretStore::new(), Secrets::new());
     let (certificate_sender, certificate) = watch::channel(None);
-    let mut keeper = Keeper::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
+    let mut keeper = CertificateRenewer::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
     let dns = Dns::start(&options, inherited.as_mut(), &place).await?;
-    let programs = Programs::start(&options, inherited.as_mut(), &store, &place)?;
+    let grpc = GrpcServer::start(&options, inherited.as_mut(), &store, &place)?;
     let watcher = status::Watcher {
         state: options.state.clone(),
         proxy: proxy::kind(&options),
@@ -107,7 +110,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     let watcher = Arc::new(watcher);
     let _status = Task::spawn(while_held(place.subscribe(), move || watcher.clone().run()));
 
-    // Proxy and programs have nothing to serve with before the first certificate.
+    // Proxy and programs cannot serve before the first certificate.
     tokio::select! {
         () = keeper.obtain() => {}
         () = &mut stop => return Ok(()),
@@ -121,13 +124,13 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     let sds = SdsServer::bind(&options.state.join(bootstrap::sds_socket(epoch)), secrets).context("the SDS socket")?;
     let _sds = Task::spawn(sds.run());
     if let (Some(_), Some(dns)) = (&inherited, &dns) {
-        // Its proxy may take over as soon as it runs, and then names are asked of this agent.
+        // The proxy may take over as soon as it runs, and then this agent must answer DNS.
         tokio::select! {
             () = dns.has_names() => {}
             () = &mut stop => return Ok(()),
         }
     }
-    let sockets = servers::sockets(dns.as_ref(), programs.as_ref())?;
+    let sockets = servers::sockets(dns.as_ref(), grpc.as_ref())?;
     let succession = inherited.map(|inherited| inherited.succession);
     let mut proxy = Proxy::start(&options, &bootstrap, Handover { place: place.clone(), succession, sockets })?;
     let ended = tokio::select! {
@@ -136,7 +139,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     };
     let Place::GivenAway { to } = *place.borrow() else { return ended };
     if let Some(dns) = &dns {
-        // Who has asked this agent gets no answer from the next one.
+        // The next agent cannot answer the queries that this one has read.
         dns.finish().await;
     }
     if let Some(process) = to {
@@ -145,7 +148,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     ended
 }
 
-/// For this user only.
+/// Makes the state directory, accessible to this user only.
 fn make_state_directory(state: &Path) -> anyhow::Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state);
     made.with_context(|| format!("--state {}", state.display()))
@@ -175,7 +178,7 @@ fn node_from_json(json: &serde_json::Value) -> Node {
     }
 }
 
-/// A task that ends with its handle.
+/// A task that is aborted when its handle is dropped.
 struct Task(tokio::task::AbortHandle);
 
 impl Task {

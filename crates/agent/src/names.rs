@@ -19,13 +19,14 @@ use crate::channel;
 use crate::dns::{Answers, HostEntry, Names, SearchDomain, Table, normal};
 use crate::options::Options;
 
-/// Names a learning agent holds, those the mesh does not have included; beyond it those are forgotten, and then the rest.
+/// Names that an agent with learned scope keeps, including those that the mesh does not have. Above this limit it
+/// forgets the latter first, then the rest.
 const MAX_NAMES: usize = 4096;
-/// The name that a learning agent asks for to have a stream at all: no host can have it.
+/// The name that an agent with learned scope subscribes to first, so that it has a stream. No host can have this name.
 const NO_NAME: &str = "-";
 
-/// Keeps `names` as the control plane sends them, connecting again whenever the stream ends; the last table stays in
-/// force meanwhile. Runs until the future is dropped.
+/// Updates `names` from the control plane and reconnects when the stream ends; meanwhile the last table stays in use.
+/// Runs until the future is dropped.
 pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: Names) {
     let mut client = Client::new(Protocol::Delta, node);
     let asked = names.take_asked();
@@ -34,11 +35,12 @@ pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: N
         None => client.subscribe_all(ResourceType::NameTable),
     }
     let search = SearchDomain { namespace: options.namespace.clone(), cluster_domain: options.cluster_domain.clone() };
-    let mut following = Following { client, names, search, held: BTreeMap::new(), answers: Answers::new(), asked };
+    let mut subscription =
+        NameSubscription { client, names, search, held: BTreeMap::new(), answers: Answers::new(), asked };
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
     loop {
-        let ended = following.stream(&options, &secrets, &mut backoff).await;
-        following.names.set_connected(false);
+        let ended = subscription.stream(&options, &secrets, &mut backoff).await;
+        subscription.names.set_connected(false);
         match ended {
             Ok(()) => {}
             Err(error) => tracing::info!(%error, "the stream of DNS names ended; connecting again"),
@@ -47,20 +49,20 @@ pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: N
     }
 }
 
-/// What is known of names.
-struct Following {
+/// The state of the subscription to the name table.
+struct NameSubscription {
     client: Client,
     names: Names,
     search: SearchDomain,
     /// Tables by resource name: one for all names, or one for each.
     held: BTreeMap<String, NameTable>,
-    /// Names that were asked for.
+    /// Names that were requested, with their addresses.
     answers: Answers,
-    /// Names to be asked for; `None`: all are sent.
+    /// Queue of names to request; `None` if the control plane sends all names.
     asked: Option<mpsc::Receiver<Box<str>>>,
 }
 
-impl Following {
+impl NameSubscription {
     async fn stream(&mut self, options: &Options, secrets: &SecretStore, backoff: &mut Backoff) -> anyhow::Result<()> {
         let channel = channel::connect(options, Some(secrets)).await?;
         self.client.on_connect();
@@ -84,7 +86,7 @@ impl Following {
     fn ask(&mut self, name: &str) {
         let name = normal(name);
         if self.answers.contains_key(&*name) {
-            // Asked twice before it was answered, or answered meanwhile: whoever waits looks again.
+            // The name was requested twice, or answered meanwhile: wake up whoever waits.
             self.publish();
             return;
         }
@@ -126,7 +128,7 @@ impl Following {
     }
 
     fn publish(&self) {
-        // A server that knows one table only sends it whatever was asked for.
+        // A server without names on demand sends the whole table, whatever was requested.
         let table = match self.held.is_empty() && self.asked.is_some() {
             true => Table::learned(self.answers.clone(), &self.search.cluster_domain),
             false => table(self.held.values(), &self.search),
@@ -136,7 +138,7 @@ impl Following {
     }
 }
 
-/// The next name to ask for; never, when nothing is asked for.
+/// The next name to request; never completes if names are not requested one by one.
 async fn next(asked: &mut Option<mpsc::Receiver<Box<str>>>) -> Option<Box<str>> {
     match asked {
         Some(asked) => asked.recv().await,
@@ -161,7 +163,7 @@ fn table<'t>(tables: impl Iterator<Item = &'t NameTable>, search: &SearchDomain)
     Table::new(entries, search)
 }
 
-/// An address that is none is the control plane's mistake; the others still serve.
+/// Skips texts that are not addresses: the control plane made a mistake, but the others are usable.
 fn addresses(info: &NameInfo) -> impl Iterator<Item = IpAddr> {
     info.ips.iter().filter_map(|ip| ip.parse::<IpAddr>().ok())
 }

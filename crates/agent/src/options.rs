@@ -15,7 +15,7 @@ pub const SOCKET_MARK: u32 = 1337;
 /// Runs beside one workload: gets its certificate, writes the proxy's bootstrap, runs the proxy, answers DNS.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// What the proxy is: the sidecar of a workload, or a gateway.
+    /// Role of the proxy.
     #[arg(value_enum)]
     pub role: Role,
     /// The workload's name and namespace, POD.NAMESPACE.
@@ -33,48 +33,48 @@ pub struct Options {
     /// A label of the workload, KEY=VALUE; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
-    /// Name of the Deployment or other owner; by default the label `app`, else the pod's name.
+    /// Name of the Deployment or other owner [default: the label `app`, or else the pod's name].
     #[arg(long)]
     pub workload_name: Option<String>,
     /// File with the token that proves the workload's identity to the control plane.
     #[arg(long, value_name = "FILE")]
     pub token: PathBuf,
-    /// File with the roots that the control plane's certificate is verified by, PEM.
+    /// PEM file with the root certificates that verify the control plane.
     #[arg(long, value_name = "FILE")]
     pub root_cert: PathBuf,
-    /// The control plane, HOST:PORT.
+    /// Address of the control plane.
     #[arg(long, value_name = "HOST:PORT", default_value = "istiod.istio-system.svc:15012")]
     pub discovery_address: String,
-    /// Directory for the bootstrap, sockets, certificates for programs and the status file.
+    /// Directory for the bootstrap, sockets, programs' certificates and the status file.
     #[arg(long, value_name = "DIR")]
     pub state: PathBuf,
     /// Run this Envoy binary instead of the built-in proxy.
     #[arg(long, value_name = "PATH")]
     pub envoy: Option<PathBuf>,
-    /// Serve gRPC programs that need no proxy: write the bootstrap that GRPC_XDS_BOOTSTRAP is to name, and keep the workload's
-    /// certificate in files beside the state directory's socket to the control plane.
+    /// Serve proxyless gRPC programs: write the bootstrap file for GRPC_XDS_BOOTSTRAP, keep the workload's certificate in files in
+    /// the state directory, and provide a socket there that leads to the control plane.
     #[arg(long, value_name = "FILE")]
     pub grpc_bootstrap: Option<PathBuf>,
-    /// Run no proxy: the workload's programs are gRPC's alone.
+    /// Run no proxy: all programs of the workload use gRPC's own xDS client.
     #[arg(long, requires = "grpc_bootstrap", conflicts_with = "envoy")]
     pub no_proxy: bool,
-    /// Worker threads of the proxy; 0 takes one per core.
+    /// Worker threads of the proxy; 0: one per core.
     #[arg(long, default_value_t = 2)]
     pub concurrency: u32,
-    /// How much of the mesh the built-in proxy of a sidecar holds. A gateway holds all of it.
+    /// How much of the mesh the built-in proxy of a sidecar holds. A gateway always holds all of it.
     #[arg(long, value_enum, default_value = "learned")]
     pub scope: Scope,
-    /// What the workload did not use for this long is dropped, in seconds (--scope learned).
+    /// Drop names that the workload has not used for this long, in seconds (--scope learned).
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     pub scope_unused_after_s: u64,
-    /// Where the DNS proxy listens; by default 127.0.0.1:15053 in sidecars, and nowhere in gateways.
+    /// Listening address of the DNS proxy [default: 127.0.0.1:15053 in sidecars, none in gateways].
     #[arg(long, value_name = "IP:PORT")]
     pub dns_address: Option<SocketAddr>,
-    /// File that names the resolvers for everything outside the mesh.
+    /// File that names the resolvers for names outside the mesh.
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
     pub resolv_conf: PathBuf,
-    /// Who resolves the hosts of the proxy's clusters, IP:PORT; by default whom the system names. Behind capture rules that would be the
-    /// DNS proxy, which knows a ServiceEntry's host by the address that the mesh gave it.
+    /// Resolver for the hosts of the proxy's clusters [default: the system's]. Set it where capture rules redirect the system's
+    /// resolver to the DNS proxy, which answers a ServiceEntry's host with its virtual address.
     #[arg(long, value_name = "IP:PORT")]
     pub proxy_resolver: Option<SocketAddr>,
     /// Port of the proxy's admin interface, on loopback.
@@ -86,7 +86,7 @@ pub struct Options {
     /// Port of the statistics, /stats/prometheus.
     #[arg(long, default_value_t = 15090)]
     pub stats_port: u16,
-    /// The workload's traffic is not captured: sockets get no mark, and there is no DNS proxy unless --dns-address asks for it.
+    /// The workload's traffic is not captured: sockets get no mark, and the DNS proxy runs only with --dns-address.
     #[arg(long)]
     pub no_capture: bool,
     /// Trust domain of the mesh.
@@ -95,20 +95,20 @@ pub struct Options {
     /// DNS suffix of the cluster.
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// Name of the cluster, for the control plane.
+    /// Name of the cluster that is reported to the control plane.
     #[arg(long, default_value = "Kubernetes")]
     pub cluster_id: String,
-    /// What the proxy's owner says of it: Istio's ProxyConfig as JSON, as its injector puts it into PROXY_CONFIG. Of it the control
-    /// plane reads gatewayTopology.proxyProtocol.
+    /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. The control plane reads
+    /// gatewayTopology.proxyProtocol.
     #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
     pub proxy_config: Map<String, Value>,
-    /// Wished lifetime of the certificate, in seconds.
+    /// Requested lifetime of the certificate, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     pub certificate_ttl_s: u64,
-    /// How long connections may go on when the proxy is told to stop, in seconds.
+    /// How long connections may continue when the proxy stops, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub drain_time_s: u64,
-    /// How long connections that this agent cannot take over from a running one may go on there, in seconds.
+    /// How long a running agent that this one takes over from may keep connections that cannot be transferred, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub parent_shutdown_time_s: u64,
 }
@@ -116,18 +116,18 @@ pub struct Options {
 /// How much of the mesh a proxy holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scope {
-    /// What its workload uses, asked for when it first does.
+    /// Only what its workload uses, requested on first use.
     Learned,
-    /// Everything it may use.
+    /// Everything that the workload may use.
     Full,
 }
 
 /// What the proxy is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Role {
-    /// It captures one workload's traffic.
+    /// A sidecar, which captures one workload's traffic.
     Sidecar,
-    /// It is a workload of its own, such as an ingress gateway.
+    /// A workload of its own, such as an ingress gateway.
     Router,
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn kind(options: &Options) -> &'static str {
     }
 }
 
-/// What our own proxy takes over, and what it is to hand on.
+/// What our own proxy takes over from a running one, and what it will hand over to the next.
 pub(crate) struct Handover {
     pub(crate) place: watch::Sender<Place>,
     pub(crate) succession: Option<Succession>,
@@ -90,7 +90,7 @@ fn in_process(settings: Settings, program: Program) -> anyhow::Result<JoinHandle
     let thread = std::thread::Builder::new().name("proxy".into());
     thread
         .spawn(move || {
-            // Nobody listens any more only when the agent is gone.
+            // The receiver is gone only if the agent is gone.
             let _ = sender.send(evenkeel_proxy::run_in(settings, program));
         })
         .context("the proxy's thread")?;

@@ -1,4 +1,4 @@
-//! The secret server: hands the workload's certificate and the mesh's roots to the proxy over a Unix socket.
+//! The SDS server: serves the workload's certificate and the mesh's roots to the proxy over a Unix socket.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -26,12 +26,12 @@ use tonic::{Extensions, Status};
 use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
 use crate::files::RemoveFile;
 
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the workload holds: PEM texts.
+/// The workload's certificate, key and roots as PEM texts.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Material {
+pub struct PemBundle {
     /// Chain, leaf first.
     pub chain: String,
     /// Key of the leaf.
@@ -40,7 +40,7 @@ pub struct Material {
     pub roots: String,
 }
 
-/// The secrets as the server hands them out; replaced whole when one changes. Clones share one state.
+/// The secrets that the server serves. They are replaced as a whole when one changes. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Secrets {
     current: watch::Sender<Arc<ResourceSet>>,
@@ -59,7 +59,7 @@ impl Secrets {
     }
 
     /// Replaces all secrets and pushes those that changed to every open stream.
-    pub fn publish(&self, material: &Material) {
+    pub fn publish(&self, material: &PemBundle) {
         let generation = self.current.borrow().generation + 1;
         let mut set = ResourceSet::new(generation);
         for secret in [certificate(material), roots(material)] {
@@ -84,7 +84,7 @@ pub struct SdsServer {
 }
 
 impl SdsServer {
-    /// Binds the socket, in place of one a crashed run left. Only this user may connect.
+    /// Binds the socket and replaces one that a crashed run left. Only this user may connect.
     pub fn bind(path: &Path, secrets: Secrets) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -95,7 +95,7 @@ impl SdsServer {
         Ok(Self { listener, path: path.to_owned(), secrets })
     }
 
-    /// Serves both protocols until the future is dropped; then the socket's file goes, too.
+    /// Serves delta and state-of-the-world SDS until the future is dropped; then the socket's file is removed.
     pub async fn run(self) -> Result<(), tonic::transport::Error> {
         let _remove = RemoveFile(self.path);
         let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(self.secrets)));
@@ -103,7 +103,8 @@ impl SdsServer {
     }
 }
 
-/// Accepts for ever: tonic ends at an accept that fails, as all do while the process has no descriptor left.
+/// Accepts connections and never ends. tonic would end at the first failed accept, and accepts fail while the process
+/// has no descriptor left.
 struct Incoming {
     listener: UnixListener,
     pause: Option<Pin<Box<Sleep>>>,
@@ -135,7 +136,7 @@ impl Stream for Incoming {
     }
 }
 
-fn certificate(material: &Material) -> Secret {
+fn certificate(material: &PemBundle) -> Secret {
     let certificate = TlsCertificate {
         certificate_chain: Some(inline(&material.chain)),
         private_key: Some(inline(&material.key)),
@@ -144,7 +145,7 @@ fn certificate(material: &Material) -> Secret {
     Secret { name: CERTIFICATE_SECRET.into(), r#type: Some(secret::Type::TlsCertificate(certificate)) }
 }
 
-fn roots(material: &Material) -> Secret {
+fn roots(material: &PemBundle) -> Secret {
     let context = CertificateValidationContext {
         trusted_ca: Some(inline(&material.roots)),
         ..CertificateValidationContext::default()

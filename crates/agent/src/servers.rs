@@ -1,4 +1,4 @@
-//! What the agent serves itself: DNS, and programs that need no proxy. It does so while it holds its place.
+//! What the agent serves itself while it is the active one: DNS, and gRPC programs that need no proxy.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::handover::{DNS_TCP, DNS_UDP, GRPC, Inherited, while_held};
 use crate::options::Options;
 use crate::{Task, grpc, names, node_message, resolv_conf};
 
-/// How long a lookup of DNS takes at most: it waits for the control plane, and for the resolvers.
+/// How long a DNS lookup takes at most: the wait for the control plane plus that for the resolvers.
 const MAX_LOOKUP: Duration = Duration::from_secs(8);
-/// Pause between two looks whether the names of the mesh are there.
+/// How often it is checked whether the names of the mesh have arrived.
 const NAMES_POLL: Duration = Duration::from_millis(5);
 
 /// The DNS proxy, running.
@@ -27,7 +27,7 @@ pub(crate) struct Dns {
 }
 
 impl Dns {
-    /// Starts it, if the options ask for one, on the sockets of the agent before or on new ones.
+    /// Starts the DNS proxy, if the options ask for one, on the previous agent's sockets or on new ones.
     pub(crate) async fn start(
         options: &Options,
         inherited: Option<&mut Inherited>,
@@ -49,38 +49,38 @@ impl Dns {
         Ok(Some(Self { names, server, _task: task }))
     }
 
-    /// Follows the control plane's names.
+    /// Starts the subscription to the control plane's names.
     pub(crate) fn follow(&self, options: &Options, store: &SecretStore) -> anyhow::Result<Task> {
         let (node, names) = (node_message(options)?, self.names.clone());
         Ok(Task::spawn(names::follow(options.clone(), node, store.clone(), names)))
     }
 
-    /// Waits until it can answer as well as the agent before.
+    /// Waits until this proxy has the names to answer as well as the previous agent.
     pub(crate) async fn has_names(&self) {
         while !self.names.are_ready() {
             sleep(NAMES_POLL).await;
         }
     }
 
-    /// Waits for answers to those who have asked.
+    /// Waits until queries in progress are answered.
     pub(crate) async fn finish(&self) {
         _ = timeout(MAX_LOOKUP, self.server.finish()).await;
     }
 
-    /// Other handles of its sockets, for UDP and TCP.
+    /// Duplicates of its descriptors for UDP and TCP.
     pub(crate) fn sockets(&self) -> std::io::Result<(OwnedFd, OwnedFd)> {
         self.server.sockets()
     }
 }
 
-/// The way of gRPC programs to the control plane, open.
-pub(crate) struct Programs {
-    way: Arc<grpc::Way>,
+/// The running relay for gRPC programs.
+pub(crate) struct GrpcServer {
+    relay: Arc<grpc::GrpcRelay>,
     _task: Task,
 }
 
-impl Programs {
-    /// Opens it, if the options ask for it, on the socket of the agent before or on a new one.
+impl GrpcServer {
+    /// Opens the relay, if the options ask for it, on the previous agent's socket or on a new one.
     pub(crate) fn start(
         options: &Options,
         inherited: Option<&mut Inherited>,
@@ -89,27 +89,27 @@ impl Programs {
     ) -> anyhow::Result<Option<Self>> {
         let Some(file) = &options.grpc_bootstrap else { return Ok(None) };
         let handed = inherited.map(Inherited::take_grpc).transpose()?.flatten();
-        let way = Arc::new(grpc::Way::open(file, handed, options, store, place.subscribe())?);
-        let serving = way.clone();
+        let relay = Arc::new(grpc::GrpcRelay::open(file, handed, options, store, place.subscribe())?);
+        let serving = relay.clone();
         let task = Task::spawn(while_held(place.subscribe(), move || serving.clone().run()));
-        Ok(Some(Self { way, _task: task }))
+        Ok(Some(Self { relay, _task: task }))
     }
 
-    /// Another handle of the socket.
+    /// A duplicate of the socket's descriptor.
     pub(crate) fn socket(&self) -> std::io::Result<OwnedFd> {
-        self.way.socket()
+        self.relay.socket()
     }
 }
 
-/// Their sockets for the next agent.
-pub(crate) fn sockets(dns: Option<&Dns>, programs: Option<&Programs>) -> std::io::Result<Vec<(String, OwnedFd)>> {
+/// The sockets of both, for the next agent.
+pub(crate) fn sockets(dns: Option<&Dns>, grpc: Option<&GrpcServer>) -> std::io::Result<Vec<(String, OwnedFd)>> {
     let mut sockets = Vec::new();
     if let Some(dns) = dns {
         let (udp, tcp) = dns.sockets()?;
         sockets.extend([(DNS_UDP.to_owned(), udp), (DNS_TCP.to_owned(), tcp)]);
     }
-    if let Some(programs) = programs {
-        sockets.push((GRPC.to_owned(), programs.socket()?));
+    if let Some(grpc) = grpc {
+        sockets.push((GRPC.to_owned(), grpc.socket()?));
     }
     Ok(sockets)
 }

@@ -1,4 +1,4 @@
-//! Readiness, as `status.json` in the state directory tells it.
+//! Readiness of the workload, written to `status.json` in the state directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::certificate::Current;
+use crate::certificate::CurrentCertificate;
 use crate::dns::Names;
 
 /// File of the status in the state directory.
 pub const STATUS_FILE: &str = "status.json";
 
-/// Pause between two looks while the workload starts: somebody waits for it.
+/// How often readiness is checked while the workload starts, when somebody waits for it.
 const POLL_STARTING: Duration = Duration::from_millis(5);
-/// Looks of that kind, at most: what takes longer waits for something outside.
+/// Most checks at that interval: a start that takes longer waits for something outside.
 const MAX_STARTING_POLLS: u32 = 400;
-/// Pause between two looks otherwise.
+/// How often readiness is checked otherwise.
 const POLL: Duration = Duration::from_millis(500);
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Whether the workload may start: the certificate is there, DNS answers, the proxy has its configuration.
+    /// Whether the workload may start: it has its certificate, DNS answers, and the proxy has its configuration.
     pub ready: bool,
     /// What is missing, when it is not ready.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -46,7 +46,7 @@ impl Status {
     /// Reads the status an agent wrote to its state directory.
     ///
     /// # Errors
-    /// The file's, `InvalidData` when it is none of ours.
+    /// Those of reading the file; `InvalidData` if an agent did not write it.
     pub fn read(state: &Path) -> io::Result<Self> {
         let text = std::fs::read(state.join(STATUS_FILE))?;
         serde_json::from_slice(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -57,12 +57,12 @@ impl Status {
 pub(crate) struct Watcher {
     pub(crate) state: PathBuf,
     pub(crate) proxy: &'static str,
-    /// The proxy's, when there is one.
+    /// The proxy's admin port, if there is one.
     pub(crate) admin_port: Option<u16>,
-    pub(crate) certificate: watch::Receiver<Option<Current>>,
-    /// The DNS proxy's names, when there is one.
+    pub(crate) certificate: watch::Receiver<Option<CurrentCertificate>>,
+    /// The DNS proxy's names, if there is one.
     pub(crate) names: Option<Names>,
-    /// Hears of readiness when it is first there.
+    /// Notified when the workload is ready for the first time.
     pub(crate) manager: Manager,
 }
 
@@ -109,7 +109,7 @@ impl Watcher {
     }
 }
 
-/// Replaces the file whole, so that nobody reads half of it.
+/// Replaces the file as a whole, so that nobody reads half of it.
 fn write(state: &Path, status: &Status) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(status)?;
     write_atomically(&state.join(STATUS_FILE), &text, Readers::All)

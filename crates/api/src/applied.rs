@@ -1,7 +1,7 @@
-//! Objects that were given to a running mesh, and stand over those in its files.
+//! Objects that were applied to a running mesh and take precedence over those in its files.
 //!
-//! Such an object is written down like any other, with an annotation that says so. It comes before objects of its name in files; one
-//! that says that its object is deleted leaves none in force.
+//! Such an object is stored like any other, with an annotation that marks it. It takes precedence over objects of the
+//! same name in files. If it is marked as deleted, no object of that name is in force.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::load::DEFAULT_NAMESPACE;
 use crate::resource::{Named, named};
 use crate::{Kind, Object};
 
-/// Annotation of an object that was applied: a digest of the one it was applied over; empty if there was none.
+/// Annotation of an applied object: a digest of the object that it replaced; empty if there was none.
 pub const APPLIED_ANNOTATION: &str = "local.evenkeel.dev/applied-over";
-/// Annotation (`"true"`) of an applied object that stands for its own absence.
+/// Annotation (`"true"`) of an applied object that records a deletion.
 pub const DELETED_ANNOTATION: &str = "local.evenkeel.dev/deleted";
 
 impl Object {
@@ -23,13 +23,13 @@ impl Object {
         self.annotations.contains_key(APPLIED_ANNOTATION)
     }
 
-    /// Whether it says that there is no such object.
+    /// Whether it records the deletion of the object.
     pub fn is_deletion(&self) -> bool {
         self.is_applied() && self.annotations.get(DELETED_ANNOTATION).is_some_and(|value| value.value == "true")
     }
 }
 
-/// Of all that have one name the one that counts: applied ones first, then in the order given. Those deleted are left out.
+/// Keeps one object of each name: an applied one if there is one, otherwise the first. Deleted ones are left out.
 pub fn in_force(objects: Vec<Object>) -> Vec<Object> {
     let (applied, written): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(Object::is_applied);
     let mut names = BTreeSet::new();
@@ -39,16 +39,16 @@ pub fn in_force(objects: Vec<Object>) -> Vec<Object> {
     all
 }
 
-/// An object as it is written, of a supported kind.
+/// An object of a supported kind, as it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     /// Its kind.
     pub kind: Kind,
-    /// Its namespace, if it says one.
+    /// Its namespace, if it has one.
     pub namespace: Option<Arc<str>>,
     /// Its name.
     pub name: Arc<str>,
-    /// All of it.
+    /// The whole object.
     pub json: serde_json::Value,
 }
 
@@ -62,7 +62,7 @@ impl Document {
         }
     }
 
-    /// As `kubectl` names it: `virtualservice.networking.istio.io/ratings`, `service/details`.
+    /// The name that `kubectl` prints: `virtualservice.networking.istio.io/ratings`, `service/details`.
     pub fn resource_name(&self) -> String {
         let kind = self.kind.as_str().to_lowercase();
         match self.kind.group() {
@@ -72,8 +72,8 @@ impl Document {
     }
 }
 
-/// The objects of a text as they are written; what is none, or of a kind that is not supported, is left out. Whether they are sound
-/// is for [`load`](crate::load) to say.
+/// The objects of a text as they are written. Anything that is not an object of a supported kind is left out.
+/// [`load`](crate::load) reports their mistakes.
 pub fn documents(path: &Arc<str>, text: &str) -> Vec<Document> {
     let (documents, _) = yaml::parse(path, text);
     let items = |list: &Node| list.get("items").and_then(Node::as_sequence).map(<[Node]>::to_vec).unwrap_or_default();

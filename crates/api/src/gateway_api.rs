@@ -1,7 +1,7 @@
 //! Kinds of the Kubernetes Gateway API.
 
 object! {
-    /// Where traffic enters, as the Gateway API writes it. Not Istio's Gateway, whose name it has.
+    /// The Gateway of the Gateway API: where traffic enters the mesh. Istio's Gateway is another kind of the same name.
     pub struct Gateway {}
     later: ["spec", "status"];
 }

@@ -1,7 +1,9 @@
-//! Every user-facing kind: YAML with source spans to typed values and diagnostics
+//! Every user-facing kind: decodes YAML with source spans to typed values and diagnostics.
 //!
-//! Start at [`load`]. A kind is declared once, as a table of its fields ([`decode`]): the table decodes, names what is
-//! unknown or not supported, and is the schema.
+//! Start at [`load`]. A kind is declared once, as a table of its fields ([`decode`]). The table decodes an object, names unknown and
+//! unsupported fields, and is the kind's schema.
+
+#![forbid(unsafe_code)]
 
 mod applied;
 #[macro_use]

@@ -1,4 +1,4 @@
-//! Files to objects.
+//! Reads files into objects.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
@@ -16,12 +16,13 @@ use crate::refused::{self, Refusal};
 use crate::resource::{Named, named};
 use crate::{Kind, Object, ObjectKey, ObjectMeta};
 
-/// Namespace of objects that name none.
+/// The namespace of objects that do not name one.
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 
-/// Reads all documents of files given as (path, text). A document with an error takes no other down and gives no object, or
-/// if it guards something one that stands in for it ([`Object::refused`]); [`Diagnostics::has_errors_in`] tells which files
-/// have such documents. Nothing is compared across documents: that is the model's work.
+/// Reads all documents of files given as (path, text). A document with an error does not affect others. It gives no
+/// object, or if it is a security object, a stand-in that closes what it might protect ([`Object::refused`]);
+/// [`Diagnostics::has_errors_in`] tells which files have such documents. Documents are not compared with each other;
+/// the model does that.
 pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     let mut objects = Vec::new();
     let mut diagnostics = Diagnostics::new();
@@ -58,27 +59,27 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     (objects, diagnostics)
 }
 
-/// The code of the finding that a file holds no Kubernetes objects, and is skipped.
+/// The code of the finding that a file has no Kubernetes objects and is skipped.
 pub const SKIPPED: &str = "no-kubernetes-object";
-/// What tells a document that is meant as an object, whatever else it lacks.
+/// Fields by which a document is recognized as an object, whatever else it lacks.
 const OBJECT_FIELDS: [&str; 3] = ["kind", "metadata", "spec"];
 
-/// The note on a file of which no document is meant as a Kubernetes object: what belongs to another tool (a compose file, a
-/// kustomization, a chart's values) lies beside manifests, and `kubectl apply -f FILE` is never given it.
+/// Returns a note if no document of a file looks like a Kubernetes object. Files of other tools (a compose file, a
+/// kustomization, a chart's values) are often beside manifests.
 fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
     let is_object =
         |document: &Node| OBJECT_FIELDS.iter().any(|field| document.get(field).is_some()) || refused::guards(document);
     let first = documents.first().filter(|_| !documents.iter().any(is_object))?;
-    // A lone text is more likely a slip than another tool's file.
+    // A single text is more likely a mistake than another tool's file.
     if let (Value::Scalar(_), false) = (&first.value, first.is_null()) {
         return None;
     }
-    let message = "the file holds no Kubernetes object; it is skipped";
+    let message = "the file contains no Kubernetes object and is skipped";
     let finding = Diagnostic::new(Severity::Info, SKIPPED, Span::whole_file(path), message);
     Some(finding.with_help("an object has `apiVersion`, `kind` and `metadata`; `.evenkeelignore` silences this note"))
 }
 
-/// The hash of a document's lines and of its place. Comments and empty lines at its end are not part of it.
+/// The hash of a document's lines and position, without comments and empty lines at its end.
 fn written(lines: &[&str], start: u32, end: u32) -> u64 {
     let mut document = lines_of(lines, start, end);
     while let Some((_, rest)) = document.split_last().filter(|(last, _)| is_blank(last)) {
@@ -106,7 +107,8 @@ pub fn unreadable(path: &str, reason: impl fmt::Display) -> Diagnostic {
         .with_help("check that it exists, may be read, and is UTF-8 text")
 }
 
-/// What stands in for a file that cannot be read, of which `text` is what can, and `finding` says why.
+/// Stand-ins for the objects of a file that cannot be read. `text` is what can be read of it, `finding` says why the
+/// rest cannot.
 pub fn unreadable_objects(path: &Arc<str>, text: Option<&str>, finding: &Diagnostic) -> Vec<Object> {
     let refusal = Refusal::of(finding);
     match text {
@@ -120,7 +122,8 @@ fn version_of(kind: &str) -> Option<String> {
     Kind::ALL.iter().find(|known| known.as_str() == kind)?.api_versions().next()
 }
 
-/// Keeps a file of nonsense from drowning the rest: errors first, then the others in order.
+/// Limits the findings of one file, so that they do not bury those of others. Errors are kept first, then the others in
+/// order.
 fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnostic> {
     let total = found.len();
     let mut kept: Vec<Diagnostic> = found.into_iter().collect();
@@ -133,21 +136,21 @@ fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnosti
     kept
 }
 
-/// Reads a document, or what stands in for it if it is refused.
+/// Reads a document, or makes its stand-in if it is refused.
 pub(crate) fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
     if diagnostics.len() >= MAX_FINDINGS_PER_FILE {
-        // Once is enough to refuse the file.
+        // One such error is enough to refuse the file.
         if diagnostics.iter().next_back().is_none_or(|last| last.code != "file-not-read") {
-            let message = "there are too many findings before this document; from here on the file is not read";
+            let message = "too many findings: the file is not read from this document on";
             let finding = Diagnostic::error("file-not-read", document.span.clone(), message);
-            diagnostics.push(finding.with_help("correct those first"));
+            diagnostics.push(finding.with_help("correct the earlier findings first"));
         }
         let last = diagnostics.iter().next_back().map(Refusal::of);
         objects.extend(last.into_iter().flat_map(|last| refused::stand_ins(&document, &Arc::new(last))));
         return;
     }
     let before = diagnostics.len();
-    // Reading takes it apart.
+    // Reading consumes the document.
     let copy = refused::may_guard(&document).then(|| document.clone());
     read_sound(document, objects, diagnostics);
     let mistake = diagnostics.iter().skip(before).find(|finding| finding.severity == Severity::Error);
@@ -207,7 +210,7 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             diagnostics.push(Diagnostic::error("unknown-kind", kind_span, message).with_help(help));
         }
         Named::Foreign(help) => {
-            let message = format!("nothing here knows the kind {kind} ({api_version}); this document is ignored");
+            let message = format!("the kind {kind} ({api_version}) is not known; this document is ignored");
             diagnostics.push(Diagnostic::warning("foreign-kind", kind_span, message).with_help(help));
         }
         Named::Unknown(help) => {
@@ -231,12 +234,12 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
                 for item in items {
                     let nested = item.get("kind").and_then(Node::as_str) == Some("List");
                     match nested {
-                        // One level is what tools write; more would be recursion without a limit.
+                        // Tools write one level; more would allow unlimited recursion.
                         true => {
                             let message = "a List inside a List is not supported";
                             let finding = Diagnostic::error("nested-list", item.span.clone(), message);
                             objects.extend(refused::stand_ins(&item, &Arc::new(Refusal::of(&finding))));
-                            diagnostics.push(finding.with_help("move its items up"));
+                            diagnostics.push(finding.with_help("move its items to the outer List"));
                         }
                         false => read_document(item, objects, diagnostics),
                     }
@@ -247,19 +250,19 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
                 let message = format!("`items`: expected a list, found {}", other.type_name());
                 let finding = Diagnostic::error("wrong-type", other.span.clone(), message);
                 objects.extend(refused::stand_ins(&other, &Arc::new(Refusal::of(&finding))));
-                diagnostics.push(finding.with_help("write each object behind `- `"));
+                diagnostics.push(finding.with_help("start each object with `- `"));
             }
             (other, value) => {
                 let message = format!("`{other}`: there is no such field");
                 let finding = Diagnostic::error("unknown-field", entry.key_span, message);
                 objects.extend(refused::stand_ins(&value, &Arc::new(Refusal::of(&finding))));
-                diagnostics.push(finding.with_help("fields here: `items`"));
+                diagnostics.push(finding.with_help("the only field here is `items`"));
             }
         }
     }
 }
 
-/// Reads an object, and what it is called, which may be known even if the rest cannot be read.
+/// Reads an object and its key. The key may be known even if the rest cannot be read.
 fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) -> (Option<ObjectKey>, Option<Object>) {
     let Node { value: Value::Mapping(Mapping(mut entries)), span } = document else { return (None, None) };
     let metadata = entries.iter().position(|e| &*e.key == "metadata").map(|i| entries.remove(i));
@@ -299,7 +302,7 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
 fn read_meta(kind: Kind, node: &Node, cx: &mut Context) -> Option<(Arc<str>, Span, ObjectMeta)> {
     let meta = ObjectMeta::decode(node, cx)?;
     if let (Some(_), false) = (&meta.namespace, kind.is_namespaced()) {
-        let message = format!("a {kind} does not live in a namespace");
+        let message = format!("a {kind} does not belong to a namespace");
         cx.at_field("namespace", |cx| cx.error("bad-value", node.span_of_path("namespace"), message, "remove it"));
     }
     match &meta.name {

@@ -1,6 +1,6 @@
-//! `evenkeel.yaml`: what one machine runs for workloads whose manifests name images only.
+//! `evenkeel.yaml`: the commands that one machine runs for workloads whose manifests only name images.
 //!
-//! It is no Kubernetes object: it lies beside manifests that are left as they are, and `kubectl` never gets it.
+//! It is not a Kubernetes object and never given to `kubectl`; the manifests beside it stay unchanged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,13 +24,13 @@ object! {
 object! {
     /// How a replica is run on this machine.
     pub struct LocalWorkload {
-        /// For `/bin/sh -c`.
+        /// The command, for `/bin/sh -c`.
         command: Spanned<String> = "command",
-        /// Where it runs; relative to the directory of the file, which it is if not given.
+        /// The working directory, relative to the directory of the file; that directory if not given.
         working_directory: Option<Spanned<String>> = "workingDirectory",
-        /// For `/bin/sh -c`, in the working directory, before anything is started.
+        /// The build step, for `/bin/sh -c`; it runs in the working directory before anything is started.
         build: Option<Spanned<String>> = "build",
-        /// Variables besides those of its container, which they overrule.
+        /// Environment variables, which override those of the container.
         env: BTreeMap<String, String> = "env",
     }
 }
@@ -40,7 +40,7 @@ pub fn is_local_file(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == LOCAL_FILE)
 }
 
-/// Reads such a file. An empty one says nothing; one with an error is not used.
+/// Reads such a file. A file with an error is not used.
 pub fn read_local(path: &Arc<str>, text: &str) -> (Option<LocalFile>, Diagnostics) {
     let (documents, mut diagnostics) = yaml::parse(path, text);
     if let [_, second, ..] = documents.as_slice() {

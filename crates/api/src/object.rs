@@ -1,4 +1,4 @@
-//! What all objects have.
+//! Properties that all objects have.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::decode::{Context, Decode, Label, Schema};
 use crate::{Kind, Refusal, Resource};
 use evenkeel_base::yaml::Node;
 
-/// One object of a user.
+/// One object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
     /// Its name.
@@ -23,17 +23,17 @@ pub struct Object {
     pub annotations: BTreeMap<String, Spanned<String>>,
     /// The objects that made it.
     pub owners: Vec<OwnerReference>,
-    /// What it says.
+    /// Its content.
     pub resource: Resource,
-    /// Where its name was written; of an object of an API server its reference.
+    /// Where its name was written; for an object of an API server, its reference.
     pub origin: Span,
     /// Where it comes from.
     pub source: SourceId,
-    /// How often what it says was changed (`metadata.generation`), where an API server counts that.
+    /// The generation of its content (`metadata.generation`), if it comes from an API server.
     pub generation: Option<i64>,
-    /// The hash of its text and of the line it begins at; not of what follows it. 0 without lines.
+    /// The hash of its text and of its first line's number, without what follows it. 0 if it was not read from a file.
     pub(crate) text: u64,
-    /// Why the document was refused, if this only stands in for what it would have judged.
+    /// Why the document was refused, if this object is only a stand-in for it.
     pub refused: Option<Arc<Refusal>>,
 }
 
@@ -43,7 +43,7 @@ impl Object {
         self.text == other.text && self.origin == other.origin && self == other
     }
 
-    /// Whether both say the same, wherever and however it is written.
+    /// Whether both have the same content, wherever and however it is written.
     pub fn says_the_same(&self, other: &Self) -> bool {
         (&self.name, &self.namespace, &self.labels, &self.annotations, &self.owners, &self.resource)
             == (&other.name, &other.namespace, &other.labels, &other.annotations, &other.owners, &other.resource)
@@ -55,18 +55,18 @@ impl Object {
         self.resource.kind()
     }
 
-    /// What it is called among all objects.
+    /// Its key, which is unique among all objects.
     pub fn key(&self) -> ObjectKey {
         ObjectKey { kind: self.kind(), namespace: self.namespace.clone(), name: self.name.clone() }
     }
 
-    /// What names it in messages, besides where it was written.
+    /// Its reference, for messages.
     pub fn reference(&self) -> ObjectRef {
         self.key().at(&self.source)
     }
 }
 
-/// What an object is called among all: by group and kind (a [`Kind`] is both), namespace and name.
+/// The unique key of an object: group and kind (a [`Kind`] is both), namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Its group and kind.

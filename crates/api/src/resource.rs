@@ -1,5 +1,5 @@
-//! All kinds: which there are, and what is known of those there are not. A kind is a group and a name in it: two groups may
-//! each have a `Gateway`.
+//! The supported kinds, and names of kinds that are known but not supported. A kind is a group and a name: two groups
+//! may each have a `Gateway`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use evenkeel_base::yaml::Node;
 use crate::decode::{Context, Decode, Schema};
 use crate::{gateway_api, istio, kubernetes};
 
-/// Declares the kinds: variant (and the kind as written, where another group has one of that name), API group, versions,
-/// whether it lives in a namespace, `later` if it is known but not supported yet, type.
+/// Declares the kinds: variant (and the kind as written, where another group has one of that name), API group,
+/// versions, whether it is namespaced, `later` if it is known but not supported yet, type.
 macro_rules! kinds {
     ($( $kind:ident $(as $name:literal)?: $group:literal [$($version:literal),+] $scope:ident $($stage:ident)? => $ty:ty; )*) => {
         /// A kind of an API group.
@@ -20,7 +20,7 @@ macro_rules! kinds {
             $( #[doc = concat!("`", stringify!($kind), "` of the API group `", $group, "`.")] $kind, )*
         }
 
-        /// What an object says.
+        /// The content of an object.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Resource {
             $( #[doc = concat!("A ", stringify!($kind), ".")] $kind(Arc<$ty>), )*
@@ -50,7 +50,7 @@ macro_rules! kinds {
                 match self { $( Self::$kind => &[$($version),+], )* }
             }
 
-            /// Whether its objects live in a namespace.
+            /// Whether its objects are namespaced.
             pub fn is_namespaced(self) -> bool {
                 match self { $( Self::$kind => matches!(Scope::$scope, Scope::Namespaced), )* }
             }
@@ -60,7 +60,7 @@ macro_rules! kinds {
                 match self { $( Self::$kind => <$ty>::schema(), )* }
             }
 
-            /// Reads what an object of this kind says, without `apiVersion`, `kind` and `metadata`.
+            /// Reads the content of an object of this kind, without `apiVersion`, `kind` and `metadata`.
             pub(crate) fn decode(self, node: &Node, cx: &mut Context) -> Option<Resource> {
                 match self {
                     $( Self::$kind => <$ty>::decode(node, cx).map(|value| Resource::$kind(Arc::new(value))), )*
@@ -97,7 +97,7 @@ macro_rules! is_supported {
     };
 }
 
-/// Where a kind's objects live.
+/// Whether a kind is namespaced.
 enum Scope {
     Cluster,
     Namespaced,
@@ -130,17 +130,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What `apiVersion` and `kind` name.
+/// What `apiVersion` and `kind` refer to.
 pub(crate) enum Named {
     /// A supported kind.
     Supported(Kind),
     /// A kind that is known but not supported yet.
     Later,
-    /// A kind of somebody else's, which nothing here knows; says how to go on.
+    /// An unknown kind of another API; with a hint.
     Foreign(String),
-    /// A known kind or group, misspelt or mismatched; says how to go on.
+    /// A known kind or group, misspelt or mismatched; with a hint.
     Unknown(String),
-    /// A supported kind in a version that is not; says which are.
+    /// A supported kind in an unsupported version; with the supported ones.
     OtherVersion(String),
 }
 
@@ -180,16 +180,18 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
         return Named::Later;
     }
     misspelt(group, kind).map_or_else(
-        || Named::Foreign("the other documents apply; `.evenkeelignore` leaves whole files out".to_owned()),
+        || Named::Foreign("the other documents apply; `.evenkeelignore` excludes whole files".to_owned()),
         Named::Unknown,
     )
 }
 
-/// What is meant, where group or kind look like a slip in one that is known: to ignore a policy for a slip would disarm it.
+/// The kind that is probably meant, if group or kind look like a misspelling of a known one. A misspelt security policy
+/// must not be ignored silently.
 fn misspelt(group: &str, kind: &str) -> Option<String> {
     let same_kind = Kind::ALL.iter().find(|k| k.as_str() == kind);
     if !known().any(|(known, _)| known == group) {
-        // Others have kinds of the same names in groups of their own (Knative's Service), and groups of similar names.
+        // Other projects have kinds of the same names in groups of their own (Knative's Service), and groups of similar
+        // names.
         let with_kind = known().filter(|(group, known)| !group.is_empty() && *known == kind);
         return closest(group, with_kind.map(|(group, _)| group)).map(|meant| format!("did you mean `{meant}`?"));
     }

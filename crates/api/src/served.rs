@@ -10,8 +10,8 @@ use crate::load::{DEFAULT_NAMESPACE, read_document};
 use crate::resource::kind_named;
 use crate::{Object, ObjectKey};
 
-/// Reads an object as an API server gives it. As with [`load`](crate::load), one with an error gives no object, or if it
-/// guards something one that stands in for it. Findings name the object by its reference.
+/// Reads an object from an API server. As with [`load`](crate::load), an object with an error gives nothing, or a
+/// stand-in if it is a security object. Findings name the object by its reference.
 pub fn load_object(source: &SourceId, json: &Value) -> (Vec<Object>, Diagnostics) {
     let place = Span::of_object(reference(source, json));
     let (mut objects, mut found) = (Vec::new(), Diagnostics::new());
@@ -22,7 +22,7 @@ pub fn load_object(source: &SourceId, json: &Value) -> (Vec<Object>, Diagnostics
         object.generation = generation;
         object.origin = place.clone();
     }
-    // What a note says has no effect on one machine has it where an API server is.
+    // Notes about fields without effect on one machine are dropped: in a cluster these fields have an effect.
     let found = found.into_iter().filter(|finding| finding.severity > Severity::Info).map(|mut finding| {
         if let Some(object) = &mut finding.object {
             Arc::make_mut(object).source = source.clone();
@@ -33,7 +33,7 @@ pub fn load_object(source: &SourceId, json: &Value) -> (Vec<Object>, Diagnostics
 }
 
 impl ObjectKey {
-    /// What an object is called that an API server gives; `None` if its kind is not known.
+    /// The key of an object from an API server; `None` if its kind is not known.
     pub fn of_json(json: &Value) -> Option<Self> {
         let text = |pointer: &str| json.pointer(pointer)?.as_str().filter(|text| !text.is_empty());
         let version = text("/apiVersion")?;
@@ -46,7 +46,7 @@ impl ObjectKey {
     }
 }
 
-/// The [`ObjectRef`](evenkeel_base::ObjectRef) of what may not be an object.
+/// The [`ObjectRef`](evenkeel_base::ObjectRef) of JSON that may not be a valid object.
 fn reference(source: &SourceId, json: &Value) -> String {
     let text = |pointer: &str| json.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     let (version, kind) = (text("/apiVersion").unwrap_or_default(), text("/kind").unwrap_or("?"));

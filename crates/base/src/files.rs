@@ -1,4 +1,5 @@
-//! Files of state: replaced whole or not at all, and kept where nobody else can put one.
+//! State files. A file is replaced as a whole or not at all, and it lives in a directory that no other user can write
+//! to.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Metadata, OpenOptions};
@@ -11,13 +12,13 @@ use std::path::{Path, PathBuf};
 pub enum Readers {
     /// Its owner alone (mode 0600).
     Owner,
-    /// Everybody whom its directory lets in (mode 0644).
+    /// Everybody who may enter its directory (mode 0644).
     All,
 }
 
-/// Replaces a file: readers see the old content or the new, a crash leaves one of them, and when the disk is full the old
-/// one stays. The new content is written beside it (`NAME.new`, which two writers must not do at a time), made durable, and
-/// renamed over it.
+/// Replaces a file: readers see the old content or the new, a crash leaves one of them, and when the disk is full the
+/// old one stays. The new content is written to `NAME.new` beside it, synced to disk, and renamed over the old file.
+/// Two writers must not do this at the same time.
 ///
 /// # Errors
 /// Nothing has changed, and nothing is left beside the file.
@@ -27,11 +28,11 @@ pub fn write_atomically(path: &Path, content: &[u8], readers: Readers) -> io::Re
     let beside = PathBuf::from(beside);
     let written = write_new(&beside, content, readers).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // Half of it would keep what little space there is.
+        // A half-written file would occupy the little space that is left.
         let _ = fs::remove_file(&beside);
     }
     written?;
-    // That the name now means the new content is written, too; where a file system cannot do that, it is in its own time.
+    // Sync the directory as well, so that the rename survives a crash. File systems that cannot do this write it later.
     if let Some(Ok(folder)) = path.parent().map(fs::File::open) {
         let _ = folder.sync_all();
     }
@@ -39,7 +40,7 @@ pub fn write_atomically(path: &Path, content: &[u8], readers: Readers) -> io::Re
 }
 
 fn write_new(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    // What a crash left may have another mode, or be somebody's link.
+    // A file that a crash left behind may have another mode, or be somebody's symbolic link.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -66,8 +67,7 @@ pub enum UntrustedError {
     },
     /// It belongs to somebody else.
     #[error(
-        "{} belongs to user {owner}, and this process runs as user {user}: what is in it may be theirs; \
-         run `chown -R {user} {}` if you trust it, or name another", .path.display(), .path.display()
+        "{} belongs to user {owner}, but this process runs as user {user}: its content may come from that user; run `chown -R {user} {}` if you trust it, or choose another directory", .path.display(), .path.display()
     )]
     Owner {
         /// The directory or file.
@@ -79,8 +79,7 @@ pub enum UntrustedError {
     },
     /// Others may put files into it.
     #[error(
-        "{} has mode {mode:04o}: others than its owner may put keys and records into it; run `chmod go-w {}` if you trust \
-         what is there, or name a directory inside it, which is then made for this user alone", .path.display(), .path.display()
+        "{} has mode {mode:04o}: other users than its owner can put keys and records into it; run `chmod go-w {}` if you trust its content, or choose a directory inside it, which is then created for this user only", .path.display(), .path.display()
     )]
     Mode {
         /// The directory or file.
@@ -101,7 +100,7 @@ pub fn private_directory(path: &Path) -> Result<(), UntrustedError> {
     check(path, &found, effective_user().map_err(failed)?)
 }
 
-/// Checks that only this user and root may write to a directory or file of state, as found.
+/// Checks by its metadata that only this user and root may write to a directory or file of state.
 ///
 /// # Errors
 /// It is not to be trusted.
@@ -153,7 +152,7 @@ mod tests {
         write_atomically(&path, b"new", Readers::All).expect("written");
         assert_eq!(fs::read(&path).expect("a file"), b"new");
         assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o644);
-        // What cannot be written beside it leaves it as it is, and nothing else.
+        // When the new content cannot be written, the old file stays and nothing is left beside it.
         let full = folder.join("sub");
         fs::create_dir(&full).expect("a folder");
         fs::write(full.join("inside"), "").expect("a file");

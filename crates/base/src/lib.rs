@@ -1,6 +1,8 @@
-//! What every crate speaks: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
+//! Types that all crates use: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs,
+//! limits.
 
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+#![forbid(unsafe_code)]
+// Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod cidr;

@@ -8,14 +8,14 @@ pub const MAX_YAML_DEPTH: usize = 128;
 pub const MAX_YAML_NODES: usize = 1_000_000;
 /// Most nodes that aliases and merge keys may copy in one document, in nodes.
 pub const MAX_YAML_ALIAS_NODES: usize = 20_000;
-/// Most lines of flow collections (`[…]`, `{…}`) in one file that may stand less indented than the specification asks, in
-/// lines. Each costs another pass over its document.
+/// Most lines of flow collections (`[…]`, `{…}`) in one file that may stand less indented than the specification asks,
+/// in lines. Each of them costs another pass over its document.
 pub const MAX_YAML_FLOW_DEDENTS: usize = 64;
-/// Most syntax errors looked for in one file, in errors; behind the last one reading stops.
+/// Most syntax errors looked for in one file, in errors; reading stops after the last one.
 pub const MAX_YAML_SYNTAX_ERRORS: usize = 100;
 /// Most findings reported for one file, in diagnostics; one more says that there are others.
 pub const MAX_DIAGNOSTICS_PER_FILE: usize = 200;
-/// Most findings looked for in one file, in diagnostics; behind the last one reading stops with an error.
+/// Most findings looked for in one file, in diagnostics; reading stops with an error after the last one.
 pub const MAX_FINDINGS_PER_FILE: usize = 10_000;
 /// Longest DNS name, in characters (RFC 1035 section 2.3.4, without the root's dot).
 pub const MAX_HOSTNAME_CHARS: usize = 253;

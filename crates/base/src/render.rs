@@ -47,7 +47,7 @@ impl Diagnostics {
         text
     }
 
-    /// What is merely good to know, and all else.
+    /// Splits the findings into those of severity info, and all others.
     pub fn split_infos(self) -> (Self, Self) {
         let (mut infos, mut others) = (Self::new(), Self::new());
         for finding in self {
@@ -56,8 +56,8 @@ impl Diagnostics {
         (infos, others)
     }
 
-    /// One line for all findings that say the same, with the first place: a cluster's files hold much that has no effect here, and
-    /// what is wrong with them should not be lost in it.
+    /// One line for all findings with the same message, with the first position. A cluster's files contain much that
+    /// has no effect here, and that must not hide what is wrong with them.
     pub fn in_short(&self) -> String {
         let mut places: BTreeMap<(&str, &str, &str), Vec<&Span>> = BTreeMap::new();
         for finding in self {
@@ -69,8 +69,8 @@ impl Diagnostics {
             let first = spans.first().map(ToString::to_string).unwrap_or_default();
             let others = match spans.len().saturating_sub(1) {
                 0 => String::new(),
-                1 => " and 1 place more".to_owned(),
-                others => format!(" and {others} places more"),
+                1 => " and 1 more place".to_owned(),
+                others => format!(" and {others} more places"),
             };
             text.push_str(&format!("{severity}[{code}]: {message} ({first}{others})\n"));
         }
@@ -145,7 +145,7 @@ fn byte_range(text: &str, span: &Span) -> Option<Range<usize>> {
         }
         offset += line.len();
     }
-    // Just behind the last line: an unfinished document.
+    // Just after the last line: an unfinished document.
     Some(text.len()..text.len())
 }
 

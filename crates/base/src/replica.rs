@@ -1,30 +1,30 @@
-//! The names by which users mean a replica, and how well they fit.
+//! Matching of the names that users give for a replica.
 
-/// How well a name fits; the greater, the better.
+/// How specifically a name matches; the greater, the better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fit {
-    /// It is the beginning of the pod's name.
+pub enum NameMatch {
+    /// The name is the beginning of the pod's name.
     Prefix,
-    /// It is the workload's name.
+    /// The name is the workload's name.
     Workload,
-    /// It is the pod's name.
+    /// The name is the pod's name.
     Pod,
 }
 
-/// How well `wanted` fits a replica: POD, WORKLOAD, a beginning of POD, each also with `.NAMESPACE` behind it, as proxies are
-/// named, and with `TYPE/` before it, as `kubectl` takes them.
-pub fn fit(wanted: &str, pod: &str, namespace: &str, workload: &str) -> Option<Fit> {
+/// Matches `wanted` with a replica. It may be POD, WORKLOAD or the beginning of POD, each with an optional suffix
+/// `.NAMESPACE`, as proxies are named, and an optional prefix `TYPE/`, as `kubectl` accepts it.
+pub fn match_name(wanted: &str, pod: &str, namespace: &str, workload: &str) -> Option<NameMatch> {
     let wanted = wanted.rsplit_once('/').map_or(wanted, |(_, name)| name);
     let here = wanted.strip_suffix(namespace).and_then(|rest| rest.strip_suffix('.'));
-    [Some(wanted), here].into_iter().flatten().filter_map(|name| fit_name(name, pod, workload)).max()
+    [Some(wanted), here].into_iter().flatten().filter_map(|name| match_one(name, pod, workload)).max()
 }
 
-fn fit_name(name: &str, pod: &str, workload: &str) -> Option<Fit> {
+fn match_one(name: &str, pod: &str, workload: &str) -> Option<NameMatch> {
     match name {
         "" => None,
-        name if name == pod => Some(Fit::Pod),
-        name if name == workload => Some(Fit::Workload),
-        name => pod.starts_with(name).then_some(Fit::Prefix),
+        name if name == pod => Some(NameMatch::Pod),
+        name if name == workload => Some(NameMatch::Workload),
+        name => pod.starts_with(name).then_some(NameMatch::Prefix),
     }
 }
 
@@ -43,17 +43,17 @@ mod tests {
 
     #[test]
     fn every_name_that_is_printed_is_understood() {
-        let check = |wanted: &str, expected: Option<Fit>| {
-            assert_eq!(fit(wanted, "web-5d4f-x2x4z", "shop", "web"), expected, "{wanted}");
+        let check = |wanted: &str, expected: Option<NameMatch>| {
+            assert_eq!(match_name(wanted, "web-5d4f-x2x4z", "shop", "web"), expected, "{wanted}");
         };
         for wanted in ["web-5d4f-x2x4z", "web-5d4f-x2x4z.shop", "pod/web-5d4f-x2x4z"] {
-            check(wanted, Some(Fit::Pod));
+            check(wanted, Some(NameMatch::Pod));
         }
         for wanted in ["web", "web.shop", "deployment/web", "deploy/web.shop"] {
-            check(wanted, Some(Fit::Workload));
+            check(wanted, Some(NameMatch::Workload));
         }
         for wanted in ["web-5d", "web-", "we", "web-5d4f.shop"] {
-            check(wanted, Some(Fit::Prefix));
+            check(wanted, Some(NameMatch::Prefix));
         }
         for wanted in ["", ".shop", "web.other", "eb", "web-5d4f-x2x4z-more", "shop"] {
             check(wanted, None);

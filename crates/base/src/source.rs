@@ -1,14 +1,14 @@
-//! Where objects come from, and what names one object of all.
+//! Where objects come from, and references that identify one object among all sources.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-/// Which source counts where several have an object of one name: the one of the lowest rank.
+/// Decides which source wins when several have an object of the same name: the one with the lowest rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub u8);
 
-/// The rank of files. Others may stand above and below.
+/// The rank of files. Other sources may have lower and higher ranks.
 const RANK_OF_FILES: Rank = Rank(100);
 
 /// A source of objects: its name and its rank. Cloning it copies one pointer. Ordered by rank.
@@ -22,7 +22,7 @@ struct Named {
 }
 
 impl SourceId {
-    /// A source of this name. Make it once and clone it: what is the same allocation is compared at once.
+    /// Makes a source of this name. Make it once and clone it: comparing two clones compares two pointers.
     pub fn new(name: &str, rank: Rank) -> Self {
         Self(Arc::new(Named { rank, name: name.into() }))
     }
@@ -86,8 +86,8 @@ pub struct ObjectRef {
     pub source: SourceId,
 }
 
-/// `kubernetes/VirtualService.networking.istio.io/shop/reviews`: what stands in messages for file, line and column of an object
-/// that has none.
+/// `kubernetes/VirtualService.networking.istio.io/shop/reviews`: what messages show in place of file, line and column
+/// for an object that was not read from a file.
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.source, self.kind)?;

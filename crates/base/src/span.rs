@@ -5,19 +5,19 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A range of characters in a named file. Lines and columns count from 1, columns in characters;
-/// line 0 stands for the file as a whole, or for an object that was written in none.
+/// A range of characters in a named file. Lines and columns count from 1, columns in characters; line 0 stands for the
+/// whole file, or for an object that was not read from a file.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// The path as the user gave it; of an object that was written in no file its [reference](crate::ObjectRef).
+    /// The path as the user gave it; for an object that was not read from a file, its [reference](crate::ObjectRef).
     pub file: Arc<str>,
     /// First line, from 1; 0 = the whole file.
     pub line: u32,
     /// First column, from 1.
     pub column: u32,
-    /// Line of the first character behind the range.
+    /// Line of the first character after the range.
     pub end_line: u32,
-    /// Column of the first character behind the range.
+    /// Column of the first character after the range.
     pub end_column: u32,
 }
 
@@ -27,17 +27,17 @@ impl Span {
         Self { file: file.into(), line: 0, column: 0, end_line: 0, end_column: 0 }
     }
 
-    /// What the program made up itself, e.g. a default policy.
+    /// Something the program generated itself, such as a default policy.
     pub fn built_in() -> Self {
         Self::whole_file("<built-in>")
     }
 
-    /// An object that was written in no file, by its reference.
+    /// An object that was not read from a file, by its reference.
     pub fn of_object(reference: impl Into<Arc<str>>) -> Self {
         Self { column: 1, ..Self::whole_file(reference) }
     }
 
-    /// Whether it is the [reference](crate::ObjectRef) of an object that was written in no file.
+    /// Whether this is the [reference](crate::ObjectRef) of an object that was not read from a file.
     pub fn is_object(&self) -> bool {
         self.line == 0 && self.column > 0
     }
@@ -70,7 +70,8 @@ impl fmt::Debug for Span {
     }
 }
 
-/// A value and where it was written. Two are equal when their values are: moving a line in a file changes nothing.
+/// A value and where it was written. Two of them are equal if their values are equal, so moving a line in a file
+/// changes nothing.
 #[derive(Clone, Default)]
 pub struct Spanned<T> {
     /// The value.
@@ -80,12 +81,12 @@ pub struct Spanned<T> {
 }
 
 impl<T> Spanned<T> {
-    /// Ties a value to its place.
+    /// Makes a value with its position.
     pub fn new(value: T, span: Span) -> Self {
         Self { value, span }
     }
 
-    /// Another value from the same place.
+    /// Converts the value and keeps the position.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Spanned<U> {
         Spanned { value: f(self.value), span: self.span }
     }

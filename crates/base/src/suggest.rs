@@ -1,15 +1,18 @@
 //! "Did you mean …?"
 
-/// The candidate closest to what was written, if it is close enough to be a slip of the keyboard.
+use strsim::osa_distance;
+
+/// The candidate closest to what was written, if it is close enough to be a typing mistake.
 pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the letters may be wrong: enough for a swap in a short name, too little to join unrelated ones.
+    // A third of the letters may be wrong (a swap of neighbours counts once): enough for a swap in a short name, too little to join unrelated ones.
     let tolerance = (written.chars().count() / 3).max(1);
     let lower = written.to_lowercase();
-    // Of those equally close the one that begins alike: slips are rare at the beginning of a word.
+    // Among equally close candidates, prefer the one with the longest common prefix: typing mistakes are rare at the
+    // beginning of a word.
     let alike = |c: &str| lower.chars().zip(c.chars()).take_while(|(a, b)| a == b).count();
     candidates
         .into_iter()
-        .map(|c| (distance(&lower, &c.to_lowercase()), c))
+        .map(|c| (osa_distance(&lower, &c.to_lowercase()), c))
         .filter(|(d, _)| *d <= tolerance)
         .min_by_key(|(d, c)| (*d, std::cmp::Reverse(alike(&c.to_lowercase()))))
         .map(|(_, c)| c)
@@ -25,10 +28,10 @@ pub fn one_of<'a>(allowed: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// Names listed at most where somebody asked for one that is not there, in names.
+/// Most names listed when a requested name does not exist, in names.
 const MAX_LISTED: usize = 10;
 
-/// What to say to somebody who asked for a name that is not among these: the one that may be meant, and some that there are.
+/// The hint for a name that does not exist: the closest existing name, and a list of some others.
 pub fn instead<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     let meant = closest(wanted, names.iter().copied()).map(|name| format!("did you mean `{name}`? "));
@@ -39,27 +42,6 @@ pub fn instead<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> St
         more => format!("known: {listed} and {more} more"),
     };
     meant.unwrap_or_default() + &known
-}
-
-/// Levenshtein distance in which a swap of neighbours counts once (optimal string alignment).
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before_previous: Vec<usize> = Vec::new();
-    let mut previous: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = Vec::with_capacity(b.len() + 1);
-        row.push(i);
-        for j in 1..=b.len() {
-            let replace = previous[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut cost = replace.min(previous[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                cost = cost.min(before_previous[j - 2] + 1);
-            }
-            row.push(cost);
-        }
-        before_previous = std::mem::replace(&mut previous, row);
-    }
-    previous.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

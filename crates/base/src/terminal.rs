@@ -1,8 +1,8 @@
-//! What SIGHUP means: that the terminal was closed, or that somebody would have the process look at something anew.
+//! What SIGHUP means: the terminal was closed, or somebody asks the process to reload something.
 
 use std::io::{self, IsTerminal};
 
-/// Whether a process has a terminal to end with.
+/// Remembers whether the process was started from a terminal, and so should end with it.
 #[derive(Debug, Clone, Copy)]
 pub struct Terminal {
     was_there: bool,
@@ -14,10 +14,10 @@ impl Terminal {
         Self { was_there: io::stdin().is_terminal() }
     }
 
-    /// Whether there was one, and it has been closed: a process in its foreground is to end. One that was started without (by
-    /// a supervisor, or with `nohup`) has nothing to end for.
+    /// Whether the process had a terminal that has been closed since: then it should end. A process that was started
+    /// without one (by a supervisor, or with `nohup`) goes on.
     pub fn is_gone(self) -> bool {
-        // A closed terminal answers no question any more.
+        // A closed terminal is not a terminal any more.
         self.was_there && !io::stdin().is_terminal()
     }
 }

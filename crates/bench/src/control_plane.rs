@@ -8,12 +8,12 @@ use anyhow::{Context, Result, ensure};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
 use evenkeel_xds::pb::envoy::config::core::v3::socket_address::PortSpecifier;
-use evenkeel_xds::pb::envoy::config::core::v3::{Address, Node, SocketAddress, address};
+use evenkeel_xds::pb::envoy::config::core::v3::{Address, SocketAddress, address};
 use evenkeel_xds::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use evenkeel_xds::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints};
 use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
 use evenkeel_xds::pb::envoy::config::route::v3::RouteConfiguration;
-use evenkeel_xds::server::{AdsServer, Session, Source, Status};
+use evenkeel_xds::server::{AdsServer, Published, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -49,29 +49,15 @@ pub enum Change {
     Routes,
 }
 
-struct OneSet {
-    resources: watch::Receiver<Arc<ResourceSet>>,
-    status: watch::Sender<Status>,
-}
-
-impl Source for OneSet {
-    async fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
-        let status = self.status.clone();
-        Ok(Session::new(self.resources.clone()).observed(move |now| _ = status.send(now)))
-    }
-}
-
 impl ControlPlane {
     /// With `services` services, one of them at `upstream`, behind a listener on `listen`.
     pub fn start(services: usize, listen: SocketAddr, upstream: SocketAddr) -> Result<Self> {
         let set = resources(services, listen, upstream)?;
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let (resources, receiver) = watch::channel(Arc::new(set.clone()));
-        let (sender, status) = watch::channel(Status::default());
-        let source = Arc::new(OneSet { resources: receiver, status: sender });
+        let (source, resources, status) = Published::new(set.clone());
         let listener = runtime.block_on(TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
-        let server = Server::builder().add_service(AdsServer::new(source));
+        let server = Server::builder().add_service(AdsServer::new(Arc::new(source)));
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         Ok(Self { address, resources, status, set, changes: 0, runtime })
     }

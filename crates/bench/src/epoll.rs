@@ -2,23 +2,27 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use socket2::SockRef;
 
 /// Events taken from the kernel in one call.
 const BATCH: usize = 256;
 
 /// Connections that may wait to be accepted. The standard library asks for 128, which a load of 256 that connects at once overflows: what
 /// does not fit is tried again after a second.
-const BACKLOG: libc::c_int = 4096;
+const BACKLOG: i32 = 4096;
 
 /// Listens on `address` without ever waiting in accept(2).
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
-    // SAFETY: the descriptor is open; a second call changes the backlog.
-    if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // A second call changes the backlog.
+    SockRef::from(&listener).listen(BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -35,11 +39,11 @@ pub enum Interest {
 }
 
 impl Interest {
-    fn bits(self) -> u32 {
+    fn flags(self) -> EventFlags {
         match self {
-            Self::Read => libc::EPOLLIN.cast_unsigned(),
-            Self::Write => libc::EPOLLOUT.cast_unsigned(),
-            Self::None => 0,
+            Self::Read => EventFlags::IN,
+            Self::Write => EventFlags::OUT,
+            Self::None => EventFlags::empty(),
         }
     }
 }
@@ -47,30 +51,23 @@ impl Interest {
 /// One epoll instance and its event buffer.
 pub struct Epoll {
     fd: OwnedFd,
-    events: Vec<libc::epoll_event>,
+    events: Vec<Event>,
 }
 
 impl Epoll {
     /// A new instance.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointer is passed.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, events: Vec::with_capacity(BATCH) })
+        Ok(Self { fd: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(BATCH) })
     }
 
     /// Registers `target`; its events carry `token`.
-    pub fn add(&self, target: &impl AsRawFd, token: usize, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, target, token, interest)
+    pub fn add(&self, target: &impl AsFd, token: usize, interest: Interest) -> io::Result<()> {
+        Ok(epoll::add(&self.fd, target, EventData::new_u64(token as u64), interest.flags())?)
     }
 
     /// Changes what `target` waits for.
-    pub fn change(&self, target: &impl AsRawFd, token: usize, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, target, token, interest)
+    pub fn change(&self, target: &impl AsFd, token: usize, interest: Interest) -> io::Result<()> {
+        Ok(epoll::modify(&self.fd, target, EventData::new_u64(token as u64), interest.flags())?)
     }
 
     /// Waits for events and appends their tokens to `ready`.
@@ -80,38 +77,14 @@ impl Epoll {
 
     /// The same, for at most this long, to the nanosecond.
     pub fn wait_for(&mut self, limit: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
-        let limit = limit.map(|limit| libc::timespec {
-            tv_sec: limit.as_secs().cast_signed(),
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        });
-        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the buffer has room for BATCH events, and the kernel writes at most that many; the limit is null or a timespec
-        // that outlives the call; no signal mask is given.
-        let count = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                self.fd.as_raw_fd(),
-                self.events.as_mut_ptr(),
-                BATCH as i32,
-                limit,
-                std::ptr::null::<libc::sigset_t>(),
-                0,
-            )
+        let limit = limit
+            .map(|limit| Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) });
+        self.events.clear();
+        match epoll::wait(&self.fd, spare_capacity(&mut self.events), limit.as_ref()) {
+            Err(Errno::INTR) => return Ok(()),
+            waited => waited?,
         };
-        let Ok(count) = usize::try_from(count) else {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
-        };
-        // SAFETY: the kernel has written `count` events.
-        unsafe { self.events.set_len(count) };
-        ready.extend(self.events.iter().map(|event| event.u64 as usize));
+        ready.extend(self.events.iter().map(|event| event.data.u64() as usize));
         Ok(())
-    }
-
-    fn control(&self, operation: i32, target: &impl AsRawFd, token: usize, interest: Interest) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest.bits(), u64: token as u64 };
-        // SAFETY: `event` outlives the call, and both descriptors are open.
-        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, target.as_raw_fd(), &raw mut event) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }

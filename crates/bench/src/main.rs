@@ -4,6 +4,8 @@
 //! divided by the requests it carried. Every peer is measured once per round, in an order that rotates; a ratio is formed inside
 //! one round and only then the median taken, so that what disturbs the machine disturbs both sides of it.
 
+#![forbid(unsafe_code)]
+
 mod backend;
 mod bars;
 mod config;
@@ -28,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
+use evenkeel_process::resources::raise_open_files;
 
 /// Measures Evenkeel's proxy against a byte-copying relay, Envoy, HAProxy and nginx.
 #[derive(Parser)]
@@ -41,12 +44,12 @@ struct Cli {
 enum Command {
     /// Runs the measurements and writes bench-results/.
     Run(RunArgs),
-    /// Counts instructions per operation and holds them against the record.
+    /// Counts instructions per operation and compares them with the recorded counts.
     Instructions {
-        /// The record; without it, the counts are only printed.
+        /// File with the recorded counts; without it, the counts are only printed.
         #[arg(long)]
         file: Option<PathBuf>,
-        /// Write the record instead of comparing with it.
+        /// Write the file instead of comparing with it.
         #[arg(long, requires = "file")]
         bless: bool,
     },
@@ -56,12 +59,12 @@ enum Command {
     /// What is counted: the proxy.
     #[command(hide = true)]
     Proxy(evenkeel_proxy::Options),
-    /// The limit of a hop: copies bytes between two sockets, parses nothing.
+    /// The lowest cost of a hop: copies bytes between two sockets, parses nothing.
     Relay {
         /// Address to listen on.
         #[arg(long)]
         listen: SocketAddr,
-        /// Where the bytes go.
+        /// Address to copy the bytes to.
         #[arg(long)]
         upstream: SocketAddr,
     },
@@ -103,7 +106,7 @@ struct RunArgs {
     /// Seconds of load per peer and round.
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// Client connections of the hop and the pair, one table each.
+    /// Numbers of client connections for the hop and the pair, one table each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 32, 256])]
     connections: Vec<usize>,
     /// Only these scenarios, such as hop,pair; see --list.
@@ -112,16 +115,16 @@ struct RunArgs {
     /// Only these peers, such as relay,evenkeel,"envoy h2".
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// Leave out the scenarios that an interrupted run of the same programs completed.
+    /// Skip the scenarios that an interrupted run of the same programs has finished.
     #[arg(long)]
     resume: bool,
-    /// Say which scenarios there are, and end.
+    /// List the scenarios and exit.
     #[arg(long)]
     list: bool,
     /// The configuration whose sidecar's start-up is measured.
     #[arg(long, default_value = "examples/capitals")]
     example: PathBuf,
-    /// Folder for results.json and results.md.
+    /// Directory for results.json and results.md.
     #[arg(long, default_value = "bench-results")]
     out: PathBuf,
 }
@@ -154,7 +157,7 @@ fn run(args: &RunArgs) -> Result<()> {
     if let Some(unknown) = args.only.iter().find(|only| !names.contains(&only.as_str())) {
         bail!("no scenario is called {unknown}: there are {}", names.join(", "));
     }
-    process::allow_many_files()?;
+    raise_open_files().context("the limit on open files")?;
     let setup = peers::Setup::new(&args.peers)?;
     let mut results = report::Results {
         facts: machine::describe(&setup),

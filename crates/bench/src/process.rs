@@ -8,6 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use evenkeel_process::resources::cpu_time;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// Where the load and the backend run.
 pub const LOAD_CORE: usize = 0;
@@ -68,15 +71,7 @@ impl Pinned {
 
     /// User and system time of all its threads so far, from the process's CPU clock: `/proc/PID/stat` counts in steps of 10 ms.
     pub fn cpu(&self) -> Result<Duration> {
-        let mut clock: libc::clockid_t = 0;
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `clock` outlives the call.
-        let error = unsafe { libc::clock_getcpuclockid(self.child.id().cast_signed(), &raw mut clock) };
-        ensure!(error == 0, "{}: no CPU clock: {}", self.name, std::io::Error::from_raw_os_error(error));
-        // SAFETY: `time` outlives the call.
-        let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-        ensure!(result == 0, "{}: its CPU clock: {}", self.name, std::io::Error::last_os_error());
-        Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
+        cpu_time(self.child.id()).with_context(|| format!("{}: its CPU clock", self.name))
     }
 
     /// Resident memory in KiB.
@@ -113,27 +108,10 @@ pub fn get(address: SocketAddr, path: &str) -> Result<String> {
 
 /// Pins this process, and with it what it starts from now on, to `core`; children that are pinned elsewhere stay there.
 pub fn pin_self(core: usize) -> Result<()> {
-    // SAFETY: an all-zero set is an empty one, and the kernel only reads it.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
-    };
-    ensure!(result == 0, "cannot run on core {core}: {}", std::io::Error::last_os_error());
-    Ok(())
-}
-
-/// Raises the limit on open files to what the system allows, for this process and its children.
-pub fn allow_many_files() -> Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives both calls.
-    let result = unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
-    };
-    ensure!(result == 0, "the limit on open files: {}", std::io::Error::last_os_error());
-    Ok(())
+    let mut set = CpuSet::new();
+    set.set(core)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
+        .with_context(|| format!("cannot run on core {core}"))
 }
 
 /// The full path of a program on PATH, or of one where Debian puts daemons.

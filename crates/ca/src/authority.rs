@@ -1,4 +1,4 @@
-//! The authority: a root of our own, or one that was plugged in, and what it signs.
+//! The certificate authority: a self-signed root or one that the operator provides, and what it signs.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ pub const MAX_TTL: Duration = Duration::from_secs(90 * 24 * 3600);
 pub const MIN_TTL: Duration = Duration::from_secs(10);
 /// Lifetime of a self-signed root.
 const ROOT_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// How much earlier than now a certificate begins, for machines whose clock is behind.
+/// How much earlier than now a certificate's validity begins, for machines whose clock is slow.
 const CLOCK_SKEW: Duration = Duration::from_secs(120);
 
 /// The file of the root certificate in the state directory.
@@ -82,7 +82,7 @@ pub enum AuthorityError {
         "{0} is missing, but its certificate is there; restore the key, or remove the certificate to make a new root"
     )]
     KeyMissing(PathBuf),
-    /// Certificate and key do not fit, or the certificate is out of date.
+    /// Certificate and key do not belong together, or the certificate is expired or not yet valid.
     #[error("{path}: {source}")]
     Identity {
         /// The certificate's file.
@@ -91,10 +91,12 @@ pub enum AuthorityError {
         source: IdentityError,
     },
     /// The certificate may not sign others.
-    #[error("{0}: not a certificate authority (basic constraints say so)")]
+    #[error("{0}: not a CA certificate (its basic constraints do not allow signing)")]
     NotAnAuthority(PathBuf),
     /// No chain leads from the signing certificate to a root.
-    #[error("{path}: no chain leads from ca-cert.pem to a root of this file; cert-chain.pem must hold what is between")]
+    #[error(
+        "{path}: no chain leads from ca-cert.pem to a root in this file; cert-chain.pem must hold the intermediate certificates"
+    )]
     Chain {
         /// The roots' file.
         path: PathBuf,
@@ -115,7 +117,7 @@ pub enum SignError {
     /// The request is not acceptable.
     #[error(transparent)]
     Csr(#[from] CsrError),
-    /// The authority's own certificate ends before the new one could be of use.
+    /// The authority's own certificate ends before a new certificate would be useful.
     #[error("the certificate authority's own certificate has expired")]
     AuthorityExpired,
     /// Signing failed.
@@ -137,7 +139,7 @@ impl Authority {
                 key
             }
         };
-        // The key is written first: after a crash in between, the root is made for the key that is there.
+        // The key is written first: after a crash in between, the next start makes the root for the existing key.
         let cert = match cert {
             Some(cert) => cert,
             None => {
@@ -150,8 +152,8 @@ impl Authority {
         Self::assemble(&cert_path, &cert, &key, Vec::new(), cert.clone(), not_after)
     }
 
-    /// Opens an authority the operator brought, in Istio's layout: `ca-cert.pem`, `ca-key.pem`, `root-cert.pem` and
-    /// `cert-chain.pem` (what lies between; may be absent).
+    /// Opens an authority that the operator provides, in Istio's layout: `ca-cert.pem`, `ca-key.pem`, `root-cert.pem`
+    /// and `cert-chain.pem` (the intermediate certificates; optional).
     pub fn plugged_in(folder: &Path, now: SystemTime) -> Result<Self, AuthorityError> {
         let path = |name: &str| folder.join(name);
         let (cert_path, key_path, root_path) = (path(CA_CERT_FILE), path(CA_KEY_FILE), path("root-cert.pem"));
@@ -188,10 +190,10 @@ impl Authority {
         self.not_after
     }
 
-    /// Signs a workload's request (PEM or DER) for the identity its sender has proved.
+    /// Signs a workload's request (PEM or DER) for the identity that the caller has authenticated.
     ///
-    /// Only the public key is taken from the request; its signature must be right, and its one name must be `identity`.
-    /// `ttl` is kept between [`MIN_TTL`] and [`MAX_TTL`], and never reaches beyond the authority's own end.
+    /// Only the public key is taken from the request; its signature must be valid, and `identity` must be its only
+    /// name. `ttl` is clamped to [`MIN_TTL`] and [`MAX_TTL`], and the certificate never outlives the authority's own.
     pub fn sign(
         &self,
         request: &[u8],
@@ -261,7 +263,7 @@ fn self_sign(key: &str, trust_domain: &str, now: SystemTime) -> Result<String, r
     Ok(params.self_signed(&KeyPair::from_pem(key)?)?.pem())
 }
 
-/// Checks that certificate and key fit, are in date, and may sign; returns the end of the validity.
+/// Checks that certificate and key belong together, are valid now, and may sign; returns the end of the validity.
 fn check(path: &Path, cert: &str, key: &str, now: SystemTime) -> Result<SystemTime, AuthorityError> {
     let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes(), now)
         .map_err(|source| AuthorityError::Identity { path: path.to_owned(), source })?;
@@ -275,8 +277,8 @@ fn new_key() -> Result<KeyPair, rcgen::Error> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
 }
 
-/// 127 random bits: positive, and never twice (RFC 5280 section 4.1.2.2). rcgen's own choice is a hash of the key, which
-/// would repeat when a key is certified again.
+/// 127 random bits: positive and unique (RFC 5280 section 4.1.2.2). rcgen's default is a hash of the key, which would
+/// repeat when the same key is certified again.
 fn random_serial() -> Result<SerialNumber, rcgen::Error> {
     let mut bytes = [0; 16];
     rand::fill(&mut bytes).map_err(|_| rcgen::Error::RingUnspecified)?;

@@ -5,7 +5,7 @@ use rcgen::{CertificateSigningRequestParams, PublicKey, SanType};
 use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject;
 
-/// Largest request taken, in bytes; one with an RSA key of 8192 bits has 3 KB.
+/// Largest request that is accepted, in bytes; one with an RSA key of 8192 bits has 3 KB.
 pub const MAX_CSR_BYTES: usize = 16 * 1024;
 
 /// A request that is not signed.
@@ -14,10 +14,10 @@ pub enum CsrError {
     /// Over [`MAX_CSR_BYTES`].
     #[error("the certificate signing request has more than {MAX_CSR_BYTES} bytes")]
     TooLarge,
-    /// It cannot be parsed, or uses what is not supported.
+    /// It cannot be parsed, or it uses something that is not supported.
     #[error("the certificate signing request cannot be used: {0}")]
     Malformed(String),
-    /// Its signature does not belong to its key: it was tampered with, or somebody asks for another's key.
+    /// Its signature does not match its key: it was changed, or the sender does not have the key.
     #[error("the certificate signing request is not signed by the key it holds")]
     Signature,
     /// It asks for another identity than the caller's.
@@ -30,9 +30,10 @@ pub enum CsrError {
     },
 }
 
-/// The public key of a request, given in PEM or DER, whose signature is right and whose only name is `identity`.
+/// Returns the public key of a request in PEM or DER, after checking its signature and that `identity` is its only
+/// name.
 ///
-/// Nothing else of the request is used: subject, key usages and extensions are the authority's to decide.
+/// Nothing else of the request is used: the authority decides on subject, key usages and extensions.
 pub(crate) fn public_key(request: &[u8], identity: &SpiffeId) -> Result<PublicKey, CsrError> {
     if request.len() > MAX_CSR_BYTES {
         return Err(CsrError::TooLarge);
@@ -62,7 +63,7 @@ fn describe(names: &[SanType]) -> String {
         SanType::DnsName(text) => format!("DNS `{}`", text.as_str()),
         SanType::Rfc822Name(text) => format!("e-mail `{}`", text.as_str()),
         SanType::IpAddress(address) => format!("IP `{address}`"),
-        _ => "another kind of name".into(),
+        _ => "a name of another kind".into(),
     });
     texts.collect::<Vec<_>>().join(" and ")
 }

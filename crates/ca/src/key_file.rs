@@ -39,13 +39,13 @@ pub fn read(path: &Path) -> Result<Option<String>, KeyFileError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    // Of the opened file, not of the path: nobody can exchange it in between.
+    // Checks the opened file rather than the path, so that nobody can exchange the file in between.
     let found = file.metadata().map_err(failed)?;
     let mode = found.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(KeyFileError::Mode { path: path.to_owned(), mode });
     }
-    // Whoever made the key knows it.
+    // Whoever created the file knows the key in it.
     files::check_owner(path, &found)?;
     io::read_to_string(&mut file).map(Some).map_err(failed)
 }

@@ -1,8 +1,10 @@
 //! The mesh's certificate authority: root, signing, workload tokens, trust bundle.
 //!
-//! [`Authority`] signs workload certificates for identities that somebody else has authenticated; [`tokens::TokenKey`] makes
-//! and checks the tokens workloads authenticate with. Both keep their key in the state directory, in a file only its owner
-//! may read. Time is always passed in.
+//! [`Authority`] signs workload certificates for identities that its caller has authenticated. [`tokens::TokenKey`] issues and
+//! verifies the tokens that workloads authenticate with. Both keep their key in the state directory, in a file that only its owner
+//! can read. The time is always an argument.
+
+#![forbid(unsafe_code)]
 
 pub mod authority;
 mod csr;

@@ -1,4 +1,4 @@
-//! Certificates an operator brought: are they an authority's, and do they lead to a root?
+//! Checks of certificates that an operator provides: may they sign, and do they lead to a root?
 
 use pem::{EncodeConfig, LineEnding, Pem};
 use rustls_pki_types::CertificateDer;

@@ -20,7 +20,7 @@ pub const AUDIENCE: &str = "istio-ca";
 pub const ISSUER: &str = "https://evenkeel.local";
 /// The file of the key in the state directory, mode 0600.
 pub const TOKEN_KEY_FILE: &str = "token-key.pem";
-/// Longest token looked at, in bytes.
+/// Longest token that is read, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// How far the maker's clock may be ahead or behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(10);
@@ -54,11 +54,11 @@ pub enum TokenError {
     /// Over [`MAX_TOKEN_BYTES`].
     #[error("the token has more than {MAX_TOKEN_BYTES} bytes")]
     TooLong,
-    /// It is no token, or not one for this purpose.
+    /// It is not a token, or not one for this purpose.
     #[error("the token is not acceptable: {0}")]
     Malformed(String),
     /// Somebody else made it, or it was changed.
-    #[error("the token's signature is wrong: it was made by another control plane, or changed")]
+    #[error("the token's signature is not valid: another control plane signed the token, or it was changed")]
     Signature,
     /// Its time has passed.
     #[error("the token expired {} s ago", .0.as_secs())]
@@ -144,7 +144,7 @@ impl TokenKey {
         validation.set_audience(&[AUDIENCE]);
         validation.set_issuer(&[ISSUER]);
         validation.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
-        // The library would ask the system for the time; the clock is the caller's.
+        // The library would use the system's clock; here the caller passes the time in.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         let claims = jsonwebtoken::decode::<Claims>(token, &self.verifying, &validation).map_err(refused)?.claims;

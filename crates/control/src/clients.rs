@@ -7,17 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_xds::server::grpc::Budget;
 
-use crate::listen::MAX_CONNECTIONS;
 use crate::quota::{Quota, Share, host};
 
+/// Connections at a time and port, in connections; more wait in the kernel's backlog.
+pub(crate) const MAX_CONNECTIONS: usize = 20_000;
 /// Handshakes at a time, in connections. One holds no more than a TLS handshake message may have, 64 KiB.
 const MAX_HANDSHAKES: usize = 1024;
 /// Those of one address.
 const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
 /// Clients without a certificate at a time, in connections: they come for one, which takes milliseconds.
-const MAX_STRANGERS: usize = 512;
+const MAX_ANONYMOUS: usize = 512;
 /// Those of one address.
-const MAX_STRANGERS_PER_ADDRESS: usize = 128;
+const MAX_ANONYMOUS_PER_ADDRESS: usize = 128;
 /// Connections of one identity, that is of all replicas that run as one service account.
 const MAX_CONNECTIONS_PER_IDENTITY: usize = MAX_CONNECTIONS / 4;
 /// Memory for unfinished messages of all clients of a port, in bytes.
@@ -29,7 +30,7 @@ const MAX_MESSAGE_BYTES_PER_IDENTITY: usize = MAX_MESSAGE_BYTES / 4;
 #[derive(Debug)]
 pub struct Clients {
     handshakes: Arc<Quota<IpAddr>>,
-    strangers: Arc<Quota<IpAddr>>,
+    anonymous: Arc<Quota<IpAddr>>,
     known: Arc<Quota<SpiffeId>>,
     messages: Arc<Budget>,
     /// What each identity may have of `messages`.
@@ -48,7 +49,7 @@ pub struct Place {
 #[expect(dead_code, reason = "held, not read")]
 enum PlaceShare {
     Plain,
-    Stranger(Share<IpAddr>),
+    Anonymous(Share<IpAddr>),
     Known(Share<SpiffeId>),
 }
 
@@ -57,7 +58,7 @@ impl Clients {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             handshakes: Quota::new(MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS),
-            strangers: Quota::new(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS),
+            anonymous: Quota::new(MAX_ANONYMOUS, MAX_ANONYMOUS_PER_ADDRESS),
             known: Quota::new(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IDENTITY),
             messages: Budget::new(MAX_MESSAGE_BYTES),
             parts: Mutex::default(),
@@ -75,9 +76,9 @@ impl Clients {
     }
 
     /// A place for a client that has shown no identity.
-    pub fn stranger(&self, address: IpAddr) -> Option<Place> {
-        let share = self.strangers.take(host(address))?;
-        Some(Place { messages: self.messages.clone(), _share: PlaceShare::Stranger(share) })
+    pub fn anonymous(&self, address: IpAddr) -> Option<Place> {
+        let share = self.anonymous.take(host(address))?;
+        Some(Place { messages: self.messages.clone(), _share: PlaceShare::Anonymous(share) })
     }
 
     /// A place for a client that has shown who it is.
@@ -106,9 +107,9 @@ mod tests {
     fn what_one_client_takes_is_not_taken_from_others() {
         let clients = Clients::new();
         let (a, b) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let held: Vec<_> = std::iter::from_fn(|| clients.stranger(a)).collect();
-        assert_eq!(held.len(), MAX_STRANGERS_PER_ADDRESS);
-        assert!(clients.stranger(b).is_some());
+        let held: Vec<_> = std::iter::from_fn(|| clients.anonymous(a)).collect();
+        assert_eq!(held.len(), MAX_ANONYMOUS_PER_ADDRESS);
+        assert!(clients.anonymous(b).is_some());
         let shaking: Vec<_> = std::iter::from_fn(|| clients.shake_hands(a)).collect();
         assert_eq!(shaking.len(), MAX_HANDSHAKES_PER_ADDRESS);
         assert!(clients.shake_hands(b).is_some());

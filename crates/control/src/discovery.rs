@@ -42,7 +42,7 @@ impl Discovery {
             since: SystemTime::now(),
         };
         match peer {
-            Some(Peer { secure: true, identity: None, .. }) => Err(stranger()),
+            Some(Peer { secure: true, identity: None, .. }) => Err(anonymous()),
             Some(Peer { secure: true, identity: Some(identity), .. }) => {
                 if identity.namespace() != &*view.namespace {
                     return Err(Status::permission_denied(format!(
@@ -65,7 +65,7 @@ impl Discovery {
 }
 
 /// What somebody without an identity is told.
-fn stranger() -> Status {
+fn anonymous() -> Status {
     Status::unauthenticated(
         "xDS over TLS needs the workload's certificate; get one from istio.v1.auth.IstioCertificateService",
     )
@@ -81,7 +81,7 @@ impl Source for Discovery {
                 self.metrics.refused_streams.fetch_add(1, Relaxed);
                 // Whoever reaches the port can have as many of these as he likes: no more than a line for those who look.
                 tracing::debug!(%address, path, "a call without an identity refused");
-                Err(stranger())
+                Err(anonymous())
             }
             _ => Ok(()),
         }

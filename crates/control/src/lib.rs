@@ -1,16 +1,18 @@
-//! The control plane process: sources to snapshot to push queue to connections; debug endpoints.
+//! The control plane process: sources → snapshot → pushes → connections; debug pages.
 //!
 //! ```text
-//! source::files ─ source::watch ─ source::debounce     what is written, and when it is acted on
+//! source::files ─ source::watch ─ source::debounce     what the files say, and when a change takes effect
 //!         └──────────► configuration ──► world         read, build the Snapshot, publish
 //!                                         │
-//!            proxies (translate::Translator: who is to hold what; one set per class, one notice per stream)
+//!            proxies (translate::Translator: which resources each proxy holds; one set per class, one notice per stream)
 //!                                         │
-//!   discovery (who may ask) ─ xds::server (what to send next) ─ listen (15010 plain, 15012 TLS)
+//!   discovery (which clients may subscribe) ─ xds::server (what to send next) ─ listen (15010 plaintext, 15012 TLS)
 //!   certificates (Istio's certificate service)        debug (15014: metrics, readiness, pages)
 //! ```
 //!
-//! [`server::run`] wires these together and nothing else does.
+//! [`server::run`] wires all of these together.
+
+#![forbid(unsafe_code)]
 
 pub mod certificates;
 mod clients;

@@ -20,10 +20,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tonic::Extensions;
 
-use crate::clients::{Clients, Place};
+use crate::clients::{Clients, MAX_CONNECTIONS, Place};
 
-/// Connections at a time and port, in connections; more wait in the kernel's backlog.
-pub(crate) const MAX_CONNECTIONS: usize = 20_000;
 /// Connections the kernel keeps until they are accepted, in connections: a mesh that starts connects all at once, and
 /// those beyond wait a second for TCP's next try. The system's `net.core.somaxconn` may hold it lower.
 const BACKLOG: u32 = 4096;
@@ -134,7 +132,7 @@ impl Connection {
         grpc::Client {
             extensions,
             budget: self.place.messages.clone(),
-            stranger: self.peer.secure && self.peer.identity.is_none(),
+            anonymous: self.peer.secure && self.peer.identity.is_none(),
             expires: self.peer.expires,
         }
     }
@@ -210,7 +208,7 @@ fn admit(
     let identity = certificate.and_then(|certificate| certificate.spiffe_id());
     let place = match &identity {
         Some(identity) => clients.known(identity).ok_or("too many connections of its identity")?,
-        None => clients.stranger(address.ip()).ok_or("too many connections without an identity")?,
+        None => clients.anonymous(address.ip()).ok_or("too many connections without an identity")?,
     };
     Ok((Peer { address, secure: true, identity, expires }, place))
 }

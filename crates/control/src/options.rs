@@ -6,39 +6,39 @@ use std::path::PathBuf;
 /// Reads the mesh's configuration, serves it to proxies over xDS, and issues their certificates.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Directory with the configuration (*.yaml, *.yml, *.json; read recursively and watched). May be repeated.
+    /// Directory with the configuration (*.yaml, *.yml, *.json), read recursively and watched; may be repeated.
     #[arg(long = "config", value_name = "DIR", required = true)]
     pub config: Vec<PathBuf>,
 
-    /// Directory that keeps the root certificate, keys and virtual addresses over a restart.
+    /// Directory that keeps the root certificate, keys, virtual addresses and history over a restart.
     #[arg(long, value_name = "DIR")]
     pub state: PathBuf,
 
-    /// Trust domain of all identities, unless the mesh configuration sets one; `cluster.local` if neither does.
+    /// Trust domain of all identities, unless the mesh configuration sets one [default: cluster.local].
     #[arg(long, value_name = "DOMAIN")]
     pub trust_domain: Option<String>,
 
-    /// Plaintext xDS, for proxies on this machine.
+    /// Address of plaintext xDS, for proxies on this machine.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15010", value_parser = address)]
     pub grpc_address: SocketAddr,
 
-    /// xDS and the certificate service over TLS.
+    /// Address of xDS and the certificate service over TLS.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15012", value_parser = address)]
     pub secure_grpc_address: SocketAddr,
 
-    /// Metrics, readiness and debug endpoints.
+    /// Address of metrics, readiness and debug pages.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014", value_parser = address)]
     pub http_address: SocketAddr,
 
-    /// Accept a `--grpc-address` that other machines reach. Whoever reaches it can read the whole configuration.
+    /// Accept a `--grpc-address` that other machines can reach. Every client that reaches it can read the whole configuration.
     #[arg(long)]
     pub allow_plaintext_from_network: bool,
 
-    /// Issue certificates only for Pods that are in the configuration, with the service account that the token names.
+    /// Issue certificates only for Pods that are in the configuration with the service account that the token names.
     #[arg(long)]
     pub require_running_pod: bool,
 
-    /// A further DNS name or address that the TLS port's certificate is valid for. May be repeated.
+    /// Additional DNS name or address in the TLS port's certificate; may be repeated.
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,
 }

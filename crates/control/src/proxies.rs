@@ -57,7 +57,7 @@ pub struct Proxies {
     by_identity: Arc<Quota<SpiffeId>>,
     /// Bytes of names.
     names: Arc<Quota<SpiffeId>>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Registered>>,
     streams: Arc<Streams>,
     following: Following,
 }
@@ -157,7 +157,7 @@ impl Proxies {
         metrics: Arc<Metrics>,
         options: PublishOptions,
     ) -> io::Result<Arc<Self>> {
-        let (mailbox, streams) = (Arc::<Mailbox>::default(), Streams::new(metrics.clone()));
+        let (mailbox, streams) = (Arc::<Mailbox<Registered>>::default(), Streams::new(metrics.clone()));
         let started =
             Translation::start(world.clone(), mailbox.clone(), streams.clone(), metrics.clone(), options.compare);
         Ok(Arc::new(Self {
@@ -195,7 +195,7 @@ impl Proxies {
         let mut looked = CachedSet::default();
         let looking = registration.clone();
         let now = Box::new(move || looked.again(looking.held()));
-        let session = Session::new(Resources::Asked { now, notice }).known_by(interest);
+        let session = Session::new(Resources::Polled { now, notice }).known_by(interest);
         let session = session.observed(move |status| registration.on_status(status));
         Ok(match names {
             Some(names) => session.limited(limit(names, self.metrics.clone())),

@@ -15,7 +15,7 @@ use evenkeel_process::manager::Manager;
 use evenkeel_process::signals::Signals;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 use evenkeel_xds::scope::scope_service_server::ScopeServiceServer;
-use evenkeel_xds::server::grpc::{self, Limits, Others};
+use evenkeel_xds::server::grpc::{self, Limits, OtherServices};
 use evenkeel_xds::server::{AdsServer, Source};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -85,7 +85,7 @@ pub enum ControlError {
         /// The system's word.
         reason: io::Error,
     },
-    /// Others can write to the state directory.
+    /// OtherServices can write to the state directory.
     #[error("--state {0}")]
     UntrustedState(#[from] UntrustedError),
     /// The trust domain.
@@ -280,7 +280,7 @@ pub async fn run(options: Options) -> Result<(), ControlError> {
 }
 
 /// Serves connections as they come until `stop`, then those there are until they end.
-async fn serve<S: Source, O: Others + 'static>(
+async fn serve<S: Source, O: OtherServices + 'static>(
     mut connections: mpsc::Receiver<listen::Connection>,
     server: grpc::Server<S, O>,
     mut stop: watch::Receiver<bool>,

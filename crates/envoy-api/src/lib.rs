@@ -1,7 +1,7 @@
 //! The part of Envoy's API that this project uses, in modules named like its packages: `envoy::config::core::v3::Node`.
 //!
-//! `protos/roots.txt` names the messages and services; `scripts/schema` cuts them, and everything they refer to, out of Envoy's API
-//! into `protos/envoy.bin`; the build makes these types of that file.
+//! `protos/roots.txt` lists messages and services. `scripts/schema` extracts them, and everything that they refer to, from Envoy's API
+//! into `protos/envoy.bin`. The build generates these types from that file.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, clippy::all, rustdoc::all, reason = "generated; Envoy's API reference documents it")]

@@ -1,4 +1,4 @@
-//! Asking a page of a running program over HTTP.
+//! Fetches a page of a running program over HTTP.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -9,12 +9,12 @@ use anyhow::{Context, anyhow, bail};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::pages;
 
-/// How long it may take to connect, and to answer unless the question is a long one.
+/// How long a connection may take, and an answer, unless the request is known to take long.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Who is asked.
+/// The kind of program that is asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     name: &'static str,
@@ -34,12 +34,12 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
         ErrorKind::InvalidInput => format!("`{text}` is not HOST:PORT"),
         _ => format!("`{text}`: {error}"),
     })?;
-    // `localhost` may be ::1 first, and these ports are on 127.0.0.1 unless told otherwise.
+    // `localhost` may resolve to ::1 first, but these ports are on 127.0.0.1 by default.
     found.min_by_key(|address| !address.is_ipv4()).ok_or_else(|| format!("`{text}` has no address"))
 }
 
-/// Which control plane to ask: the one given; that of the mesh with this state directory; that of the mesh that runs here; or one
-/// that runs by itself.
+/// Which control plane to ask: the given one, that of the mesh with this state directory, that of the mesh that runs on
+/// this machine, or one that runs on its own.
 pub fn control_plane(given: Option<SocketAddr>, state: Option<&Path>) -> anyhow::Result<SocketAddr> {
     let of_run = || match state {
         Some(state) => pages::of_run(state)
@@ -57,7 +57,7 @@ pub fn get(program: Program, address: SocketAddr, page: &str) -> anyhow::Result<
     get_within(TIMEOUT, program, address, page)
 }
 
-/// The same, of a page that may take so long to make.
+/// Like [`get`], for a page that may take longer to make.
 pub fn get_within(patience: Duration, program: Program, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
     let Program { name, flag } = program;
     let answer = ask(patience, address, page)

@@ -1,4 +1,5 @@
-//! The allocator: small and fast, and it returns memory; a sidecar stands beside every replica.
+//! The memory allocator: mimalloc. It is small and fast and returns memory to the system, which matters because every
+//! replica has a sidecar.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
@@ -8,7 +9,7 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// What every allocation of mimalloc's that is as large is aligned to, in bytes (`MI_MAX_ALIGN_SIZE`).
+/// The alignment of every mimalloc block of at least this size, in bytes (`MI_MAX_ALIGN_SIZE`).
 const NATURAL_ALIGNMENT: usize = 16;
 
 unsafe extern "C" {
@@ -19,21 +20,21 @@ unsafe extern "C" {
     safe fn mi_collect(force: bool);
 }
 
-/// mimalloc, asked for an alignment only where it is not given anyway: what is asked for by alignment and is over 1 KiB, as the
-/// futures of requests are, it takes out of larger blocks, by a way that is several times as long.
+/// mimalloc, called with an explicit alignment only where the natural one is not enough. It serves aligned allocations
+/// over 1 KiB, such as the futures of requests, from larger blocks, on a code path that is several times as long.
 struct Allocator;
 
 fn is_natural(size: usize, alignment: usize) -> bool {
     alignment <= NATURAL_ALIGNMENT && alignment <= size
 }
 
-// SAFETY: all of it is mimalloc's, whose functions for the same heap may be mixed; `is_natural` says when those without alignment give
-// what the layout asks for.
+// SAFETY: all functions are mimalloc's, which may be mixed for the same heap; `is_natural` says when those without
+// alignment satisfy the layout.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_natural(layout.size(), layout.align()) {
-            // SAFETY: any size may be asked for.
+            // SAFETY: any size is allowed.
             true => unsafe { mi_malloc(layout.size()) }.cast(),
             // SAFETY: the caller's layout is passed on.
             false => unsafe { MiMalloc.alloc(layout) },
@@ -43,7 +44,7 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match is_natural(layout.size(), layout.align()) {
-            // SAFETY: any size may be asked for.
+            // SAFETY: any size is allowed.
             true => unsafe { mi_zalloc(layout.size()) }.cast(),
             // SAFETY: the caller's layout is passed on.
             false => unsafe { MiMalloc.alloc_zeroed(layout) },
@@ -67,7 +68,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Returns what this thread has free to the system.
+/// Returns this thread's free memory to the system.
 pub(crate) fn collect() {
     mi_collect(true);
 }

@@ -20,11 +20,11 @@ use crate::compiled;
 /// Flags of both commands.
 #[derive(Debug, Args)]
 pub struct ChangeArguments {
-    /// A file with the objects (`-`: standard input), or a directory, read with all below it; may be repeated.
+    /// A file with objects (`-`: standard input), or a directory, read recursively; may be repeated.
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
-    /// Namespace of objects that name none [default: default].
+    /// Namespace of objects without a namespace [default: default].
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<Arc<str>>,
 
@@ -36,17 +36,17 @@ pub struct ChangeArguments {
 /// What to do with the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// They are to be as given.
+    /// Create the objects, or change them to what is given.
     Apply,
-    /// They are to be gone; whether it is no mistake if one is not there.
+    /// Delete the objects.
     Delete {
         /// `--ignore-not-found`.
         ignore_not_found: bool,
     },
 }
 
-/// Applies or deletes the objects and says for each what became of it. Returns 1 if something is wrong; where a file has a mistake,
-/// nothing is changed.
+/// Applies or deletes the objects and prints the outcome of each. Returns 1 if something is wrong. If a file has a
+/// mistake, nothing is changed.
 pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> anyhow::Result<u8> {
     let state = StateDir::new(&arguments.state.clone().unwrap_or_else(StateDir::default_path))?;
     let directory = state.running().with_context(|| {
@@ -58,18 +58,18 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
     applied.prepare().with_context(|| format!("making {}", applied.folder().display()))?;
     present.refresh(SystemTime::now());
 
-    let mut given = Given::read(&arguments.files);
-    given.set_namespace(arguments.namespace.as_ref());
-    if change == Change::Apply && !given.found.has_errors() {
-        given.check_together(present.objects());
+    let mut input = ParsedInput::read(&arguments.files);
+    input.set_namespace(arguments.namespace.as_ref());
+    if change == Change::Apply && !input.found.has_errors() {
+        input.check_together(present.objects());
     }
-    given.print(change == Change::Apply, out)?;
-    if given.found.has_errors() {
+    input.print(change == Change::Apply, out)?;
+    if input.found.has_errors() {
         writeln!(out, "nothing was changed")?;
         return Ok(1);
     }
     let mut status = 0;
-    for document in &given.documents {
+    for document in &input.documents {
         let outcome = match change {
             Change::Apply => applied.apply(document, &present),
             Change::Delete { .. } => applied.delete(document, &present),
@@ -82,25 +82,25 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
         }
         writeln!(out, "{} {}", document.resource_name(), outcome.as_str())?;
     }
-    if given.documents.is_empty() {
-        writeln!(out, "there is no object to change in what was given")?;
+    if input.documents.is_empty() {
+        writeln!(out, "the input has no objects")?;
         status = 1;
     }
     Ok(status)
 }
 
-/// What was given.
+/// The objects read from the files, and what is wrong with them.
 #[derive(Default)]
-struct Given {
+struct ParsedInput {
     documents: Vec<Document>,
     objects: Vec<Object>,
     found: Diagnostics,
     sources: Sources,
 }
 
-impl Given {
+impl ParsedInput {
     fn read(paths: &[PathBuf]) -> Self {
-        let mut given = Self::default();
+        let mut input = Self::default();
         let mut texts: Vec<(Arc<str>, Arc<str>)> = Vec::new();
         for path in paths {
             if path.is_dir() {
@@ -115,18 +115,18 @@ impl Given {
             };
             match text {
                 Ok(text) => texts.push((name, text.into())),
-                Err(error) => given.found.push(evenkeel_api::unreadable(&name, error)),
+                Err(error) => input.found.push(evenkeel_api::unreadable(&name, error)),
             }
         }
         let (objects, found) = evenkeel_api::load(&texts);
-        given.documents = texts.iter().flat_map(|(path, text)| documents(path, text)).collect();
-        given.objects = objects;
-        given.found.extend(found);
-        texts.into_iter().for_each(|(path, text)| given.sources.insert(path, text));
-        given
+        input.documents = texts.iter().flat_map(|(path, text)| documents(path, text)).collect();
+        input.objects = objects;
+        input.found.extend(found);
+        texts.into_iter().for_each(|(path, text)| input.sources.insert(path, text));
+        input
     }
 
-    /// Objects that name no namespace are in this one; one that names another is a mistake, as it is to `kubectl`.
+    /// Puts objects without a namespace into this one. An object with another namespace is an error, as for `kubectl`.
     fn set_namespace(&mut self, namespace: Option<&Arc<str>>) {
         let Some(namespace) = namespace else { return };
         for document in self.documents.iter_mut().filter(|document| document.kind.is_namespaced()) {
@@ -149,7 +149,7 @@ impl Given {
         }
     }
 
-    /// What is wrong with the mesh as a whole once they are in it, and was not before.
+    /// Adds the findings about the mesh as a whole that exist with these objects and did not exist before.
     fn check_together(&mut self, present: Vec<Object>) {
         let build =
             |objects: &[Object]| evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default()).1;
@@ -163,16 +163,16 @@ impl Given {
         let refused_before: BTreeSet<String> = compiled::refusals(&present).iter().map(ToString::to_string).collect();
         let others = present.into_iter().filter(|object| !is_given(object));
         let after: Vec<Object> = self.objects.iter().cloned().chain(others).collect();
-        // What proxies would not take could do nothing but harm.
+        // Objects that proxies would refuse are errors: they could only do harm.
         let refused = compiled::refusals(&after).into_iter();
         self.found.extend(refused.filter(|finding| !refused_before.contains(&finding.to_string())));
         let news = build(&after).into_iter().filter(|finding| !before.contains(&finding.to_string()));
-        // What does not fit together is for the mesh to live with: the rest may be applied next.
+        // Objects that do not fit together are only warnings: the missing ones may be applied next.
         self.found
             .extend(news.map(|finding| Diagnostic { severity: finding.severity.min(Severity::Warning), ..finding }));
     }
 
-    /// Prints what matters: for what is deleted, only why it cannot be read.
+    /// Prints the findings; for a deletion, only those about files that cannot be read.
     fn print(&mut self, warnings: bool, out: &mut dyn Write) -> io::Result<()> {
         let least = if warnings { Severity::Warning } else { Severity::Error };
         let found = std::mem::take(&mut self.found);

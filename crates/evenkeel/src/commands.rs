@@ -1,4 +1,4 @@
-//! The command line, and what each command hands over to.
+//! The command line: flags of each command, and the crate that runs it.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
-use evenkeel_local::reader::{self, Unread};
+use evenkeel_local::reader::{self, IgnoreBrokenPipe};
 use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
@@ -20,7 +20,7 @@ use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::{admin, compiled, heaps, history, proxy_config, proxy_status, purge, validate};
 
-/// A service mesh: proxy, control plane, and the whole of it on one machine.
+/// A service mesh: proxy, control plane, and a whole mesh on one machine.
 ///
 /// Takes Istio's YAML unchanged. Start with: evenkeel up examples/capitals
 #[derive(Debug, Parser)]
@@ -30,40 +30,40 @@ pub struct Cli {
     command: Command,
 }
 
-/// What is set by the environment: Istio's variables, under Istio's names.
+/// Environment variables of the control plane; those of Istio have Istio's names.
 const CONTROL_PLANE_VARIABLES: &str = "\
 Environment:
-  PILOT_DEBOUNCE_AFTER       Changes within this time of each other are merged [default: 100ms]
-  PILOT_DEBOUNCE_MAX         A change waits for others no longer than this [default: 500ms]
-  PILOT_ENABLE_EDS_DEBOUNCE  Whether changes of endpoints wait, too [default: false]
+  PILOT_DEBOUNCE_AFTER       Merge changes within this time of each other [default: 100ms]
+  PILOT_DEBOUNCE_MAX         Maximum time that a change waits for others [default: 500ms]
+  PILOT_ENABLE_EDS_DEBOUNCE  Also merge changes of endpoints [default: false]
   PILOT_PUSH_THROTTLE        Proxies that get their first resources at a time [default: 100]
-  EVENKEEL_COMPARE_FULL      Whether each change is checked against making everything anew [default: false]";
+  EVENKEEL_COMPARE_FULL      Check each change against a build from scratch [default: false]";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the mesh described by a directory on this machine.
     Up(UpArguments),
-    /// Create or change objects of the running mesh, over those in its directory.
+    /// Create or change objects of the running mesh; they override those in its directory.
     Apply(ChangeArguments),
-    /// Delete objects of the running mesh, also those in its directory.
+    /// Delete objects of the running mesh, including those in its directory.
     Delete {
         #[command(flatten)]
         change: ChangeArguments,
 
-        /// It is no mistake if an object is not there.
+        /// Succeed even if an object does not exist.
         #[arg(long)]
         ignore_not_found: bool,
     },
     /// Run a command inside a workload of the running mesh.
     Exec(ExecArguments),
-    /// Print what a workload's programs, or their sidecars, have logged.
+    /// Print the logs of a workload's programs or sidecars.
     Logs(LogsArguments),
-    /// Replace the replicas of a workload by new ones, without losing requests.
+    /// Replace the replicas of a workload with new ones, without losing requests.
     Restart(RestartArguments),
     /// Hold a process namespace open (`up` starts it).
     #[command(name = evenkeel_local::init::COMMAND, hide = true)]
     PodInit,
-    /// Check files without running anything.
+    /// Check configuration files without running anything.
     Validate(ValidateArguments),
     /// Run the control plane.
     #[command(after_help = CONTROL_PLANE_VARIABLES)]
@@ -75,30 +75,30 @@ enum Command {
     },
     /// Run the proxy with an Envoy bootstrap file.
     Proxy(evenkeel_proxy::Options),
-    /// Run what stands beside a workload: certificates, DNS, and its proxy.
+    /// Run a workload's agent: it obtains certificates, answers DNS, and runs the proxy.
     Agent {
         #[command(flatten)]
         options: Box<evenkeel_agent::Options>,
         #[command(flatten)]
         log: LogOptions,
     },
-    /// Show what a running proxy says of itself.
+    /// Show the state of a running proxy.
     #[command(subcommand)]
     ProxyConfig(ProxyConfig),
-    /// Show what each connected proxy holds of what it should, and how old changes were when it applied them.
+    /// Show whether each proxy runs the current configuration, and how long changes took to reach it.
     ProxyStatus(ProxyStatusArguments),
-    /// Show what a proxy ran at some time, which changes made it so, and what is different since.
+    /// Show what a proxy ran at a given time, which changes caused it, and what has changed since.
     History(history::HistoryArguments),
-    /// Run a mesh's name server, and its way out to the machine; `up` starts it.
+    /// Run a mesh's name server and its egress to the machine; `up` starts it.
     #[command(hide = true)]
     Egress {
-        /// The way out is open: descriptor 3 leads to the machine's network.
+        /// Egress is allowed: descriptor 3 leads to the machine's network.
         #[arg(long)]
         open: bool,
         #[command(flatten)]
         log: LogOptions,
     },
-    /// Say which version this is.
+    /// Print the version.
     Version,
     /// Measure a control plane with simulated proxies.
     #[command(subcommand)]
@@ -106,12 +106,12 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it holds keys, or others' messages, in memory.
+    /// Whether the process holds keys, or messages of others, in memory.
     fn holds_secrets(&self) -> bool {
         matches!(self, Self::Agent { .. } | Self::Proxy(_) | Self::ControlPlane { .. } | Self::Egress { .. })
     }
 
-    /// Whether it is done when nobody reads any more what it prints.
+    /// Whether the command should end when nobody reads its output any more.
     fn only_prints(&self) -> bool {
         matches!(
             self,
@@ -127,17 +127,17 @@ impl Command {
 
 #[derive(Debug, Subcommand)]
 enum ProxyConfig {
-    /// Connections, requests and busy time of each worker, and how uneven they are (max/mean).
+    /// Show connections, requests and busy time of each worker, and how uneven they are (max/mean).
     Workers(WorkersArguments),
 }
 
 #[derive(Debug, Args)]
 struct WorkersArguments {
-    /// A workload of the running mesh, or one of its pods, by any name that is printed of it. Without one: all proxies of the
+    /// A workload of the running mesh, or one of its pods, under any name that a command prints. Default: all proxies of the
     /// running mesh, or else the proxy on this machine.
     workload: Option<String>,
 
-    /// Its namespace; only needed when several have a workload of that name.
+    /// The workload's namespace; needed only if several namespaces have a workload of that name.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -145,11 +145,11 @@ struct WorkersArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// The proxy's admin port; without a workload, that of a proxy on this machine [default: 127.0.0.1:15000].
+    /// Admin port of the proxy; without WORKLOAD, of a proxy on this machine [default: 127.0.0.1:15000].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
     admin: Option<SocketAddr>,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = proxy_status::Output::Table)]
     output: proxy_status::Output,
 
@@ -160,11 +160,11 @@ struct WorkersArguments {
 
 #[derive(Debug, Args)]
 struct ProxyStatusArguments {
-    /// Only these: POD.NAMESPACE, POD, the beginning of one, or a workload [default: all].
+    /// Show only this proxy: POD.NAMESPACE, POD, the beginning of either, or a workload [default: all].
     proxy: Option<String>,
 
-    /// The control plane's HTTP port; repeated, of several that serve the same mesh [default: that of the running `up`, or else
-    /// 127.0.0.1:15014].
+    /// HTTP port of the control plane; repeat it for several control planes of the same mesh [default: that of the running `up`, or
+    /// else 127.0.0.1:15014].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
     control_plane: Vec<SocketAddr>,
 
@@ -172,25 +172,25 @@ struct ProxyStatusArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = proxy_status::Output::Table)]
     output: proxy_status::Output,
 }
 
 #[derive(Debug, Args)]
 struct UpArguments {
-    /// Directory with the YAML (read recursively): Deployments, Services, Istio's kinds.
+    /// Directory with the YAML, read recursively: Deployments, Services, Istio's kinds.
     directory: PathBuf,
 
-    /// Play the example's scenario once, say line by line what was verified, and exit with 0 or 1.
+    /// Run the example's scenario once, print each verified fact, and exit with 0 or 1.
     #[arg(long)]
     check: bool,
 
-    /// Where state is kept: the root certificate, logs, what the run needs [default: ~/.local/state/evenkeel].
+    /// State directory: the root certificate, logs, and files of the run [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Port on 127.0.0.1 for a Gateway's port; may be repeated. Without GATEWAY_PORT: for the first one.
+    /// Serve a Gateway's port on this port of 127.0.0.1; may be repeated. Without GATEWAY_PORT: the first one.
     #[arg(long = "gateway-port", value_name = "[GATEWAY_PORT=]PORT")]
     gateway_ports: Vec<PortChoice>,
 
@@ -198,7 +198,7 @@ struct UpArguments {
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     trust_domain: String,
 
-    /// No way out of the mesh: what leads to the machine, or through it to anywhere else, fails at once.
+    /// Forbid all traffic out of the mesh: connections to the machine, or through it to other hosts, fail at once.
     #[arg(long)]
     no_egress: bool,
 
@@ -206,11 +206,11 @@ struct UpArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     proxy_concurrency: u32,
 
-    /// How long requests in flight may take at the end, in seconds.
+    /// How long requests in flight may take when the mesh or a replica stops, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3600))]
     drain_time_s: u64,
 
-    /// How much the control plane and the proxies log, to files that `up` names.
+    /// Log level of the control plane and the proxies, in the log files that `up` names.
     #[arg(short, long, value_name = "LEVEL", value_enum, hide_possible_values = true, default_value_t = Level::Info)]
     log_level: Level,
 }
@@ -220,7 +220,7 @@ struct ExecArguments {
     /// Name of a workload or of one of its pods; also POD.NAMESPACE, or the beginning of a pod's name.
     workload: String,
 
-    /// Its namespace; only needed when several have a workload of that name.
+    /// The workload's namespace; needed only if several namespaces have a workload of that name.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -228,11 +228,11 @@ struct ExecArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// The container to run it in: `app`, the application's, or `istio-proxy`, its sidecar's.
+    /// The container to run the command in: `app` (the application) or `istio-proxy` (its sidecar).
     #[arg(short, long, value_name = "NAME", default_value = "app")]
     container: ContainerName,
 
-    /// The command and its arguments; a shell if none is given.
+    /// The command and its arguments [default: a shell].
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -242,7 +242,7 @@ struct RestartArguments {
     /// Name of a workload or of one of its pods.
     workload: String,
 
-    /// Its namespace; only needed when several have a workload of that name.
+    /// The workload's namespace; needed only if several namespaces have a workload of that name.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -253,15 +253,15 @@ struct RestartArguments {
 
 #[derive(Debug, Args)]
 struct ValidateArguments {
-    /// A file (`-`: standard input), or a directory that is also checked as a whole; may be repeated.
+    /// A file (`-`: standard input), or a directory, whose files are also checked together; may be repeated.
     #[arg(value_name = "FILE|DIR", required_unless_present = "files")]
     paths: Vec<PathBuf>,
 
-    /// The same, as a flag.
+    /// The same as a flag.
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 
-    /// Fail on warnings, too.
+    /// Also fail on warnings.
     #[arg(long)]
     strict: bool,
 }
@@ -276,9 +276,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     }
     match cli.command {
         Command::Up(arguments) => up(arguments),
-        Command::Apply(change) => apply::run(&change, Change::Apply, &mut Unread(io::stdout().lock())),
+        Command::Apply(change) => apply::run(&change, Change::Apply, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::Delete { change, ignore_not_found } => {
-            apply::run(&change, Change::Delete { ignore_not_found }, &mut Unread(io::stdout().lock()))
+            apply::run(&change, Change::Delete { ignore_not_found }, &mut IgnoreBrokenPipe(io::stdout().lock()))
         }
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Logs(arguments) => {
@@ -288,7 +288,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Restart(RestartArguments { workload, namespace, state }) => {
             let state = state.unwrap_or_else(StateDir::default_path);
             for name in exec::restart(&state, &workload, namespace.as_deref())? {
-                io::Write::write_fmt(&mut Unread(io::stdout()), format_args!("{name} restarted\n"))?;
+                io::Write::write_fmt(&mut IgnoreBrokenPipe(io::stdout()), format_args!("{name} restarted\n"))?;
             }
             Ok(0)
         }
@@ -310,7 +310,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             purge::at_once(true);
             evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
             runtime.spawn(memory::give_back_start_up());
-            // On a worker's thread: this one only waits from now on, and would never return what starting up has freed.
+            // It runs on a worker thread: this thread only waits from now on and would never return the memory that is
+            // freed after the start.
             runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
             Ok(0)
         }
@@ -327,14 +328,14 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
-            evenkeel_lab::run(&command, program, &mut Unread(io::stdout()))?;
+            evenkeel_lab::run(&command, program, &mut IgnoreBrokenPipe(io::stdout()))?;
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {
             let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
             if control_planes.is_empty() {
                 control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
-                // Without `up` there are none to ask for.
+                // Without `up` there are no replicas to list.
                 let state = arguments.state.unwrap_or_else(StateDir::default_path);
                 replicas = exec::list(&state, "", None).unwrap_or_default();
             }
@@ -370,13 +371,13 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         egress: !arguments.no_egress,
         compile: compiled::refusals,
     };
-    Ok(evenkeel_local::run(&options, &mut Unread(io::stdout()))?)
+    Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)
 }
 
-/// Where a proxy's admin port is unless it is told otherwise.
+/// The default address of a proxy's admin port.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15000);
 
-/// A workload's proxy is asked from inside its network namespace, by this program.
+/// The proxy of a workload is asked from inside its network namespace, by another process of this program.
 fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
     let WorkersArguments { workload, namespace, state, admin, output, json } = arguments;
     let json = json || output == proxy_status::Output::Json;

@@ -1,4 +1,5 @@
-//! What proxies would refuse: for a proxy of each kind there is, resources are made and compiled as a proxy compiles them.
+//! Finds what proxies would refuse: generates the resources for one proxy of each kind and compiles them as a proxy
+//! does.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use evenkeel_tls::SecretStore;
 use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, resources};
 use evenkeel_xds::{ResourceSet, ResourceType};
 
-/// Most proxies that are tried, in proxies: those of one kind differ in little.
+/// Most proxies that are tried, in proxies; proxies of one kind differ little.
 const MAX_PROXIES: usize = 64;
 /// Namespace of gateways that Istio installs.
 const GATEWAYS: &str = "istio-system";
@@ -21,7 +22,7 @@ const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 /// What the proxies of these objects would refuse.
 pub fn refusals(objects: &[Object]) -> Diagnostics {
     let proxies = proxies(objects);
-    // A workload that runs is one with a Pod.
+    // For the model a workload runs if it has a Pod.
     let pods: Vec<(Arc<str>, Arc<str>)> =
         proxies.iter().enumerate().map(|(n, proxy)| (format!("pod-{n}.yaml").into(), pod(proxy).into())).collect();
     let (pods, _) = evenkeel_api::load(&pods);
@@ -34,7 +35,7 @@ pub fn refusals(objects: &[Object]) -> Diagnostics {
             if told.insert((origin.clone(), message.clone())) {
                 found.push(
                     Diagnostic::error("refused-by-proxy", origin, message)
-                        .with_help("proxies would keep what they had under this name, if anything"),
+                        .with_help("proxies keep the previous resource of this name, if they have one"),
                 );
             }
         }
@@ -42,7 +43,7 @@ pub fn refusals(objects: &[Object]) -> Diagnostics {
     found
 }
 
-/// What a proxy refuses, each with where it was written.
+/// What a proxy refuses, each with the position in the user's files.
 fn refused(set: &ResourceSet) -> Vec<(Span, String)> {
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     let mut all = Vec::new();
@@ -64,7 +65,7 @@ fn refused(set: &ResourceSet) -> Vec<(Span, String)> {
     all
 }
 
-/// `file:line:column` as it is printed.
+/// Parses a position as it is printed: `file:line:column`.
 fn span(origin: &str) -> Span {
     let mut parts = origin.rsplitn(3, ':');
     let (column, line) = (parts.next().and_then(|n| n.parse().ok()), parts.next().and_then(|n| n.parse().ok()));

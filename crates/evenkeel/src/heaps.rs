@@ -1,7 +1,7 @@
-//! A heap for what a control plane makes of its configuration, apart from all else (`evenkeel_control::memory`).
+//! A separate heap for what the control plane builds from its configuration (`evenkeel_control::memory`).
 //!
-//! There are two, used in turn: what is left of a configuration is built anew in the other one, and the one it was in
-//! becomes free but for what is still in use here and there.
+//! There are two heaps, used in turn: what remains of a configuration is built again in the other heap, and most of the
+//! first heap becomes free.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -15,19 +15,19 @@ use evenkeel_proxy::memory;
 use crate::{allocator, purge};
 
 unsafe extern "C" {
-    /// A heap, for all threads (mimalloc's documentation, "First-class heaps"); null where memory is short.
+    /// Creates a heap for all threads (mimalloc's documentation, "First-class heaps"); null if memory is short.
     safe fn mi_heap_new() -> *mut c_void;
     /// This thread's part of a heap.
     fn mi_heap_theap(heap: *mut c_void) -> *mut c_void;
-    /// The part that this thread takes blocks from.
+    /// The part that this thread allocates from.
     safe fn mi_theap_get_default() -> *mut c_void;
-    /// Sets that. The public `mi_theap_set_default` is declared in mimalloc 3.3, and left out of its sources.
+    /// Sets that part. mimalloc 3.3 declares the public `mi_theap_set_default`, but does not define it.
     fn _mi_theap_default_set(part: *mut c_void);
-    /// Returns what is free in this thread's part of a heap.
+    /// Returns the free memory in this thread's part of a heap to the system.
     fn mi_theap_collect(part: *mut c_void, force: bool);
 }
 
-/// What a control plane may ask for.
+/// The functions that the control plane may call.
 pub(crate) const ALLOCATOR: Allocator = Allocator { enter, leave, renew, at_once: purge::at_once, give_back, collect };
 
 #[derive(Debug, Clone, Copy)]
@@ -39,17 +39,17 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 static HEAPS: OnceLock<[Heap; 2]> = OnceLock::new();
-/// How often the heap in use was changed.
+/// How often the current heap was switched.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Where blocks came from before [`enter`]; null outside.
+    /// The part that was in use before [`enter`]; null outside.
     static BEFORE: Cell<*mut c_void> = const { Cell::new(ptr::null_mut()) };
     /// This thread's parts of the heaps, as far as it has any.
     static PARTS: [Cell<*mut c_void>; 2] = const { [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())] };
 }
 
-/// Takes blocks from the heap in use until [`leave`]; false if this thread does, or there is none.
+/// Allocates from the current heap until [`leave`]. Returns false if this thread already does, or if there is no heap.
 fn enter() -> bool {
     let heaps = HEAPS.get_or_init(|| [Heap(mi_heap_new()), Heap(mi_heap_new())]);
     let turn = TURN.load(Ordering::Relaxed) % heaps.len();
@@ -69,7 +69,7 @@ fn enter() -> bool {
     true
 }
 
-/// Takes blocks from where they came from before [`enter`].
+/// Allocates again from where blocks came from before [`enter`].
 fn leave() {
     let before = BEFORE.replace(ptr::null_mut());
     if !before.is_null() {
@@ -78,18 +78,19 @@ fn leave() {
     }
 }
 
-/// Takes blocks from the other heap from now on.
+/// Switches to the other heap.
 fn renew() {
     TURN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has all threads return what they have free, this one at once: of two that do at the same time one leaves it at that.
+/// Has all threads return their free memory, this thread at once. If two threads call it at the same time, one of them
+/// does nothing.
 fn give_back() {
     collect();
     memory::give_back();
 }
 
-/// Returns what this thread has free to the system, in these heaps and elsewhere.
+/// Returns this thread's free memory to the system, in these heaps and in the default one.
 pub(crate) fn collect() {
     allocator::collect();
     PARTS.with(|parts| {

@@ -1,19 +1,19 @@
-//! The overview that `evenkeel --help` gives: commands by what they are for.
+//! The overview of `evenkeel --help`: commands grouped by purpose.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 
-/// What commands are for, in order.
+/// The groups, in order.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "exec", "logs", "restart", "validate"]),
-    ("See what it does", &["proxy-status", "proxy-config", "history"]),
-    ("Run its parts one by one", &["control-plane", "agent", "proxy"]),
+    ("Inspect it", &["proxy-status", "proxy-config", "history"]),
+    ("Run its parts separately", &["control-plane", "agent", "proxy"]),
     ("Measure it", &["lab"]),
     ("Other", &["version", "help"]),
 ];
 
-/// The same command, which shows its subcommands in groups.
+/// The same command, with its subcommands shown in groups.
 pub fn in_groups(mut command: Command) -> Command {
     command.build();
     let header = *command.get_styles().get_header();

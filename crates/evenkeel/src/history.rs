@@ -13,28 +13,28 @@ use serde_json::Value;
 
 use crate::admin;
 
-/// How long the control plane may take to play back its log; questions of others come first.
+/// How long the control plane may take to replay its log; other requests take precedence.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Flags of `evenkeel history`.
 #[derive(Debug, Args)]
 pub struct HistoryArguments {
-    /// The proxy: its xDS node id, POD.NAMESPACE, POD or the beginning of one, or the workload: of its replicas the one seen last.
+    /// The proxy: its xDS node id, POD.NAMESPACE, POD, the beginning of a pod's name, or a workload (the replica seen last).
     proxy: String,
 
-    /// When: a time (2026-11-21T10:00:00Z; UTC unless it says otherwise), or so long ago (90s, 5m, 2h, 3d). Now if not given.
+    /// A time (2026-11-21T10:00:00Z; UTC unless it has an offset), or a duration before now (90s, 5m, 2h, 3d) [default: now].
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
 
-    /// HTTP port of the control plane to ask [default: that of the running `up`, or else 127.0.0.1:15014].
+    /// HTTP port of the control plane to query [default: that of the running `up`, or else 127.0.0.1:15014].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
     control_plane: Option<SocketAddr>,
 
-    /// State directory of a control plane or of `up`, to read it there; neither need run.
+    /// Read the history from this state directory of a control plane or of `up`, which need not be running.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -74,7 +74,7 @@ fn ask(arguments: &HistoryArguments) -> anyhow::Result<Value> {
     serde_json::from_slice(&body).context("the control plane's answer is not JSON")
 }
 
-/// As a value in a query (RFC 3986, section 2.1).
+/// Escapes a value for a query (RFC 3986, section 2.1).
 fn escaped(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         match byte {
@@ -92,7 +92,7 @@ fn table(past: &Value) -> String {
     for resource in items(&past["resources"]) {
         let (kind, name, version) = (text(&resource["type"]), text(&resource["name"]), text(&resource["version"]));
         let refused =
-            if resource["refused"] == true { "  refused: it kept what it had before, if anything" } else { "" };
+            if resource["refused"] == true { "  refused: it keeps the previous version, if it has one" } else { "" };
         _ = writeln!(out, "  {kind:<10} {name}  {version}{refused}");
         if resource["generation"].is_u64() {
             let causes: Vec<String> = items(&resource["causes"]).iter().map(text).collect();
@@ -141,7 +141,7 @@ web-0.shop ran generation 12:
              by generation 9 at 2026-11-21T09:58:31Z: DestinationRule shop/a (a.yaml:3:9)
   LDS        b  77aa
              from b.yaml:1:1
-  LDS        c  0001  refused: it kept what it had before, if anything
+  LDS        c  0001  refused: it keeps the previous version, if it has one
 since then: 1 resource has changed
   changed  CDS        a
 ";

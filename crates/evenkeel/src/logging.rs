@@ -1,4 +1,4 @@
-//! Logs: to standard error, at a level given by flag.
+//! Logging to standard error, at the level that a flag sets.
 
 use std::io::IsTerminal;
 
@@ -8,33 +8,33 @@ use tracing_subscriber::filter::LevelFilter;
 /// `-l LEVEL`, on every command.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct LogOptions {
-    /// How much is logged to standard error: trace, debug, info, warning, error, critical or off.
+    /// Log level on standard error: trace, debug, info, warning, error, critical or off.
     #[arg(short, long, value_name = "LEVEL", value_enum, hide_possible_values = true, default_value_t = Level::Info)]
     pub log_level: Level,
 }
 
-/// Envoy's names for how much is logged.
+/// Log levels, under Envoy's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
     /// Everything.
     Trace,
-    /// What helps to find a mistake.
+    /// Details for finding a bug.
     Debug,
-    /// What an operator wants to have read.
+    /// Events that an operator wants to know.
     Info,
-    /// What should not be so.
+    /// Unexpected conditions.
     #[value(alias = "warn")]
     Warning,
-    /// What failed.
+    /// Failures.
     Error,
-    /// What the process cannot go on with.
+    /// Failures that end the process; the same lines as `error`.
     Critical,
     /// Nothing.
     Off,
 }
 
 impl Level {
-    /// Its name as a flag's value.
+    /// The level's name as the value of a flag.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -54,9 +54,9 @@ pub fn start(level: Level) {
         .with_max_level(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(evenkeel_proxy::stderr::StandardError)
-        // They would go to standard error, and a failure there is a panic.
+        // Internal errors would go to standard error, and a failure to write there is a panic.
         .log_internal_errors(false)
         .finish();
-    // Only a second call could fail, and the first one's choice stands.
+    // Only a second call can fail, and then the first subscriber stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

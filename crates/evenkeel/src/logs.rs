@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use evenkeel_base::replica::fit;
+use evenkeel_base::replica::match_name;
 use evenkeel_base::suggest::instead;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ExecError};
 
-/// Time between two looks at files that are followed.
+/// How often followed files are checked.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Files read at a time when many are followed, in bytes of each.
+/// How much of each file is read at a time, in bytes.
 const CHUNK: u64 = 1024 * 1024;
 /// The name that means the control plane.
 const CONTROL_PLANE: &str = "control-plane";
@@ -26,36 +26,36 @@ pub struct LogsArguments {
     /// A workload, one of its pods, or `control-plane`.
     workload: String,
 
-    /// Its namespace; only needed when several have a workload of that name.
+    /// The workload's namespace; needed only if several namespaces have a workload of that name.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// Go on printing what comes, until Ctrl-C.
+    /// Keep printing new lines until Ctrl-C.
     #[arg(short, long)]
     follow: bool,
 
-    /// What the run before the last restart has printed, instead of all.
+    /// Print only the output of the run before the last restart.
     #[arg(short, long, conflicts_with = "follow")]
     previous: bool,
 
-    /// Begin with so many lines from the end of each log [default: all].
+    /// Begin with the last N lines of each log [default: all].
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
 
-    /// Whose: `istio-proxy` is the sidecar, any other name the program.
+    /// Whose log: `istio-proxy` is the sidecar, any other name the program.
     #[arg(short, long, value_name = "NAME", conflicts_with = "proxy")]
     container: Option<String>,
 
-    /// The sidecar's log: the same as `-c istio-proxy`.
+    /// Print the sidecar's log; the same as `-c istio-proxy`.
     #[arg(long)]
     proxy: bool,
 
-    /// State directory of `up`, which need not run any more [default: ~/.local/state/evenkeel].
+    /// State directory of `up`, which need not be running [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }
 
-/// Prints the logs of all replicas that are meant; where there are several, each line behind its pod's name.
+/// Prints the logs of all replicas that the arguments name. If there are several, each line begins with the pod's name.
 pub fn run(arguments: &LogsArguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let state = StateDir::new(&arguments.state.clone().unwrap_or_else(StateDir::default_path))?;
     let mut logs = open(arguments, &state)?;
@@ -82,7 +82,7 @@ pub fn run(arguments: &LogsArguments, out: &mut dyn Write) -> anyhow::Result<()>
     }
 }
 
-/// Of those that have been started again.
+/// Prints what the previous run logged, for replicas that were restarted.
 fn previous(logs: &[Log], arguments: &LogsArguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut is_any = false;
     for log in logs {
@@ -122,7 +122,7 @@ fn open(arguments: &LogsArguments, state: &StateDir) -> anyhow::Result<Vec<Log>>
     }
 }
 
-/// The pods that a name means, by the files there are.
+/// The pods that a name matches, by the log files of the last run.
 fn of_last_run(folder: &Path, wanted: &str) -> anyhow::Result<Vec<String>> {
     let files = fs::read_dir(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let pod = |file: String| [".app.log", ".proxy.log"].iter().find_map(|end| Some(file.strip_suffix(end)?.to_owned()));
@@ -130,7 +130,7 @@ fn of_last_run(folder: &Path, wanted: &str) -> anyhow::Result<Vec<String>> {
     pods.sort();
     pods.dedup();
     let wanted_pod = wanted.split('.').next().unwrap_or(wanted);
-    let found: Vec<String> = pods.iter().filter(|pod| fit(wanted_pod, pod, "", "").is_some()).cloned().collect();
+    let found: Vec<String> = pods.iter().filter(|pod| match_name(wanted_pod, pod, "", "").is_some()).cloned().collect();
     match found.is_empty() {
         true => bail!("there is no log of {wanted}; {}", instead(wanted, pods.iter().map(String::as_str))),
         false => Ok(found),
@@ -151,7 +151,7 @@ impl Log {
         Self { pod: pod.to_owned(), path, prefix: String::new(), position: 0 }
     }
 
-    /// Prints what is there, or the end of it.
+    /// Prints the existing content, or the end of it.
     fn begin(&mut self, tail: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
         let Ok(file) = File::open(&self.path) else { return Ok(()) };
         let mut reader = BufReader::new(file);
@@ -176,10 +176,10 @@ impl Log {
         kept.iter().try_for_each(|line| self.print(line, out))
     }
 
-    /// Prints whole lines that have come.
+    /// Prints whole lines that were appended.
     fn go_on(&mut self, out: &mut dyn Write) -> io::Result<()> {
         let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
-        // It was set aside, and is empty again.
+        // The log was rotated and is empty again.
         if file.metadata()?.len() < self.position {
             self.position = 0;
         }

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error with all its causes, each told once: many an error's text ends with its cause's.
+/// An error with all its causes, each printed once: the text of many errors ends with that of their cause.
 fn in_one_line(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |mut line, cause| {
         if !line.ends_with(&cause) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
-use evenkeel_local::exec::Named;
+use evenkeel_local::exec::ReplicaInfo;
 
 use crate::admin;
 
@@ -18,10 +18,11 @@ pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::
     Ok(())
 }
 
-/// Prints the same of all proxies of a mesh, each under its name. Each is asked by a process of its own, which moves into its network.
-pub fn of_all(program: &Path, state: &Path, replicas: &[Named], json: bool) -> anyhow::Result<u8> {
+/// Prints the same for all proxies of a mesh, each under its name. A process for each proxy enters the proxy's network
+/// namespace and asks it.
+pub fn of_all(program: &Path, state: &Path, replicas: &[ReplicaInfo], json: bool) -> anyhow::Result<u8> {
     let mut status = 0;
-    for Named { namespace, pod, .. } in replicas {
+    for ReplicaInfo { namespace, pod, .. } in replicas {
         if !json {
             writeln!(io::stdout(), "{pod}.{namespace}:")?;
         }

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
-use evenkeel_base::replica::{Fit, fit, workload_of};
+use evenkeel_base::replica::{NameMatch, match_name, workload_of};
 use evenkeel_base::suggest::instead;
-use evenkeel_local::exec::{Failing, Named};
+use evenkeel_local::exec::{Failing, ReplicaInfo};
 use serde_json::{Value, json};
 
 use crate::admin;
@@ -14,23 +14,24 @@ use crate::admin;
 /// Types with a column of their own: those istioctl shows, and ours.
 const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
 
-/// How to print it.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
-    /// For reading.
+    /// A table.
     Table,
-    /// What the program says that is asked; of several, a list.
+    /// The queried program's own JSON; a list if several are queried.
     Json,
 }
 
-/// Prints the status of every proxy connected to these control planes. It returns 1 if something written is not what runs: part of the
-/// files is refused, a proxy refuses what it was sent, a replica is not ready, or ends again and again, or a control plane is away.
+/// Prints the status of every proxy connected to these control planes. Returns 1 if what runs is not what the files
+/// say: a file is refused in part, a proxy refuses a resource, a replica is not ready or keeps ending, or a control
+/// plane does not answer.
 ///
-/// With a name, of those proxies alone that it means. `replicas`: those of the running mesh, of which what ends again and again is
-/// shown.
+/// With a name, prints only the proxies that it matches. `replicas` are those of the running mesh; the output shows
+/// which of them keep ending.
 pub fn run(
     control_planes: &[SocketAddr],
-    replicas: &[Named],
+    replicas: &[ReplicaInfo],
     wanted: Option<&str>,
     output: Output,
     out: &mut dyn Write,
@@ -65,7 +66,7 @@ pub fn run(
     Ok(u8::from(!is_well))
 }
 
-/// What keeps the mesh from running what was written, a line for each.
+/// Reasons why the mesh does not run what the files say, one line for each.
 fn troubles(page: &Value) -> Vec<String> {
     let texts = |name: &str| page[name].as_array().into_iter().flatten().filter_map(Value::as_str);
     let proxies = page["proxies"].as_array().into_iter().flatten();
@@ -81,17 +82,17 @@ fn troubles(page: &Value) -> Vec<String> {
     let waiting = texts("not_ready").map(|name| format!("{name} is not ready\n"));
     let failing = page["failing"].as_array().into_iter().flatten().map(|part| {
         let text = |name: &str| part[name].as_str().unwrap_or_default();
-        let state = if part["runs"] == true { "runs just now" } else { "waits to be started again" };
+        let state = if part["runs"] == true { "is running" } else { "waits to be restarted" };
         let (name, kind, last) = (text("replica"), text("part"), text("last_end"));
         let (times, ago) = (&part["restarts"], &part["seconds_ago"]);
-        format!("{name}: its {kind} ends again and again: restarts: {times}, {state}; {ago} s ago: {last}\n")
+        format!("{name}: its {kind} keeps ending: restarts: {times}, {state}; {ago} s ago: {last}\n")
     });
     written.chain(refusals).chain(waiting).chain(failing).collect()
 }
 
-/// What of the replicas ends again and again.
-fn failing(replicas: &[Named]) -> Value {
-    let part = |replica: &Named, part: &Failing| {
+/// The programs and proxies of replicas that keep ending.
+fn failing(replicas: &[ReplicaInfo]) -> Value {
+    let part = |replica: &ReplicaInfo, part: &Failing| {
         json!({
             "replica": format!("{}.{}", replica.pod, replica.namespace),
             "part": part.part,
@@ -104,15 +105,15 @@ fn failing(replicas: &[Named]) -> Value {
     replicas.iter().flat_map(|replica| replica.failing.iter().map(move |of_it| part(replica, of_it))).collect()
 }
 
-/// Leaves only the proxies that a name means.
+/// Keeps only the proxies that a name matches.
 fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
     let name = |proxy: &Value| pod(proxy["proxy"].as_str().unwrap_or_default());
     let fits = |proxy: &Value| {
         let name = name(proxy);
         let (pod, namespace) = name.rsplit_once('.').unwrap_or((&name, ""));
         match proxy["proxy"].as_str() == Some(wanted) {
-            true => Some(Fit::Pod),
-            false => fit(wanted, pod, namespace, workload_of(pod)),
+            true => Some(NameMatch::Pod),
+            false => match_name(wanted, pod, namespace, workload_of(pod)),
         }
     };
     let proxies = |page: &Value| page["proxies"].as_array().cloned().unwrap_or_default();
@@ -128,7 +129,7 @@ fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
         page["proxies"] = Value::Array(kept);
         let is_meant = |name: &Value| {
             let (pod, namespace) = name.as_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
-            fit(wanted, pod, namespace, workload_of(pod)).is_some()
+            match_name(wanted, pod, namespace, workload_of(pod)).is_some()
         };
         let list = |name: &str| page[name].as_array().cloned().unwrap_or_default().into_iter();
         let waiting: Value = list("not_ready").filter(|name| is_meant(name)).collect();
@@ -201,7 +202,7 @@ fn types(proxy: &Value) -> impl Iterator<Item = &Value> {
     proxy["types"].as_array().into_iter().flatten()
 }
 
-/// In a word; how long the answer is waited for, if that is worth it.
+/// The state in a word, with the time that an answer has been outstanding if that is long.
 fn state(status: &Value) -> String {
     let state = status["state"].as_str().unwrap_or_default();
     match status["waiting_ms"].as_u64() {
@@ -210,17 +211,18 @@ fn state(status: &Value) -> String {
     }
 }
 
-/// What is to be said of a proxy below the table.
+/// Remarks about a proxy, shown below the table.
 fn remarks(name: &str, proxy: &Value) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(names) = proxy["divergence"]["names"].as_array() {
         let of = proxy["divergence"]["type"].as_str().unwrap_or_default();
-        remarks.push(format!("{name} held other {of} resources than it was sent; healed: {}\n", list(names.iter())));
+        remarks.push(format!("{name} held other {of} resources than it was sent; corrected: {}\n", list(names.iter())));
     }
     remarks
 }
 
-/// An agent's own stream, on which it asks for DNS names alone, is no proxy of its own; it comes from the proxy's node.
+/// Whether a stream is a proxy's. An agent has a stream of its own under the proxy's node id, on which it asks only for
+/// DNS names.
 fn is_proxy(stream: &Value) -> bool {
     let mut types = stream["types"].as_array().into_iter().flatten().peekable();
     types.peek().is_none() || types.any(|status| COLUMNS.iter().any(|column| status["type"] == *column))
@@ -303,7 +305,7 @@ NAME         KIND      CDS      LDS   EDS          RDS      VHDS   AGE p50   p99
 gw.shop      router    -        -     -            -        -      -         -        -      envoy 1.40.0     evenkeel/0.1.0 host.1
 web-0.shop   sidecar   SYNCED   -     STALE 12 s   NACKED   -      2.0 ms    4.0 ms   20 s   evenkeel 0.1.0   evenkeel/0.1.0 host.1
 
-gw.shop held other CDS resources than it was sent; healed: a, b
+gw.shop held other CDS resources than it was sent; corrected: a, b
 web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 ";
         assert_eq!(table(&[page]), expected);
@@ -337,13 +339,13 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         let ill = json!({"control_plane": "one", "proxies": [], "refused": [finding], "not_ready": ["web-0.shop"]});
         let said = format!("not in force: {finding}\nweb-0.shop is not ready\n");
         assert_eq!(troubles(&ill).concat(), said);
-        // Two that read the same files say it once.
+        // Two control planes that read the same files report a finding once.
         assert_eq!(table(&[ill.clone(), ill]), format!("no proxy is connected to one or one\n{said}"));
     }
 
     #[test]
     fn what_ends_again_and_again_is_said_of_those_that_are_meant() {
-        let replica = |pod: &str, failing: &[Failing]| Named {
+        let replica = |pod: &str, failing: &[Failing]| ReplicaInfo {
             namespace: "shop".to_owned(),
             workload: pod.split('-').next().unwrap_or_default().to_owned(),
             pod: pod.to_owned(),
@@ -364,7 +366,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
             assert_eq!(troubles(&pages[0]).concat(), expected, "{wanted}");
         };
         check("api", "");
-        let said = "web-5d-a.shop: its program ends again and again: restarts: 5, waits to be started again; 3 s ago: exited with status 7\n";
+        let said = "web-5d-a.shop: its program keeps ending: restarts: 5, waits to be restarted; 3 s ago: exited with status 7\n";
         check("web", said);
         assert_eq!(troubles(&page).len(), 2);
     }

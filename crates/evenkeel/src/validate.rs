@@ -1,4 +1,4 @@
-//! `evenkeel validate`: what the control plane would say of files, without running anything.
+//! `evenkeel validate`: reports what the control plane would report about files, without running anything.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::compiled;
 
 /// Reads the files, prints all findings, and returns 1 if one of them is an error, or if `strict` a warning.
 ///
-/// Single files are checked each by itself; a directory also as a whole, since only then references can be followed, and as proxies
-/// would read it.
+/// Single files are checked each on its own. A directory is also checked as a whole, because only then references can
+/// be resolved, and it is compiled as proxies would compile it.
 pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u8> {
-    let mut read = Read::default();
+    let mut read = Validation::default();
     for path in paths {
         match path.is_dir() {
             true => read.directory(path),
@@ -37,13 +37,13 @@ pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u
 }
 
 #[derive(Default)]
-struct Read {
+struct Validation {
     objects: usize,
     diagnostics: Diagnostics,
     sources: Sources,
 }
 
-impl Read {
+impl Validation {
     fn file(&mut self, path: &Path) {
         let (name, text): (Arc<str>, _) = match path == Path::new("-") {
             true => ("standard input".into(), files::read_all(io::stdin())),
@@ -66,7 +66,7 @@ impl Read {
         if files.texts().next().is_none() && files.diagnostics().is_empty() {
             let message = "there is nothing to check in this directory";
             let finding = Diagnostic::warning("no-files", Span::whole_file(path.to_string_lossy()), message);
-            self.diagnostics.push(finding.with_help("files are read whose names end in .yaml, .yml or .json"));
+            self.diagnostics.push(finding.with_help("only files whose names end in .yaml, .yml or .json are read"));
         }
         let objects = files.objects();
         self.take(&objects, files.diagnostics());
@@ -146,7 +146,7 @@ mod tests {
         let lines: Vec<&str> = out.lines().filter(|line| line.contains("image")).collect();
         assert!(status == 0 && lines.len() == 1, "{out}");
         assert!(lines[0].starts_with("info[no-effect]: `spec.containers[0].image`:"), "{out}");
-        assert!(lines[0].contains("pods.yaml:4:") && lines[0].ends_with(" and 2 places more)"), "{out}");
+        assert!(lines[0].contains("pods.yaml:4:") && lines[0].ends_with(" and 2 more places)"), "{out}");
         Ok(())
     }
 }

@@ -1,16 +1,20 @@
-//! HTTP and network filters, one folder each.
+//! HTTP and network filters, one folder each; what becomes of a call ([`decide`]), and why ([`explain`]).
 //!
 //! The data path holds one [`HttpFilters`] per connection manager and worker, and one [`NetworkFilters`] per filter chain and
-//! worker, made when a configuration arrives. Filters are an enum compiled from configuration: no dispatch through pointers,
-//! no lock, no allocation for a request that passes.
+//! worker, created when a configuration arrives. Filters are an enum compiled from the configuration: a request that passes them needs
+//! no dynamic dispatch, no lock and no allocation.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod buffer;
 pub mod callouts;
+mod connection;
 pub mod connection_limit;
 pub mod cors;
+pub mod decide;
+pub mod explain;
 pub mod fault;
 pub mod grpc_stats;
 pub mod header_mutation;
@@ -19,9 +23,10 @@ pub mod network;
 pub mod rbac;
 pub mod stateful_session;
 
+pub use connection::ConnectionInfo;
 pub use http::{
     Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,
-    Woken,
+    Pause, Remark, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext,
+    Wait, Woken,
 };
 pub use network::NetworkFilters;

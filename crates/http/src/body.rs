@@ -1,4 +1,4 @@
-//! Bodies: the payload's ranges out of framed bytes.
+//! Body decoding: finds the payload in framed bytes.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub struct BodyDecoder {
 /// What [`BodyDecoder::decode`] found at the start of its input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
-    /// Bytes of input used up, payload and framing.
+    /// Bytes of input consumed, payload and framing.
     pub consumed: usize,
     /// Where in the input the payload lies; may be empty.
     pub data: Range<usize>,
@@ -87,8 +87,8 @@ impl BodyDecoder {
         self.state == State::Done
     }
 
-    /// Takes the next run of payload, or of framing, off the start of `input`. Call again with what is left until `done`,
-    /// or until everything is consumed.
+    /// Decodes the next run of payload, or of framing, at the start of `input`. Call it again with the rest until
+    /// `done`, or until all input is consumed.
     ///
     /// # Errors
     /// Broken chunking; trailers are checked and dropped.
@@ -96,8 +96,8 @@ impl BodyDecoder {
         self.decode_to(input, None)
     }
 
-    /// [`BodyDecoder::decode`], which also collects the trailers: give the same `Headers`, empty at first, for the whole body. They
-    /// are complete when the body is done. Fields of framing and of this hop are left out.
+    /// [`BodyDecoder::decode`], which also collects the trailers: give the same `Headers`, empty at first, for the
+    /// whole body. They are complete when the body is done. Framing and hop-by-hop fields are left out.
     ///
     /// # Errors
     /// Broken chunking or trailers.
@@ -146,7 +146,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Eats the framing right behind a chunk's data, so that a body which is all there is done in one call.
+    /// Consumes the framing directly after a chunk's data, so that a body that is complete in the input is done in one
+    /// call.
     fn after_data(
         &mut self,
         input: &[u8],
@@ -161,7 +162,7 @@ impl BodyDecoder {
         Ok(Decoded { consumed: at, data, done: self.is_done() })
     }
 
-    /// One byte of framing; bytes of trailers go to where they are collected.
+    /// Consumes one byte of framing; bytes of trailers go to `trailers`.
     #[inline]
     fn step(&mut self, byte: u8, trailers: Option<&mut Headers>) -> Result<(), BodyError> {
         let before = self.state;

@@ -1,19 +1,19 @@
-//! What names, targets and authorities are made of: each byte costs one load.
+//! Sets of the bytes allowed in names, targets and authorities. A check costs one load per byte.
 
 const TOKEN_MARKS: &[u8] = b"!#$%&'*+-.^_`|~";
 
 /// A set of bytes.
 pub(crate) struct ByteSet([bool; 256]);
 
-/// Of a token (RFC 9110 section 5.6.2).
+/// The bytes of a token (RFC 9110 section 5.6.2).
 pub(crate) static TOKEN: ByteSet = ByteSet::alphanumeric_and(TOKEN_MARKS);
-/// The same without upper-case letters: of a field name of HTTP/2.
+/// The same without upper-case letters: the bytes of an HTTP/2 field name.
 pub(crate) static LOWER_TOKEN: ByteSet = ByteSet::alphanumeric_and(TOKEN_MARKS).without(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ");
-/// Of a request target: what is visible, but not the mark of a fragment.
+/// The bytes of a request target: visible characters except `#`, which begins a fragment.
 pub(crate) static TARGET: ByteSet = ByteSet::alphanumeric_and(b"!\"$%&'()*+,-./:;<=>?@[\\]^_`{|}~");
-/// Of a host's name or its address without brackets (RFC 3986 section 3.2.2).
+/// The bytes of a host name or an address without brackets (RFC 3986 section 3.2.2).
 pub(crate) static HOST: ByteSet = ByteSet::alphanumeric_and(b"-._~%!$&'()*+,;=");
-/// Of an address in brackets.
+/// The bytes of an address in brackets.
 pub(crate) static ADDRESS_LITERAL: ByteSet = ByteSet::alphanumeric_and(b"-._~%!$&'()*+,;=:");
 
 impl ByteSet {

@@ -1,11 +1,11 @@
-//! Heads and chunks as bytes. Framing is always written anew.
+//! Encodes heads and chunks. Framing is never passed on, but always written anew.
 
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead, Version};
 use crate::headers::Headers;
 use crate::names::HeaderId;
 
-/// What stands in `connection` of an encoded head.
+/// The `connection` header of an encoded head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection<'a> {
     /// The version's default: no header.
@@ -31,7 +31,8 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, framing: Framing, connecti
     match framing {
         Framing::Length(length) => content_length(out, length),
         Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        // A client that sends no body says nothing, or says 0 where the method implies one (RFC 9110 section 8.6).
+        // Without a body no framing header is sent; `content-length: 0` is sent where the method implies a body (RFC
+        // 9110 section 8.6).
         Framing::None | Framing::UntilClose => {}
     }
     end(out, connection);
@@ -100,7 +101,7 @@ pub fn last_chunk(out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n\r\n");
 }
 
-/// Writes the end of a chunked body with trailers; those that no trailer may carry are left out.
+/// Writes the end of a chunked body with trailers; fields that are forbidden in trailers are left out.
 pub fn last_chunk_with_trailers(out: &mut Vec<u8>, trailers: &Headers) {
     out.extend_from_slice(b"0\r\n");
     for (_, name, value) in trailers.iter().filter(|(id, ..)| !id.is_forbidden_in_trailers()) {
@@ -179,7 +180,7 @@ fn status_line(out: &mut Vec<u8>, version: Version, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// All fields but those that [`end`] and the framing write.
+/// Writes all fields except those that [`end`] and the framing write.
 fn fields(out: &mut Vec<u8>, headers: &Headers) {
     for (id, name, value) in headers.iter() {
         match id {
@@ -195,7 +196,7 @@ fn fields(out: &mut Vec<u8>, headers: &Headers) {
     }
 }
 
-/// The name a line begins with.
+/// Converts the name at the beginning of a line.
 fn proper_case_name(line: &mut [u8]) {
     let mut upper = true;
     for byte in line.iter_mut().take_while(|byte| **byte != b':') {

@@ -1,6 +1,7 @@
 //! What can be wrong with a message.
 
-/// Why a head was refused. The connection ends after it: what follows cannot be trusted to be a message.
+/// Why a head was refused. The connection ends after it, because the bytes that follow cannot be trusted to be a
+/// message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
     /// The grammar of RFC 9112 is broken.
@@ -45,7 +46,7 @@ pub enum HeadError {
     /// A header name has an underscore, and such requests are refused.
     #[error("underscore in a header name")]
     Underscore,
-    /// `connection` has more options than the limit, or names what proxies tell each other about the client.
+    /// `connection` has more options than the limit, or names a header in which proxies pass on facts about the client.
     #[error("a Connection header that names what it may not")]
     Connection,
     /// `transfer-encoding` is not exactly `chunked`, or it stands in an HTTP/1.0 message.

@@ -5,7 +5,7 @@
 pub enum Framing {
     /// No body.
     None,
-    /// As many bytes.
+    /// A body of this many bytes.
     Length(u64),
     /// Chunked.
     Chunked,

@@ -47,7 +47,7 @@ impl RequestHead {
         (self.version, self.method, self.path, self.authority, self.protocol) = Default::default();
     }
 
-    /// Method, in its case.
+    /// Method; case is preserved.
     #[inline]
     pub fn method(&self) -> &[u8] {
         self.headers.bytes(self.method)
@@ -59,7 +59,7 @@ impl RequestHead {
         self.headers.bytes(self.path)
     }
 
-    /// Host and port the request is for: out of the absolute-form target, else `Host`. In its case.
+    /// Host and port of the request: from an absolute-form target, otherwise from `Host`. Case is preserved.
     #[inline]
     pub fn authority(&self) -> &[u8] {
         self.headers.bytes(self.authority)

@@ -1,10 +1,12 @@
 //! Header fields in an arena that is reused from message to message.
 
+use percent_encoding::percent_encode_byte;
+
 use crate::bytes::TOKEN;
 use crate::names::HeaderId;
 
-/// Most options in the `Connection` lines of one message. A request with more is refused, as by Envoy; of a response further ones
-/// are not followed.
+/// Most options in the `Connection` lines of one message. A request with more is refused, as in Envoy; in a response
+/// further ones are ignored.
 pub(crate) const MAX_CONNECTION_OPTIONS: usize = 9;
 
 /// A range of the arena.
@@ -16,19 +18,19 @@ pub(crate) struct Span {
 
 #[derive(Debug, Clone, Copy)]
 struct Field {
-    /// Of [`HeaderId::Other`] only: what is well known is not stored.
+    /// Only for [`HeaderId::Other`]; well-known names are not stored.
     name: Span,
     value: Span,
     id: HeaderId,
     live: bool,
-    /// Came as a never-indexed literal of HPACK, and is to be sent on so (RFC 7541 section 7.1.3).
+    /// It arrived as a never-indexed literal of HPACK and must be sent as one (RFC 7541 section 7.1.3).
     sensitive: bool,
 }
 
 /// Header fields in order, names in lower case. Removed and replaced values stay in the arena until [`Headers::clear`].
 ///
-/// No value holds CR, LF or NUL, whoever sets it: each becomes a blank (RFC 9110 section 5.5), so that no text, wherever it comes
-/// from, makes two lines of one. Parsers, which refuse such bytes, add what they have read without this second look.
+/// No value holds CR, LF or NUL, whoever sets it: each becomes a blank (RFC 9110 section 5.5), so that no text from
+/// anywhere can turn one line into two. Parsers refuse such bytes themselves, so they add values without this check.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
     arena: Vec<u8>,
@@ -36,7 +38,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Forgets everything and keeps the memory, up to a bound so that one huge head does not stay for ever.
+    /// Removes all fields and keeps the memory, up to a limit, so that one huge head does not keep its memory forever.
     pub fn clear(&mut self) {
         const KEPT_ARENA_BYTES: usize = 8 * 1024;
         self.arena.clear();
@@ -44,7 +46,7 @@ impl Headers {
         self.arena.shrink_to(KEPT_ARENA_BYTES);
     }
 
-    /// Makes room for what most messages have, so that a new head's memory does not grow in many steps.
+    /// Reserves what most messages need, so that a new head does not grow in many steps.
     pub(crate) fn prepare(&mut self) {
         const ARENA_BYTES: usize = 1024;
         const FIELDS: usize = 24;
@@ -68,7 +70,7 @@ impl Headers {
 
     /// The first value of any header, by its lower-case name.
     pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
-        // A known name has a number, which is compared faster than bytes are.
+        // A well-known name has an id, which is faster to compare than bytes.
         match HeaderId::of(name) {
             HeaderId::Other => {
                 let named = |field: &&Field| field.live && self.name(field) == name;
@@ -114,7 +116,7 @@ impl Headers {
         self.len() == 0
     }
 
-    /// Adds a field at the end. The name is stored in lower case; what no name may hold becomes `-`.
+    /// Adds a field at the end. The name is stored in lower case; bytes that a name must not have become `-`.
     pub fn append(&mut self, name: &[u8], value: &[u8]) {
         if TOKEN.holds_all(name) {
             self.push_parsed(name, b"");
@@ -128,7 +130,7 @@ impl Headers {
         }
     }
 
-    /// Adds a field out of a header block: its name is in lower case and its id known.
+    /// Adds a field from a header block, whose name is in lower case and whose id is known.
     #[inline]
     pub(crate) fn push_decoded(&mut self, id: HeaderId, name: &[u8], value: &[u8], sensitive: bool) {
         let name = if id == HeaderId::Other { self.intern(name) } else { Span::default() };
@@ -142,7 +144,7 @@ impl Headers {
         live.map(|field| (field.id, self.name(field), self.bytes(field.value), field.sensitive))
     }
 
-    /// Makes one field of all of this name, in the place of the first, their values joined by `separator`.
+    /// Joins the values of all fields of this name with `separator` into one field, in the position of the first.
     pub fn join(&mut self, id: HeaderId, separator: &[u8]) {
         let start = self.position();
         let mut first = None;
@@ -166,7 +168,7 @@ impl Headers {
         }
     }
 
-    /// Adds a field as parsed and tells which it is.
+    /// Adds a parsed field and returns its id.
     #[inline]
     pub(crate) fn push_parsed(&mut self, name: &[u8], value: &[u8]) -> HeaderId {
         let mut name = self.intern_lower(name);
@@ -186,7 +188,7 @@ impl Headers {
         self.fields.push(Field { name: Span::default(), value, id, live: true, sensitive: false });
     }
 
-    /// Makes this the only value of a well-known header, in the place of the first.
+    /// Makes this the only value of a well-known header, in the position of the first.
     pub fn set(&mut self, id: HeaderId, value: &[u8]) {
         let value_span = self.intern_value(value);
         let mut first = true;
@@ -253,9 +255,9 @@ impl Headers {
         self.fields[field].value = Span { start, end: self.intern_value(value).end };
     }
 
-    /// Removes what is meant for one hop only (RFC 9110 section 7.6.1): the headers `Connection` names, `Connection` itself
-    /// and its kin. `te: trailers` stays, as Envoy keeps it. To be called before anything is added for the next hop: what a peer
-    /// names goes, whoever has set it.
+    /// Removes hop-by-hop fields (RFC 9110 section 7.6.1): `Connection`, the headers it names, and similar ones. `te:
+    /// trailers` stays, as in Envoy. Call it before adding headers for the next hop, because a header that the peer
+    /// names in `Connection` is removed whoever has set it.
     pub fn remove_hop_by_hop(&mut self) {
         let mut options_left = MAX_CONNECTION_OPTIONS;
         for at in 0..self.fields.len() {
@@ -280,7 +282,8 @@ impl Headers {
         }
     }
 
-    /// Options without a header of their own cost nothing; each other one a look at every name, and they are few.
+    /// Options that are not header names cost nothing; each other option is compared with every name, and there are
+    /// few.
     fn remove_named_by_connection(&mut self, connection: Span, options_left: &mut usize) {
         let simple = [&b"keep-alive"[..], b"close", b"upgrade"];
         let is_simple = |option: &[u8]| simple.iter().any(|token| option.eq_ignore_ascii_case(token));
@@ -328,7 +331,7 @@ impl Headers {
         Span { start, end: self.position() }
     }
 
-    /// Copies a value that nobody has looked at.
+    /// Copies a value that was not validated.
     #[inline]
     fn intern_value(&mut self, value: &[u8]) -> Span {
         let span = self.intern(value);
@@ -344,10 +347,9 @@ impl Headers {
         copy.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n' | 0)).for_each(|byte| *byte = b' ');
     }
 
-    /// Copies a part of a request's first line that nobody has looked at. What would end the part, or the line, is escaped
-    /// (RFC 3986 section 2.1).
+    /// Copies a part of a request's first line that was not validated. Bytes that would end the part or the line are
+    /// escaped (RFC 3986 section 2.1).
     pub(crate) fn intern_target(&mut self, part: &[u8]) -> Span {
-        const HEX: &[u8; 16] = b"0123456789ABCDEF";
         if part.iter().all(u8::is_ascii_graphic) {
             return self.intern(part);
         }
@@ -355,7 +357,7 @@ impl Headers {
         for byte in part {
             match byte {
                 byte if byte.is_ascii_graphic() => self.arena.push(*byte),
-                byte => self.arena.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+                byte => self.arena.extend(percent_encode_byte(*byte).bytes()),
             }
         }
         Span { start, end: self.position() }
@@ -376,8 +378,8 @@ impl Headers {
         self.arena.push(byte);
     }
 
-    /// Ends a field that arrived in pieces: its name, in lower case, lies from `name` to `value` in the arena, its value from there
-    /// to the end. A field that belongs to one hop or to framing is forgotten.
+    /// Ends a field that arrived in pieces: its name, in lower case, lies from `name` to `value` in the arena, its
+    /// value from there to the end. Hop-by-hop and framing fields are dropped.
     pub(crate) fn end_trailer(&mut self, name: u32, value: u32) {
         let end = self.position();
         let span = Span { start: name, end: value };
@@ -406,8 +408,8 @@ impl Headers {
     }
 }
 
-/// Whether a byte is below 14, as CR, LF and NUL are and nearly nothing else in a value. Values are short: for them this is a tenth of
-/// what a search for any of the three costs.
+/// Whether a byte is below 14, which is true for CR, LF and NUL and for hardly anything else in a value. Values are
+/// short, and for short ones this costs a tenth of a search for the three bytes.
 fn holds_controls(value: &[u8]) -> bool {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -426,8 +428,8 @@ pub(crate) fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(|option| option.trim_ascii()).filter(|option| !option.is_empty())
 }
 
-/// Whether `Connection` may not name this header (in any case): proxies tell each other with it whose the request is, and who
-/// could have it taken off at the next hop would hide that. Envoy refuses the first three of them.
+/// Whether `Connection` must not name this header (in any case). Proxies use it to pass on facts about the client, and
+/// a client that could have it removed at the next hop could hide them. Envoy refuses the first three of them.
 pub(crate) fn is_between_proxies(name: &[u8]) -> bool {
     const FAMILIES: [&[u8]; 3] = [b"x-forwarded-", b"x-envoy-", b":"];
     const NAMES: [&[u8]; 4] = [b"forwarded", b"via", b"x-real-ip", b"x-request-id"];
@@ -482,7 +484,7 @@ mod tests {
         check(&[("a", "1"), ("connection", "b"), ("connection", "a"), ("b", "2")], "");
         check(&[("connection", "te, A"), ("te", "trailers"), ("a", "1"), ("a", "2")], "te=trailers");
         check(&[("connection", ", ,A,"), ("a", "1")], "");
-        // The tenth is not followed, on however many lines they stand.
+        // The tenth option is ignored, on however many lines the options are.
         let nine = ("connection", "1,2,3,4,5,6,7,8,a");
         check(&[nine, ("connection", "b"), ("a", "1"), ("b", "2")], "b=2");
     }

@@ -1,8 +1,8 @@
-//! Header names the proxy itself looks at, as small numbers.
+//! Ids of the header names that the proxy itself uses.
 
 macro_rules! header_ids {
     ($($(#[$doc:meta])* $id:ident = $name:literal,)*) => {
-        /// A header name the proxy itself looks at; anything else is [`HeaderId::Other`].
+        /// A header name that the proxy itself uses; any other name is [`HeaderId::Other`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[allow(missing_docs)]
@@ -63,7 +63,8 @@ impl HeaderId {
 }
 
 impl HeaderId {
-    /// Framing, routing and the hop's own business, which no trailer may change (RFC 9110 section 6.5.1).
+    /// Whether the header is for framing, routing or one hop only, and so is not allowed in trailers (RFC 9110 section
+    /// 6.5.1).
     pub fn is_forbidden_in_trailers(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Heads out of bytes, strictly. httparse does the grammar; what it lets pass and this refuses is in this file.
+//! Strict parsing of heads. httparse handles the grammar; this file refuses what httparse accepts but should not.
 
 use std::mem::MaybeUninit;
 
@@ -10,7 +10,7 @@ use crate::headers::{Headers, MAX_CONNECTION_OPTIONS, connection_options, is_bet
 use crate::names::HeaderId;
 use crate::underscores::Underscores;
 
-/// Header lines httparse gets room for at first.
+/// Number of header lines that httparse first gets room for.
 const HEADER_SLOTS: usize = 256;
 /// The shortest header line, in bytes: a name of one letter, a colon and the line's end.
 const LEAST_LINE_BYTES: usize = 4;
@@ -31,14 +31,14 @@ impl Default for Limits {
     }
 }
 
-/// What is asked of one request head.
+/// The rules for one request head.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestRules {
     /// How large it may be.
     pub limits: Limits,
     /// What happens to header names with underscores.
     pub underscores: Underscores,
-    /// The target may be a URL. Otherwise one is kept as it came, as a path, for whoever answers it.
+    /// Whether the target may be a URL. Otherwise a URL is kept unchanged as the path, for whoever answers the request.
     pub absolute_urls: bool,
 }
 
@@ -49,15 +49,15 @@ impl Default for RequestRules {
     }
 }
 
-/// Remembers how far a head that is not complete was looked at, so that a head which arrives byte by byte is not parsed
-/// from its start for each of them.
+/// Remembers how far an incomplete head was scanned, so that a head that arrives byte by byte is not parsed from its
+/// start each time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HeadScan {
     seen: usize,
 }
 
 impl HeadScan {
-    /// Whether `buffer` may hold a complete head now. The first bytes are always worth parsing: they show garbage early.
+    /// Whether `buffer` may hold a complete head now. The first bytes are always parsed, to detect garbage early.
     fn worth_parsing(&mut self, buffer: &[u8]) -> bool {
         let from = self.seen.saturating_sub(3);
         let first = self.seen == 0;
@@ -119,7 +119,7 @@ pub fn parse_request(
     let mut request = httparse::Request::new(&mut []);
     let parser = httparse::ParserConfig::default();
     let mut parsed = parser.parse_request_with_uninit_headers(&mut request, buffer, &mut slots);
-    // Where names decide, all lines have to be seen: those that are left out do not count.
+    // If lines are dropped by name, all lines must be parsed: dropped ones do not count.
     let all = rules.underscores != Underscores::Allow;
     if parsed == Err(httparse::Error::TooManyHeaders) && (all || limits.max_headers > HEADER_SLOTS) {
         more.resize(most_lines(buffer, all, limits), MaybeUninit::uninit());
@@ -159,11 +159,11 @@ pub fn parse_request(
     if scanned.options > MAX_CONNECTION_OPTIONS || scanned.names_proxies_own {
         return Err(HeadError::Connection);
     }
-    // What Connection names ends at this hop: then there is none.
+    // A header that `Connection` names ends at this hop, so there is no `Host` then.
     let host = host.filter(|_| !scanned.names_host);
     let https_target = set_target(head, target, host, rules.absolute_urls)?;
     let framing = match scanned.framing(head.version)? {
-        // What a tunnel is asked for with would be content to one reader and the tunnel's first bytes to the next.
+        // A body of CONNECT would be content to one reader and the tunnel's first bytes to the next.
         Some(Framing::Length(1..)) if head.method() == b"CONNECT" => return Err(HeadError::ContentLength),
         Some(Framing::Chunked) if head.method() == b"CONNECT" => return Err(HeadError::TransferEncoding),
         Some(framing) => framing,
@@ -225,7 +225,8 @@ pub fn parse_response(
         scanned.add(&mut head.headers, header, buffer)?;
     }
     let declared = scanned.framing(head.version)?;
-    // RFC 9110 section 8.6 and RFC 9112 section 6.1: these have neither. What they promised might be taken for the next response.
+    // RFC 9110 section 8.6 and RFC 9112 section 6.1: these responses have no body. A body might be taken for the next
+    // response.
     if matches!(head.status, 100..=199 | 204) {
         match declared {
             None | Some(Framing::Length(0)) => {}
@@ -243,7 +244,7 @@ pub fn parse_response(
     Ok(Some(ResponseInfo { head_bytes, framing, keep_alive }))
 }
 
-/// Lines a head within the limits can have, or `all` that this one may have.
+/// Most lines that a head within the limits can have, or with `all` that this head can have.
 fn most_lines(buffer: &[u8], all: bool, limits: Limits) -> usize {
     let most = limits.max_head_bytes / LEAST_LINE_BYTES;
     if all { memchr::memchr_iter(b'\n', buffer).count().min(most) } else { limits.max_headers.min(most) }
@@ -291,7 +292,8 @@ fn version(minor: Option<u8>) -> Result<Version, HeadError> {
     }
 }
 
-/// Methods of the IANA registry that travel over proxies, the set Envoy knows. An unknown one may have a framing of its own.
+/// Whether Envoy knows the method: those of the IANA registry that proxies forward. An unknown method may have a
+/// framing of its own.
 fn is_known_method(method: &[u8]) -> bool {
     const OTHERS: [&[u8]; 31] = [
         b"TRACE",
@@ -339,14 +341,14 @@ fn set_target(
 ) -> Result<bool, HeadError> {
     let target = target.as_bytes();
     let refused_url = !absolute_urls && head.method() != b"CONNECT" && after_scheme(target).is_some();
-    // Nobody looks for a fragment in a URL that is only answered.
+    // A fragment does not matter in a URL that is not forwarded.
     let holds = |byte: &u8| TARGET.holds(*byte) || (refused_url && *byte == b'#');
     if !target.iter().all(holds) {
         return Err(if target.contains(&b'#') { HeadError::Fragment } else { HeadError::InvalidTarget });
     }
     // Host must be there whatever the target's form (RFC 9112 section 3.2).
     if host.is_none() && head.version == Version::Http11 {
-        // A whole request but for that: it is told of.
+        // The request is complete except for its target, which is reported.
         head.path = head.headers.intern(target);
         return Err(HeadError::MissingHost);
     }
@@ -361,7 +363,7 @@ fn set_target(
     } else if refused_url || target.starts_with(b"/") {
         (host, target, false)
     } else if target == b"*" && (head.method() == b"OPTIONS" || !absolute_urls) {
-        // Where URLs are kept for whoever answers them, so is this.
+        // Where URLs are kept unchanged, this target is kept, too.
         (host, target, false)
     } else if target == b"*" {
         // Asterisk-form is for OPTIONS (RFC 9112 section 3.2.4).
@@ -444,7 +446,7 @@ struct Scanned {
     expect: bool,
     /// Options of all `Connection` lines.
     options: usize,
-    /// One of them names what proxies tell each other.
+    /// One of them names a header in which proxies pass on facts about the client.
     names_proxies_own: bool,
     /// One of them names `Host`.
     names_host: bool,
@@ -504,8 +506,8 @@ impl Scanned {
     }
 }
 
-/// Whether a tab stands next to `value`, which lies in `head`. It is a blank by RFC 9110 section 5.6.3 but not by all who may read the
-/// message next, so it does not go with what says where the message ends.
+/// Whether a tab stands next to `value`, which lies in `head`. RFC 9110 section 5.6.3 allows it as whitespace, but not
+/// every reader does, so it is refused in headers that define where the message ends.
 fn has_tab_around(head: &[u8], value: &[u8]) -> bool {
     let start = (value.as_ptr() as usize).saturating_sub(head.as_ptr() as usize);
     let blanks = |byte: &&u8| matches!(byte, b' ' | b'\t');
@@ -586,7 +588,7 @@ mod tests {
         }
     }
 
-    /// What smuggling lives on: everything here is refused, whichever way another parser might read it.
+    /// Heads used for request smuggling: all of them are refused, whatever another parser makes of them.
     #[test]
     fn refused_heads() {
         use HeadError as E;

@@ -1,4 +1,4 @@
-//! Header names with underscores, which some programs behind a proxy take for hyphens: `x_user` may get past whoever guards
+//! Header names with underscores. Some servers treat underscores like hyphens, so `x_user` could bypass a check of
 //! `x-user`.
 
 use crate::headers::Headers;
@@ -9,21 +9,20 @@ pub enum Underscores {
     /// They are fields like others.
     #[default]
     Allow,
-    /// They are left out, and count against no limit.
+    /// They are dropped, and do not count against limits.
     Drop,
     /// The request is refused.
     Reject,
 }
 
 impl Underscores {
-    /// Whether something happens to a field of this name.
+    /// Whether a field of this name is dropped or refused.
     #[inline]
     pub(crate) fn concern(self, name: &[u8]) -> bool {
         self != Self::Allow && memchr::memchr(b'_', name).is_some()
     }
 
-    /// Removes the fields this concerns, and returns how many they were. Of trailers, which are known only when they are
-    /// complete.
+    /// Removes the concerned fields from complete trailers, and returns how many there were.
     pub fn sift(self, trailers: &mut Headers) -> u32 {
         let concerned = trailers.iter().filter(|(_, name, _)| self.concern(name)).count();
         if concerned > 0 {

@@ -66,16 +66,16 @@ pub struct ChangeId(usize);
 
 /// A resource brings this part of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct ChangePart {
     change: ChangeId,
     part: u8,
 }
 
 /// All changes of a run.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct ChangeTracker {
     /// In the order of their ids.
-    open: Vec<Open>,
+    open: Vec<OpenChange>,
     /// Removals of services among them, by host: each proxy loses each of them.
     removals: FxHashMap<String, ChangeId>,
     finished: Vec<Finished>,
@@ -83,7 +83,7 @@ pub struct Board {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenChange {
     id: ChangeId,
     change: Change,
     since: Instant,
@@ -105,7 +105,7 @@ pub struct Finished {
     pub acks: Vec<(usize, Duration)>,
 }
 
-impl Board {
+impl ChangeTracker {
     /// Takes note of a change that is about to be made and concerns these proxies. To be called before it is made: a
     /// resource is only looked into when it is first seen.
     pub fn begin(&mut self, change: Change, concerned: impl IntoIterator<Item = usize>) -> ChangeId {
@@ -116,7 +116,7 @@ impl Board {
             self.removals.insert(change.host.clone(), id);
         }
         let lacking = concerned.into_iter().map(|proxy| (proxy, parts)).collect();
-        self.open.push(Open { id, change, since: Instant::now(), lacking, acks: Vec::new() });
+        self.open.push(OpenChange { id, change, since: Instant::now(), lacking, acks: Vec::new() });
         id
     }
 
@@ -129,7 +129,7 @@ impl Board {
     }
 
     /// What of the changes under way a resource brings that is seen for the first time.
-    pub fn marks(&self, kind: Type, name: &str, content: &[u8]) -> Vec<Mark> {
+    pub fn marks(&self, kind: Type, name: &str, content: &[u8]) -> Vec<ChangePart> {
         self.open
             .iter()
             .filter_map(|open| open.change.part_in(kind, name, content).map(|part| open.mark(part)))
@@ -137,19 +137,19 @@ impl Board {
     }
 
     /// Which of the changes under way the end of a resource brings.
-    pub fn mark_of_removal(&self, kind: Type, name: &str) -> Option<Mark> {
+    pub fn mark_of_removal(&self, kind: Type, name: &str) -> Option<ChangePart> {
         // outbound|PORT|SUBSET|HOST
         let host = name.rsplit('|').next().filter(|_| kind == Type::Cluster)?;
-        self.removals.get(host).map(|id| Mark { change: *id, part: CLUSTER })
+        self.removals.get(host).map(|id| ChangePart { change: *id, part: CLUSTER })
     }
 
-    fn open_mut(&mut self, id: ChangeId) -> Option<&mut Open> {
+    fn open_mut(&mut self, id: ChangeId) -> Option<&mut OpenChange> {
         let at = self.open.binary_search_by_key(&id, |open| open.id).ok()?;
         self.open.get_mut(at)
     }
 
     /// A proxy has acknowledged what carries these marks. Whether a change has now reached everybody.
-    pub fn acknowledged(&mut self, proxy: usize, marks: &[Mark], now: Instant) -> bool {
+    pub fn acknowledged(&mut self, proxy: usize, marks: &[ChangePart], now: Instant) -> bool {
         let finished = self.finished.len();
         let mut any_complete = false;
         for mark in marks {
@@ -170,7 +170,7 @@ impl Board {
 
     fn finish_complete(&mut self) {
         for open in self.open.extract_if(.., |open| open.lacking.is_empty()) {
-            let Open { id, change, since, acks, .. } = open;
+            let OpenChange { id, change, since, acks, .. } = open;
             if change.kind == ChangeKind::RemoveService {
                 self.removals.remove(&change.host);
             }
@@ -225,9 +225,9 @@ impl Board {
     }
 }
 
-impl Open {
-    fn mark(&self, part: u8) -> Mark {
-        Mark { change: self.id, part }
+impl OpenChange {
+    fn mark(&self, part: u8) -> ChangePart {
+        ChangePart { change: self.id, part }
     }
 }
 
@@ -284,50 +284,50 @@ mod tests {
 
     #[test]
     fn a_change_is_finished_when_all_have_all_of_it() {
-        let mut board = Board::default();
-        let id = board.begin(change(ChangeKind::AddService), [0, 3]);
+        let mut tracker = ChangeTracker::default();
+        let id = tracker.begin(change(ChangeKind::AddService), [0, 3]);
         let since = Instant::now();
-        board.made(id, since);
+        tracker.made(id, since);
         let at = |ms| since + Duration::from_millis(ms);
         let name = "outbound|80||svc-7.lab";
-        let (cluster, endpoints) = (board.marks(Type::Cluster, name, b""), board.marks(Type::Endpoint, name, b""));
-        let route = board.marks(Type::Route, "80", b"svc-7.lab");
+        let (cluster, endpoints) = (tracker.marks(Type::Cluster, name, b""), tracker.marks(Type::Endpoint, name, b""));
+        let route = tracker.marks(Type::Route, "80", b"svc-7.lab");
         let all = [cluster.clone(), endpoints, route].concat();
-        board.acknowledged(0, &all, at(5));
-        board.acknowledged(3, &cluster, at(6));
+        tracker.acknowledged(0, &all, at(5));
+        tracker.acknowledged(3, &cluster, at(6));
         // Who is not concerned does not count.
-        board.acknowledged(9, &all, at(7));
-        assert_eq!((board.under_way(), board.is_finished(id)), (1, false));
-        assert!(board.is_changing(7) && !board.is_changing(8));
+        tracker.acknowledged(9, &all, at(7));
+        assert_eq!((tracker.under_way(), tracker.is_finished(id)), (1, false));
+        assert!(tracker.is_changing(7) && !tracker.is_changing(8));
         assert!(
-            board.describe().ends_with("reached 1 proxies and not 1; proxy 3 lacks its endpoints, route"),
+            tracker.describe().ends_with("reached 1 proxies and not 1; proxy 3 lacks its endpoints, route"),
             "{}",
-            board.describe()
+            tracker.describe()
         );
-        board.acknowledged(3, &all, at(20));
-        board.acknowledged(3, &all, at(30));
-        assert!(board.is_finished(id));
-        assert_eq!(board.finished()[0].acks, [(0, Duration::from_millis(5)), (3, Duration::from_millis(20))]);
+        tracker.acknowledged(3, &all, at(20));
+        tracker.acknowledged(3, &all, at(30));
+        assert!(tracker.is_finished(id));
+        assert_eq!(tracker.finished()[0].acks, [(0, Duration::from_millis(5)), (3, Duration::from_millis(20))]);
     }
 
     #[test]
     fn a_removed_service_is_gone_with_its_cluster() {
-        let mut board = Board::default();
-        let id = board.begin(change(ChangeKind::RemoveService), [1]);
-        assert_eq!(board.mark_of_removal(Type::Endpoint, "outbound|80||svc-7.lab"), None);
-        assert_eq!(board.mark_of_removal(Type::Cluster, "outbound|80||svc-77.lab"), None);
-        let gone = board.mark_of_removal(Type::Cluster, "outbound|80||svc-7.lab");
-        board.acknowledged(1, gone.as_slice(), Instant::now());
-        assert!(board.is_finished(id));
-        assert_eq!(board.mark_of_removal(Type::Cluster, "outbound|80||svc-7.lab"), None);
+        let mut tracker = ChangeTracker::default();
+        let id = tracker.begin(change(ChangeKind::RemoveService), [1]);
+        assert_eq!(tracker.mark_of_removal(Type::Endpoint, "outbound|80||svc-7.lab"), None);
+        assert_eq!(tracker.mark_of_removal(Type::Cluster, "outbound|80||svc-77.lab"), None);
+        let gone = tracker.mark_of_removal(Type::Cluster, "outbound|80||svc-7.lab");
+        tracker.acknowledged(1, gone.as_slice(), Instant::now());
+        assert!(tracker.is_finished(id));
+        assert_eq!(tracker.mark_of_removal(Type::Cluster, "outbound|80||svc-7.lab"), None);
     }
 
     #[test]
     fn what_concerns_nobody_is_finished_at_once() {
-        let mut board = Board::default();
-        let id = board.begin(change(ChangeKind::AddService), []);
-        assert!(!board.is_finished(id));
-        board.made(id, Instant::now());
-        assert!(board.is_finished(id));
+        let mut tracker = ChangeTracker::default();
+        let id = tracker.begin(change(ChangeKind::AddService), []);
+        assert!(!tracker.is_finished(id));
+        tracker.made(id, Instant::now());
+        assert!(tracker.is_finished(id));
     }
 }

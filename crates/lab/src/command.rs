@@ -9,23 +9,23 @@ use crate::report::ReportOptions;
 /// What the lab can do.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Add one service after the other: how long until every proxy has it, and until a gateway serves it.
+    /// Add services one by one; measures when every proxy has each, and when a gateway serves it.
     Services(Options),
     /// Change endpoints and services together, in a random but repeatable order.
     Churn(Options),
-    /// Replace the endpoints of services one by one: how long until every proxy has the new one, and none the old.
+    /// Replace the endpoints of services one by one; measures when every proxy has the new one, and none the old.
     Rollout(Options),
-    /// Kill the control plane and start it again while changes go on: what is sent again, what is missing.
+    /// Kill and restart the control plane while changes go on; measures what is sent again, and what is missing.
     Restart(Options),
-    /// Let all proxies connect at once: how long until all are configured, and how much memory that takes.
+    /// Connect all proxies at once; measures when all are configured, and the memory needed.
     Storm(Options),
-    /// Do nothing: what the control plane costs at rest.
+    /// Change nothing; measures the cost of an idle control plane.
     Idle(Options),
-    /// Let a real sidecar use a few services of a large mesh: how long the first request to each takes, and how much memory.
+    /// Let a real sidecar call a few services of a large mesh; measures the first request to each, and the sidecar's memory.
     Sidecar(Options),
-    /// Remove most of the services: does the memory come back?
+    /// Remove most services; measures how much memory is released.
     Shrink(Options),
-    /// Measure all of the control plane's bars (`make bench-control`).
+    /// Run all scenarios that the control plane has bars for (`make bench-control`).
     Bars(BarsOptions),
     /// Write the measured tables and figures into docs/scale.md.
     Report(ReportOptions),

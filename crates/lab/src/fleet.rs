@@ -11,14 +11,14 @@ use tokio::task::JoinHandle;
 
 use evenkeel_xds::client::Backoff;
 
-use crate::changes::{Board, Change, ChangeId};
+use crate::changes::{Change, ChangeId, ChangeTracker};
 use crate::proxy::{Proxy, Request, Role, Scope};
-use crate::resources::Book;
+use crate::resources::ResourceTable;
 use crate::wire::{AdsStream, Protocol, StreamError};
 
 /// Which proxies there are.
 #[derive(Debug, Clone, Copy)]
-pub struct Crew {
+pub struct FleetSpec {
     /// Sidecars.
     pub sidecars: usize,
     /// Whether a gateway is among them.
@@ -48,8 +48,8 @@ struct Shared {
     start: Cell<Instant>,
     /// How many services each proxy is to hold to be called configured.
     services: Cell<usize>,
-    book: RefCell<Book>,
-    board: RefCell<Board>,
+    table: RefCell<ResourceTable>,
+    tracker: RefCell<ChangeTracker>,
     members: Vec<Member>,
     unconfigured: Cell<usize>,
     stuck: usize,
@@ -119,15 +119,15 @@ impl Totals {
 
 impl Fleet {
     /// Proxies that know the server's address and have not connected.
-    pub fn new(address: SocketAddr, crew: Crew, services: usize, host: impl Fn(usize) -> String) -> Self {
-        let mut book = Book::default();
-        let roles = std::iter::repeat_n(Role::Sidecar, crew.sidecars).chain(crew.gateway.then_some(Role::Gateway));
+    pub fn new(address: SocketAddr, spec: FleetSpec, services: usize, host: impl Fn(usize) -> String) -> Self {
+        let mut table = ResourceTable::default();
+        let roles = std::iter::repeat_n(Role::Sidecar, spec.sidecars).chain(spec.gateway.then_some(Role::Gateway));
         let members: Vec<Member> = roles
             .enumerate()
             .map(|(index, role)| {
                 // Neighbours use different services, and every service is used by somebody.
-                let used = (0..crew.used.min(services)).map(|n| host((index * crew.used + n) % services)).collect();
-                let proxy = Proxy::new(index, role, crew.scope, crew.protocol, used, &mut book);
+                let used = (0..spec.used.min(services)).map(|n| host((index * spec.used + n) % services)).collect();
+                let proxy = Proxy::new(index, role, spec.scope, spec.protocol, used, &mut table);
                 Member {
                     proxy: RefCell::new(proxy),
                     received: Rc::default(),
@@ -139,13 +139,13 @@ impl Fleet {
             .collect();
         let shared = Shared {
             address,
-            protocol: crew.protocol,
+            protocol: spec.protocol,
             start: Cell::new(Instant::now()),
             services: Cell::new(services),
-            book: RefCell::new(book),
-            board: RefCell::default(),
+            table: RefCell::new(table),
+            tracker: RefCell::default(),
             unconfigured: Cell::new(members.len()),
-            stuck: crew.stuck.min(crew.sidecars),
+            stuck: spec.stuck.min(spec.sidecars),
             members,
             connected: Cell::new(0),
             last_failure: RefCell::default(),
@@ -214,8 +214,8 @@ impl Fleet {
     }
 
     /// The changes.
-    pub fn board(&self) -> std::cell::Ref<'_, Board> {
-        self.shared.board.borrow()
+    pub fn tracker(&self) -> std::cell::Ref<'_, ChangeTracker> {
+        self.shared.tracker.borrow()
     }
 
     /// Makes a change with `make`, which says when it did, and follows it to all whom it concerns.
@@ -225,16 +225,16 @@ impl Fleet {
         self.for_each(|index, proxy, _| {
             concerned.extend((index >= stuck && proxy.is_concerned_by(&change.host)).then_some(index));
         });
-        let id = self.shared.board.borrow_mut().begin(change, concerned);
+        let id = self.shared.tracker.borrow_mut().begin(change, concerned);
         let at = make()?;
-        self.shared.board.borrow_mut().made(id, at);
+        self.shared.tracker.borrow_mut().made(id, at);
         Ok(id)
     }
 
     /// One proxy's workload calls a host for the first time.
     pub fn first_use(&self, index: usize, host: &str) {
         let Some(member) = self.shared.members.get(index) else { return };
-        let requests = member.proxy.borrow_mut().first_use(host, &mut self.shared.book.borrow_mut());
+        let requests = member.proxy.borrow_mut().first_use(host, &mut self.shared.table.borrow_mut());
         member.outbox.borrow_mut().extend(requests);
         member.mail.notify_one();
     }
@@ -242,7 +242,7 @@ impl Fleet {
     /// Whether a proxy holds what a call to the host needs.
     pub fn can_call(&self, index: usize, host: &str) -> bool {
         let member = self.shared.members.get(index);
-        member.is_some_and(|member| member.proxy.borrow().can_call(host, &mut self.shared.book.borrow_mut()))
+        member.is_some_and(|member| member.proxy.borrow().can_call(host, &mut self.shared.table.borrow_mut()))
     }
 
     /// Waits until something has happened to one of them.
@@ -306,7 +306,7 @@ async fn stream(
     let mut stream = AdsStream::open(shared.address, shared.protocol, member.received.clone()).await?;
     connected.now();
     member.outbox.borrow_mut().clear();
-    let first = member.proxy.borrow_mut().on_connect(&shared.book.borrow());
+    let first = member.proxy.borrow_mut().on_connect(&shared.table.borrow());
     send(&mut stream, first)?;
     loop {
         let message = tokio::select! {
@@ -320,9 +320,9 @@ async fn stream(
         member.messages.set(member.messages.get() + message.len() as u64);
         let (is_stuck, progress) = {
             let mut proxy = member.proxy.borrow_mut();
-            let reaction = proxy.on_response(message, &mut shared.book.borrow_mut(), &shared.board.borrow())?;
+            let reaction = proxy.on_response(message, &mut shared.table.borrow_mut(), &shared.tracker.borrow())?;
             send(&mut stream, reaction.requests)?;
-            let mut progress = shared.board.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
+            let mut progress = shared.tracker.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
             // With learned scope somebody may wait for this very response; of others there are thousands.
             progress |= proxy.scope == Scope::Learned;
             if proxy.configured.is_none() && proxy.holds_all(shared.services.get()) {

@@ -1,15 +1,17 @@
-//! `evenkeel lab`: how fast, and at what cost, a change reaches every proxy.
+//! `evenkeel lab`: measures how fast, and at what cost, a change reaches every proxy.
 //!
 //! ```text
 //!  mesh      YAML, one file per service ──► directory ──► server     the control plane under test, a child process
 //!                                                           │ ADS
-//!            changes  what each change must bring ◄── fleet of proxies   thousands, one task each (wire, resources)
+//!            changes  expected effect of each change ◄── fleet of proxies   thousands, one task each (wire, resources)
 //!                                                           └─── gateway  a real `evenkeel proxy`, called over HTTP
-//!  scenario  what is played on this stage ──► results ──► table, JSON, plot
+//!  scenario  the sequence of changes ──► results ──► table, JSON, plot
 //! ```
 //!
-//! The server is driven from outside only: it sees files and xDS clients, and is measured from `/proc`. So any other xDS
-//! server can stand in its place.
+//! The lab drives the server only from outside, with files and xDS clients, and measures it through `/proc`. Any other xDS server can
+//! take its place.
+
+#![forbid(unsafe_code)]
 
 mod bars;
 mod changes;
@@ -31,9 +33,9 @@ pub mod results;
 mod run;
 mod scenario;
 mod server;
-mod stage;
 pub mod statistics;
 mod table;
+mod testbed;
 mod types;
 mod wire;
 

@@ -16,7 +16,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1400)]
     pub services: usize,
 
-    /// Simulated sidecars; one gateway is simulated besides.
+    /// Simulated sidecars; one gateway is simulated in addition.
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub proxies: usize,
 
@@ -24,55 +24,55 @@ pub struct Options {
     #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = duration)]
     pub interval: Duration,
 
-    /// How many changes are made.
+    /// Number of changes.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub changes: usize,
 
-    /// What the proxies ask for: what they use, everything, or everything as a plain Envoy does.
+    /// What the proxies subscribe to.
     #[arg(long, value_enum, default_value_t = Scope::Full)]
     pub scope: Scope,
 
-    /// How services are written.
+    /// Which kinds define a service.
     #[arg(long, value_enum, default_value_t = ServiceKind::ServiceEntry)]
     pub kind: ServiceKind,
 
-    /// Services that each workload calls, with learned scope.
+    /// Services that each workload calls (--scope learned).
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub used: usize,
 
-    /// Ask in the state-of-the-world protocol instead of the incremental one (with --scope envoy).
+    /// Use the state-of-the-world protocol instead of the delta protocol (--scope envoy).
     #[arg(long)]
     pub sotw: bool,
 
-    /// Of the sidecars, how many stop reading once they are configured: they must not delay the others.
+    /// Number of sidecars that stop reading once they are configured; they must not delay the others.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub stuck: usize,
 
-    /// Do without the real gateway (`evenkeel proxy`) that services are called through.
+    /// Do not run the real gateway (`evenkeel proxy`) that services are called through.
     #[arg(long)]
     pub no_gateway: bool,
 
-    /// How long nothing is done (idle), or the control plane is away (restart).
+    /// How long nothing happens (idle), or the control plane is down (restart).
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     pub pause: Duration,
 
-    /// Services left over by shrink.
+    /// Services that shrink keeps.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub keep: usize,
 
-    /// Seed of what is random.
+    /// Seed of the random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// How long anything that is waited for may take.
+    /// Time limit for each wait.
     #[arg(long, value_name = "DURATION", default_value = "120s", value_parser = duration)]
     pub patience: Duration,
 
-    /// Measure this xDS server (plain text) instead of a control plane of our own; it has to read --config.
+    /// Measure this plaintext xDS server instead of Evenkeel's control plane; it must read --config.
     #[arg(long, value_name = "HOST:PORT", value_parser = socket, requires = "config")]
     pub xds: Option<SocketAddr>,
 
-    /// Directory the mesh is written into, with --xds; by default a temporary one.
+    /// Directory that the mesh is written into, with --xds [default: a temporary one].
     #[arg(long, value_name = "DIR")]
     pub config: Option<PathBuf>,
 
@@ -80,19 +80,19 @@ pub struct Options {
     #[arg(long, value_name = "PID", requires = "xds")]
     pub server_pid: Option<u32>,
 
-    /// The evenkeel binary whose control plane and gateway are measured, if not this one.
+    /// Binary whose control plane and gateway are measured [default: this one].
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
 
-    /// What is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 
-    /// Also write the results as JSON.
+    /// Also write the results as JSON to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Also draw them.
+    /// Also draw the results into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }

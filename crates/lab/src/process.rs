@@ -3,13 +3,11 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use evenkeel_process::children::die_with_parent;
+use evenkeel_process::resources::cpu_time;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
@@ -47,23 +45,6 @@ fn kib_of(status: &str, field: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// The clock that `/proc/PID/stat` rounds to hundredths.
-fn cpu_time(pid: u32) -> io::Result<Duration> {
-    let mut clock: libc::clockid_t = 0;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `clock` outlives the call.
-    let error = unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) };
-    if error != 0 {
-        return Err(io::Error::from_raw_os_error(error));
-    }
-    // SAFETY: `time` outlives the call.
-    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let seconds = u64::try_from(time.tv_sec).map_err(io::Error::other)?;
-    Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).map_err(io::Error::other)?))
-}
-
 /// A running program; killed when dropped, and by the kernel if the lab itself is killed.
 #[derive(Debug)]
 pub struct Program {
@@ -79,10 +60,7 @@ impl Program {
         let file = open().map_err(LabError::io(format!("opening {}", log.display())))?;
         let copy = file.try_clone().map_err(LabError::io(format!("opening {}", log.display())))?;
         command.stdin(Stdio::null()).stdout(file).stderr(copy);
-        // SAFETY: prctl is one system call; nothing is allocated and no lock is taken between fork and exec.
-        unsafe {
-            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
-        }
+        die_with_parent(&mut command);
         let program = command.get_program().display().to_string();
         let child = command.spawn().map_err(LabError::io(format!("starting the {name} ({program})")))?;
         Ok(Self { name, child, log: log.to_owned() })
@@ -151,21 +129,6 @@ pub fn free_ports<const N: usize>() -> Result<[SocketAddr; N], LabError> {
         held.push(socket);
     }
     Ok(ports)
-}
-
-/// Raises the limit on open files to what the system allows, for this process and its children; returns it.
-pub fn allow_many_files() -> Result<u64, LabError> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives both calls.
-    let result = unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
-    };
-    match result {
-        0 => Ok(limit.rlim_cur),
-        _ => Err(LabError::io("raising the limit on open files")(io::Error::last_os_error())),
-    }
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
 
-use crate::changes::{Board, Mark};
+use crate::changes::{ChangePart, ChangeTracker};
 use crate::mesh::{self, SERVICE_PORT};
-use crate::resources::{Book, NameId, ResourceId};
+use crate::resources::{NameId, ResourceId, ResourceTable};
 use crate::types::Type;
 use crate::wire::{AnyBytes, DeltaResponse, Named, Protocol, SotwResponse, StreamError};
 
@@ -23,11 +23,11 @@ use crate::wire::{AnyBytes, DeltaResponse, Named, Protocol, SotwResponse, Stream
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// An Evenkeel proxy that asks by name for what its workload uses.
+    /// As an Evenkeel proxy that requests what its workload uses by name.
     Learned,
-    /// An Evenkeel proxy that holds everything, each virtual host and name a resource of its own.
+    /// As an Evenkeel proxy that holds everything, with one resource per virtual host and DNS name.
     Full,
-    /// A plain Envoy client: all clusters and listeners, then endpoints and whole route tables by name.
+    /// As a plain Envoy: all clusters and listeners, then endpoints and whole route tables by name.
     Envoy,
 }
 
@@ -56,7 +56,7 @@ pub struct Reaction {
     /// The answer first, then what else is asked for.
     pub requests: Vec<Request>,
     /// The parts of changes that are acknowledged with it.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChangePart>,
 }
 
 /// What a proxy went through.
@@ -115,7 +115,14 @@ const BASE_CLUSTERS: [&str; 3] = ["BlackHoleCluster", "PassthroughCluster", "Inb
 
 impl Proxy {
     /// Number `index` of the fleet. `used` are the hosts its workload calls, which only learned scope asks about.
-    pub fn new(index: usize, role: Role, scope: Scope, protocol: Protocol, used: Vec<String>, book: &mut Book) -> Self {
+    pub fn new(
+        index: usize,
+        role: Role,
+        scope: Scope,
+        protocol: Protocol,
+        used: Vec<String>,
+        table: &mut ResourceTable,
+    ) -> Self {
         // A gateway calls whatever its routes name.
         let scope = if role == Role::Gateway && scope == Scope::Learned { Scope::Full } else { scope };
         let mut proxy = Self {
@@ -137,9 +144,9 @@ impl Proxy {
                 proxy.want_all(&[Type::Cluster, Type::Endpoint, Type::Listener, Type::VirtualHost, Type::Name]);
             }
             Scope::Learned => {
-                BASE_CLUSTERS.iter().for_each(|name| proxy.want(Type::Cluster, name, book));
-                BASE_LISTENERS.iter().for_each(|name| proxy.want(Type::Listener, name, book));
-                used.into_iter().for_each(|host| proxy.want_host(host, book));
+                BASE_CLUSTERS.iter().for_each(|name| proxy.want(Type::Cluster, name, table));
+                BASE_LISTENERS.iter().for_each(|name| proxy.want(Type::Listener, name, table));
+                used.into_iter().for_each(|host| proxy.want_host(host, table));
             }
         }
         proxy
@@ -161,20 +168,20 @@ impl Proxy {
     }
 
     /// Its workload calls a host for the first time: what there is to ask. Nothing if it holds everything anyway.
-    pub fn first_use(&mut self, host: &str, book: &mut Book) -> Vec<Request> {
+    pub fn first_use(&mut self, host: &str, table: &mut ResourceTable) -> Vec<Request> {
         if self.scope != Scope::Learned || self.uses(host) {
             return Vec::new();
         }
-        self.want_host(host.to_owned(), book);
-        self.subscribe(book)
+        self.want_host(host.to_owned(), table);
+        self.subscribe(table)
     }
 
-    fn want_host(&mut self, host: String, book: &mut Book) {
+    fn want_host(&mut self, host: String, table: &mut ResourceTable) {
         let cluster = format!("outbound|{SERVICE_PORT}||{host}");
-        self.want(Type::Cluster, &cluster, book);
-        self.want(Type::Endpoint, &cluster, book);
-        self.want(Type::VirtualHost, &format!("{SERVICE_PORT}/{host}"), book);
-        self.want(Type::Name, &host, book);
+        self.want(Type::Cluster, &cluster, table);
+        self.want(Type::Endpoint, &cluster, table);
+        self.want(Type::VirtualHost, &format!("{SERVICE_PORT}/{host}"), table);
+        self.want(Type::Name, &host, table);
         self.used.push(host);
     }
 
@@ -182,19 +189,19 @@ impl Proxy {
         kinds.iter().for_each(|kind| self.types[kind.index()].wildcard = true);
     }
 
-    fn want(&mut self, kind: Type, name: &str, book: &mut Book) {
-        let name = book.name(kind, &Bytes::copy_from_slice(name.as_bytes()));
+    fn want(&mut self, kind: Type, name: &str, table: &mut ResourceTable) {
+        let name = table.name(kind, &Bytes::copy_from_slice(name.as_bytes()));
         self.types[kind.index()].want(name);
     }
 
     /// A new stream: everything is asked for, with the versions held.
-    pub fn on_connect(&mut self, book: &Book) -> Vec<Request> {
+    pub fn on_connect(&mut self, table: &ResourceTable) -> Vec<Request> {
         self.counts.connects += 1;
         for state in &mut self.types {
             state.asked = false;
             state.sotw_nonce.clear();
         }
-        let mut requests = self.subscribe(book);
+        let mut requests = self.subscribe(table);
         match requests.first_mut() {
             Some(Request::Delta(first)) => first.node = Some(self.node.clone()),
             Some(Request::Sotw(first)) => first.node = Some(self.node.clone()),
@@ -204,46 +211,56 @@ impl Proxy {
     }
 
     /// What is wanted and has not been asked for.
-    fn subscribe(&mut self, book: &Book) -> Vec<Request> {
+    fn subscribe(&mut self, table: &ResourceTable) -> Vec<Request> {
         let protocol = self.protocol;
         let states = Type::ALL.into_iter().zip(&mut self.types);
-        states.filter_map(|(kind, state)| state.next_request(kind, protocol, book)).collect()
+        states.filter_map(|(kind, state)| state.next_request(kind, protocol, table)).collect()
     }
 
     /// Takes a response of either protocol.
-    pub fn on_response(&mut self, message: Bytes, book: &mut Book, board: &Board) -> Result<Reaction, StreamError> {
+    pub fn on_response(
+        &mut self,
+        message: Bytes,
+        table: &mut ResourceTable,
+        tracker: &ChangeTracker,
+    ) -> Result<Reaction, StreamError> {
         let malformed = |error: prost::DecodeError| StreamError::Malformed(error.to_string());
         match self.protocol {
             Protocol::Delta => {
                 let response = DeltaResponse::decode(message).map_err(malformed)?;
-                Ok(self.on_delta(response, book, board))
+                Ok(self.on_delta(response, table, tracker))
             }
-            Protocol::Sotw => self.on_sotw(SotwResponse::decode(message).map_err(malformed)?, book, board),
+            Protocol::Sotw => self.on_sotw(SotwResponse::decode(message).map_err(malformed)?, table, tracker),
         }
     }
 
-    fn on_delta(&mut self, response: DeltaResponse, book: &mut Book, board: &Board) -> Reaction {
+    fn on_delta(&mut self, response: DeltaResponse, table: &mut ResourceTable, tracker: &ChangeTracker) -> Reaction {
         self.counts.responses += 1;
         let mut reaction = Reaction::default();
         let Some(kind) = Type::of_url(&response.type_url) else { return reaction };
         for resource in &response.resources {
-            let id = book.see(kind, &resource.name, &resource.version, &resource.any, board);
-            self.take(kind, id, book, &mut reaction.marks);
+            let id = table.see(kind, &resource.name, &resource.version, &resource.any, tracker);
+            self.take(kind, id, table, &mut reaction.marks);
         }
         for name in &response.removed_resources {
-            let name = book.name(kind, name);
-            self.lose(kind, name, book, board, &mut reaction.marks);
+            let name = table.name(kind, name);
+            self.lose(kind, name, table, tracker, &mut reaction.marks);
         }
         reaction.requests.push(Request::Delta(DeltaDiscoveryRequest {
             type_url: response.type_url,
             response_nonce: String::from_utf8_lossy(&response.nonce).into_owned(),
             ..Default::default()
         }));
-        reaction.requests.extend(self.subscribe(book));
+        reaction.requests.extend(self.subscribe(table));
         reaction
     }
 
-    fn on_sotw(&mut self, response: SotwResponse, book: &mut Book, board: &Board) -> Result<Reaction, StreamError> {
+    fn on_sotw(
+        &mut self,
+        response: SotwResponse,
+        table: &mut ResourceTable,
+        tracker: &ChangeTracker,
+    ) -> Result<Reaction, StreamError> {
         self.counts.responses += 1;
         let mut reaction = Reaction::default();
         let Some(kind) = Type::of_url(&response.type_url) else { return Ok(reaction) };
@@ -257,28 +274,28 @@ impl Proxy {
                 _ => Named::decode(value).map_err(malformed)?.name,
             };
             let version = Bytes::copy_from_slice(&XxHash64::oneshot(0, any).to_be_bytes());
-            let id = book.see(kind, &name, &version, any, board);
-            received.push(book.name(kind, &name));
-            self.take(kind, id, book, &mut reaction.marks);
+            let id = table.see(kind, &name, &version, any, tracker);
+            received.push(table.name(kind, &name));
+            self.take(kind, id, table, &mut reaction.marks);
         }
         // Of these two types a response is the whole truth (xDS protocol, "Deleting Resources").
         if matches!(kind, Type::Cluster | Type::Listener) {
             received.sort();
             let held = self.types[kind.index()].held.keys().copied();
             let gone: Vec<NameId> = held.filter(|name| received.binary_search(name).is_err()).collect();
-            gone.into_iter().for_each(|name| self.lose(kind, name, book, board, &mut reaction.marks));
+            gone.into_iter().for_each(|name| self.lose(kind, name, table, tracker, &mut reaction.marks));
         }
         let state = &mut self.types[kind.index()];
         state.sotw_version = response.version_info;
         state.sotw_nonce = response.nonce;
-        reaction.requests.push(state.sotw_request(kind, book));
-        reaction.requests.extend(self.subscribe(book));
+        reaction.requests.push(state.sotw_request(kind, table));
+        reaction.requests.extend(self.subscribe(table));
         Ok(reaction)
     }
 
-    fn take(&mut self, kind: Type, id: ResourceId, book: &Book, marks: &mut Vec<Mark>) {
+    fn take(&mut self, kind: Type, id: ResourceId, table: &ResourceTable, marks: &mut Vec<ChangePart>) {
         self.counts.resources += 1;
-        let Some(seen) = book.resource(id) else { return };
+        let Some(seen) = table.resource(id) else { return };
         marks.extend(&seen.marks);
         let state = &mut self.types[kind.index()];
         let before = state.held.insert(seen.name, id);
@@ -286,29 +303,36 @@ impl Proxy {
             self.counts.resources_again += 1;
             return;
         }
-        if before.is_none() && book.is_of_a_service(seen.name) {
+        if before.is_none() && table.is_of_a_service(seen.name) {
             state.held_of_services += 1;
         }
-        self.follow(id, book, TypeState::want);
+        self.follow(id, table, TypeState::want);
         if let Some(before) = before {
-            self.follow(before, book, TypeState::give_up);
+            self.follow(before, table, TypeState::give_up);
         }
     }
 
-    fn lose(&mut self, kind: Type, name: NameId, book: &Book, board: &Board, marks: &mut Vec<Mark>) {
-        marks.extend(board.mark_of_removal(kind, book.text(name)));
+    fn lose(
+        &mut self,
+        kind: Type,
+        name: NameId,
+        table: &ResourceTable,
+        tracker: &ChangeTracker,
+        marks: &mut Vec<ChangePart>,
+    ) {
+        marks.extend(tracker.mark_of_removal(kind, table.text(name)));
         let state = &mut self.types[kind.index()];
         let Some(id) = state.held.remove(&name) else { return };
         self.counts.removed += 1;
-        if book.is_of_a_service(name) {
+        if table.is_of_a_service(name) {
             state.held_of_services -= 1;
         }
-        self.follow(id, book, TypeState::give_up);
+        self.follow(id, table, TypeState::give_up);
     }
 
     /// Wants, or gives up, what a resource names.
-    fn follow(&mut self, id: ResourceId, book: &Book, step: fn(&mut TypeState, NameId)) {
-        for (kind, name) in book.resource(id).into_iter().flat_map(|seen| &seen.names_others) {
+    fn follow(&mut self, id: ResourceId, table: &ResourceTable, step: fn(&mut TypeState, NameId)) {
+        for (kind, name) in table.resource(id).into_iter().flat_map(|seen| &seen.names_others) {
             let state = &mut self.types[kind.index()];
             // An Evenkeel proxy has asked for its endpoints with the clusters.
             if !state.wildcard && (self.scope != Scope::Learned || *kind == Type::Route) {
@@ -334,9 +358,9 @@ impl Proxy {
     }
 
     /// Whether it holds what a call to the host needs.
-    pub fn can_call(&self, host: &str, book: &mut Book) -> bool {
+    pub fn can_call(&self, host: &str, table: &mut ResourceTable) -> bool {
         let mut holds = |kind: Type, name: &str| {
-            let name = book.name(kind, &Bytes::copy_from_slice(name.as_bytes()));
+            let name = table.name(kind, &Bytes::copy_from_slice(name.as_bytes()));
             self.types[kind.index()].held.contains_key(&name)
         };
         let cluster = format!("outbound|{SERVICE_PORT}||{host}");
@@ -374,7 +398,7 @@ impl TypeState {
         self.wildcard || !self.wanted.is_empty()
     }
 
-    fn next_request(&mut self, kind: Type, protocol: Protocol, book: &Book) -> Option<Request> {
+    fn next_request(&mut self, kind: Type, protocol: Protocol, table: &ResourceTable) -> Option<Request> {
         if !self.is_subscribed() {
             return None;
         }
@@ -383,17 +407,17 @@ impl TypeState {
             self.touched.clear();
             self.wanted.retain(|_, count| *count > 0);
             return Some(match protocol {
-                Protocol::Delta => self.first_delta_request(kind, book),
-                Protocol::Sotw => self.sotw_request(kind, book),
+                Protocol::Delta => self.first_delta_request(kind, table),
+                Protocol::Sotw => self.sotw_request(kind, table),
             });
         }
-        let (added, gone) = self.settle_touched(book);
+        let (added, gone) = self.settle_touched(table);
         if added.is_empty() && gone.is_empty() {
             return None;
         }
-        let texts = |names: Vec<NameId>| names.into_iter().map(|name| book.text(name).to_owned()).collect();
+        let texts = |names: Vec<NameId>| names.into_iter().map(|name| table.text(name).to_owned()).collect();
         Some(match protocol {
-            Protocol::Sotw => self.sotw_request(kind, book),
+            Protocol::Sotw => self.sotw_request(kind, table),
             Protocol::Delta => Request::Delta(DeltaDiscoveryRequest {
                 type_url: kind.url().to_owned(),
                 resource_names_subscribe: texts(added),
@@ -404,7 +428,7 @@ impl TypeState {
     }
 
     /// Names wanted since the last request and not held, and names given up.
-    fn settle_touched(&mut self, book: &Book) -> (Vec<NameId>, Vec<NameId>) {
+    fn settle_touched(&mut self, table: &ResourceTable) -> (Vec<NameId>, Vec<NameId>) {
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort();
         touched.dedup();
@@ -413,7 +437,7 @@ impl TypeState {
             match self.wanted.get(&name) {
                 Some(0) => {
                     self.wanted.remove(&name);
-                    if self.held.remove(&name).is_some() && book.is_of_a_service(name) {
+                    if self.held.remove(&name).is_some() && table.is_of_a_service(name) {
                         self.held_of_services -= 1;
                     }
                     gone.push(name);
@@ -425,10 +449,10 @@ impl TypeState {
         (added, gone)
     }
 
-    fn first_delta_request(&self, kind: Type, book: &Book) -> Request {
-        let text = |name: &NameId| book.text(*name).to_owned();
+    fn first_delta_request(&self, kind: Type, table: &ResourceTable) -> Request {
+        let text = |name: &NameId| table.text(*name).to_owned();
         let version = |(name, id): (&NameId, &ResourceId)| {
-            let version = &book.resource(*id)?.version;
+            let version = &table.resource(*id)?.version;
             Some((text(name), String::from_utf8_lossy(version).into_owned()))
         };
         // The oldest form of the wildcard, which all servers know, where it exists: naming nothing.
@@ -442,14 +466,14 @@ impl TypeState {
         })
     }
 
-    fn sotw_request(&self, kind: Type, book: &Book) -> Request {
+    fn sotw_request(&self, kind: Type, table: &ResourceTable) -> Request {
         Request::Sotw(DiscoveryRequest {
             version_info: self.sotw_version.clone(),
             response_nonce: self.sotw_nonce.clone(),
             type_url: kind.url().to_owned(),
             resource_names: match self.wildcard {
                 true => Vec::new(),
-                false => self.wanted.keys().map(|name| book.text(*name).to_owned()).collect(),
+                false => self.wanted.keys().map(|name| table.text(*name).to_owned()).collect(),
             },
             ..Default::default()
         })

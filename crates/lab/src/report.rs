@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::bars::{self, GROWTH_FULL, GROWTH_LEARNED, MB_PER_MIB, Played, Summary, Verdict, added, number};
+use crate::bars::{self, GROWTH_FULL, GROWTH_LEARNED, MB_PER_MIB, RunResults, Summary, Verdict, added, number};
 use crate::error::LabError;
 use crate::figures;
 use crate::output::write_file;
@@ -17,11 +17,11 @@ use crate::table::bytes;
 /// Flags of `evenkeel lab report`.
 #[derive(Debug, Clone, Args)]
 pub struct ReportOptions {
-    /// Folder that `evenkeel lab bars` wrote.
+    /// Directory that `evenkeel lab bars` wrote.
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub from: PathBuf,
 
-    /// The page whose marked parts are written anew; figures go into a folder beside it that is called like it.
+    /// The page whose marked parts are replaced; figures go into a directory of the same name beside it.
     #[arg(long, value_name = "FILE", default_value = "docs/scale.md")]
     pub page: PathBuf,
 }
@@ -101,7 +101,7 @@ fn bar_table(bars: &[Verdict]) -> String {
     out
 }
 
-fn growth_table(played: &Played) -> String {
+fn growth_table(played: &RunResults) -> String {
     let mut out = String::from(
         "| scope | services | sidecars | last ACK p50 / p99 / max, ms | CPU per change, ms | sent per change | resident, MB | \
          start to all configured, ms |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
@@ -130,7 +130,7 @@ fn resident_mb(results: &Results) -> Option<f64> {
 }
 
 /// The cost of a change, taken apart into what every change costs, what each service of the mesh adds, and each sidecar.
-fn model(played: &Played) -> String {
+fn model(played: &RunResults) -> String {
     let mut out = String::from(
         "| scope | what | fixed | per 1,000 services | per 1,000 sidecars | for 10,000 services and 10,000 sidecars |\n\
          | --- | --- | ---: | ---: | ---: | ---: |\n",
@@ -165,14 +165,14 @@ fn model(played: &Played) -> String {
     out
 }
 
-fn run_table(played: &Played) -> String {
+fn run_table(played: &RunResults) -> String {
     let mut out = String::from(
         "| run | services | sidecars | changes | last ACK p50 / p99 / max, ms | CPU, s | resident, MB |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
     for (name, results) in bars::RUNS.iter().filter_map(|run| Some((run.name, played.get(run.name)?))) {
         let acks = results.changes.iter().filter_map(|change| Some(change.ack_ms?.max));
-        let ack = crate::statistics::Spread::of(acks);
+        let ack = crate::statistics::Distribution::of(acks);
         let _ = writeln!(
             out,
             "| `{name}` | {} | {} | {} | {} | {} | {} |",

@@ -11,26 +11,26 @@ use evenkeel_xds::unpack;
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
-use crate::changes::{Board, Mark};
+use crate::changes::{ChangePart, ChangeTracker};
 use crate::mesh::Mesh;
 use crate::types::Type;
 use crate::wire::{AnyBytes, LeanCluster};
 
-/// A resource's name, by its place in the [`Book`].
+/// A resource's name, by its place in the [`ResourceTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameId(u32);
 
-/// A resource in one version, by its place in the [`Book`].
+/// A resource in one version, by its place in the [`ResourceTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(u32);
 
 /// All names and resources seen.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct ResourceTable {
     name_ids: FxHashMap<(Type, Bytes), NameId>,
     names: Vec<Name>,
     resource_ids: FxHashMap<(NameId, Bytes), ResourceId>,
-    resources: Vec<Seen>,
+    resources: Vec<KnownResource>,
 }
 
 #[derive(Debug)]
@@ -41,20 +41,20 @@ struct Name {
 
 /// What is known of a resource.
 #[derive(Debug)]
-pub struct Seen {
+pub struct KnownResource {
     /// Its name.
     pub name: NameId,
     /// Its version, as the server gave it.
     pub version: Bytes,
     /// The changes that who holds it has.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChangePart>,
     /// How many changes had begun when that was looked into.
     as_of: usize,
     /// What else a client asks for that holds it.
     pub names_others: Vec<(Type, NameId)>,
 }
 
-impl Book {
+impl ResourceTable {
     /// The id of a name.
     pub fn name(&mut self, kind: Type, name: &Bytes) -> NameId {
         let key = (kind, name.clone());
@@ -81,34 +81,41 @@ impl Book {
     }
 
     /// What is known of a resource.
-    pub fn resource(&self, id: ResourceId) -> Option<&Seen> {
+    pub fn resource(&self, id: ResourceId) -> Option<&KnownResource> {
         self.resources.get(id.0 as usize)
     }
 
     /// Takes note of a resource that a proxy received; looks into it if it is new.
-    pub fn see(&mut self, kind: Type, name: &Bytes, version: &Bytes, any: &Bytes, board: &Board) -> ResourceId {
+    pub fn see(
+        &mut self,
+        kind: Type,
+        name: &Bytes,
+        version: &Bytes,
+        any: &Bytes,
+        tracker: &ChangeTracker,
+    ) -> ResourceId {
         let name_id = self.name(kind, name);
         let key = (name_id, version.clone());
         if let Some(id) = self.resource_ids.get(&key).copied() {
             // A change may bring back what there was before.
-            if self.resource(id).is_some_and(|seen| seen.as_of != board.begun()) {
-                let marks = board.marks(kind, self.text(name_id), any);
+            if self.resource(id).is_some_and(|seen| seen.as_of != tracker.begun()) {
+                let marks = tracker.marks(kind, self.text(name_id), any);
                 if let Some(seen) = self.resources.get_mut(id.0 as usize) {
-                    (seen.marks, seen.as_of) = (marks, board.begun());
+                    (seen.marks, seen.as_of) = (marks, tracker.begun());
                 }
             }
             return id;
         }
         let id = ResourceId(u32::try_from(self.resources.len()).unwrap_or(u32::MAX));
         let version = Bytes::copy_from_slice(version);
-        let marks = board.marks(kind, self.text(name_id), any);
+        let marks = tracker.marks(kind, self.text(name_id), any);
         let others = named_by(kind, any);
         let names_others = others.into_iter().map(|(kind, name)| (kind, self.name(kind, &name))).collect();
-        self.resources.push(Seen {
+        self.resources.push(KnownResource {
             name: name_id,
             version: version.clone(),
             marks,
-            as_of: board.begun(),
+            as_of: tracker.begun(),
             names_others,
         });
         self.resource_ids.insert((name_id, version), id);
@@ -201,9 +208,10 @@ mod tests {
 
     #[test]
     fn the_same_version_is_looked_into_once() {
-        let (mut book, board) = (Book::default(), Board::default());
+        let (mut table, tracker) = (ResourceTable::default(), ChangeTracker::default());
         let (name, any) = (Bytes::from_static(b"x"), Bytes::new());
-        let mut see = |kind, version: &'static [u8]| book.see(kind, &name, &Bytes::from_static(version), &any, &board);
+        let mut see =
+            |kind, version: &'static [u8]| table.see(kind, &name, &Bytes::from_static(version), &any, &tracker);
         let first = see(Type::Endpoint, b"1");
         assert_eq!(see(Type::Endpoint, b"1"), first);
         assert_ne!(see(Type::Endpoint, b"2"), first);
@@ -212,13 +220,13 @@ mod tests {
 
     #[test]
     fn a_version_that_comes_back_brings_what_came_between() {
-        let (mut book, mut board) = (Book::default(), Board::default());
+        let (mut table, mut tracker) = (ResourceTable::default(), ChangeTracker::default());
         let (name, version) = (Bytes::from_static(b"outbound|80||svc-7.lab"), Bytes::from_static(b"1"));
         let any = Bytes::from_static(b"\x0810.0.0.7");
-        let id = book.see(Type::Endpoint, &name, &version, &any, &board);
+        let id = table.see(Type::Endpoint, &name, &version, &any, &tracker);
         let (host, address) = ("svc-7.lab".to_owned(), "10.0.0.9".to_owned());
-        board.begin(Change { kind: ChangeKind::RemoveEndpoint, service: 7, host, address }, [0]);
-        assert_eq!(book.see(Type::Endpoint, &name, &version, &any, &board), id);
-        assert_eq!(book.resource(id).map(|seen| seen.marks.len()), Some(1));
+        tracker.begin(Change { kind: ChangeKind::RemoveEndpoint, service: 7, host, address }, [0]);
+        assert_eq!(table.see(Type::Endpoint, &name, &version, &any, &tracker), id);
+        assert_eq!(table.resource(id).map(|seen| seen.marks.len()), Some(1));
     }
 }

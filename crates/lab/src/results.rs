@@ -9,7 +9,7 @@ use crate::mesh::ServiceKind;
 use crate::options::Options;
 use crate::process::Usage;
 use crate::proxy::{Role, Scope};
-use crate::statistics::Spread;
+use crate::statistics::Distribution;
 
 /// One run of one scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -120,7 +120,7 @@ pub struct Start {
     /// From exec of the server until the last proxy held all it is to hold, in milliseconds.
     pub all_configured_ms: f64,
     /// From the moment the proxies were let connect until each held all, in milliseconds.
-    pub configured_ms: Option<Spread>,
+    pub configured_ms: Option<Distribution>,
     /// Bytes that arrived on all proxies' sockets.
     pub bytes: u64,
     /// Resources they received.
@@ -143,7 +143,7 @@ pub struct ChangeRecord {
     /// Proxies it concerned, all of which acknowledged it.
     pub holders: usize,
     /// From the change until the acknowledgement, over the proxies, in milliseconds.
-    pub ack_ms: Option<Spread>,
+    pub ack_ms: Option<Distribution>,
     /// From the change until a request through the real gateway was answered by the service, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_ms: Option<f64>,
@@ -160,13 +160,13 @@ pub struct KindSummary {
     /// How many.
     pub changes: usize,
     /// From each change until the last proxy's acknowledgement, in milliseconds.
-    pub last_ack_ms: Option<Spread>,
+    pub last_ack_ms: Option<Distribution>,
     /// From each change until the first answer through the real gateway, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ready_ms: Option<Spread>,
+    pub ready_ms: Option<Distribution>,
     /// From first use until configured, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_use_ms: Option<Spread>,
+    pub first_use_ms: Option<Distribution>,
 }
 
 /// What the server spent from the first change until the last had arrived everywhere.
@@ -235,7 +235,7 @@ pub struct Sidecar {
     /// Services its workload called.
     pub used: usize,
     /// From the first request to each until its answer, in milliseconds.
-    pub first_answer_ms: Option<Spread>,
+    pub first_answer_ms: Option<Distribution>,
     /// Resident memory before any was called, in MiB.
     pub before_mib: f64,
     /// After all were, in MiB.
@@ -252,7 +252,7 @@ pub struct ProxyRecord {
     /// From the moment it was let connect until it held all, in milliseconds.
     pub configured_ms: Option<f64>,
     /// Over the changes that concerned it, in milliseconds.
-    pub ack_ms: Option<Spread>,
+    pub ack_ms: Option<Distribution>,
     /// Bytes that arrived on its sockets.
     pub bytes: u64,
     /// Streams it opened.

@@ -24,13 +24,13 @@ pub struct Server {
 #[derive(Debug)]
 enum ServerKind {
     /// `evenkeel control-plane`.
-    Own(Box<Own>),
+    OwnServer(Box<OwnServer>),
     /// Some other one; its process, if it runs here and the user said which it is.
     Other(Option<u32>),
 }
 
 #[derive(Debug)]
-struct Own {
+struct OwnServer {
     program: PathBuf,
     config: PathBuf,
     work: PathBuf,
@@ -43,7 +43,7 @@ impl Server {
     /// An `evenkeel control-plane` on ports of its own, not started.
     pub fn own(program: &Path, config: &Path, work: &Path) -> Result<Self, LabError> {
         let [address, secure, http] = free_ports()?;
-        let own = Own {
+        let own = OwnServer {
             program: program.to_owned(),
             config: config.to_owned(),
             work: work.to_owned(),
@@ -51,7 +51,7 @@ impl Server {
             http,
             running: None,
         };
-        Ok(Self { address, kind: ServerKind::Own(Box::new(own)) })
+        Ok(Self { address, kind: ServerKind::OwnServer(Box::new(own)) })
     }
 
     /// A server that runs already.
@@ -61,7 +61,7 @@ impl Server {
 
     /// Whether the lab starts and ends it.
     pub fn is_own(&self) -> bool {
-        matches!(self.kind, ServerKind::Own(_))
+        matches!(self.kind, ServerKind::OwnServer(_))
     }
 
     /// Where it serves xDS in plain text.
@@ -71,7 +71,7 @@ impl Server {
 
     /// Starts it; returns when.
     pub fn start(&mut self) -> Result<Instant, LabError> {
-        if let ServerKind::Own(own) = &mut self.kind {
+        if let ServerKind::OwnServer(own) = &mut self.kind {
             let mut command = Command::new(&own.program);
             command.arg("control-plane").arg("--config").arg(&own.config);
             command.arg("--state").arg(own.work.join("state")).args(["-l", "warning"]);
@@ -106,7 +106,7 @@ impl Server {
 
     /// Ends it at once, as a crash would.
     pub fn kill(&mut self) {
-        if let ServerKind::Own(own) = &mut self.kind {
+        if let ServerKind::OwnServer(own) = &mut self.kind {
             own.running = None;
         }
     }
@@ -114,7 +114,7 @@ impl Server {
     /// An error if it should run and does not.
     pub fn check(&mut self) -> Result<(), LabError> {
         match &mut self.kind {
-            ServerKind::Own(own) => own.running.as_mut().map_or(Ok(()), Program::check),
+            ServerKind::OwnServer(own) => own.running.as_mut().map_or(Ok(()), Program::check),
             ServerKind::Other(_) => Ok(()),
         }
     }
@@ -122,7 +122,7 @@ impl Server {
     /// What it has used; `None` if its process is not known.
     pub fn usage(&self) -> Result<Option<Usage>, LabError> {
         match &self.kind {
-            ServerKind::Own(own) => own.running.as_ref().map(Program::usage).transpose(),
+            ServerKind::OwnServer(own) => own.running.as_ref().map(Program::usage).transpose(),
             ServerKind::Other(None) => Ok(None),
             ServerKind::Other(Some(pid)) => {
                 Usage::of(*pid).map(Some).map_err(LabError::io(format!("measuring process {pid}")))

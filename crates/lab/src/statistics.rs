@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a set of values is spread. Percentiles are by nearest rank: each is a value that was measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct Distribution {
     /// How many values.
     pub count: usize,
     /// Median.
@@ -17,7 +17,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl Distribution {
     /// Of these values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn percentiles_are_values_that_were_measured() {
         let check = |values: Vec<f64>, expected: Option<[f64; 4]>| {
-            let spread = Spread::of(values.clone()).map(|s| [s.p50, s.p98, s.p99, s.max]);
+            let spread = Distribution::of(values.clone()).map(|s| [s.p50, s.p98, s.p99, s.max]);
             assert_eq!(spread, expected, "{values:?}");
         };
         check(vec![], None);

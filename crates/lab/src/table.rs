@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::results::{KindSummary, Results};
-use crate::statistics::Spread;
+use crate::statistics::Distribution;
 
 /// Everything that is worth a line, as text.
 pub fn render(results: &Results) -> String {
@@ -101,7 +101,7 @@ fn changes(out: &mut String, summary: &[KindSummary]) {
         "{:32} {:>6} {:>9} {:>9} {:>9} {:>9}",
         "ms from the change until", "count", "p50", "p98", "p99", "max"
     );
-    let mut spread = |what: String, spread: &Option<Spread>| {
+    let mut spread = |what: String, spread: &Option<Distribution>| {
         if let Some(s) = spread {
             let _ =
                 writeln!(out, "{what:32} {:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1}", s.count, s.p50, s.p98, s.p99, s.max);

@@ -1,7 +1,7 @@
-//! Whom programs run as: where the machine has other users to give, never whoever started `up`.
+//! The users that programs run as: not the user who started `up`, if the machine has other user ids available.
 //!
-//! Programs of the same identity (namespace and service account) share a user and a directory for their files; what the mesh takes
-//! for one, the machine does as well. Each proxy has a user of its own.
+//! Programs of the same identity (namespace and service account) share a user and a directory for their files, so the
+//! machine separates them exactly as the mesh does. Each proxy has a user of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,31 +12,31 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Uid, User};
 
-use crate::confine::{Account, Rights};
+use crate::confine::{Account, Privileges};
 use crate::container::ContainerSpec;
 use crate::mounts;
 use crate::pods::Pod;
 use crate::preflight::is_root;
 use crate::view::{View, ViewError};
 
-/// First users and groups to give, in order of preference: systemd leaves those from 1879048192 up unused, and a container may
-/// have few at all.
+/// The first user and group ids to assign, in order of preference: systemd leaves ids from 1879048192 up unused, and a
+/// container may have only few ids.
 const FIRST_IDS: [u32; 2] = [1_900_000_000, 50_000];
-/// How many are given at most: half to identities, half to proxies.
+/// Most ids that are assigned: half to identities, half to proxies.
 const MAX_IDS: u32 = 10_000;
 
 /// How programs get their users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
-    /// Whoever started `up` is all there is.
+    /// There is only the user who started `up`.
     Same,
-    /// Proxies have their own, from this one up, and applications all this one: the user who had `sudo` start `up`.
+    /// Each proxy has its own user, from this id up; all applications run as the user who called `sudo`.
     Invoking(Account, u32),
-    /// Each has its own, from this one up.
+    /// Each proxy and each identity has its own user, from this id up.
     Own(u32),
 }
 
-/// The users that have been given, and what goes with them.
+/// The users that have been assigned.
 #[derive(Debug)]
 pub struct Accounts {
     users: Users,
@@ -47,20 +47,20 @@ pub struct Accounts {
     proxies: u32,
 }
 
-/// What an application runs as, and with.
+/// User, container and environment of an application.
 #[derive(Debug, Clone)]
-pub struct Applicant {
+pub struct ApplicationSetup {
     /// Its container.
     pub container: ContainerSpec,
-    /// The directory that it shares with others of its identity.
+    /// The directory that it shares with programs of the same identity.
     pub data: PathBuf,
     /// Variables that name its user.
     pub environment: Vec<(String, String)>,
 }
 
 impl Accounts {
-    /// Tries what this machine allows, best first: users of their own, or the one behind `sudo`. What is said is for the user: why
-    /// it is less than that.
+    /// Tries what this machine allows: first users of their own, then the user behind `sudo`. The returned note tells
+    /// the user why less is possible.
     pub fn settle(state: &Path, data: &Path, directory: &Path) -> (Self, Option<String>) {
         let accounts = |users| Self {
             users,
@@ -80,16 +80,16 @@ impl Accounts {
         }
         let note = reason.map(|error| {
             format!(
-                "programs run as root, though without its capabilities: {error}; start it with sudo from a user who owns {}",
+                "programs run as root, though without root's capabilities: {error}; to avoid that, run `sudo evenkeel up` as the user who owns {}",
                 directory.display()
             )
         });
         (accounts(Users::Same), note)
     }
 
-    /// Makes the view of a first application and lets it go.
+    /// Makes the view of a first application as a trial and drops it.
     fn trial(mut self) -> Result<(), ViewError> {
-        let Applicant { container, .. } = self.of_identity("istio-system", "default", None)?;
+        let ApplicationSetup { container, .. } = self.of_identity("istio-system", "default", None)?;
         let failed = |source| ViewError { path: self.state.clone(), source };
         let trial = std::thread::Builder::new().name("view".to_owned()).spawn(move || {
             let own_mounts = unshare(CloneFlags::CLONE_NEWNS);
@@ -100,8 +100,8 @@ impl Accounts {
         tried.unwrap_or_else(|_| Err(failed(io::Error::other("the thread that tries a view panicked"))))
     }
 
-    /// What a replica's application gets, which runs in `directory`; none: where all do.
-    pub fn of_application(&mut self, pod: &Pod, directory: Option<&Path>) -> Result<Applicant, ViewError> {
+    /// The setup of a replica's application, which runs in `directory`; `None`: in the default directory.
+    pub fn of_application(&mut self, pod: &Pod, directory: Option<&Path>) -> Result<ApplicationSetup, ViewError> {
         self.of_identity(&pod.namespace, &pod.service_account, directory)
     }
 
@@ -110,7 +110,7 @@ impl Accounts {
         namespace: &str,
         service_account: &str,
         directory: Option<&Path>,
-    ) -> Result<Applicant, ViewError> {
+    ) -> Result<ApplicationSetup, ViewError> {
         let next = u32::try_from(self.identities.len()).unwrap_or(MAX_IDS);
         let identity = (namespace.to_owned(), service_account.to_owned());
         let index = *self.identities.entry(identity).or_insert(next);
@@ -125,20 +125,21 @@ impl Accounts {
         let elsewhere = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
         let own = [self.directory.clone(), data.clone()].into_iter().chain(elsewhere).collect();
         let view = View { account, hidden: self.state.clone(), own, readable };
-        let container = ContainerSpec { view, rights: Rights::of_application(account), own_processes: true };
+        let container = ContainerSpec { view, privileges: Privileges::of_application(account), own_processes: true };
         let environment = match self.users {
             Users::Same => Vec::new(),
             Users::Invoking(account, _) => variables(account),
-            // Root's home is to be read only.
+            // Root's home directory must be read-only.
             Users::Own(_) => vec![
                 ("HOME".to_owned(), data.display().to_string()),
                 ("XDG_CACHE_HOME".to_owned(), data.join(".cache").display().to_string()),
             ],
         };
-        Ok(Applicant { container, data, environment })
+        Ok(ApplicationSetup { container, data, environment })
     }
 
-    /// What a replica's proxy gets, which has `folder` for its files. `executable`: another one than this process's.
+    /// The container of a replica's proxy, which has `folder` for its files. `executable`: a program other than this
+    /// one.
     pub fn of_proxy(&mut self, folder: &Path, executable: Option<&Path>) -> Result<ContainerSpec, ViewError> {
         let account = self.next_own();
         own_folder(folder, account).map_err(|source| ViewError { path: folder.to_path_buf(), source })?;
@@ -148,10 +149,10 @@ impl Accounts {
             own: vec![folder.to_path_buf()],
             readable: executable.and_then(Path::parent).map(Path::to_path_buf).into_iter().collect(),
         };
-        Ok(ContainerSpec { view, rights: Rights::of_proxy(account), own_processes: false })
+        Ok(ContainerSpec { view, privileges: Privileges::of_proxy(account), own_processes: false })
     }
 
-    /// A user for one that is no application; none: there is no other than whoever started `up`.
+    /// The next user for a component that is not an application; `None` if there is only the user who started `up`.
     fn next_own(&mut self) -> Option<Account> {
         match self.users {
             Users::Invoking(_, first) | Users::Own(first) if may_be_run_by_others() => {
@@ -162,17 +163,18 @@ impl Accounts {
         }
     }
 
-    /// What the name server and way out gets: nothing of the state directory.
+    /// The container of the name server and egress, which sees nothing of the state directory.
     pub fn of_egress(&mut self) -> ContainerSpec {
         let account = self.next_own();
         let view = View { account, hidden: self.state.clone(), own: Vec::new(), readable: Vec::new() };
-        ContainerSpec { view, rights: Rights::of_egress(account), own_processes: true }
+        ContainerSpec { view, privileges: Privileges::of_egress(account), own_processes: true }
     }
 
-    /// What the control plane gets, which stays whoever started `up`: of the state directory only these.
+    /// The container of the control plane, which runs as the user who started `up` and sees only these paths of the
+    /// state directory.
     pub fn of_control_plane(&self, own: Vec<PathBuf>) -> ContainerSpec {
         let view = View { account: None, hidden: self.state.clone(), own, readable: Vec::new() };
-        ContainerSpec { view, rights: Rights::of_control_plane(), own_processes: true }
+        ContainerSpec { view, privileges: Privileges::of_control_plane(), own_processes: true }
     }
 }
 
@@ -180,7 +182,7 @@ fn nth(first: u32, index: u32) -> Account {
     Account { uid: first + index, gid: first + index }
 }
 
-/// The first of the users to give, if there are any: in a user namespace there may be one only.
+/// The first user id to assign, if there are any; a user namespace may have only one.
 fn first_id() -> Option<u32> {
     let has = |map: &str, first: u32| {
         let text = fs::read_to_string(Path::new("/proc/self").join(map)).unwrap_or_default();
@@ -202,7 +204,7 @@ fn invoking_user() -> Option<Account> {
     Some(Account { uid: number("SUDO_UID")?, gid: number("SUDO_GID")? })
 }
 
-/// `sudo` may have left root's.
+/// Variables for a user; `sudo` may have left root's.
 fn variables(account: Account) -> Vec<(String, String)> {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(account.uid)) else { return Vec::new() };
     let home = user.dir.display().to_string();
@@ -211,7 +213,7 @@ fn variables(account: Account) -> Vec<(String, String)> {
         .into()
 }
 
-/// Where programs are found, and what they find themselves: the home and the directories of PATH.
+/// Directories that programs need: the home directory and those of PATH.
 fn named_by_environment() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = std::env::var_os("HOME").map(PathBuf::from);
@@ -219,12 +221,12 @@ fn named_by_environment() -> Vec<PathBuf> {
     named.filter(|folder| folder.is_absolute() && folder.is_dir()).collect()
 }
 
-/// Whether this very program may be run by users that are not its owner.
+/// Whether other users than the owner may execute this program's file.
 fn may_be_run_by_others() -> bool {
     fs::metadata("/proc/self/exe").is_ok_and(|file| file.mode() & 0o005 == 0o005)
 }
 
-/// A folder that is this account's alone.
+/// Makes a folder that belongs to this account only.
 fn own_folder(folder: &Path, account: Option<Account>) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let (Some(account), now) = (account, mounts::owner(folder)?) else { return Ok(()) };

@@ -1,8 +1,9 @@
-//! What `evenkeel apply` and `evenkeel delete` have changed of a mesh: objects that stand over those of its directory.
+//! The changes of `evenkeel apply` and `evenkeel delete`: objects that take precedence over those in the mesh's
+//! directory.
 //!
-//! Each lies in a file of its own below the state directory, where the control plane and `up` read it like the user's files, and stays
-//! there when the mesh ends. Later wins: an object that the directory says something else of than when it was applied over is the
-//! directory's again.
+//! Each is in a file of its own below the state directory, where the control plane and `up` read it like the user's
+//! files, and it stays there when the mesh ends. The later change wins: if an object's file in the directory has
+//! changed since the object was applied, the file is in force again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -20,31 +21,31 @@ use serde_json::{Map, Value};
 use crate::cleanup::StateDir;
 use crate::names;
 
-/// Longest name of a file of an object, in bytes; a longer one is replaced by a digest.
+/// Longest file name for an object, in bytes; a longer one is replaced by a digest.
 const MAX_FILE_NAME: usize = 200;
-/// Most objects applied to one mesh: what is meant to stay belongs into files.
+/// Most objects applied to one mesh; permanent objects belong in files.
 const MAX_APPLIED: usize = 10_000;
 
-/// The name of an object among all.
+/// The unique key of an object.
 type Id = (Kind, Arc<str>, Arc<str>);
 
-/// What became of an object.
+/// The outcome for an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was not there.
+    /// It did not exist.
     Created,
-    /// It was another.
+    /// It was changed.
     Configured,
-    /// It was the same.
+    /// It was already the same.
     Unchanged,
-    /// It is gone.
+    /// It was deleted.
     Deleted,
-    /// It was not there to be deleted.
+    /// There was no such object to delete.
     NotFound,
 }
 
 impl Outcome {
-    /// As `kubectl` says it.
+    /// The word that `kubectl` prints.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -62,34 +63,34 @@ pub struct Applied {
     folder: PathBuf,
 }
 
-/// One that is written down.
+/// The stored form of an applied object.
 #[derive(Debug)]
 struct Entry {
     path: PathBuf,
-    /// A digest of the object it was applied over; empty: there was none.
+    /// A digest of the object it replaced; empty if there was none.
     over: String,
-    /// What is in force; none: the object is deleted.
+    /// The object in force; `None`: it is deleted.
     json: Option<Value>,
 }
 
 impl Applied {
-    /// Those of the mesh that runs `directory` with this state directory. Another directory has its own.
+    /// The objects applied to the mesh of `directory` with this state directory. Another directory has its own.
     pub fn of(state: &StateDir, directory: &Path) -> Self {
         let name = names::digest(&directory.display().to_string(), 13);
         Self { folder: state.control().join("applied").join(name) }
     }
 
-    /// Where they lie.
+    /// Their folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Makes the folder, which has to be there to be watched.
+    /// Makes the folder, which must exist to be watched.
     pub fn prepare(&self) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)
     }
 
-    /// Applies an object; `files` are those of the directory, with or without what is applied.
+    /// Applies an object; `files` are those of the directory, with or without applied objects.
     pub fn apply(&self, object: &Document, files: &Files) -> io::Result<Outcome> {
         let _lock = self.lock()?;
         let id = id(object);
@@ -105,8 +106,9 @@ impl Applied {
         match base == Some(wanted.clone()) {
             true => self.forget(&id)?,
             false if entry.is_none() && entries.len() >= MAX_APPLIED => {
-                let reason =
-                    format!("{MAX_APPLIED} objects are applied already; write some into files of the directory");
+                let reason = format!(
+                    "{MAX_APPLIED} objects are already applied, which is the limit; move some into files of the directory"
+                );
                 return Err(io::Error::other(reason));
             }
             false => self.write(&id, wanted, &digest(base.as_ref()), false)?,
@@ -131,7 +133,7 @@ impl Applied {
         Ok(Outcome::Deleted)
     }
 
-    /// Forgets what was applied over objects that the directory says something else of by now; names them.
+    /// Drops applied objects whose file in the directory has changed since; returns their names.
     pub fn settle(&self, files: &Files) -> io::Result<Vec<String>> {
         if !self.folder.is_dir() {
             return Ok(Vec::new());
@@ -149,7 +151,7 @@ impl Applied {
         Ok(forgotten)
     }
 
-    /// One change at a time.
+    /// Locks, so that there is only one change at a time.
     fn lock(&self) -> io::Result<Flock<File>> {
         self.prepare()?;
         // Its name begins with a dot: it is not read as configuration.
@@ -157,12 +159,12 @@ impl Applied {
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
     }
 
-    /// What the directory says of an object.
+    /// The object in the directory's files.
     fn base(&self, files: &Files, wanted: &Id) -> Option<Value> {
         self.written(files).remove(wanted)
     }
 
-    /// What the directory says of all objects: of two with one name, the first, which is the one in force.
+    /// All objects in the directory's files; of two with one name, the first, which is the one in force.
     fn written(&self, files: &Files) -> BTreeMap<Id, Value> {
         let mut written = BTreeMap::new();
         for (path, good, text) in files.texts().filter(|(path, ..)| !path.starts_with(&self.folder)) {
@@ -218,7 +220,7 @@ fn id(object: &Document) -> Id {
     (object.kind, object.namespace(), object.name.clone())
 }
 
-/// An object with its namespace and without what is ours: as it is compared.
+/// An object in the form in which it is compared: with its namespace, and without our annotations.
 fn plain(json: &Value, (_, namespace, _): &Id) -> Value {
     let mut json = json.clone();
     let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) else { return json };
@@ -240,7 +242,7 @@ fn annotate(json: &mut Value, name: &str, value: &str) {
     }
 }
 
-/// What tells an object from another, however its fields are ordered; empty of none.
+/// A digest of an object that does not depend on the order of its fields; empty for `None`.
 fn digest(json: Option<&Value>) -> String {
     json.map(|json| names::digest(&sorted(json).to_string(), 13)).unwrap_or_default()
 }
@@ -334,7 +336,7 @@ mod tests {
         mesh.write(&route(30));
         assert_eq!(mesh.applied.settle(&mesh.files()).expect("our own"), ["VirtualService ratings"]);
         assert_eq!(mesh.in_force(), ["30"]);
-        // Back to what the file says: nothing stands over it any more.
+        // The object is as in the file again, so nothing is applied any more.
         mesh.apply(&route(40), "configured");
         mesh.apply(&route(30), "configured");
         assert!(mesh.applied.entries().expect("our own").is_empty());

@@ -1,4 +1,4 @@
-//! The build steps of `evenkeel.yaml`, run on the machine itself before anything else is.
+//! The build steps of `evenkeel.yaml`, which run on the machine itself before anything else.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -19,11 +19,11 @@ pub struct BuildError {
     reason: String,
 }
 
-/// Runs the steps one after the other, with the terminal as theirs; the first that fails ends it.
+/// Runs the steps one after the other, with access to the terminal; stops at the first that fails.
 pub fn run(builds: &[Build], out: &mut dyn Write) -> Result<(), BuildError> {
     for build in builds {
         let failed = |reason: String| BuildError { place: build.span.clone(), run: build.run.clone(), reason };
-        // Nothing depends on it.
+        // A failure to print does not matter.
         let _ = writeln!(out, "building   {} (in {})", build.run, build.directory.display()).and_then(|()| out.flush());
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &build.run]).current_dir(&build.directory).stdin(Stdio::null());

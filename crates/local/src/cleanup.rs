@@ -1,4 +1,4 @@
-//! The state directory: who holds it, what a run keeps in it, and clearing what a crashed run left.
+//! The state directory: its lock, its content, and the removal of what a crashed run left.
 //!
 //! ```text
 //! control/        the control plane's root certificate and keys; kept, so that a restart keeps all identities
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_base::files::{Readers, UntrustedError, check_owner, private_directory, write_atomically};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -26,11 +26,12 @@ use crate::disk;
 use crate::names;
 use crate::pidfd::PidFd;
 
-/// Longest path of a state directory in bytes: a Unix socket's holds 107, of which `/pods/…` needs the rest.
+/// Longest path of a state directory, in bytes: the path of a Unix socket has at most 107, of which `/pods/…` needs the
+/// rest.
 pub const MAX_STATE_PATH_BYTES: usize = 80;
 /// Longest path of a replica's folder in bytes, leaving room for its socket's name.
 const MAX_POD_PATH_BYTES: usize = 107 - "/sds.sock".len();
-/// Least space of the disk to start with, in bytes.
+/// Least free disk space to start with, in bytes.
 const LEAST_SPACE_BYTES: u64 = 1024 * 1024;
 /// Longest record of a run that is read, in bytes: a path and two processes.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
@@ -42,7 +43,7 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum StateError {
     /// Another run holds it.
     #[error(
-        "another `evenkeel up` uses {}{holder}; stop it, or give this one a directory of its own: --state DIR",
+        "another `evenkeel up` uses {}{holder}; stop it, or choose another directory: --state DIR",
         .state.display()
     )]
     Busy {
@@ -58,13 +59,13 @@ pub enum StateError {
         .0.display()
     )]
     TooLong(PathBuf),
-    /// A leftover process does not end.
+    /// A process of an earlier run does not end.
     #[error("process {0} of an earlier run does not end; end it yourself: kill -9 {0}")]
     Undead(i32),
-    /// Others can write to it.
+    /// Other users can write to it.
     #[error("the state directory is not safe: {0}")]
     Untrusted(UntrustedError),
-    /// There is no space in it.
+    /// Its disk has too little space.
     #[error(
         "the disk of the state directory {} has {free} bytes left, and a mesh needs {LEAST_SPACE_BYTES} to start; make space, or choose \
          another: --state DIR", .path.display()
@@ -72,10 +73,10 @@ pub enum StateError {
     Full {
         /// The directory.
         path: PathBuf,
-        /// What is left, in bytes.
+        /// The free space, in bytes.
         free: u64,
     },
-    /// Files.
+    /// A file could not be read or written.
     #[error("cannot use the state directory {} (another: --state DIR): {source}", .path.display())]
     Io {
         /// The directory.
@@ -108,15 +109,15 @@ impl StateDir {
         Ok(Self(absolute))
     }
 
-    /// Where runs keep their state unless told otherwise: `$XDG_STATE_HOME/evenkeel` or `~/.local/state/evenkeel`, where the
-    /// home directory is the user's if `$HOME` does not name one.
+    /// The default state directory: `$XDG_STATE_HOME/evenkeel` or `~/.local/state/evenkeel`. Without `$HOME` the home
+    /// directory is taken from the user database.
     pub fn default_path() -> PathBuf {
         let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let users = || nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
         let in_home = || named("HOME").or_else(users).map(|home| home.join(".local/state"));
         match named("XDG_STATE_HOME").or_else(in_home) {
             Some(base) => base.join("evenkeel"),
-            // Whoever is there first owns it; `claim` refuses what is somebody else's.
+            // Whoever creates it first owns it; `claim` refuses a directory of another user.
             None => std::env::temp_dir().join(format!("evenkeel-{}", nix::unistd::geteuid())),
         }
     }
@@ -146,7 +147,7 @@ impl StateDir {
         self.logs().join(format!("{name}.{part}.log"))
     }
 
-    /// A replica's own folder, named after it unless its sockets could not be opened there.
+    /// A replica's own folder, named after the replica unless the path would be too long for its sockets.
     pub fn pod(&self, name: &str) -> PathBuf {
         let folder = self.0.join("pods").join(name);
         match folder.as_os_str().len() <= MAX_POD_PATH_BYTES {
@@ -155,7 +156,7 @@ impl StateDir {
         }
     }
 
-    /// Where applications may keep files for the length of a run.
+    /// Where applications may keep files during a run.
     pub fn data(&self) -> PathBuf {
         self.0.join("data")
     }
@@ -170,12 +171,12 @@ impl StateDir {
         self.0.join("exec.sock")
     }
 
-    /// Where the control plane's pages are on the host.
+    /// The file with the address of the control plane's pages on the host.
     pub fn pages(&self) -> PathBuf {
         self.0.join("pages")
     }
 
-    /// The directory that the mesh runs which has this state directory; none if none runs.
+    /// The directory of the mesh that runs with this state directory; `None` if none runs.
     pub fn running(&self) -> Option<PathBuf> {
         let record = self.read_record()?;
         (ProcessId::of(record.keeper.pid).ok()? == record.keeper).then_some(record.directory)
@@ -185,7 +186,7 @@ impl StateDir {
         self.0.join("run.json")
     }
 
-    /// Takes the directory for this run, and clears what a crashed one left; `directory` is what will be run.
+    /// Locks the directory for this run and removes what a crashed run left; `directory` is what will be run.
     pub fn claim(&self, directory: &Path) -> Result<(Claim, Option<Leftovers>), StateError> {
         let io = |source| StateError::Io { path: self.0.clone(), source };
         private_directory(&self.0)?;
@@ -198,14 +199,14 @@ impl StateDir {
             .map_err(io)?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| self.busy())?;
         let leftovers = self.clear_leftovers()?;
-        // Further on it would fail at whatever is written first.
+        // Without this check the first write would fail later.
         if let Some(free) = disk::free_bytes(&self.0).filter(|free| *free < LEAST_SPACE_BYTES) {
             return Err(StateError::Full { path: self.0.clone(), free });
         }
         for folder in ["control", "runtime", "pods", "data", "logs"] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(self.0.join(folder)).map_err(io)?;
         }
-        // Nobody else comes here, but the control plane looks for itself at where its keys are.
+        // Nobody else can get here, but the control plane checks the mode of its key directory itself.
         fs::set_permissions(self.control(), fs::Permissions::from_mode(0o700)).map_err(io)?;
         Ok((Claim { state: self.clone(), directory: directory.to_path_buf(), lock }, leftovers))
     }
@@ -218,15 +219,15 @@ impl StateDir {
     }
 
     fn read_record(&self) -> Option<Record> {
-        // It names what the next run kills: a record that somebody else may have written says nothing.
-        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.record()).ok()?;
+        // The next run kills the process in this record, so a record that somebody else may have written is ignored.
+        let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(self.record()).ok()?;
         check_owner(&self.record(), &file.metadata().ok()?).ok()?;
         let mut text = String::new();
         file.by_ref().take(MAX_RECORD_BYTES).read_to_string(&mut text).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Holding the lock, whatever is still here belongs to a run that did not end in order.
+    /// Removes leftovers. While the lock is held, everything still here belongs to a run that crashed.
     fn clear_leftovers(&self) -> Result<Option<Leftovers>, StateError> {
         let record = self.read_record();
         let mut leftovers = Leftovers { process: None, files: count_files(&self.0, &Self::VOLATILE) };
@@ -255,10 +256,10 @@ impl StateDir {
     }
 }
 
-/// What a crashed run left and the next one cleared.
+/// What was removed of a crashed run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Its supervisor, if that was still running; everything inside ended with it.
+    /// Its supervisor, if it was still running; everything inside ended with it.
     pub process: Option<i32>,
     /// Files removed.
     pub files: usize,
@@ -266,7 +267,7 @@ pub struct Leftovers {
 
 impl std::fmt::Display for Leftovers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cleared what an interrupted run left: {} files", self.files)?;
+        write!(f, "removed what an interrupted run left behind: {} files", self.files)?;
         match self.process {
             Some(pid) => write!(f, ", process {pid} and all it had started"),
             None => Ok(()),
@@ -274,7 +275,7 @@ impl std::fmt::Display for Leftovers {
     }
 }
 
-/// The state directory, held for this run. The lock goes with the process; the files when [`Claim::release`] is called.
+/// The locked state directory of this run. The lock ends with the process; [`Claim::release`] removes the files.
 #[derive(Debug)]
 pub struct Claim {
     state: StateDir,
@@ -283,7 +284,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Records this run's processes, for the next run to find should this one crash.
+    /// Records this run's processes, so that the next run finds them if this one crashes.
     pub fn record(&self, supervisor: i32) -> io::Result<()> {
         let record = Record {
             directory: self.directory.clone(),
@@ -293,10 +294,10 @@ impl Claim {
         write_atomically(&self.state.record(), serde_json::to_string_pretty(&record)?.as_bytes(), Readers::Owner)
     }
 
-    /// Removes what the run kept for itself and lets the directory go.
+    /// Removes the run's files and unlocks the directory.
     pub fn release(self) -> io::Result<()> {
         self.state.remove_volatile()?;
-        // Removed while still held: whoever waits for it makes a fresh one.
+        // Removed while locked, so that a process that waits for the lock makes a new file.
         fs::remove_file(self.state.path().join("lock"))?;
         drop(self.lock);
         Ok(())
@@ -310,7 +311,7 @@ struct Record {
     supervisor: Option<ProcessId>,
 }
 
-/// A process id with the time it started, in clock ticks since boot: together they never name another process.
+/// A process id with its start time in clock ticks since boot; together they are unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct ProcessId {
     pid: i32,
@@ -325,9 +326,9 @@ impl ProcessId {
         Ok(Self { pid, started })
     }
 
-    /// Kills it and waits until it is gone; `false` if it was already.
+    /// Kills it and waits until it is gone; `false` if it was gone already.
     fn end(self) -> Result<bool, StateError> {
-        // The descriptor pins the process: from here on the number cannot come to mean another one.
+        // The descriptor pins the process: from here on its id cannot be reused.
         let Ok(process) = PidFd::open(self.pid) else { return Ok(false) };
         if Self::of(self.pid).ok() != Some(self) {
             return Ok(false);
@@ -337,8 +338,8 @@ impl ProcessId {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`, unless the process has ended and only waits to be collected. The name in field 2 may
-/// itself hold spaces and parentheses.
+/// Field 22 of `/proc/PID/stat`, unless the process is a zombie. The name in field 2 may itself hold spaces and
+/// parentheses.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(") ")?;
     let mut fields = after_name.split_ascii_whitespace();

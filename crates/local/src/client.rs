@@ -27,7 +27,7 @@ pub enum CallError {
     /// Not HTTP, or closed before the answer was whole.
     #[error("no HTTP answer: {0}")]
     Http(String),
-    /// Nothing in time.
+    /// No answer in time.
     #[error("no answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
 }
@@ -50,7 +50,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A GET with two seconds to answer.
+    /// A GET with a timeout of two seconds.
     pub fn get(host: impl Into<String>, path: impl Into<String>) -> Self {
         Self {
             method: Method::GET,
@@ -62,19 +62,19 @@ impl Call {
         }
     }
 
-    /// The same with another method.
+    /// Sets another method.
     pub fn method(mut self, method: Method) -> Self {
         self.method = method;
         self
     }
 
-    /// The same with one more header.
+    /// Adds a header.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// The same with a JSON body.
+    /// Sets a JSON body.
     pub fn json(mut self, body: impl Into<String>) -> Self {
         self.body = body.into();
         self.header("content-type", "application/json")
@@ -137,7 +137,7 @@ pub struct Answer {
     pub status: StatusCode,
     /// Headers.
     pub headers: HeaderMap,
-    /// Body; bytes that are no UTF-8 are replaced.
+    /// Body; bytes that are not UTF-8 are replaced.
     pub body: String,
 }
 

@@ -1,4 +1,5 @@
-//! What proxies would refuse of the files, looked at beside everything else whenever the files change, or the certificates they name.
+//! Checks in the background what proxies would refuse of the files, whenever the files or the certificates they name
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -10,43 +11,43 @@ use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics};
 use tokio::task::JoinHandle;
 
-/// What is known, and what is being looked at.
+/// The last findings, and the check in progress.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     compile: fn(&[Object]) -> Diagnostics,
     objects: Arc<Vec<Object>>,
     running: Option<JoinHandle<Diagnostics>>,
-    /// It has to be looked at again.
+    /// Whether another check is needed.
     stale: bool,
-    /// Findings that have been told, by their text.
+    /// Findings that have been reported, by their text.
     told: BTreeMap<String, Diagnostic>,
     certificates: Certificates,
 }
 
-/// What is different from what was told before.
+/// The difference from the findings reported before.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct News {
-    /// To be told with their places.
+pub(crate) struct FindingsDiff {
+    /// New findings.
     pub(crate) found: Diagnostics,
-    /// What is settled, a line for each.
+    /// Resolved findings, a line for each.
     pub(crate) settled: String,
 }
 
 impl Compiled {
-    /// Nothing is known yet; [`Compiled::take`] begins.
+    /// Makes a checker without findings; [`Compiled::take`] begins the first check.
     pub(crate) fn new(compile: fn(&[Object]) -> Diagnostics) -> Self {
         let certificates = Certificates::default();
         Self { compile, objects: Arc::default(), running: None, stale: false, told: BTreeMap::new(), certificates }
     }
 
-    /// These are the objects now. Within a runtime.
+    /// Sets the objects to check. Must be called within a runtime.
     pub(crate) fn take(&mut self, objects: Vec<Object>) {
         self.certificates = Certificates::of(&objects);
         self.objects = Arc::new(objects);
         self.begin();
     }
 
-    /// Looks whether certificates have been replaced in place; to be called now and then, within a runtime.
+    /// Checks whether certificate files have been replaced; call it periodically within a runtime.
     pub(crate) fn look(&mut self) {
         if self.certificates.have_changed() {
             self.begin();
@@ -61,8 +62,8 @@ impl Compiled {
         }
     }
 
-    /// Completes when there is something to tell. Nothing is lost when this is dropped while it waits.
-    pub(crate) async fn news(&mut self) -> News {
+    /// Completes when there is something to report. Dropping the future loses nothing.
+    pub(crate) async fn news(&mut self) -> FindingsDiff {
         loop {
             let Some(running) = &mut self.running else { return std::future::pending().await };
             let found = running.await;
@@ -71,24 +72,24 @@ impl Compiled {
                 self.begin();
                 continue;
             }
-            // One that panics says nothing, and what was told stays.
+            // If a check panics, the reported findings stay as they are.
             let news = found.map(|found| self.compare(found)).unwrap_or_default();
-            if news != News::default() {
+            if news != FindingsDiff::default() {
                 return news;
             }
         }
     }
 
-    fn compare(&mut self, found: Diagnostics) -> News {
+    fn compare(&mut self, found: Diagnostics) -> FindingsDiff {
         let present: BTreeMap<String, Diagnostic> =
             found.into_iter().map(|finding| (finding.to_string(), finding)).collect();
         let before = std::mem::replace(&mut self.told, present);
-        let mut news = News::default();
+        let mut news = FindingsDiff::default();
         for (_, finding) in self.told.iter().filter(|(text, _)| !before.contains_key(*text)) {
             news.found.push(finding.clone());
         }
         for (_, gone) in before.iter().filter(|(text, _)| !self.told.contains_key(*text)) {
-            news.settled.push_str(&format!("no longer so: {}: {}\n", gone.span, gone.message));
+            news.settled.push_str(&format!("resolved: {}: {}\n", gone.span, gone.message));
         }
         news
     }
@@ -99,11 +100,11 @@ impl Compiled {
 struct Certificates {
     files: BTreeSet<PathBuf>,
     seen: Vec<Option<Stamp>>,
-    /// As they were when they were found changed at the last look: whoever replaces a certificate replaces its key next.
+    /// Their state when a change was noticed at the last check: after a certificate its key is replaced, too.
     doubtful: Option<Vec<Option<Stamp>>>,
 }
 
-/// A file as far as it can be told from its next version.
+/// The metadata that tells one version of a file from the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -126,7 +127,7 @@ impl Certificates {
         Self { files, seen, doubtful: None }
     }
 
-    /// Whether they are other ones than at the last change, and have been so since the last look.
+    /// Whether they have changed, and have not changed again since the last check.
     fn have_changed(&mut self) -> bool {
         let now: Vec<Option<Stamp>> = self.files.iter().map(|file| stamp(file)).collect();
         if now == self.seen {
@@ -178,9 +179,10 @@ mod tests {
         assert!(!found.has_errors(), "{found}");
         let mut compiled = Compiled::new(compile);
         compiled.take(objects);
-        let said = |news: News| (news.found.iter().map(|one| one.message.clone()).collect::<Vec<_>>(), news.settled);
+        let said =
+            |news: FindingsDiff| (news.found.iter().map(|one| one.message.clone()).collect::<Vec<_>>(), news.settled);
         assert_eq!(said(compiled.news().await), (vec!["bad a.key".to_owned()], String::new()));
-        let settled = |name: &str| format!("no longer so: gateway.yaml:9:7: bad {name}\n");
+        let settled = |name: &str| format!("resolved: gateway.yaml:9:7: bad {name}\n");
         for (name, text, found, gone) in [
             ("a.key", "good key", None, Some("a.key")),
             ("a.pem", "spoilt", Some("bad a.pem"), None),

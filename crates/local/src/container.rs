@@ -1,9 +1,9 @@
-//! What one program of a replica runs in, as a container of a Pod: the replica's network and host name, a view of the files of its
-//! own, a process namespace of its own if it is an application, and no more rights than it needs.
+//! A container for one program of a replica, as in a Pod: the replica's network and host name, its own view of the file
+//! system, its own process namespace if it is an application, and only the privileges it needs.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,37 +15,37 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
-use crate::confine::Rights;
+use crate::confine::Privileges;
 use crate::init;
 use crate::namespace::{Handles, Namespace};
 use crate::pidfd::PidFd;
 use crate::view::{View, ViewError};
 
-/// The surroundings of a program, which outlive it: it may be started in them again and again.
+/// A container. It outlives its program, which may be restarted in it.
 #[derive(Debug)]
 pub struct Container {
     namespace: Arc<Namespace>,
-    mount: OwnedFd,
+    mount: Arc<OwnedFd>,
     processes: Option<Mutex<Processes>>,
-    /// What its programs may do.
-    pub rights: Rights,
+    /// The privileges of its programs.
+    pub privileges: Privileges,
 }
 
-/// What a container is to be like.
+/// The specification of a container.
 #[derive(Debug, Clone)]
 pub struct ContainerSpec {
-    /// What its programs see of the files.
+    /// The view of the file system.
     pub view: View,
-    /// What they may do.
-    pub rights: Rights,
-    /// Whether they see no processes but their own.
+    /// The privileges.
+    pub privileges: Privileges,
+    /// Whether they see only their own processes.
     pub own_processes: bool,
 }
 
 /// A container that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
-    /// Its files.
+    /// Its view of the file system could not be made.
     #[error(transparent)]
     View(#[from] ViewError),
     /// Its namespaces.
@@ -54,7 +54,8 @@ pub enum ContainerError {
 }
 
 impl Container {
-    /// Makes it in a replica. Blocks; the work is done by a thread of its own, since it is marked for life.
+    /// Makes a container in a replica. It blocks. A new thread does the work, because the thread cannot leave the
+    /// namespaces again.
     pub fn create(namespace: Arc<Namespace>, spec: ContainerSpec) -> Result<Self, ContainerError> {
         let worker = std::thread::Builder::new().name("container".to_owned()).spawn(move || {
             let handles = namespace.handles();
@@ -67,12 +68,18 @@ impl Container {
             let mount =
                 openat(&own, "mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(io::Error::from)?;
             let processes = spec.own_processes.then(|| Processes::begin(&own, false)).transpose()?;
-            Ok(Self { namespace, mount, processes: processes.map(Mutex::new), rights: spec.rights })
+            Ok(Self {
+                namespace,
+                mount: Arc::new(mount),
+                processes: processes.map(Mutex::new),
+                privileges: spec.privileges,
+            })
         })?;
         worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes a container panicked").into()))
     }
 
-    /// The process namespace, if it has its own. One whose first process has ended takes in no other any more: it is made anew.
+    /// The process namespace, if it has its own. A namespace whose first process has ended accepts no more processes,
+    /// so it is then made again.
     fn processes(&self) -> io::Result<Option<Arc<OwnedFd>>> {
         let Some(processes) = &self.processes else { return Ok(None) };
         let mut processes = processes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,48 +105,49 @@ impl Container {
         &self.namespace
     }
 
-    /// What a freshly forked child needs to move in; see [`Namespace::handles`].
+    /// What a freshly forked child needs to enter it; see [`Namespace::handles`].
     pub fn handles(&self) -> Handles {
-        Handles { mount: self.mount.as_raw_fd(), ..self.namespace.handles() }
+        Handles { mount: Arc::clone(&self.mount), ..self.namespace.handles() }
     }
 
     /// The descriptors, to hand to another process (`evenkeel exec`): network, mount, UTS, and processes if it has its own.
     ///
     /// # Errors
-    /// When a namespace had to be made anew, and could not be.
+    /// If a namespace had to be made again and could not be.
     pub fn descriptors(&self) -> io::Result<([BorrowedFd<'_>; 3], Option<Arc<OwnedFd>>)> {
         let [network, _, uts] = self.namespace.descriptors();
         Ok(([network, self.mount.as_fd(), uts], self.processes()?))
     }
 
-    /// Runs `fork` so that the child it makes is the container's; neither threads nor processes may be made in it otherwise.
+    /// Runs `fork` so that the child it makes is in the container; it must not start any other thread or process.
     pub fn with_children_inside<T>(&self, fork: impl FnOnce() -> T) -> io::Result<T> {
         let Some(processes) = self.processes()? else { return Ok(fork()) };
         let home = File::open("/proc/thread-self/ns/pid")?;
         setns(&processes, CloneFlags::CLONE_NEWPID)?;
         let result = fork();
         if setns(home, CloneFlags::CLONE_NEWPID).is_err() {
-            // Whatever is started from here on would be started in there; there is no way to go on.
+            // Everything started from here on would be in the container, so the process cannot go on.
             std::process::abort();
         }
         Ok(result)
     }
 }
 
-/// A process namespace. Dropping it ends all that is in it.
+/// A process namespace. Dropping it kills all processes in it.
 #[derive(Debug)]
 struct Processes {
     namespace: Arc<OwnedFd>,
     init: PidFd,
 }
 
-/// This thread's namespaces, to be opened also when it does not find itself in `/proc` any more.
+/// This thread's namespaces, which stay accessible when the thread can no longer find itself in `/proc`.
 fn own_namespaces() -> io::Result<File> {
     File::open("/proc/thread-self/ns")
 }
 
 impl Processes {
-    /// Makes it, with its first process and its `/proc`, in this thread's mount namespace. `again`: there is the `/proc` of one before.
+    /// Makes it, with its first process and its `/proc`, in this thread's mount namespace. `again`: an earlier `/proc`
+    /// is mounted.
     fn begin(namespaces: &File, again: bool) -> io::Result<Self> {
         unshare(CloneFlags::CLONE_NEWPID)?;
         let mut command = init::command();

@@ -1,4 +1,4 @@
-//! A disk that is full, noticed and said once: the mesh goes on without what it would write.
+//! Detects a full disk and reports it once: the mesh goes on without writing.
 
 use std::fs::File;
 use std::io;
@@ -7,25 +7,26 @@ use std::time::SystemTime;
 
 use nix::sys::statvfs::statvfs;
 
-/// With less space than this the disk counts as full, in bytes: state and a line of each log.
+/// With less free space than this the disk counts as full, in bytes: enough for state and a line of each log.
 const MIN_FREE_BYTES: u64 = 1024 * 1024;
-/// With this much it no longer does: or a log at the limit would make it change from second to second.
+/// With this much free space it no longer counts as full. The difference avoids that a log at the limit makes the state
+/// change every second.
 const ENOUGH_BYTES: u64 = 4 * MIN_FREE_BYTES;
 
-/// Every how many looks it is tried whether the disk can be written at all: that changes something on it.
+/// Number of checks after which a test write is done. It is done seldom, because it changes the disk.
 const TRIALS_EVERY: u32 = 5;
 
-/// What was said of the disk last.
+/// The last reported state of the disk.
 #[derive(Debug, Default)]
 pub struct Disk {
     full: bool,
-    /// Writing fails for another reason than that, as after an error of the disk, when the kernel makes it read-only.
+    /// Whether writing fails for another reason, for example because the kernel made the disk read-only after an error.
     fails: bool,
     looks: u32,
 }
 
 impl Disk {
-    /// Looks at the disk of the state directory; a line for the user if it is full now or cannot be written, or no longer so.
+    /// Checks the disk of the state directory; returns a line for the user if its state has changed.
     pub fn look(&mut self, state: &Path) -> Option<String> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(TRIALS_EVERY)
@@ -44,8 +45,7 @@ impl Disk {
         let state = state.display();
         Some(match reason {
             Some(reason) => format!(
-                "warning: the disk of {state} cannot be written ({reason}): calls go on; logs lose lines, and state stays as it was \
-                 written last, until it can"
+                "warning: the disk of {state} cannot be written ({reason}): traffic continues, but logs lose lines and state is not saved until the disk can be written again"
             ),
             None => format!("the disk of {state} can be written again"),
         })
@@ -59,25 +59,24 @@ impl Disk {
         let state = state.display();
         Some(match full {
             true => format!(
-                "warning: the disk of {state} is full ({free} bytes left): calls go on; logs lose lines, and state (history, \
-                 scopes, addresses, which replicas run) stays as it was written last, until there is space"
+                "warning: the disk of {state} is full ({free} bytes left): traffic continues, but logs lose lines and state (history, scopes, addresses, running replicas) is not saved until there is space"
             ),
             false => format!("the disk of {state} has space again: logs and state are written again"),
         })
     }
 }
 
-/// Changes as little as can be of what is on the disk.
+/// Writes as little as possible to the disk.
 fn touch(state: &Path) -> io::Result<()> {
     File::open(state)?.set_modified(SystemTime::now())
 }
 
-/// What this user may still write to the disk; none where it does not say.
+/// The free space for this user; `None` if the file system does not report it.
 pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
     let found = statvfs(folder).ok()?;
     #[allow(clippy::useless_conversion, reason = "the types differ between platforms")]
     let free = u64::from(found.blocks_available()).saturating_mul(u64::from(found.fragment_size()));
-    // Some file systems count nothing.
+    // Some file systems report no numbers.
     (found.blocks() > 0).then_some(free)
 }
 

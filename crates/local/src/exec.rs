@@ -1,42 +1,45 @@
-//! `evenkeel exec WORKLOAD -- CMD…`: a command inside one of a replica's containers, as `kubectl exec` does it: it sees what the
-//! program there sees, and may do no more.
+//! `evenkeel exec WORKLOAD -- CMD…`: runs a command inside one of a replica's containers, like `kubectl exec`. The
+//! command sees what the program there sees and has the same privileges.
 //!
-//! The running `up` hands the namespaces out as descriptors over a Unix socket in its state directory, which only its own
-//! user can open; process ids would mean nothing across the mesh's process namespace.
+//! The running `up` hands out the namespaces as descriptors over a Unix socket in its state directory, which only its
+//! own user can open. Process ids would have no meaning across the mesh's process namespace.
 
 use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, execvp, fexecve, fork};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 
-use crate::confine::Rights;
+use crate::confine::Privileges;
 use crate::container::Container;
-use crate::namespace::join;
 use crate::tools::find_program;
 
 /// Longest request and answer, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 256 * 1024;
-/// user, pid, network, mount, uts: the order descriptors travel in.
+/// Number of descriptors, in the order user, pid, network, mount, UTS.
 const DESCRIPTORS: usize = 5;
 
-/// What to run where.
+/// The command to run, and where.
 #[derive(Debug, Clone)]
 pub struct ExecOptions {
     /// State directory of the running `up`.
     pub state: PathBuf,
     /// Name of a workload (or of one of its pods).
     pub workload: String,
-    /// Its namespace; none: whichever has it.
+    /// Its namespace; `None`: any namespace that has it.
     pub namespace: Option<String>,
     /// The container to run it in.
     pub container: ContainerName,
@@ -74,80 +77,80 @@ pub enum ExecError {
     /// No `up` answers in that directory.
     #[error("no mesh is running with the state directory {}; start one: evenkeel up DIR, or name its directory: --state DIR", .0.display())]
     NotRunning(PathBuf),
-    /// `up` answered no.
+    /// `up` refused the request.
     #[error("{0}")]
     Refused(String),
-    /// It does not speak as expected.
-    #[error("the running `up` could not be asked: {0}")]
+    /// The answer was not as expected.
+    #[error("cannot ask the running `evenkeel up`: {0}")]
     Ask(io::Error),
     /// The namespaces could not be entered.
     #[error("cannot enter the workload's namespaces: {0}")]
     Enter(io::Error),
-    /// The command is not there.
+    /// The command could not be run.
     #[error("cannot run {command:?}: {source}")]
     Command {
-        /// What was asked for.
+        /// The command.
         command: OsString,
         /// What the system said.
         source: io::Error,
     },
 }
 
-/// What is asked of the running `up`.
+/// A request to the running `up`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
-    /// Namespace of the workload; none: whichever has it.
+    /// Namespace of the workload; `None`: any namespace that has it.
     pub namespace: Option<String>,
-    /// Name of the workload or pod, in one of the forms of [`evenkeel_base::replica::fit`]; empty: all.
+    /// Name of the workload or pod, in one of the forms of [`evenkeel_base::replica::match_name`]; empty: all.
     pub workload: String,
     /// Its container.
     pub container: ContainerName,
 }
 
-/// What the answer is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// To run something inside one replica.
+    /// Run something inside one replica.
     Enter,
-    /// To know which replicas are meant.
+    /// List the matching replicas.
     List,
-    /// To have their workloads' replicas replaced by new ones.
+    /// Replace the replicas of the matching workloads by new ones.
     Restart,
 }
 
-/// A replica that was meant.
+/// A replica that matches a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct ReplicaInfo {
     /// Its namespace.
     pub namespace: String,
     /// Its workload.
     pub workload: String,
     /// Its name.
     pub pod: String,
-    /// What of it ends again and again.
+    /// Its processes that keep ending.
     #[serde(default)]
     pub failing: Vec<Failing>,
 }
 
-/// A part of a replica that ends again and again.
+/// A program or proxy of a replica that keeps ending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
     /// `program` or `proxy`.
     pub part: String,
-    /// Whether it runs just now.
+    /// Whether it is running.
     pub runs: bool,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
-    /// How it ended last.
+    /// Its last exit.
     pub last_end: String,
     /// How long ago that was, in seconds.
     pub seconds_ago: u64,
 }
 
-/// The answer that travels with the descriptors.
+/// The answer, which is sent together with the descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -157,14 +160,14 @@ pub enum Reply {
         environment: Vec<(String, String)>,
         /// Its program's working directory.
         directory: PathBuf,
-        /// What its program may do.
-        rights: Rights,
+        /// The privileges of its program.
+        privileges: Privileges,
     },
-    /// The replicas that are meant, those of the best fit.
-    Replicas(Vec<Named>),
+    /// The replicas that match best.
+    Replicas(Vec<ReplicaInfo>),
     /// The workloads whose replicas have been replaced, as NAMESPACE/NAME.
     Restarted(Vec<String>),
-    /// Why there is none.
+    /// Why the request was refused.
     Refused(String),
 }
 
@@ -175,7 +178,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     let (namespace, workload) = (options.namespace.clone(), options.workload.clone());
     let request = Request { purpose: Purpose::Enter, namespace, workload, container: options.container };
     let (reply, descriptors) = ask(&options.state, &request)?;
-    let Reply::Replica { environment, directory, rights } = reply else { return Err(unexpected(reply)) };
+    let Reply::Replica { environment, directory, privileges } = reply else { return Err(unexpected(reply)) };
     let brought = brought_along(options);
     enter(&descriptors).map_err(ExecError::Enter)?;
     let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
@@ -189,7 +192,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     // SAFETY: single-threaded by this function's contract.
     match unsafe { fork() }.map_err(|error| failed(error.into()))? {
         ForkResult::Child => {
-            let error = match rights.take_on() {
+            let error = match privileges.take_on() {
                 Ok(()) => become_command(&directory, &environment, brought, &arguments),
                 Err(error) => error,
             };
@@ -197,7 +200,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
             std::process::exit(127)
         }
         ForkResult::Parent { child } => {
-            // The terminal's Ctrl-C is for the command; its own end is what ends this process.
+            // Ctrl-C in the terminal is for the command; this process ends when the command does.
             for number in [Signal::SIGINT, Signal::SIGQUIT] {
                 // SAFETY: ignoring a signal installs no handler code.
                 let _ = unsafe { signal(number, SigHandler::SigIgn) };
@@ -213,15 +216,15 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     }
 }
 
-/// The executable of a command for the proxy's container, from where `exec` itself is called: a newer version of the proxy, say. In there
-/// is nothing but the machine's own programs.
+/// The executable of a command for the proxy's container, looked up where `exec` is called; for example a newer version
+/// of the proxy. The container itself has only the machine's own programs.
 fn brought_along(options: &ExecOptions) -> Option<File> {
     let name = options.command.first().filter(|_| options.container == ContainerName::Proxy)?;
     let path = match name.as_bytes().contains(&b'/') {
         true => PathBuf::from(name),
         false => find_program(name.to_str()?)?,
     };
-    OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).ok()
+    OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()
 }
 
 fn become_command(
@@ -242,7 +245,7 @@ fn become_command(
         let variable =
             |(name, value): (OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
         let variables: Vec<CString> = std::env::vars_os().filter_map(variable).collect();
-        // What cannot be run by its descriptor, as a script, is looked for inside.
+        // A file that cannot be executed by descriptor, such as a script, is looked up inside.
         let _ = fexecve(file, arguments, &variables);
     }
     match execvp(program, arguments) {
@@ -251,11 +254,11 @@ fn become_command(
     }
 }
 
-/// The running replicas that a name means; all of them if it is empty.
+/// The running replicas that match a name; all of them if it is empty.
 ///
 /// # Errors
-/// When no mesh is running, or nothing of that name is in it.
-pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<Named>, ExecError> {
+/// If no mesh is running, or no replica matches.
+pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<ReplicaInfo>, ExecError> {
     let (workload, namespace) = (workload.to_owned(), namespace.map(str::to_owned));
     match ask(state, &Request { purpose: Purpose::List, namespace, workload, container: ContainerName::default() })?.0 {
         Reply::Replicas(replicas) => Ok(replicas),
@@ -263,7 +266,8 @@ pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec
     }
 }
 
-/// Replaces all replicas of the workloads that a name means by new ones, and waits until that is done. Returns their names.
+/// Replaces all replicas of the workloads that match a name by new ones, and waits until that is done. Returns the
+/// workloads' names.
 ///
 /// # Errors
 /// As [`list`].
@@ -280,7 +284,7 @@ pub fn restart(state: &Path, workload: &str, namespace: Option<&str>) -> Result<
 fn unexpected(reply: Reply) -> ExecError {
     ExecError::Refused(match reply {
         Reply::Refused(reason) => reason,
-        _ => "the running `up` is of another version; restart it".to_owned(),
+        _ => "the running `evenkeel up` is another version; restart it".to_owned(),
     })
 }
 
@@ -297,37 +301,33 @@ fn ask(state: &Path, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ExecErr
 
 fn receive(stream: &mut UnixStream) -> io::Result<(Reply, Vec<OwnedFd>)> {
     let mut first = vec![0; 16 * 1024];
-    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut carried = RecvAncillaryBuffer::new(&mut space);
+    let length = recvmsg(&*stream, &mut [IoSliceMut::new(&mut first)], &mut carried, RecvFlags::CMSG_CLOEXEC)?.bytes;
     let mut descriptors = Vec::new();
-    let length = {
-        let mut parts = [IoSliceMut::new(&mut first)];
-        let message = recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-        for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(received) = control {
-                // SAFETY: the kernel installed these descriptors for us in this very call.
-                descriptors.extend(received.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }));
-            }
+    for message in carried.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
         }
-        message.bytes
-    };
+    }
     first.truncate(length);
     stream.take(MAX_MESSAGE_BYTES).read_to_end(&mut first)?;
     Ok((serde_json::from_slice(&first)?, descriptors))
 }
 
-/// Joins all namespaces; the user namespace first, since it grants the right to join the others.
+/// Joins all namespaces; the user namespace first, because it gives the privilege to join the others.
 fn enter(descriptors: &[OwnedFd]) -> io::Result<()> {
     let [user, process, network, mount, uts] = descriptors else {
-        return Err(io::Error::other("the running `up` sent no namespaces"));
+        return Err(io::Error::other("the running `evenkeel up` sent no namespaces"));
     };
     // Without a user namespace of its own (started by root) the mesh's is ours, and joining one's own is an error.
     if std::fs::metadata("/proc/self/ns/user")?.ino() != nix::sys::stat::fstat(user)?.st_ino {
-        join(user.as_raw_fd(), libc::CLONE_NEWUSER)?;
+        setns(user, CloneFlags::CLONE_NEWUSER)?;
     }
-    join(process.as_raw_fd(), libc::CLONE_NEWPID)?;
-    join(network.as_raw_fd(), libc::CLONE_NEWNET)?;
-    join(uts.as_raw_fd(), libc::CLONE_NEWUTS)?;
-    join(mount.as_raw_fd(), libc::CLONE_NEWNS)
+    setns(process, CloneFlags::CLONE_NEWPID)?;
+    setns(network, CloneFlags::CLONE_NEWNET)?;
+    setns(uts, CloneFlags::CLONE_NEWUTS)?;
+    Ok(setns(mount, CloneFlags::CLONE_NEWNS)?)
 }
 
 /// The supervisor's side: reads one request.

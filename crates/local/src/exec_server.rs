@@ -1,5 +1,5 @@
-//! The supervisor's side of `evenkeel exec`, `logs` and `restart`: says which replicas are meant, and hands out their containers'
-//! namespaces.
+//! The supervisor's side of `evenkeel exec`, `logs` and `restart`: finds the matching replicas, and hands out their
+//! containers' namespaces.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,39 +7,39 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::replica::fit;
+use evenkeel_base::replica::match_name;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::exec::{ContainerName, Failing, Named, Purpose, Reply, Request, answer, read_request};
+use crate::exec::{ContainerName, Failing, Purpose, ReplicaInfo, Reply, Request, answer, read_request};
 use crate::mesh::Replicas;
-use crate::pods::PartEnd;
+use crate::pods::LastExit;
 use crate::replica::Replica;
 use crate::workloads::INGRESS_NAME;
 
-/// How long a caller may take to say what it wants.
+/// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Restarts that may wait for each other, in requests.
+/// Most restarts that may wait, in requests.
 const MAX_WAITING_RESTARTS: usize = 16;
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Workloads whose replicas are to be replaced, as (namespace, name).
 #[derive(Debug)]
 pub struct Restart {
-    /// Which.
+    /// The workloads.
     pub workloads: BTreeSet<(String, String)>,
-    /// Says when it is done, or why not.
+    /// Receives the outcome.
     pub done: oneshot::Sender<Result<(), String>>,
 }
 
-/// The requests to restart, and where they come from.
+/// A channel for restart requests.
 pub fn restarts() -> (mpsc::Sender<Restart>, mpsc::Receiver<Restart>) {
     mpsc::channel(MAX_WAITING_RESTARTS)
 }
 
-/// Answers requests until aborted. The socket lies in a directory only its owner may enter.
+/// Answers requests until aborted. The socket is in a directory that only its owner may enter.
 pub async fn serve(
     socket: PathBuf,
     replicas: watch::Receiver<Replicas>,
@@ -58,7 +58,7 @@ pub async fn serve(
         let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await else { continue };
         let meant = meant(&replicas.borrow().clone(), &request);
         let answered = serve_one(stream, (request.purpose, request.container), meant, restarts.clone());
-        // Others must not wait for a restart.
+        // Other requests must not wait for a restart.
         tokio::spawn(async move {
             if let Err(error) = answered.await {
                 tracing::debug!(%error, "a request was not answered");
@@ -84,12 +84,17 @@ async fn serve_one(
                 ContainerName::Proxy => (&replica.containers.proxy, &replica.surroundings.proxy),
             };
             let (environment, directory) = surroundings.clone();
-            answer(stream, &Reply::Replica { environment, directory, rights: container.rights }, Some(container)).await
+            answer(
+                stream,
+                &Reply::Replica { environment, directory, privileges: container.privileges },
+                Some(container),
+            )
+            .await
         }
         (Purpose::Restart, Some(_)) => answer(stream, &restart(&found, &restarts).await, None).await,
         (Purpose::List, _) | (_, None) => {
             let now = Instant::now();
-            let named = |replica: &Arc<Replica>| Named {
+            let named = |replica: &Arc<Replica>| ReplicaInfo {
                 namespace: replica.pod.namespace.clone(),
                 workload: replica.pod.workload.clone(),
                 pod: replica.pod.name.clone(),
@@ -100,9 +105,9 @@ async fn serve_one(
     }
 }
 
-fn failing(part: PartEnd, now: Instant) -> Failing {
+fn failing(part: LastExit, now: Instant) -> Failing {
     let seconds_ago = now.saturating_duration_since(part.end.at).as_secs();
-    let PartEnd { part, restarts, runs, end } = part;
+    let LastExit { part, restarts, runs, end } = part;
     Failing { part: part.to_owned(), runs, restarts, last_end: end.reason, seconds_ago }
 }
 
@@ -110,7 +115,7 @@ async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Re
     let key = |replica: &Arc<Replica>| (replica.pod.namespace.clone(), replica.pod.workload.clone());
     let workloads: BTreeSet<(String, String)> = found.iter().map(key).collect();
     if workloads.iter().any(|(_, name)| name == INGRESS_NAME) {
-        let reason = "the gateway holds the machine's ports and is not replaced while it runs; restart `evenkeel up`";
+        let reason = "the gateway holds the machine's ports and cannot be restarted alone; restart `evenkeel up`";
         return Reply::Refused(reason.to_owned());
     }
     let names = workloads.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
@@ -125,7 +130,8 @@ async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Re
     }
 }
 
-/// The replicas a name means, those that it fits best, in the namespace given, or in the only one that has some; all for no name.
+/// The replicas that match a name best, in the given namespace or in the only one that has any; all replicas for an
+/// empty name.
 fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, String> {
     let in_namespace =
         |replica: &&Arc<Replica>| request.namespace.as_ref().is_none_or(|name| *name == replica.pod.namespace);
@@ -135,7 +141,7 @@ fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, St
     }
     let fits = |replica: &Arc<Replica>| {
         let pod = &replica.pod;
-        fit(&request.workload, &pod.name, &pod.namespace, &pod.workload)
+        match_name(&request.workload, &pod.name, &pod.namespace, &pod.workload)
     };
     let best = candidates().filter_map(fits).max();
     let found: Vec<Arc<Replica>> = candidates().filter(|r| best.is_some() && fits(r) == best).cloned().collect();
@@ -156,7 +162,7 @@ fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, St
     if workloads.len() > 1 {
         return Err(format!("{} may be {}; say which", request.workload, list(&workloads)));
     }
-    // For the sake of those that take one: replicas of one workload, in the order of their names.
+    // All are replicas of one workload in the order of their names; some callers use the first one.
     debug_assert!(found.iter().all(|replica| replica.pod.workload == first.pod.workload));
     Ok(found)
 }

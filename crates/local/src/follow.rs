@@ -1,4 +1,5 @@
-//! Edits while it runs: Deployments that come, go or scale, and what the control plane says of the files.
+//! Changes of the directory while the mesh runs: Deployments that are added, removed or scaled, and the control plane's
+//! findings about the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,24 +12,24 @@ use evenkeel_control::source::files::Files;
 use evenkeel_control::source::watch::Watch;
 use serde::Deserialize;
 
+use crate::addresses::CONTROL_DEBUG;
 use crate::client::Call;
 use crate::compiled::Compiled;
 use crate::mesh::{Mesh, MeshError};
 use crate::plan::Plan;
 use crate::ports;
-use crate::programs::CONTROL_DEBUG;
 use crate::ui::Events;
 use crate::workloads::{Build, Manifest};
 
-/// Quiet after a notice before files are read: editors write in several steps.
+/// Quiet time after a file event before files are read, because editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(50);
 /// How often the control plane is asked for its findings.
 const FINDINGS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Something the user has to know, or the mesh to do.
+/// A message for the user, or a change for the mesh.
 #[derive(Debug)]
 pub enum Change {
-    /// Other Deployments, or other ports of Gateways.
+    /// The Deployments or the ports of Gateways have changed.
     Manifest(Manifest),
     /// Text for the screen.
     Say(String),
@@ -42,12 +43,12 @@ pub struct Follower {
     manifest: Manifest,
     findings: Findings,
     ask: tokio::time::Interval,
-    /// A file has changed since they were read.
+    /// Whether a file has changed since files were read.
     stale: bool,
     plan: Arc<Plan>,
-    /// Findings of the manifest that have been told.
+    /// Findings about the manifest that have been reported.
     told: BTreeSet<String>,
-    /// To be told next.
+    /// The text to report next.
     pending: Option<String>,
     compiled: Compiled,
 }
@@ -82,7 +83,7 @@ impl Follower {
         })
     }
 
-    /// The next change. Nothing is lost when this is dropped while it waits.
+    /// The next change. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Change {
         loop {
             if let Some(text) = self.pending.take() {
@@ -114,7 +115,7 @@ impl Follower {
     fn look_again(&mut self) -> Option<Change> {
         self.files.refresh(SystemTime::now());
         if let Some(said) = self.settle() {
-            // What is forgotten is noticed in turn.
+            // Removing applied objects causes another file event.
             return Some(Change::Say(said));
         }
         let (manifest, findings) = Manifest::of(&self.files, self.plan.state.path());
@@ -132,7 +133,7 @@ impl Follower {
 }
 
 impl Follower {
-    /// Says what this machine cannot do, once.
+    /// Reports once what this machine cannot do.
     fn note_news(&mut self, findings: &Diagnostics) {
         let news: Diagnostics = findings.iter().filter(|one| !self.told.contains(&one.to_string())).cloned().collect();
         self.told = findings.iter().map(ToString::to_string).collect();
@@ -140,26 +141,29 @@ impl Follower {
         self.pending = (!news.is_empty()).then_some(text);
     }
 
-    /// An edit is later than what was applied before it.
+    /// Drops applied objects whose file was edited later.
     fn settle(&self) -> Option<String> {
         match self.plan.applied.as_ref()?.settle(&self.files) {
             Ok(forgotten) if forgotten.is_empty() => None,
             Ok(forgotten) => Some(format!(
-                "{} in force as the directory says now: it was edited after `evenkeel apply` or `delete`",
+                "the directory's version of {} now applies: its file was edited after `evenkeel apply` or `delete`",
                 forgotten.join(", ")
             )),
-            Err(error) => Some(format!("error: what was applied cannot be looked through: {error}")),
+            Err(error) => Some(format!("error: cannot read the applied objects: {error}")),
         }
     }
 }
 
-/// Does what a change asks for.
+/// Applies a change.
 pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     match change {
         Change::Say(text) => events.say(text),
         Change::Manifest(manifest) => {
             for build in new_builds(&mesh.manifest().builds, &manifest.builds) {
-                events.say(format!("{}: the build step `{}` is run when this is started again", build.span, build.run));
+                events.say(format!(
+                    "{}: the build step `{}` runs at the next start of `evenkeel up`",
+                    build.span, build.run
+                ));
             }
             if let Err(error) = mesh.follow_ports(&manifest.gateway_ports, events).await {
                 events.say(format!("error: {error}"));
@@ -167,7 +171,7 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
             if let Some(conflict) = ports::conflict(&manifest.gateway_ports) {
                 events.say(format!("error: {conflict}"));
             }
-            // What runs goes on running; the next edit tries again.
+            // The present replicas go on running; the next edit tries again.
             if let Err(error) = mesh.follow(&manifest).await {
                 events.say(format!("error: {error}"));
             }
@@ -175,23 +179,23 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     }
 }
 
-/// Steps that nobody has run: they are the machine's business, whose network has been left.
+/// New build steps, which were not run: they belong on the machine, whose network this process has left.
 fn new_builds<'a>(known: &'a [Build], builds: &'a [Build]) -> impl Iterator<Item = &'a Build> {
     let is_same = |one: &Build, other: &Build| (&one.run, &one.directory) == (&other.run, &other.directory);
     builds.iter().filter(move |build| !known.iter().any(|known| is_same(known, build)))
 }
 
-/// The control plane's findings, each told once.
+/// The control plane's findings, each reported once.
 #[derive(Debug)]
 struct Findings {
     directory: String,
     told: BTreeMap<Key, Finding>,
     refused: BTreeSet<String>,
-    /// What proxies refuse, each with how many of them do.
+    /// Resources that proxies refuse, with the number of proxies.
     nacks: BTreeSet<String>,
 }
 
-/// What makes a finding the same though its place has moved: severity, code, file, message.
+/// Identifies a finding even if its line has moved: severity, code, file and message.
 type Key = (String, String, String, String);
 
 #[derive(Debug, Deserialize)]
@@ -218,7 +222,7 @@ impl Finding {
     }
 }
 
-/// What the control plane says of proxies.
+/// The control plane's status of proxies.
 #[derive(Debug, Deserialize)]
 struct Status {
     proxies: Vec<Proxy>,
@@ -249,7 +253,7 @@ struct Resource {
 }
 
 impl Status {
-    /// What proxies refuse, and who.
+    /// The refused resources and the proxies that refuse them.
     fn refusals(self) -> BTreeSet<String> {
         let mut by: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for Proxy { proxy, types } in self.proxies {
@@ -281,7 +285,7 @@ impl Findings {
         Self { directory, told: BTreeMap::new(), refused: BTreeSet::new(), nacks: BTreeSet::new() }
     }
 
-    /// What is new since the last time, if the control plane answers.
+    /// The changes since the last call, if the control plane answers.
     async fn news(&mut self) -> Option<String> {
         let answer = Call::get("localhost", "/debug/diagnostics").send(None, CONTROL_DEBUG).await.ok()?;
         let page: Page = serde_json::from_str(&answer.body).ok()?;
@@ -298,18 +302,18 @@ impl Findings {
             text.push_str(&format!("error: {refusal}\n"));
         }
         if refusals.is_empty() && !self.nacks.is_empty() {
-            text.push_str("all proxies take what they are sent again\n");
+            text.push_str("all proxies accept their configuration again\n");
         }
         self.nacks = refusals;
         (!text.is_empty()).then_some(text)
     }
 
     fn compare(&mut self, page: Page) -> Option<String> {
-        // What is merely good to know is for `evenkeel validate`.
+        // Findings of severity info are only shown by `evenkeel validate`.
         let matters = page.diagnostics.into_iter().filter(|finding| finding.severity != "info");
         let (errors, warnings): (Vec<_>, Vec<_>) = matters.partition(|finding| finding.severity == "error");
         let mut text = String::new();
-        // Errors last: there the eye is.
+        // Errors come last, where users look first.
         for finding in warnings.iter().chain(&errors).filter(|finding| !self.told.contains_key(&finding.key())) {
             text.push_str(finding.rendered.trim_end());
             text.push_str("\n\n");
@@ -318,12 +322,12 @@ impl Findings {
             warnings.into_iter().chain(errors).map(|finding| (finding.key(), finding)).collect();
         for (_, gone) in self.told.iter().filter(|(key, gone)| gone.severity != "error" && !present.contains_key(*key))
         {
-            text.push_str(&format!("no longer so: {} ({}:{})\n", gone.message, self.short(&gone.file), gone.line));
+            text.push_str(&format!("resolved: {} ({}:{})\n", gone.message, self.short(&gone.file), gone.line));
         }
         for file in page.refused_files.difference(&self.refused) {
             let rest = match page.never_accepted.contains(file) {
-                true => "of it only what has no mistake is in force",
-                false => "what it said before stays in force",
+                true => "only its objects without mistakes apply",
+                false => "its previous content stays in force",
             };
             text.push_str(&format!("{} is refused; {rest}\n", self.short(file)));
         }
@@ -372,9 +376,9 @@ mod tests {
             let page = Page { refused_files: files.clone(), never_accepted: files, diagnostics };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };
-        let told = "warning\n\nerror\n\nroutes.yaml is refused; of it only what has no mistake is in force\n";
+        let told = "warning\n\nerror\n\nroutes.yaml is refused; only its objects without mistakes apply\n";
         check(&["/app/routes.yaml"], &[("error", "error"), ("warning", "warning"), ("info", "info")], Some(told));
-        check(&["/app/routes.yaml"], &[("error", "error")], Some("no longer so: warning (routes.yaml:3)\n"));
+        check(&["/app/routes.yaml"], &[("error", "error")], Some("resolved: warning (routes.yaml:3)\n"));
         check(&[], &[], Some("routes.yaml is accepted again\n"));
     }
 
@@ -398,7 +402,7 @@ mod tests {
         check(&["gw-0"], Some(&format!("error: gw-0.shop refuses {refused}")));
         check(&["gw-0"], None);
         check(&["gw-0", "gw-1"], Some(&format!("error: gw-0.shop and 1 more refuse {refused}")));
-        check(&[], Some("all proxies take what they are sent again\n"));
+        check(&[], Some("all proxies accept their configuration again\n"));
     }
 
     #[test]
@@ -410,7 +414,7 @@ mod tests {
             let page = Page { refused_files, never_accepted: BTreeSet::new(), diagnostics };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };
-        let told = "error: no such field\n --> routes.yaml:3:5\n\nroutes.yaml is refused; what it said before stays in force\n";
+        let told = "error: no such field\n --> routes.yaml:3:5\n\nroutes.yaml is refused; its previous content stays in force\n";
         let rendered = "error: no such field\n --> routes.yaml:3:5";
         check(&[], &[], None);
         check(&["/app/routes.yaml"], &[rendered], Some(told));

@@ -1,4 +1,4 @@
-//! gRPC's health service (`grpc.health.v1.Health/Check`), asked once.
+//! A single call of gRPC's health service (`grpc.health.v1.Health/Check`).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::Request;
@@ -11,7 +11,7 @@ const MAX_ANSWER_BYTES: usize = 4096;
 /// `SERVING` of `HealthCheckResponse.ServingStatus`.
 const SERVING: u8 = 1;
 
-/// Asks about a service, or with an empty name about the server as a whole; the error says what was seen.
+/// Checks a service, or with an empty name the server as a whole; the error says what was wrong.
 pub async fn ask(stream: TcpStream, authority: &str, service: &str) -> Result<(), String> {
     let text = |error: hyper::Error| error.to_string();
     let io = TokioIo::new(stream);
@@ -44,7 +44,7 @@ pub async fn ask(stream: TcpStream, authority: &str, service: &str) -> Result<()
     result
 }
 
-/// `HealthCheckRequest{service}` behind gRPC's five bytes of framing.
+/// `HealthCheckRequest{service}` after gRPC's five bytes of framing.
 fn question(service: &str) -> Bytes {
     let name = service.as_bytes().get(..127).unwrap_or(service.as_bytes());
     let length = u8::try_from(name.len()).unwrap_or(0);
@@ -66,7 +66,7 @@ fn judge(framed: &[u8]) -> Result<(), String> {
         Some([0x08, status, ..]) if *status == SERVING => Ok(()),
         Some([0x08, 2, ..]) => Err("says NOT_SERVING".to_owned()),
         Some([0x08, 3, ..]) => Err("says SERVICE_UNKNOWN".to_owned()),
-        _ => Err("says nothing of its health".to_owned()),
+        _ => Err("does not report its health".to_owned()),
     }
 }
 

@@ -1,10 +1,11 @@
 //! `evenkeel up`: a mesh on one Linux machine, without Kubernetes or containers.
 //!
-//! Read [`up::run`] first: it wires everything. The process the user starts stays outside and keeps watch over the
-//! supervisor ([`sandbox`]); that one, inside fresh namespaces, starts the control plane, the gateway and the replicas
-//! ([`supervisor`], [`mesh`]). Everything started is this same binary, or the application.
+//! Read [`up::run`] first: it wires everything. The process that the user starts stays outside the namespaces and supervises the
+//! supervisor ([`sandbox`]). The supervisor runs inside fresh namespaces and starts the control plane, the gateway and the replicas
+//! ([`supervisor`], [`mesh`]). Every process that is started is this same binary or the application.
 
 pub mod accounts;
+pub mod addresses;
 pub mod applied;
 pub mod builds;
 pub mod capture;
@@ -15,13 +16,15 @@ mod compiled;
 pub mod confine;
 pub mod container;
 mod disk;
+mod draining;
 pub mod egress;
 pub mod exec;
 mod exec_server;
-mod farewell;
 mod follow;
+mod gateway_ports;
 mod grpc_health;
 pub mod init;
+pub mod lifecycle;
 pub mod logs;
 mod main_process;
 pub mod mesh;
@@ -29,6 +32,7 @@ mod mounts;
 mod names;
 pub mod namespace;
 pub mod network;
+pub mod network_error;
 mod orphans;
 mod output;
 pub mod pages;
@@ -51,9 +55,7 @@ pub mod tools;
 pub mod ui;
 pub mod up;
 pub mod view;
-pub mod vitals;
 pub mod volumes;
-mod ways;
 pub mod workloads;
 
 pub use plan::Options;

@@ -1,16 +1,17 @@
-//! Logs of a run do not fill the disk.
+//! Limits the size of a run's logs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// A log larger than this is set aside; only the last one set aside is kept, so a program takes at most twice this.
+/// A log larger than this is rotated. Only the last rotated log is kept, so a program's logs take at most twice this
+/// size.
 pub const MAX_LOG_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Extension of the file that says where in a log runs begin.
+/// Extension of the file with the positions at which runs begin in a log.
 const STARTS: &str = "starts";
 
-/// Sets aside every log of the folder that is too large, as `NAME.log.1`.
+/// Rotates every log in the folder that is too large, to `NAME.log.1`.
 pub fn limit(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -24,15 +25,15 @@ pub fn limit(folder: &Path) {
     }
 }
 
-/// Writes down where in a log the next run of its program begins, beside where the one before did. A log that cannot be written has
-/// lost that as well.
+/// Records the position in a log at which the next run of its program begins, beside that of the previous run. If the
+/// disk cannot be written, this is lost like the log.
 pub(crate) fn note_start(log: &Path) {
     let here = fs::metadata(log).map_or(0, |found| found.len());
     let before = starts(log).last().map(|start| format!("{start}\n")).unwrap_or_default();
     let _ = fs::write(log.with_extension(STARTS), format!("{before}{here}\n"));
 }
 
-/// What the run before the present one has printed, of what is kept; none: there was no such run.
+/// What is left of the previous run's output; `None` if there was no previous run.
 ///
 /// # Errors
 /// When a log cannot be read.
@@ -54,7 +55,7 @@ pub fn previous(log: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(text))
 }
 
-/// Where the last two runs begin in a log.
+/// The positions at which the last two runs begin in a log.
 fn starts(log: &Path) -> Vec<u64> {
     let beside = match log.extension().is_some_and(|extension| extension == "1") {
         // `NAME.log.1`
@@ -69,12 +70,12 @@ fn set_aside_as(log: &Path) -> PathBuf {
     log.with_extension("log.1")
 }
 
-/// Copies and empties: its writers hold the file open, and append, so they go on at its new beginning. Where there is no space
-/// for a copy it is emptied all the same: it is what fills the disk.
+/// Copies the log and truncates it: writers hold the file open and append, so they go on at its new beginning. Without
+/// space for a copy it is truncated anyway, because it is what fills the disk.
 fn set_aside(path: &Path) -> io::Result<()> {
     let aside = set_aside_as(path);
     let (starts, starts_aside) = (path.with_extension(STARTS), path.with_extension(format!("{STARTS}.1")));
-    // First: the copy has its space.
+    // Removed first, so that the copy can use its space.
     let _ = fs::remove_file(&aside);
     let copied = fs::copy(path, &aside);
     if copied.is_err() {

@@ -1,4 +1,4 @@
-//! The process that is a program at present: the one that was started, or one that has taken over from it.
+//! The main process of a program: the one that was started, or one that has taken over from it.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -12,35 +12,35 @@ use tokio::process::Child;
 use crate::pidfd::PidFd;
 use crate::program::Program;
 
-/// A running process that is to be watched, and ended at last.
+/// A running process that is supervised.
 #[derive(Debug)]
 pub(crate) struct MainProcess {
     id: u32,
     relation: Relation,
 }
 
-/// What it is to the supervisor.
+/// Its relation to the supervisor.
 #[derive(Debug)]
 enum Relation {
     /// Its child, and leader of a process group.
     Child(Child),
-    /// Somebody else's: neither its exit status nor its group is the supervisor's concern.
-    Heir(PidFd),
+    /// Not its child: the supervisor can neither get its exit status nor signal its group.
+    Successor(PidFd),
 }
 
 impl MainProcess {
-    /// The one that was started as the program.
+    /// The process that was started as the program.
     pub(crate) fn started(child: Child) -> Self {
         Self { id: child.id().unwrap_or_default(), relation: Relation::Child(child) }
     }
 
-    /// One that has taken over.
+    /// A process that has taken over.
     ///
     /// # Errors
-    /// When there is no such process.
+    /// If there is no such process.
     pub(crate) fn heir(id: u32) -> io::Result<Self> {
         let number = i32::try_from(id).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(Self { id, relation: Relation::Heir(PidFd::open(number)?) })
+        Ok(Self { id, relation: Relation::Successor(PidFd::open(number)?) })
     }
 
     /// Its process id.
@@ -48,29 +48,29 @@ impl MainProcess {
         self.id
     }
 
-    /// `program` in the version that this process is.
+    /// `program` in the version of this process.
     ///
     /// # Errors
-    /// When it has ended, or may not be looked at.
+    /// If it has ended, or cannot be inspected.
     pub(crate) fn seen(&self, program: &Program) -> io::Result<Program> {
         match &self.relation {
             Relation::Child(_) => Ok(program.clone()),
-            Relation::Heir(process) => program.as_seen_in(self.id, process),
+            Relation::Successor(process) => program.as_seen_in(self.id, process),
         }
     }
 
-    /// Completes at its end with how it ended. Dropping the future loses nothing.
+    /// Completes when it ends, with the reason. Dropping the future loses nothing.
     pub(crate) async fn ended(&mut self) -> String {
         match &mut self.relation {
             Relation::Child(child) => describe(child.wait().await),
-            Relation::Heir(process) => match process.ended().await {
+            Relation::Successor(process) => match process.ended().await {
                 Ok(()) => "ended".to_owned(),
                 Err(error) => format!("lost: {error}"),
             },
         }
     }
 
-    /// Ends it: SIGTERM, and SIGKILL after `grace`.
+    /// Ends it: SIGTERM, then SIGKILL after `grace`.
     pub(crate) async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::SIGTERM);
         if tokio::time::timeout(grace, self.ended()).await.is_err() {
@@ -79,15 +79,15 @@ impl MainProcess {
         }
     }
 
-    /// Ends what it has left of what it started, which must not keep the replica's port from the next one. Not of a process that
-    /// was taken over from: the one that did may be among them.
+    /// Kills the processes that it left behind, which could occupy the replica's port. Not done if another process took
+    /// over, because that one may be among them.
     pub(crate) fn clear_group(&self) {
         if let Relation::Child(_) = self.relation {
             self.signal(Signal::SIGKILL);
         }
     }
 
-    /// To its whole group, if it leads one.
+    /// Sends a signal, to the whole group if it leads one.
     fn signal(&self, signal: Signal) {
         match &self.relation {
             Relation::Child(_) => {
@@ -95,7 +95,7 @@ impl MainProcess {
                     let _ = killpg(Pid::from_raw(pid), signal);
                 }
             }
-            Relation::Heir(process) => process.signal(signal),
+            Relation::Successor(process) => process.signal(signal),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The running mesh: its control plane, its gateway and its replicas, and how they follow a manifest.
+//! The running mesh: its control plane, gateway and replicas, and how they are brought in line with a manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,13 +13,17 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::accounts::Accounts;
+use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, CONTROL_DEBUG};
 use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
 use crate::container::{Container, ContainerError, ContainerSpec};
-use crate::egress::ground::Way;
+use crate::egress::rules::EgressAccess;
+use crate::gateway_ports::GatewayPorts;
+use crate::lifecycle::Lifecycle;
 use crate::namespace::Namespace;
-use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
+use crate::network::{MAX_PODS, PodNetwork, pod_address, search_list};
+use crate::network_error::NetworkError;
 use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster, RosterView};
 use crate::ports::GatewayPort;
@@ -27,33 +31,29 @@ use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
-use crate::programs::{self, CONTROL_DEBUG};
+use crate::programs;
 use crate::replica::{Containers, Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
-use crate::rollout::{self, Present, Step};
+use crate::rollout::{self, CurrentReplica, Step};
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
-use crate::vitals::Care;
-use crate::ways::Ways;
 use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, WorkloadKind, ingress_labels,
 };
 
-/// DNS suffix of the mesh's services.
-pub const CLUSTER_DOMAIN: &str = "cluster.local";
-/// How long the control plane may take to serve.
+/// How long the control plane may take until it serves.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two looks at a control plane that is starting.
+/// How often a starting control plane is checked.
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
-/// How long who asks for a restart waits for its end; it goes on nevertheless.
+/// How long a restart request waits for the restart to finish; the restart goes on in any case.
 const RESTART_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often tokens are looked at.
+/// How often tokens are checked.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(1);
 
-/// Label of a Pod that says which template it is made of; Kubernetes' own.
+/// The label with the hash of a Pod's template, as in Kubernetes.
 const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
 
-/// Settings of the mesh where the directory brings none: as Istio's demo profile, with access logs.
+/// Mesh settings used if the directory has none: like Istio's demo profile, with access logs.
 const MESH_CONFIG: &str = "\
 # Written by `evenkeel up`, because the directory has no ConfigMap `istio` in the namespace `istio-system`.
 apiVersion: v1
@@ -66,36 +66,36 @@ data:
     accessLogFile: /dev/stdout
 ";
 
-/// Why the mesh does not run.
+/// Why the mesh could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshError {
-    /// What programs run in.
+    /// A container could not be made.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// Links, addresses, rules.
+    /// The network could not be set up.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A tool.
+    /// A tool failed.
     #[error(transparent)]
     Tool(#[from] crate::tools::ToolError),
-    /// The kernel.
+    /// The kernel refused something.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Tokens.
+    /// A token could not be made or written.
     #[error(transparent)]
     Credential(#[from] CredentialError),
     /// The control plane did not come up.
     #[error("the control plane does not serve ({reason}); its log: {log}")]
     ControlPlane {
-        /// What was seen last.
+        /// The last answer or error.
         reason: String,
-        /// Where to read on.
+        /// The path of its log.
         log: String,
     },
     /// No address is left.
-    #[error("all {MAX_PODS} pod addresses of this run are used up; start it again")]
+    #[error("all {MAX_PODS} pod addresses of this run are used up; restart `evenkeel up`")]
     AddressesUsedUp,
-    /// Something more basic.
+    /// Another I/O error.
     #[error("{what}: {source}")]
     Io {
         /// What was being done.
@@ -108,8 +108,8 @@ pub enum MeshError {
 /// Replicas by (namespace, pod name), for `exec` and the check.
 pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
 
-/// A replica that leaves.
-struct Leaving {
+/// A replica that is being taken out.
+struct RetiringReplica {
     workload: String,
     replica: Weak<Replica>,
 }
@@ -123,31 +123,31 @@ pub struct Mesh {
     control: Option<Process>,
     egress: Option<Process>,
     replicas: watch::Sender<Replicas>,
-    /// What is to run, by namespace and name.
+    /// The workloads that should run, by namespace and name.
     wanted: BTreeMap<(String, String), Arc<Workload>>,
     view: RosterView,
-    /// Replicas that leave, by namespace and name: nobody gets the name until then.
+    /// Replicas that are being taken out, by namespace and name. Their names are free only when they have ended.
     leaving: JoinSet<(String, String)>,
-    leaving_now: BTreeMap<(String, String), Leaving>,
-    /// Something could not be started: that is tried again after the next edit.
+    leaving_now: BTreeMap<(String, String), RetiringReplica>,
+    /// Whether something could not be started; this is tried again after the next edit.
     stalled: bool,
-    /// Not all is as it is wanted.
+    /// Whether a rollout is in progress.
     rolling: bool,
     next_index: u32,
-    /// What runs, or is about to.
+    /// The manifest that runs or is being started.
     manifest: Manifest,
     /// How often workloads, as (namespace, name), have been restarted on request.
     restarts: BTreeMap<(String, String), u32>,
-    ways: Ways,
+    gateway_ports: GatewayPorts,
 }
 
 impl Mesh {
-    /// Nothing started yet.
+    /// Makes a mesh in which nothing is started yet.
     pub fn new(plan: Arc<Plan>, roster: Roster, accounts: Accounts) -> Result<Self, MeshError> {
         settle_mesh_config(&plan.state, plan.manifest.has_mesh_config)?;
         let tokens = Tokens::begin(&plan.state.control())?;
-        let ways =
-            Ways::new(plan.clone()).map_err(|source| MeshError::Io { what: "cannot open ports later", source })?;
+        let gateway_ports = GatewayPorts::new(plan.clone())
+            .map_err(|source| MeshError::Io { what: "cannot open ports later", source })?;
         Ok(Self {
             view: roster.subscribe(),
             plan,
@@ -165,21 +165,21 @@ impl Mesh {
             next_index: 0,
             manifest: Manifest::default(),
             restarts: BTreeMap::new(),
-            ways,
+            gateway_ports,
         })
     }
 
-    /// Follows which replicas there are.
+    /// A subscription to the list of replicas.
     pub fn replicas(&self) -> watch::Receiver<Replicas> {
         self.replicas.subscribe()
     }
 
-    /// What runs, or is about to.
+    /// The manifest that runs or is being started.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// How the replicas are.
+    /// The status of the replicas.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
@@ -188,12 +188,7 @@ impl Mesh {
     pub async fn start(&mut self, events: &Events) -> Result<(), MeshError> {
         let spec = self.accounts.of_egress();
         let egress = Process::start(beside(programs::egress(&self.plan), spec).await?);
-        tokio::spawn(tell_crashes(
-            egress.state(),
-            events.clone(),
-            "the name server and way out",
-            "its log: egress.log",
-        ));
+        tokio::spawn(tell_crashes(egress.state(), events.clone(), "the name server and egress", "its log: egress.log"));
         self.egress = Some(egress);
         let state = &self.plan.state;
         let own = vec![state.control(), state.runtime(), self.plan.directory.clone()];
@@ -236,9 +231,9 @@ impl Mesh {
         }
     }
 
-    /// What stands below the table: the ways in, and where to look further.
+    /// The text below the table: how to reach the gateway, and where to find more.
     fn footer(&self) -> String {
-        let mut lines = self.ways.lines();
+        let mut lines = self.gateway_ports.lines();
         let state = self.plan.state.path();
         let flag =
             if state == StateDir::default_path() { String::new() } else { format!(" --state {}", state.display()) };
@@ -251,8 +246,8 @@ impl Mesh {
         lines.join("\n")
     }
 
-    /// From now on this is to run. What is new is started at once, as far as there may be more than before; the rest
-    /// comes to pass by [`Mesh::step`].
+    /// Sets the manifest to run. New replicas start at once, as far as the surge limit allows; [`Mesh::step`] does the
+    /// rest.
     pub async fn follow(&mut self, manifest: &Manifest) -> Result<(), MeshError> {
         settle_mesh_config(&self.plan.state, manifest.has_mesh_config)?;
         self.manifest = manifest.clone();
@@ -266,7 +261,7 @@ impl Mesh {
         self.step().await
     }
 
-    /// From now on these are the ports of Gateways.
+    /// Sets the ports of Gateways.
     pub async fn follow_ports(&mut self, wanted: &[GatewayPort], events: &Events) -> Result<(), MeshError> {
         let ingress = (INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned());
         let gateway = self.replicas.borrow().get(&ingress).cloned();
@@ -279,7 +274,7 @@ impl Mesh {
                 gateway
             }
         };
-        let said = self.ways.follow(wanted, &gateway.namespace).await;
+        let said = self.gateway_ports.follow(wanted, &gateway.namespace).await;
         if !said.is_empty() {
             events.say(said.join("\n"));
             events.table_footer(self.footer());
@@ -287,7 +282,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Completes when there may be something for [`Mesh::step`] to do. Nothing is lost when this is dropped while it waits.
+    /// Completes when there may be something for [`Mesh::step`] to do. Dropping the future loses nothing.
     pub async fn changed(&mut self) {
         tokio::select! {
             changed = self.view.changed() => if changed.is_err() {
@@ -300,7 +295,7 @@ impl Mesh {
         }
     }
 
-    /// Brings each workload as near to what is wanted of it as it may be now: see [`rollout`].
+    /// Brings each workload as close to its wanted state as is allowed now; see [`rollout`].
     pub async fn step(&mut self) -> Result<(), MeshError> {
         let states = self.view.borrow_and_update().clone();
         let present = self.replicas.borrow().clone();
@@ -313,8 +308,8 @@ impl Mesh {
             let names: Vec<String> = workload.iter().flat_map(|workload| workload.pod_names()).collect();
             let of_it = present.keys().filter(|pod| is_of(&present, pod, &key));
             let seen = |pod: &(String, String)| states.get(pod).is_some_and(|status| status.ready);
-            let here: Vec<Present<'_>> = of_it
-                .map(|pod| Present {
+            let here: Vec<CurrentReplica<'_>> = of_it
+                .map(|pod| CurrentReplica {
                     name: &pod.1,
                     ready: seen(pod),
                     current: workload.as_ref().is_some_and(|workload| is_made_of(&present, pod, workload)),
@@ -339,7 +334,7 @@ impl Mesh {
         started
     }
 
-    /// Waits until all is as it is wanted, for some time at most: a new replica may never be ready.
+    /// Waits until all rollouts are done, with a time limit, because a new replica may never become ready.
     async fn settle(&mut self) -> Result<(), MeshError> {
         let settled = async {
             while self.rolling || !self.leaving.is_empty() {
@@ -359,13 +354,14 @@ impl Mesh {
         self.start_all(specs?).await
     }
 
-    /// Has replicas leave, which takes its time.
+    /// Begins to take replicas out, which takes some time.
     fn retire(&mut self, obsolete: &[(String, String)]) {
         for key in obsolete {
             let replica = self.replicas.borrow().get(key).cloned();
             self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).remove(key)));
             if let Some(replica) = replica {
-                let leaving = Leaving { workload: replica.pod.workload.clone(), replica: Arc::downgrade(&replica) };
+                let leaving =
+                    RetiringReplica { workload: replica.pod.workload.clone(), replica: Arc::downgrade(&replica) };
                 self.leaving_now.insert(key.clone(), leaving);
                 let key = key.clone();
                 self.leaving.spawn(async move {
@@ -376,7 +372,7 @@ impl Mesh {
         }
     }
 
-    /// Brings the volumes of those that stay up to date.
+    /// Updates the volumes of replicas that stay.
     fn keep_up(&self, workloads: &[Workload]) -> Result<(), MeshError> {
         let present = self.replicas.borrow().clone();
         for workload in workloads {
@@ -398,7 +394,7 @@ impl Mesh {
         self.settle().await
     }
 
-    /// Lays all networks at once, since most of the time goes to waiting for `ip` and `nft`.
+    /// Sets up all networks concurrently, because most of the time goes to waiting for `ip` and `nft`.
     async fn start_all(&mut self, specs: Vec<((String, String), ReplicaSpec)>) -> Result<(), MeshError> {
         let starts = specs.into_iter().map(|(key, spec)| {
             let (tools, roster) = (self.plan.tools.clone(), self.roster.clone());
@@ -420,7 +416,7 @@ impl Mesh {
 
     fn specify(&mut self, workload: &Workload, name: &str) -> Result<ReplicaSpec, MeshError> {
         let (address, link) = self.next_address()?;
-        // One of a StatefulSet leaves files to its successor that are another user's.
+        // The previous replica of a StatefulSet leaves files that belong to another user.
         remove_folder(&self.plan.state.pod(name))?;
         let captured = workload.sidecar != Sidecar::None;
         let mut labels = workload.labels.clone();
@@ -435,18 +431,18 @@ impl Mesh {
             ports: workload.ports.clone(),
             in_mesh: captured,
         });
-        let mut place = self.place(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS)));
-        place.mounts.clone_from(&workload.mounts);
-        write_volumes(workload, &place.volumes())?;
+        let mut network = self.network(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS)));
+        network.mounts.clone_from(&workload.mounts);
+        write_volumes(workload, &network.volumes())?;
         let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };
         let directory = workload.command.directory.as_deref();
         let mut applicant = self.accounts.of_application(&pod, directory).map_err(ContainerError::from)?;
         if !workload.volumes.is_empty() {
-            applicant.container.view.own.push(place.volumes());
+            applicant.container.view.own.push(network.volumes());
         }
         let folder = self.plan.state.pod(&pod.name);
         let proxy = self.accounts.of_proxy(&folder, executable).map_err(ContainerError::from)?;
-        let credentials = Credentials::new(folder, &pod, proxy.rights.account);
+        let credentials = Credentials::new(folder, &pod, proxy.privileges.account);
         if captured {
             self.tokens.give(&credentials, SystemTime::now())?;
         }
@@ -454,28 +450,28 @@ impl Mesh {
         let volumes = workload.volumes.iter();
         program
             .environment
-            .extend(volumes.map(|volume| (volume.variable(), volume.place(&place.volumes()).display().to_string())));
+            .extend(volumes.map(|volume| (volume.variable(), volume.place(&network.volumes()).display().to_string())));
         Ok(ReplicaSpec {
-            place,
+            network,
             proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &credentials),
             program: Some(program),
             after: workload.before(name).map(|before| (workload.namespace.clone(), before)),
             containers: Containers { program: applicant.container, proxy },
             probe: workload.probe.clone(),
             drain_time: self.plan.options.drain_time,
-            care: workload.care.clone(),
+            lifecycle: workload.lifecycle.clone(),
             proxy_grace: self.proxy_grace(),
             pod,
         })
     }
 
-    /// The proxy ends by itself when it has drained; this is for one that does not.
+    /// The proxy ends by itself when it has drained; this limit is for one that does not.
     fn proxy_grace(&self) -> Duration {
         self.plan.options.drain_time + TERMINATION_GRACE
     }
 
-    fn place(&self, pod: &Pod, link: String, capture: Option<String>) -> Place {
-        Place {
+    fn network(&self, pod: &Pod, link: String, capture: Option<String>) -> PodNetwork {
+        PodNetwork {
             address: pod.address,
             host_name: pod.name.clone(),
             search: search_list(&pod.namespace, CLUSTER_DOMAIN),
@@ -483,11 +479,11 @@ impl Mesh {
             folder: self.plan.state.pod(&pod.name),
             mounts: Vec::new(),
             link,
-            way: Way { plain: !pod.in_mesh, open: self.plan.options.egress },
+            egress: EgressAccess { plain: !pod.in_mesh, open: self.plan.options.egress },
         }
     }
 
-    /// The ingress gateway: a proxy without program or capture, which is handed the host's sockets.
+    /// Starts the ingress gateway: a proxy without program or capture, which gets the host's sockets.
     async fn start_gateway(&mut self) -> Result<(), MeshError> {
         let (address, link) = self.next_address()?;
         let port = |port: &crate::ports::HostPort| ContainerPort {
@@ -508,7 +504,7 @@ impl Mesh {
         let applicant = self.accounts.of_application(&pod, None).map_err(ContainerError::from)?;
         let folder = self.plan.state.pod(&pod.name);
         let container = self.accounts.of_proxy(&folder, None).map_err(ContainerError::from)?;
-        let credentials = Credentials::new(folder, &pod, container.rights.account);
+        let credentials = Credentials::new(folder, &pod, container.privileges.account);
         self.tokens.give(&credentials, SystemTime::now())?;
         let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel { full: true }, &credentials);
         if let Some(proxy) = &mut proxy {
@@ -516,14 +512,14 @@ impl Mesh {
             proxy.listeners = sockets.map(|port| (port.listener.to_string(), port.descriptor())).collect();
         }
         let spec = ReplicaSpec {
-            place: self.place(&pod, link, None),
+            network: self.network(&pod, link, None),
             proxy,
             program: None,
             after: None,
             containers: Containers { program: applicant.container, proxy: container },
             probe: Probe::new(Check::Runs),
             drain_time: self.plan.options.drain_time,
-            care: Care::default(),
+            lifecycle: Lifecycle::default(),
             proxy_grace: self.proxy_grace(),
             pod,
         };
@@ -531,17 +527,18 @@ impl Mesh {
         Ok(())
     }
 
-    /// Replaces tokens long before they end, until dropped. Beside all else that is done here, which may take its time.
+    /// Replaces tokens long before they expire, until dropped. It runs concurrently with the mesh's other work, which
+    /// may take long.
     pub fn renew_tokens(&self) -> impl Future<Output = ()> + use<> {
         let (plan, tokens, replicas) = (self.plan.clone(), self.tokens.clone(), self.replicas.subscribe());
         async move {
-            // Not at the time they are due: the clock may jump.
+            // Check at intervals rather than when they are due, because the clock may jump.
             let mut looks = tokio::time::interval(RENEWAL_PERIOD);
             loop {
                 looks.tick().await;
                 let (now, replicas) = (SystemTime::now(), replicas.borrow().clone());
                 for replica in replicas.values().filter(|replica| replica.pod.in_mesh) {
-                    let account = replica.containers.proxy.rights.account;
+                    let account = replica.containers.proxy.privileges.account;
                     let credentials = Credentials::new(plan.state.pod(&replica.pod.name), &replica.pod, account);
                     if let Err(error) = tokens.renew(&credentials, now) {
                         tracing::warn!(pod = %replica.pod.name, %error, "a token could not be renewed");
@@ -551,7 +548,7 @@ impl Mesh {
         }
     }
 
-    /// Ends everything in order: the gateway drains, then the replicas end, then the control plane.
+    /// Stops everything in order: the gateway drains, then the replicas end, then the control plane.
     pub async fn stop(&mut self) {
         let replicas = self.replicas.borrow().clone();
         let (gateways, others): (Vec<_>, Vec<_>) =
@@ -568,7 +565,7 @@ impl Mesh {
     }
 }
 
-/// The mesh's settings, unless the directory brings them: then these would stand against those.
+/// Writes the mesh settings, unless the directory has its own, with which they would conflict.
 fn settle_mesh_config(state: &StateDir, has_mesh_config: bool) -> Result<(), MeshError> {
     let file = state.runtime().join("mesh.yaml");
     let settled = match has_mesh_config {
@@ -582,22 +579,22 @@ fn settle_mesh_config(state: &StateDir, has_mesh_config: bool) -> Result<(), Mes
     settled.map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })
 }
 
-/// Whether a Pod is one of a workload's.
+/// Whether a Pod belongs to a workload.
 fn is_of(replicas: &Replicas, pod: &(String, String), workload: &(String, String)) -> bool {
     pod.0 == workload.0 && replicas.get(pod).is_some_and(|replica| replica.pod.workload == workload.1)
 }
 
-/// Whether a Pod is there and made of a workload's present template.
+/// Whether a Pod exists and has a workload's present template.
 fn is_made_of(replicas: &Replicas, pod: &(String, String), workload: &Workload) -> bool {
     let hash = replicas.get(pod).and_then(|replica| replica.pod.labels.get(TEMPLATE_HASH_LABEL));
     hash == Some(&workload.template_hash)
 }
 
-/// What comes next of a workload, which is to have replicas of these names; none: it is not to run any more.
+/// The next step for a workload that should have replicas of these names; none means that it should not run any more.
 fn next_of<'a>(
     workload: Option<&Workload>,
     names: &'a [String],
-    here: &[Present<'a>],
+    here: &[CurrentReplica<'a>],
     leaving: &BTreeSet<&str>,
 ) -> Step<'a> {
     let wanted = names.iter().map(String::as_str);
@@ -607,14 +604,14 @@ fn next_of<'a>(
         }
         _ => {
             let mut next = rollout::next(&wanted.collect(), here);
-            // After an edit and its undoing: the name is not free yet.
+            // After an edit was undone, the name may not be free yet.
             next.start.retain(|name| !leaving.contains(name));
             next
         }
     }
 }
 
-/// A part of the mesh itself, in a container of its own within the mesh's network.
+/// Starts a component of the mesh itself, in a container of its own in the mesh's network.
 async fn beside(mut program: Program, spec: ContainerSpec) -> Result<Program, MeshError> {
     let made = tokio::task::spawn_blocking(move || {
         let here = Namespace::of_this_thread()?;
@@ -639,7 +636,8 @@ fn write_volumes(workload: &Workload, folder: &Path) -> Result<(), MeshError> {
     written.map_err(|source| MeshError::Io { what: "cannot write a volume", source })
 }
 
-/// Tells when a part of the mesh itself ends, what that means, and when it is back; replicas' ends stand in the table.
+/// Reports when a component of the mesh itself ends, what that means, and when it is back. The table shows the ends of
+/// replicas.
 async fn tell_crashes(mut state: watch::Receiver<State>, events: Events, what: &'static str, meaning: &'static str) {
     let mut down = false;
     while state.changed().await.is_ok() {
@@ -647,7 +645,7 @@ async fn tell_crashes(mut state: watch::Receiver<State>, events: Events, what: &
         match phase {
             Phase::Crashed(reason) => {
                 down = true;
-                events.say(format!("{what} {reason}; {meaning}; it is started again"));
+                events.say(format!("{what} {reason}; {meaning}; it is restarted"));
             }
             Phase::Running(_) if std::mem::take(&mut down) => events.say(format!("{what} runs again")),
             Phase::Running(_) | Phase::Starting | Phase::Stopped => {}

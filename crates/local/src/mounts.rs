@@ -1,10 +1,9 @@
-//! Mounts as objects of their own (open_tree(2), mount_setattr(2), move_mount(2)): cloned, changed, and only then put in place.
+//! Mounts as separate objects (open_tree(2), mount_setattr(2), move_mount(2)): they are cloned, changed, and only then
+//! attached.
 
-use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,15 +11,11 @@ use std::process::Stdio;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::confine::Account;
 use crate::init;
-
-const OPEN_TREE_CLONE: libc::c_uint = 1;
-const AT_RECURSIVE: libc::c_uint = 0x8000;
-const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
-const MOUNT_ATTR_RDONLY: u64 = 0x1;
-const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
 
 /// `struct mount_attr` of mount_setattr(2).
 #[repr(C)]
@@ -32,39 +27,33 @@ struct Attributes {
     user_namespace: u64,
 }
 
-/// A clone of a directory with all that is mounted below it, seen nowhere yet.
+/// A clone of a directory with all mounts below it, not attached anywhere yet.
 #[derive(Debug)]
 pub(crate) struct Tree(OwnedFd);
 
 impl Tree {
-    /// Clones what is at this path now.
+    /// Clones the directory at this path.
     pub(crate) fn clone_of(path: &Path) -> io::Result<Self> {
-        let path = CString::new(path.as_os_str().as_bytes())?;
-        let flags = OPEN_TREE_CLONE | AT_RECURSIVE | libc::O_CLOEXEC.cast_unsigned();
-        // SAFETY: the path is a NUL-terminated string that lives through the call.
-        let tree = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
-        match i32::try_from(tree) {
-            // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
-            Ok(tree @ 0..) => Ok(Self(unsafe { OwnedFd::from_raw_fd(tree) })),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        Ok(Self(open_tree(CWD, path, flags)?))
     }
 
-    /// What the owner `of` has on the disk is `to`'s in here, and what `to` makes is the owner's on the disk. What others have
-    /// is nobody's.
+    /// Maps ownership: files of `of` on disk appear as `to`'s, and files that `to` creates belong to `of` on disk.
+    /// Files of others belong to nobody.
     pub(crate) fn map_owner(&self, of: Account, to: Account) -> io::Result<()> {
         let namespace = user_namespace(of, to)?;
         let descriptor = u64::try_from(namespace.as_raw_fd()).unwrap_or_default();
-        self.set(&Attributes { set: MOUNT_ATTR_IDMAP, user_namespace: descriptor, ..Attributes::default() })
+        self.set(&Attributes { set: libc::MOUNT_ATTR_IDMAP, user_namespace: descriptor, ..Attributes::default() })
     }
 
-    /// Nobody changes anything in here.
+    /// Makes it read-only.
     pub(crate) fn read_only(&self) -> io::Result<()> {
-        self.set(&Attributes { set: MOUNT_ATTR_RDONLY, ..Attributes::default() })
+        self.set(&Attributes { set: libc::MOUNT_ATTR_RDONLY, ..Attributes::default() })
     }
 
     fn set(&self, attributes: &Attributes) -> io::Result<()> {
-        let (flags, size) = (libc::AT_EMPTY_PATH.cast_unsigned() | AT_RECURSIVE, size_of::<Attributes>());
+        let (flags, size) = (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, size_of::<Attributes>());
+        // No crate wraps it yet.
         // SAFETY: the empty path and the structure live through the call, which reads no more than the size given.
         let set = unsafe {
             libc::syscall(libc::SYS_mount_setattr, self.0.as_raw_fd(), c"".as_ptr(), flags, attributes, size)
@@ -72,24 +61,19 @@ impl Tree {
         if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Puts it over the directory at this path.
+    /// Attaches it over the directory at this path.
     pub(crate) fn attach(self, path: &Path) -> io::Result<()> {
-        let path = CString::new(path.as_os_str().as_bytes())?;
-        let (tree, empty, flags) = (self.0.as_raw_fd(), c"", MOVE_MOUNT_F_EMPTY_PATH);
-        // SAFETY: both paths are NUL-terminated strings that live through the call.
-        let moved =
-            unsafe { libc::syscall(libc::SYS_move_mount, tree, empty.as_ptr(), libc::AT_FDCWD, path.as_ptr(), flags) };
-        if moved == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        Ok(move_mount(&self.0, c"", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
     }
 }
 
-/// An empty directory over this one, which its owner, root, fills before [`seal`].
+/// Mounts an empty directory over this one; root fills it before [`seal`].
 pub(crate) fn cover(path: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     Ok(mount(Some("evenkeel"), path, Some("tmpfs"), flags, Some("mode=0755,size=64k"))?)
 }
 
-/// From now on a [`cover`] stays as it is.
+/// Makes a [`cover`] read-only.
 pub(crate) fn seal(path: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     Ok(mount(None::<&str>, path, None::<&str>, flags, None::<&str>)?)
@@ -101,7 +85,8 @@ pub(crate) fn owner(path: &Path) -> io::Result<Account> {
     Ok(Account { uid: found.uid(), gid: found.gid() })
 }
 
-/// A user namespace in which `inside` is `outside`. A process has to be in it for as long as it takes to describe and to open it.
+/// A user namespace that maps `inside` to `outside`. A child process stays in it until its map is written and it is
+/// opened.
 fn user_namespace(inside: Account, outside: Account) -> io::Result<OwnedFd> {
     let mut command = init::command();
     // SAFETY: the closure makes one system call.

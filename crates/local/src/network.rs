@@ -1,60 +1,33 @@
-//! Addresses and links of the mesh's private network: a bridge, and one virtual cable per replica.
+//! Addresses and links of the mesh's private network: a bridge, and a veth pair per replica.
 
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::ifaddrs::getifaddrs;
 use nix::mount::{MsFlags, mount};
+use nix::net::if_::InterfaceFlags;
 
-use crate::container::ContainerError;
-use crate::egress::ground::{self, Way};
-use crate::tools::{ToolError, Tools};
+use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
+use crate::egress::rules::{self, EgressAccess};
+use crate::network_error::NetworkError;
+use crate::tools::Tools;
 use crate::volumes::{self, Mount};
 
-/// The bridge all replicas are plugged into.
-pub const BRIDGE: &str = "ek0";
-/// The bridge's link address. Left alone it would take the lowest one of its ports and change as replicas come, and
-/// whoever knew the old one would send into the void for a second or more.
+/// The bridge's link address. By default a bridge has the lowest address of its ports, which changes as replicas are
+/// added; packets to the old address would be lost for a second or more.
 const BRIDGE_MAC: &str = "02:ee:0a:f4:00:01";
-/// The bridge's own address: the default route, and where the control plane listens.
-pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
-/// Prefix length of the pods' network, 10.244.0.0/16.
-pub const POD_PREFIX: u8 = 16;
-/// The name server written into every `/etc/resolv.conf`. Queries of a captured replica go to its sidecar's agent instead.
-pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
-/// How many replicas one machine can hold: 254 folders of 250 addresses, far beyond what it can run.
+/// Most replicas in one run: 254 subnets of 250 addresses, far more than one machine can run.
 pub const MAX_PODS: u32 = 254 * 250;
 
-/// How long the kernel may take to open a bridge's port.
+/// How long the kernel may take to activate a bridge port.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time between two looks at it.
+/// Time between two checks of it.
 const CARRIER_PERIOD: Duration = Duration::from_millis(2);
-
-/// Why a network could not be laid.
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    /// `ip` or `nft` failed.
-    #[error(transparent)]
-    Tool(#[from] ToolError),
-    /// A file or mount under the namespace failed.
-    #[error("cannot set up {what}: {source}")]
-    File {
-        /// What was being set up.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// What its programs run in could not be made.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// Namespaces could not be made.
-    #[error("cannot make a network namespace: {0}")]
-    Namespace(#[from] io::Error),
-}
 
 /// The address of the `index`-th replica started in this run, from 10.244.1.1 upwards; `None` past [`MAX_PODS`].
 pub fn pod_address(index: u32) -> Option<Ipv4Addr> {
@@ -71,9 +44,9 @@ pub fn lay_bridge(tools: &Tools) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// One replica's place in the network.
+/// The network of one replica.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct PodNetwork {
     /// Its address.
     pub address: Ipv4Addr,
     /// Its host name: the pod's name.
@@ -82,18 +55,18 @@ pub struct Place {
     pub search: String,
     /// Rules to load, if its traffic is captured.
     pub capture: Option<String>,
-    /// What is laid over directories of the machine, from the folder `volumes` in `folder`.
+    /// Volumes to mount over directories of the machine, from the folder `volumes` in `folder`.
     pub mounts: Vec<Mount>,
     /// Folder for the files that are mounted over `/etc`.
     pub folder: PathBuf,
-    /// Name of the cable's end at the bridge, unique in this run.
+    /// Name of the veth at the bridge, unique in this run.
     pub link: String,
-    /// How it gets out of the mesh.
-    pub way: Way,
+    /// Its access to destinations outside the mesh.
+    pub egress: EgressAccess,
 }
 
-impl Place {
-    /// Where its volumes lie.
+impl PodNetwork {
+    /// The folder of its volumes.
     pub fn volumes(&self) -> PathBuf {
         self.folder.join("volumes")
     }
@@ -104,93 +77,84 @@ pub fn search_list(namespace: &str, cluster_domain: &str) -> String {
     format!("{namespace}.svc.{cluster_domain} svc.{cluster_domain} {cluster_domain}")
 }
 
-/// Runs inside the replica's fresh namespaces: cable, address, route, rules, resolver, host name. The cable's other end lands in the
-/// network `home`.
+/// Sets up veth pair, address, route, rules, resolver and host name; runs inside the replica's fresh namespaces. The
+/// other end of the pair is in the network `home`.
 ///
-/// That is not named by the supervisor's process id: to the kernel a process is in the network of its first thread, and the supervisor's
-/// visits a replica's whenever it opens a socket there ([`crate::namespace::Namespace::within`]).
-pub fn settle(place: &Place, tools: &Tools, home: BorrowedFd<'_>) -> Result<(), NetworkError> {
-    let Place { address, link, .. } = place;
+/// `home` is not given as the supervisor's process id: for the kernel a process is in the network of its first thread,
+/// and that thread of the supervisor temporarily enters replicas' networks to open sockets
+/// ([`crate::namespace::Namespace::within`]).
+pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Result<(), NetworkError> {
+    let PodNetwork { address, link, .. } = network;
     tools.ip_with(home, |home| {
         format!(
             "link set lo up\nlink add eth0 type veth peer name {link} netns {home}\naddr add {address}/{POD_PREFIX} dev eth0\n\
              link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
         )
     })?;
-    if let Some(rules) = &place.capture {
-        tools.ip(&ground::sidecar_routes(*address, place.way))?;
+    if let Some(rules) = &network.capture {
+        tools.ip(&rules::sidecar_routes(*address, network.egress))?;
         tools.nft(rules)?;
     }
     open_to_programs()?;
-    nix::unistd::sethostname(&place.host_name).map_err(|error| file("the host name", error.into()))?;
-    mount_resolver(place)?;
-    volumes::lay(&place.volumes(), &place.mounts).map_err(|error| file("a volume", error))
+    nix::unistd::sethostname(&network.host_name).map_err(|error| file("the host name", error.into()))?;
+    mount_resolver(network)?;
+    volumes::lay(&network.volumes(), &network.mounts).map_err(|error| file("a volume", error))
 }
 
-/// What container runtimes allow programs without privileges in a network of their own: ports below 1024, and `ping`.
+/// Allows programs without privileges to use ports below 1024 and `ping`, as container runtimes do.
 fn open_to_programs() -> Result<(), NetworkError> {
     let set = |name: &str, value: &str| {
         let path = Path::new("/proc/sys/net/ipv4").join(name);
         fs::write(&path, value).map_err(|error| file(&path.display().to_string(), error))
     };
     set("ip_unprivileged_port_start", "0")?;
-    // Groups that a user namespace does not have are refused, and `ping` is no reason to fail.
+    // Groups that a user namespace does not have are refused; a failure here must not fail the replica.
     set("ping_group_range", "0 2147483647").or_else(|_| set("ping_group_range", "0 0")).or(Ok(()))
 }
 
-/// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.
-pub fn plug_in(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
-    let link = &place.link;
-    if place.way.plain {
-        ground::note_plain(place.address, tools)?;
+/// Attaches a replica's veth to the bridge; runs in the mesh's own namespace.
+pub fn plug_in(network: &PodNetwork, tools: &Tools) -> Result<(), NetworkError> {
+    let link = &network.link;
+    if network.egress.plain {
+        rules::add_plain(network.address, tools)?;
     }
     tools.ip(&format!("link set {link} master {BRIDGE}\nlink set {link} up\n"))?;
     Ok(())
 }
 
-/// Waits until the bridge carries a plugged-in cable's packets, or gives up after [`CARRIER_TIMEOUT`].
+/// Waits until the bridge forwards packets of an attached veth, or gives up after [`CARRIER_TIMEOUT`].
 ///
-/// The kernel opens a bridge's port in the background; a question for an address (ARP) that is lost meanwhile is asked
-/// again only after a second. Runs in the mesh's own namespace.
-pub async fn wait_carrier(place: &Place) {
+/// The kernel activates a bridge port in the background, and an ARP request that is lost meanwhile is repeated only
+/// after a second. Runs in the mesh's own namespace.
+pub async fn wait_carrier(network: &PodNetwork) {
     let opened = async {
-        while !(is_running(BRIDGE) && is_running(&place.link)) {
+        while !(is_running(BRIDGE) && is_running(&network.link)) {
             tokio::time::sleep(CARRIER_PERIOD).await;
         }
     };
     if tokio::time::timeout(CARRIER_TIMEOUT, opened).await.is_err() {
-        tracing::warn!(link = %place.link, "the bridge does not say that it carries this link; going on");
+        tracing::warn!(link = %network.link, "the bridge did not report in time that this link is up; continuing");
     }
 }
 
 /// `IFF_RUNNING` of an interface in this thread's network namespace.
 fn is_running(link: &str) -> bool {
-    let Ok(socket) = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else { return false };
-    // SAFETY: an all-zero ifreq is a valid one, with an empty name.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero and ends the name.
-    let room = request.ifr_name.len() - 1;
-    for (target, byte) in request.ifr_name.iter_mut().take(room).zip(link.bytes()) {
-        *target = byte.cast_signed();
-    }
-    // SAFETY: SIOCGIFFLAGS reads the name and fills the flags of the structure it is given, which lives through the call.
-    let answered = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } == 0;
-    // SAFETY: after a successful SIOCGIFFLAGS the union holds the flags.
-    answered && i32::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_RUNNING != 0
+    let Ok(mut entries) = getifaddrs() else { return false };
+    entries.any(|entry| entry.interface_name == link && entry.flags.contains(InterfaceFlags::IFF_RUNNING))
 }
 
 /// Puts pod-like name resolution over the machine's: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two.
-fn mount_resolver(place: &Place) -> Result<(), NetworkError> {
-    fs::create_dir_all(&place.folder).map_err(|error| file(&place.folder.display().to_string(), error))?;
+fn mount_resolver(network: &PodNetwork) -> Result<(), NetworkError> {
+    fs::create_dir_all(&network.folder).map_err(|error| file(&network.folder.display().to_string(), error))?;
     // Below the cluster's domains those of the machine, as in a pod (`dnsPolicy: ClusterFirst`).
     let machine = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let search = [&place.search, search_of(&machine)].join(" ");
+    let search = [&network.search, search_of(&machine)].join(" ");
     let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", search.trim_end());
-    over_etc(place, "resolv.conf", &resolv)?;
-    over_etc(place, "hosts", &format!("127.0.0.1 localhost\n{} {}\n", place.address, place.host_name))?;
+    over_etc(network, "resolv.conf", &resolv)?;
+    over_etc(network, "hosts", &format!("127.0.0.1 localhost\n{} {}\n", network.address, network.host_name))?;
     // nss-resolve and mdns would ask the machine's own resolver over a Unix socket, past the capture.
     if let Ok(switch) = fs::read_to_string("/etc/nsswitch.conf") {
-        over_etc(place, "nsswitch.conf", &files_and_dns(&switch))?;
+        over_etc(network, "nsswitch.conf", &files_and_dns(&switch))?;
     }
     Ok(())
 }
@@ -207,8 +171,8 @@ fn files_and_dns(switch: &str) -> String {
     keep.chain(["hosts: files dns"]).map(|line| format!("{line}\n")).collect()
 }
 
-fn over_etc(place: &Place, name: &str, content: &str) -> Result<(), NetworkError> {
-    let source = place.folder.join(name);
+fn over_etc(network: &PodNetwork, name: &str, content: &str) -> Result<(), NetworkError> {
+    let source = network.folder.join(name);
     let target = Path::new("/etc").join(name);
     fs::write(&source, content)
         .and_then(|()| fs::set_permissions(&source, fs::Permissions::from_mode(0o644)))
@@ -246,7 +210,7 @@ mod tests {
             return Ok(());
         }
         let folder = tempfile::tempdir()?;
-        let place = Place {
+        let network = PodNetwork {
             address: Ipv4Addr::new(10, 244, 1, 1),
             host_name: "web".to_owned(),
             search: String::new(),
@@ -254,13 +218,13 @@ mod tests {
             mounts: Vec::new(),
             folder: folder.path().to_path_buf(),
             link: "ek-test".to_owned(),
-            way: Way { plain: false, open: false },
+            egress: EgressAccess { plain: false, open: false },
         };
         // Neither the first thread of this process, nor process 1, is in this network.
         let laid = std::thread::spawn(move || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string())?;
             let tools = Tools::find().map_err(|error| error.to_string())?;
-            let (inner, inner_tools) = (place.clone(), tools.clone());
+            let (inner, inner_tools) = (network.clone(), tools.clone());
             lay_bridge(&tools).map_err(|error| error.to_string())?;
             let home = fs::File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?;
             let replica = Namespace::create(move || {
@@ -269,7 +233,7 @@ mod tests {
                 settle(&inner, &inner_tools, home.as_fd())
             });
             let _replica = replica.map_err(|error| error.to_string())?;
-            plug_in(&place, &tools).map_err(|error| error.to_string())
+            plug_in(&network, &tools).map_err(|error| error.to_string())
         });
         assert_eq!(laid.join().ok(), Some(Ok(())));
         Ok(())

@@ -1,4 +1,4 @@
-//! Process 1 inherits every orphan of its namespace, and has to collect those that end.
+//! Process 1 inherits every orphan of its namespace and must collect those that end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,26 +8,26 @@ use nix::unistd::Pid;
 
 /// Collects ended children that nobody waits for.
 ///
-/// Who started a program collects it within milliseconds, and would be told of an error if somebody else had. So a child
-/// counts as an orphan only when it has ended and is still there at the next look.
+/// The code that started a program collects it within milliseconds, and would get an error if somebody else had. So a
+/// child counts as an orphan only if it has ended and is still there at the next check.
 #[derive(Debug, Default)]
 pub struct Orphans {
     ended: BTreeSet<i32>,
 }
 
 impl Orphans {
-    /// Looks once; to be called about every second.
+    /// Checks once; call it about every second.
     pub fn collect(&mut self) {
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
         for pid in self.step(stats.filter_map(|stat| ended_child(&stat, own)).collect()) {
-            // Gone meanwhile is just as well.
+            // It may be gone meanwhile.
             let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
         }
     }
 
-    /// Takes in which children have ended and says which of them had already before.
+    /// Takes the ended children, and returns those that had already ended at the last check.
     fn step(&mut self, ended: BTreeSet<i32>) -> Vec<i32> {
         let orphans = ended.intersection(&self.ended).copied().collect();
         self.ended = ended;

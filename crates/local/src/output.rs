@@ -1,8 +1,9 @@
-//! What an application prints, copied from a pipe to its log: whatever the disk does, printing never fails.
+//! Copies an application's output from a pipe to its log, so that the application's writes never fail because of the
+//! disk.
 //!
-//! The supervisor holds both ends of the pipe for as long as the program may be started again, and it is the first process of
-//! the mesh's process namespace. So the program finds the pipe closed (SIGPIPE) only when the supervisor has ended, and then the
-//! kernel ends the program as well.
+//! The supervisor holds both ends of the pipe as long as the program may be restarted, and it is process 1 of the
+//! mesh's process namespace. So the pipe is closed (SIGPIPE) only when the supervisor has ended, and then the kernel
+//! kills the program as well.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -21,15 +22,16 @@ use tokio::task::JoinHandle;
 
 use crate::confine::Account;
 
-/// Read at a time, in bytes: what a pipe holds.
+/// Bytes read at a time: the size of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// How long the last words of a program that has ended may take to arrive; something it has left behind may keep the pipe open.
+/// How long to wait for the last output of a program that has ended; a process that it left behind may keep the pipe
+/// open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// The event loop of all copies, on a thread of its own: a disk that is slow holds up what prints, and nothing else.
+/// The event loop of all copies, on a thread of its own, so that a slow disk delays only the programs' output.
 static COPIES: OnceLock<Option<Handle>> = OnceLock::new();
 
-/// The pipe that a program prints to, and what empties it.
+/// The pipe for a program's output, and the task that empties it.
 #[derive(Debug)]
 pub(crate) struct Output {
     writer: OwnedFd,
@@ -37,19 +39,19 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Begins to copy to the end of this file. The program, which runs as `account`, may open `/dev/stdout` anew.
+    /// Begins to copy to the end of this file. The program, which runs as `account`, may reopen `/dev/stdout`.
     ///
     /// # Errors
-    /// When there are no descriptors, or no thread, to do so.
+    /// If there are no descriptors, or no thread, for it.
     pub(crate) fn begin(log: &Path, account: Option<Account>) -> io::Result<Self> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
         if let Some(account) = account {
             fchown(&writer, Some(account.uid), Some(account.gid))?;
         }
-        // Of this end alone: programs expect that writing waits.
+        // Only this end is non-blocking: programs expect that writing blocks.
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let copies = COPIES.get_or_init(|| start_copies().ok()).as_ref();
-        let copies = copies.ok_or_else(|| io::Error::other("there is no thread to copy what is printed"))?;
+        let copies = copies.ok_or_else(|| io::Error::other("cannot start a thread to copy the output"))?;
         let reader = {
             let _inside = copies.enter();
             pipe::Receiver::from_owned_fd(reader)?
@@ -58,12 +60,12 @@ impl Output {
         Ok(Self { writer, copied: copies.spawn(copy(reader, log)) })
     }
 
-    /// What the program is to print to.
+    /// The end of the pipe for the program.
     pub(crate) fn writer(&self) -> io::Result<OwnedFd> {
         self.writer.as_fd().try_clone_to_owned()
     }
 
-    /// Waits until what has been printed is in the log, as far as it fits.
+    /// Waits until the output is in the log, as far as it fits.
     pub(crate) async fn end(self) {
         drop(self.writer);
         let _ = tokio::time::timeout(LAST_WORDS, self.copied).await;
@@ -78,7 +80,7 @@ fn start_copies() -> io::Result<Handle> {
     Ok(handle)
 }
 
-/// Ends when nobody has the other end any more.
+/// Copies until nobody has the other end any more.
 async fn copy(mut from: pipe::Receiver, mut log: Log<LogFile>) {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -89,7 +91,7 @@ async fn copy(mut from: pipe::Receiver, mut log: Log<LogFile>) {
     }
 }
 
-/// A file that is opened when there is something to write: there may have been no room for it before.
+/// A file that is opened at the first write, because there may have been no space for it before.
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
@@ -108,20 +110,21 @@ impl Write for LogFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Nothing is kept back.
+        // Nothing is buffered.
         Ok(())
     }
 }
 
-/// Takes what is printed. Lines that cannot be written are counted and forgotten; when there is space again, one says how many.
+/// Writes output to the log. Lines that cannot be written are dropped and counted; when there is space again, a line
+/// reports how many.
 #[derive(Debug)]
 struct Log<W> {
     out: W,
-    /// Lines lost of which nobody has been told, and why.
+    /// Number of lost lines that were not reported yet, and the reason.
     lost: Option<(u64, io::ErrorKind)>,
-    /// The last line written has no end.
+    /// Whether the last written line is incomplete.
     is_cut: bool,
-    /// The beginning of the present line was lost.
+    /// Whether the beginning of the current line was lost.
     skips: bool,
 }
 
@@ -153,7 +156,7 @@ impl<W: Write> Log<W> {
         self.lost = Some((before.saturating_add(lines), kind));
     }
 
-    /// Says what was lost, if that can be written.
+    /// Reports lost lines, if that can be written.
     fn resume(&mut self) {
         let Some((count, kind)) = self.lost else { return };
         let end = if self.is_cut { "\n" } else { "" };
@@ -164,7 +167,7 @@ impl<W: Write> Log<W> {
         }
     }
 
-    /// How many bytes were written before it failed, and why it did.
+    /// Writes bytes; the error says how many were written before it failed, and why.
     fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::ErrorKind)> {
         let mut count = 0;
         while let Some(rest) = bytes.get(count..).filter(|rest| !rest.is_empty()) {

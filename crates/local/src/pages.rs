@@ -1,5 +1,5 @@
-//! The control plane's pages on the host's loopback. The control plane itself is in the mesh's network, where no browser gets to:
-//! connections are taken on a socket that was opened before the host's network was left, and carried on.
+//! The control plane's pages on the host's loopback. The control plane itself is in the mesh's network, which no
+//! browser can reach, so connections are accepted on a socket of the host's network and forwarded.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -11,11 +11,11 @@ use evenkeel_base::files::{Readers, write_atomically};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-/// The port that `evenkeel proxy-status` asks unless told otherwise.
+/// The default port of `evenkeel proxy-status`.
 pub const USUAL_PORT: u16 = 15014;
 /// Connections at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 64;
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A socket of the host's network for the pages.
@@ -27,7 +27,7 @@ pub struct HostPages {
 }
 
 impl HostPages {
-    /// On the usual port, or on a free one if that is taken: by a control plane, or by another mesh.
+    /// Opens the usual port, or a free one if a control plane or another mesh has it.
     pub fn open() -> io::Result<Self> {
         let usual = TcpListener::bind((Ipv4Addr::LOCALHOST, USUAL_PORT));
         let listener = usual.or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
@@ -35,12 +35,12 @@ impl HostPages {
         Ok(Self { address: listener.local_addr()?, listener })
     }
 
-    /// What to type into a browser.
+    /// The URL for a browser.
     pub fn url(&self) -> String {
         format!("http://{}/debug/proxies", self.address)
     }
 
-    /// Writes down where it listens, then carries connections to `pages` until aborted.
+    /// Records the address, then forwards connections to `pages` until aborted.
     pub async fn serve(&self, record: &Path, pages: SocketAddr) -> io::Result<()> {
         write_atomically(record, self.address.to_string().as_bytes(), Readers::All)?;
         let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
@@ -66,7 +66,7 @@ pub fn of_run(state: &Path) -> Option<SocketAddr> {
     std::fs::read_to_string(state.pages()).ok()?.parse().ok()
 }
 
-/// How a connection ends is its ends' business; the server limits how long one may be idle.
+/// Forwards one connection. The server limits how long it may be idle.
 async fn carry(mut from: TcpStream, pages: SocketAddr) {
     if let Ok(mut to) = TcpStream::connect(pages).await {
         _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;

@@ -1,11 +1,13 @@
-//! A process by a descriptor: its number cannot come to mean another one.
+//! A process by descriptor, which, unlike a process id, can never refer to another process.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -14,34 +16,28 @@ use tokio::io::unix::AsyncFd;
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// The process that has this number now.
+    /// Opens the process that has this id now.
     ///
     /// # Errors
-    /// The system's: there is none.
+    /// Those of the system: there is no such process.
     pub fn open(pid: i32) -> io::Result<Self> {
-        // SAFETY: takes two integers; the result is checked before use.
-        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        match i32::try_from(descriptor) {
-            // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
-            Ok(descriptor @ 0..) => Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) })),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
-    /// Sends it a signal; nothing to a process that has ended.
+    /// Sends it a signal; does nothing if it has ended.
     pub fn signal(&self, signal: Signal) {
-        let nothing = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: takes a descriptor that is open, two integers and a null pointer, which stands for no information.
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as libc::c_int, nothing, 0) };
+        let number = rustix::process::Signal::from_named_raw(signal as i32);
+        let _ = number.map(|number| pidfd_send_signal(&self.0, number));
     }
 
-    /// Waits for its end, so long at most, and says whether it has ended. Holds the thread.
+    /// Waits for its end with a time limit and returns whether it has ended. Blocks the thread.
     pub fn wait(&self, timeout: Duration) -> bool {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         matches!(poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout), Ok(1..))
     }
 
-    /// Completes when it has ended, whether or not somebody has collected it.
+    /// Completes when it has ended, even if nobody has collected it.
     ///
     /// # Errors
     /// The event loop's, which has no room.

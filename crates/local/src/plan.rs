@@ -1,4 +1,4 @@
-//! What is to run: the user's wishes, and what was settled of them before anything is started.
+//! What to run: the user's options, and what was decided from them before anything is started.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::ports::{HostPort, HostSockets, PortChoice};
 use crate::tools::Tools;
 use crate::workloads::Manifest;
 
-/// What `up` is asked to do.
+/// The options of `up`.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Directory with the YAML to run.
@@ -31,24 +31,24 @@ pub struct Options {
     pub sidecar_concurrency: u32,
     /// Level of the control plane's and the proxies' own logs, e.g. `warning`.
     pub log_level: String,
-    /// Whether there is a way out of the mesh: to the machine, and to what it reaches.
+    /// Whether replicas can reach destinations outside the mesh: the machine, and what it can reach.
     pub egress: bool,
     /// How long in-flight requests may take at the end.
     pub drain_time: Duration,
-    /// Says what proxies would refuse of these objects.
+    /// Finds what proxies would refuse of these objects.
     pub compile: fn(&[Object]) -> Diagnostics,
 }
 
-/// All that was settled before the namespaces were entered.
+/// Everything that was decided before the namespaces were entered.
 #[derive(Debug)]
 pub struct Plan {
-    /// The user's wishes.
+    /// The user's options.
     pub options: Options,
     /// The directory that runs: the user's, or a check's copy.
     pub directory: PathBuf,
-    /// What was applied over it; a check's copy has nothing.
+    /// Objects applied over it; `None` for a check's copy.
     pub applied: Option<Applied>,
-    /// What is in them.
+    /// The content of both.
     pub manifest: Manifest,
     /// Sockets on the host.
     pub host_ports: Vec<HostPort>,
@@ -56,10 +56,10 @@ pub struct Plan {
     pub host_pages: HostPages,
     /// Unconnected sockets of the host's network, with which a check calls in from outside.
     pub callers: HostSockets,
-    /// Where the keeper is asked for sockets of the host's network; none: there is no way out.
+    /// The channel to the keeper for connections from the host's network; `None` without egress.
     pub outside: Option<OwnedFd>,
-    /// Where the keeper is asked for sockets that listen in the host's network.
-    pub doors: OwnedFd,
+    /// The channel to the keeper for listening sockets in the host's network.
+    pub ports_broker: OwnedFd,
     /// `ip` and `nft`.
     pub tools: Tools,
     /// Where state goes.
@@ -67,7 +67,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The directories that say what runs: what was applied to the mesh comes last.
+    /// The configuration directories; that of applied objects comes last.
     pub fn configuration(&self) -> Vec<PathBuf> {
         let applied = self.applied.iter().map(|applied| applied.folder().to_owned());
         std::iter::once(self.directory.clone()).chain(applied).collect()

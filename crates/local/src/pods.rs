@@ -1,4 +1,4 @@
-//! The running replicas, told to the control plane as Kubernetes `Pod` objects: the same seam as in a cluster.
+//! Tells the control plane which replicas run, as Kubernetes `Pod` objects: the same interface as in a cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
-use crate::process::End;
+use crate::process::Exit;
 
-/// How long after a write that failed the next is tried: what the control plane knows of replicas is then out of date.
+/// Time between a failed write and the next try; meanwhile the control plane's list of replicas is out of date.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What does not change while a replica lives.
+/// The properties of a replica that do not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     /// Its name, unique in its namespace.
@@ -33,7 +33,7 @@ pub struct Pod {
     pub address: Ipv4Addr,
     /// Ports its containers declare.
     pub ports: Vec<ContainerPort>,
-    /// Whether a sidecar or gateway proxy stands in front of it.
+    /// Whether it has a sidecar or is a gateway proxy.
     pub in_mesh: bool,
 }
 
@@ -51,40 +51,41 @@ pub struct ContainerPort {
 /// A replica as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodStatus {
-    /// Who it is.
+    /// Its identity and address.
     pub pod: Arc<Pod>,
     /// Whether it may receive requests.
     pub ready: bool,
     /// Why not, in a few words; empty when ready.
     pub detail: String,
-    /// How often its program was started again.
+    /// How often its program was restarted.
     pub restarts: u32,
     /// How often another process has taken over from its proxy.
     pub takeovers: u32,
-    /// How its program and its proxy ended last, if they did.
-    pub ends: Vec<PartEnd>,
+    /// The last exits of its program and its proxy, if they have ended.
+    pub ends: Vec<LastExit>,
 }
 
-/// How a part of a replica ended last.
+/// The last exit of a replica's program or proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartEnd {
+pub struct LastExit {
     /// `program` or `proxy`.
     pub part: &'static str,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
     /// Whether it runs again.
     pub runs: bool,
-    /// The end.
-    pub end: End,
+    /// The exit.
+    pub end: Exit,
 }
 
-/// All replicas by (workload's namespace, pod name); whoever needs to know subscribes.
+/// The status of all replicas by (namespace, pod name), to which others can subscribe.
 pub type Roster = watch::Sender<BTreeMap<(String, String), PodStatus>>;
 /// A subscription to the [`Roster`].
 pub type RosterView = watch::Receiver<BTreeMap<(String, String), PodStatus>>;
 
-/// Writes the Pod objects to `folder/pods.yaml` now and after every change, until the roster is gone. While that fails, as on
-/// a full disk, what was written last counts; `say` hears of it once, and once when it is over.
+/// Writes the Pod objects to `folder/pods.yaml` now and after every change, until the roster is gone. While writing
+/// fails, as on a full disk, the last written list stays in effect; `say` is called once when that begins and once when
+/// it ends.
 pub async fn publish(folder: &Path, mut roster: RosterView, say: impl Fn(String)) -> io::Result<()> {
     let (mut written, mut failed) = (None, false);
     loop {
@@ -94,11 +95,11 @@ pub async fn publish(folder: &Path, mut roster: RosterView, say: impl Fn(String)
                 Ok(()) => {
                     written = Some(document);
                     if std::mem::take(&mut failed) {
-                        say("the control plane is told of replicas again".to_owned());
+                        say("the control plane gets the list of replicas again".to_owned());
                     }
                 }
                 Err(error) if !std::mem::replace(&mut failed, true) => {
-                    say(format!("warning: the control plane cannot be told which replicas run: {error}; trying again"));
+                    say(format!("warning: cannot tell the control plane which replicas run: {error}; trying again"));
                 }
                 Err(_) => {}
             }
@@ -115,7 +116,7 @@ pub async fn publish(folder: &Path, mut roster: RosterView, say: impl Fn(String)
 
 /// Renames a finished file into place, so that no reader ever sees half of one.
 fn replace(folder: &Path, document: &str) -> io::Result<()> {
-    // What is written beside it does not end in `.yaml`: whoever watches the folder would read it.
+    // The temporary file does not end in `.yaml`, because the control plane, which watches the folder, would read it.
     write_atomically(&folder.join("pods.yaml"), document.as_bytes(), Readers::All)
 }
 

@@ -1,8 +1,9 @@
-//! The mesh's ways in: listening sockets on the host's loopback, opened before the host's network is left behind.
+//! Ports of Gateways on this machine: listening sockets on the host's loopback, opened before the process leaves the
+//! host's network.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
 use std::sync::Mutex;
 
@@ -12,13 +13,14 @@ use nix::sys::socket::{
     AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrStorage, bind, listen, shutdown, socket,
 };
 
-/// What a child is to find is kept above the descriptors that sockets are handed over as, so that no hand-over overwrites it.
+/// Descriptors for children are kept above the numbers at which sockets are handed over, so that no handover overwrites
+/// them.
 const LOWEST_DESCRIPTOR: RawFd = 64;
 
-/// Why a way in cannot be opened.
+/// Why a port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The host's port cannot be had.
+    /// The port of the host cannot be used.
     #[error(
         "cannot listen on 127.0.0.1:{host} for the Gateway's port {gateway} ({span}): {reason}; choose another port: \
          --gateway-port {gateway}={suggestion}"
@@ -26,30 +28,30 @@ pub enum PortError {
     Taken {
         /// On 127.0.0.1.
         host: u16,
-        /// The Gateway's number.
+        /// The port number of the Gateway.
         gateway: u16,
-        /// Where that is written.
+        /// Where it is written.
         span: Span,
-        /// The system's word.
+        /// The reason.
         reason: String,
         /// A port that may be free.
         suggestion: u16,
     },
-    /// One port of the proxy stands for two of Gateways.
+    /// Two ports of Gateways map to the same port of the proxy.
     #[error(
         "the Gateways' ports {first} ({first_span}) and {second} ({second_span}) are both served on {listener} here, as ports below \
          1024 are moved up by 8000; give one of them another number"
     )]
     Same {
-        /// A Gateway's number.
+        /// The port number of a Gateway.
         first: u16,
-        /// Where that is written.
+        /// Where it is written.
         first_span: Span,
-        /// Another's.
+        /// The port number of another Gateway.
         second: u16,
-        /// Where that is written.
+        /// Where it is written.
         second_span: Span,
-        /// The proxy's.
+        /// The proxy's port.
         listener: u16,
     },
 }
@@ -57,7 +59,7 @@ pub enum PortError {
 /// `--gateway-port [GATEWAY=]HOST`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortChoice {
-    /// The Gateway server's port; none: the first Gateway's first one.
+    /// The port of the Gateway's server; `None`: the first port of the first Gateway.
     pub gateway: Option<u16>,
     /// The port on 127.0.0.1.
     pub host: u16,
@@ -69,7 +71,7 @@ impl FromStr for PortChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         let port = |text: &str| {
             text.parse::<u16>()
-                .map_err(|_| format!("{text:?} is no port; expected HOST_PORT or GATEWAY_PORT=HOST_PORT"))
+                .map_err(|_| format!("{text:?} is not a port; expected HOST_PORT or GATEWAY_PORT=HOST_PORT"))
         };
         Ok(match text.split_once('=') {
             Some((gateway, host)) => Self { gateway: Some(port(gateway)?), host: port(host)? },
@@ -85,18 +87,18 @@ pub struct GatewayPort {
     pub number: u16,
     /// Its protocol, as written.
     pub protocol: String,
-    /// A host its server serves by name; none where any will do.
+    /// A host name that its server serves; `None` if it serves any.
     pub host: Option<String>,
-    /// The file with its server's certificate; none: it shows another one, or none.
+    /// The file with its server's certificate; `None` if it has no certificate file.
     pub certificate: Option<String>,
-    /// Whether clients have to show one, too.
+    /// Whether clients must present a certificate, too.
     pub is_mutual: bool,
     /// Where it is written.
     pub span: Span,
 }
 
 impl GatewayPort {
-    /// The port the proxy listens on: an unprivileged stand-in for those below 1024 (80 → 8080, 443 → 8443).
+    /// The port that the proxy listens on: an unprivileged one in place of ports below 1024 (80 → 8080, 443 → 8443).
     pub fn listener(&self) -> u16 {
         if self.number < 1024 { self.number + 8000 } else { self.number }
     }
@@ -107,14 +109,14 @@ impl GatewayPort {
         choices.iter().find(chosen).map_or(self.listener(), |choice| choice.host)
     }
 
-    /// That port cannot be had.
+    /// The error that this port cannot be used.
     pub(crate) fn taken(&self, host: u16, error: &io::Error) -> PortError {
         PortError::Taken {
             host,
             gateway: self.number,
             span: self.span.clone(),
             reason: match error.kind() {
-                io::ErrorKind::AddrInUse => "another program has it".to_owned(),
+                io::ErrorKind::AddrInUse => "another program uses it".to_owned(),
                 _ => error.to_string(),
             },
             suggestion: if host < 64_535 { host + 1000 } else { 18_080 },
@@ -122,14 +124,14 @@ impl GatewayPort {
     }
 }
 
-/// A way in.
+/// An open port on the host.
 #[derive(Debug)]
 pub struct HostPort {
     /// The proxy's listener port, which names the socket when it is handed over.
     pub listener: u16,
     /// Where it listens on the host.
     pub address: SocketAddr,
-    /// Of the URL: `http` or `https`; `tcp` where no browser is served.
+    /// The scheme of the URL: `http` or `https`; `tcp` for ports that are not for browsers.
     pub scheme: &'static str,
     /// The Gateway's port.
     pub gateway: GatewayPort,
@@ -137,7 +139,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// On a socket that listens for it.
+    /// Makes a host port from its listening socket.
     pub(crate) fn of(port: &GatewayPort, listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -146,22 +148,23 @@ impl HostPort {
         Ok(Self { listener: port.listener(), address, scheme, gateway: port.clone(), socket })
     }
 
-    /// Refuses connections from now on, whoever else has the socket.
+    /// Refuses connections from now on, even if another process has the socket, too.
     pub(crate) fn close(&self) {
-        // It does not fail on a socket that listens.
+        // This does not fail on a listening socket.
         let _ = shutdown(self.descriptor(), Shutdown::Both);
     }
 
-    /// Takes connections again after [`HostPort::close`], unless another program has the port meanwhile.
+    /// Accepts connections again after [`HostPort::close`], unless another program has taken the port meanwhile.
     pub(crate) fn reopen(&self) -> io::Result<()> {
-        // A port that the kernel chose has gone with the closing; one that was asked for is still the socket's (EINVAL).
+        // A port chosen by the kernel was released by closing; a port that was chosen explicitly still belongs to the
+        // socket (EINVAL).
         match bind(self.descriptor(), &SockaddrStorage::from(self.address)) {
             Ok(()) | Err(Errno::EINVAL) => Ok(listen(&self.socket, Backlog::MAXCONN)?),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Another descriptor of its socket.
+    /// A duplicate of its socket.
     pub(crate) fn listener(&self) -> io::Result<TcpListener> {
         Ok(self.socket.try_clone()?.into())
     }
@@ -171,9 +174,9 @@ impl HostPort {
         self.socket.as_raw_fd()
     }
 
-    /// What to type into a browser, or, where the server is asked for by name or shows a certificate that no browser knows, into
-    /// a shell.
-    pub fn way_in(&self) -> String {
+    /// The URL for a browser, or a shell command if the server needs a host name or has a certificate that browsers do
+    /// not know.
+    pub fn usage(&self) -> String {
         match self.scheme {
             "https" => {}
             "tcp" => return format!("{} (TCP)", self.address),
@@ -184,7 +187,7 @@ impl HostPort {
             Some(host) => (host.clone(), format!(" --resolve {host}:{port}:{ip}")),
             None => (ip.to_string(), String::new()),
         };
-        // By an address no certificate can be checked, and of one that is the mesh's or a workload's nothing is known here.
+        // A certificate cannot be checked against an address, and nothing is known here about certificates of the mesh.
         let (trust, note) = match (&self.gateway.certificate, &self.gateway.host) {
             (Some(file), Some(_)) => (format!("--cacert {}", quoted(file)), ""),
             _ => ("-k".to_owned(), "  # -k: its certificate is not checked"),
@@ -194,7 +197,7 @@ impl HostPort {
     }
 }
 
-/// Of a server's protocol, in Istio's words. Under `TLS` clients of any protocol pass through, most of them HTTPS.
+/// The URL scheme for a server's protocol. With `TLS`, connections of any protocol pass through, most of them HTTPS.
 fn scheme(protocol: &str) -> &'static str {
     let is_one_of = |names: &[&str]| names.iter().any(|name| protocol.eq_ignore_ascii_case(name));
     match () {
@@ -204,19 +207,19 @@ fn scheme(protocol: &str) -> &'static str {
     }
 }
 
-/// As a word for a shell.
+/// Quotes a word for a shell.
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%=,".contains(&byte);
     if text.bytes().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// Unconnected TCP sockets of the host's network. A socket stays where it was made, so that even after the host's network
-/// is left, connecting one goes through it: how a check calls the gateway as a user would.
+/// Unconnected TCP sockets of the host's network. A socket stays in the network it was made in, so after leaving the
+/// host's network a check can use them to call the gateway as a user would.
 #[derive(Debug, Default)]
 pub struct HostSockets(Mutex<Vec<std::net::TcpStream>>);
 
 impl HostSockets {
-    /// Makes `count` of them.
+    /// Makes `count` sockets.
     pub fn make(count: usize) -> io::Result<Self> {
         let make = |_| {
             let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -227,7 +230,7 @@ impl HostSockets {
         Ok(Self(Mutex::new(sockets?)))
     }
 
-    /// Connects the next one.
+    /// Connects the next socket.
     pub async fn connect(&self, address: SocketAddr) -> io::Result<tokio::net::TcpStream> {
         let next = self.0.lock().ok().and_then(|mut sockets| sockets.pop());
         let socket = next.ok_or_else(|| io::Error::other("this run has used up its sockets of the host's network"))?;
@@ -241,7 +244,7 @@ pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<Host
     gateways.iter().enumerate().map(|(index, port)| open_one(port, index == 0, choices)).collect()
 }
 
-/// Two ports of Gateways that are one of the proxy's.
+/// Finds two ports of Gateways that map to the same port of the proxy.
 pub fn conflict(gateways: &[GatewayPort]) -> Option<PortError> {
     gateways.iter().enumerate().find_map(|(at, second)| {
         let first = gateways.iter().take(at).find(|first| first.listener() == second.listener())?;
@@ -261,11 +264,9 @@ fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<H
     opened.map_err(|error| port.taken(host, &error))
 }
 
-/// The same above [`LOWEST_DESCRIPTOR`].
+/// Duplicates a descriptor above [`LOWEST_DESCRIPTOR`].
 pub(crate) fn lift(low: OwnedFd) -> io::Result<OwnedFd> {
-    let high = nix::fcntl::fcntl(&low, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(LOWEST_DESCRIPTOR))?;
-    // SAFETY: the kernel just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(high) })
+    Ok(rustix::io::fcntl_dupfd_cloexec(&low, LOWEST_DESCRIPTOR)?)
 }
 
 #[cfg(test)]
@@ -317,7 +318,7 @@ mod tests {
             let port = GatewayPort { protocol: protocol.to_owned(), host, certificate, ..gateway(443) };
             let mut open = open(&[port], &[PortChoice { gateway: None, host: 0 }])?;
             let port = open.remove(0);
-            assert_eq!(port.way_in().replace(&port.address.port().to_string(), "PORT"), expected);
+            assert_eq!(port.usage().replace(&port.address.port().to_string(), "PORT"), expected);
             Ok::<_, PortError>(())
         };
         check("HTTP", Some("a.test"), None, "http://127.0.0.1:PORT/")?;
@@ -346,7 +347,8 @@ mod tests {
         let host = taken.local_addr()?.port();
         let refused = open(&[gateway(8080)], &[PortChoice { gateway: Some(8080), host }]);
         let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
-        for part in [&format!("127.0.0.1:{host}"), "another program has it", "gateway.yaml:9:7", "--gateway-port 8080="]
+        for part in
+            [&format!("127.0.0.1:{host}"), "another program uses it", "gateway.yaml:9:7", "--gateway-port 8080="]
         {
             assert!(said.contains(part), "{said:?} lacks {part:?}");
         }

@@ -1,4 +1,4 @@
-//! What the machine must allow before `up` can isolate anything, and what to enable where it does not.
+//! What the machine must allow for `up` to isolate anything, and what to enable if it does not.
 
 use std::fs;
 use std::io;
@@ -22,18 +22,18 @@ impl Refused {
     }
 }
 
-/// Whether this process was started by root. Asked first before a user namespace makes root of everybody.
+/// Whether root started this process. Call it before a user namespace makes every user root.
 pub fn is_root() -> bool {
     static STARTED_BY_ROOT: OnceLock<bool> = OnceLock::new();
     *STARTED_BY_ROOT.get_or_init(|| nix::unistd::geteuid().is_root())
 }
 
-/// Whether standard error is a terminal, and may be coloured.
+/// Whether standard error is a terminal, so that output may be coloured.
 pub fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&io::stderr())
 }
 
-/// The one thing to enable, from the kernel's switches.
+/// The setting to enable, found from the kernel's switches.
 fn remedy(read: impl Fn(&str) -> Option<String>, root: bool) -> String {
     let is = |path: &str, value: &str| read(path).is_some_and(|content| content.trim() == value);
     if root {

@@ -1,4 +1,4 @@
-//! Whether a replica may receive requests: asked from inside its network, at the address others will use.
+//! Readiness probes: they run inside the replica's network and use the address that others will use.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,32 +11,32 @@ use crate::grpc_health;
 use crate::namespace::Namespace;
 use crate::program::Program;
 
-/// How often a replica that is not ready is asked.
+/// How often a replica that is not ready is probed.
 pub const STARTUP_PERIOD: Duration = Duration::from_millis(50);
-/// How much is shown of what a replica says that is not ready, in characters.
+/// How much of a failed probe's answer is shown, in characters.
 const MAX_SAID_CHARS: usize = 160;
 
-/// What counts as ready, from `readinessProbe` or else from the first declared port.
+/// A probe, from `readinessProbe` or otherwise for the first declared port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What is asked.
+    /// What is checked.
     pub check: Check,
-    /// How often, once ready (`periodSeconds`; 1 s unless given).
+    /// How often it runs once the replica is ready (`periodSeconds`; 1 s if not given).
     pub period: Duration,
     /// How long an answer may take (`timeoutSeconds`).
     pub timeout: Duration,
-    /// After how many failures in a row a ready replica is not any more (`failureThreshold`).
+    /// Consecutive failures after which a ready replica is not ready any more (`failureThreshold`).
     pub failures: u32,
-    /// After how many successes in a row it is ready (`successThreshold`).
+    /// Consecutive successes after which it is ready (`successThreshold`).
     pub successes: u32,
-    /// How long after its start it is asked first (`initialDelaySeconds`).
+    /// Time after the start until the first probe (`initialDelaySeconds`).
     pub initial_delay: Duration,
 }
 
-/// The question.
+/// The check of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
-    /// It runs: nothing more can be asked of a program that declares no port.
+    /// The program runs: without a declared port nothing more can be checked.
     Runs,
     /// The port accepts connections.
     Tcp(u16),
@@ -55,24 +55,24 @@ pub enum Check {
     Grpc {
         /// Port.
         port: u16,
-        /// The service asked for; empty: the server as a whole.
+        /// The service to check; empty: the server as a whole.
         service: String,
     },
 }
 
-/// Where questions are asked: inside a replica, with its program's surroundings.
+/// Where probes and hooks run: inside a replica, in its program's container.
 #[derive(Debug, Clone, Copy)]
-pub struct Inside<'a> {
+pub struct ProbeContext<'a> {
     /// Its namespaces.
     pub namespace: &'a Namespace,
     /// Its address.
     pub address: Ipv4Addr,
-    /// Its program, beside which commands are run.
+    /// Its program, in whose container commands run.
     pub program: Option<&'a Program>,
 }
 
-impl Inside<'_> {
-    /// A connection to a port.
+impl ProbeContext<'_> {
+    /// Connects to a port.
     async fn connect(&self, port: u16, within: Duration) -> Result<tokio::net::TcpStream, String> {
         let opened = connect(Some(self.namespace), SocketAddr::from((self.address, port)));
         match tokio::time::timeout(within, opened).await {
@@ -82,7 +82,7 @@ impl Inside<'_> {
         }
     }
 
-    /// What a GET answers with.
+    /// Sends a GET and returns the answer.
     pub async fn get(
         &self,
         port: u16,
@@ -102,10 +102,10 @@ impl Inside<'_> {
         answer.map_err(|error| format!("GET :{port}{path}: {error}"))
     }
 
-    /// Runs a command beside the program; an error unless it ends with status 0 within the time.
+    /// Runs a command in the program's container; an error unless it ends with status 0 in time.
     pub async fn run(&self, command: &[String], within: Duration) -> Result<(), String> {
         let name = command.first().cloned().unwrap_or_default();
-        let program = self.program.ok_or_else(|| format!("{name}: there is no program to run it beside"))?;
+        let program = self.program.ok_or_else(|| format!("{name}: the replica has no program to run it beside"))?;
         let mut child = program.beside(command).spawn().map_err(|error| format!("{name}: {error}"))?;
         match tokio::time::timeout(within, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
@@ -116,26 +116,26 @@ impl Inside<'_> {
                     let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
                 }
                 let _ = child.wait().await;
-                Err(format!("{name}: does not end within {} s", within.as_secs_f32()))
+                Err(format!("{name}: did not end within {} s", within.as_secs_f32()))
             }
         }
     }
 }
 
 impl Probe {
-    /// Asks `check` with the defaults for one machine: every second, one second to answer, three strikes.
+    /// Makes a probe with the defaults for one machine: every second, a timeout of one second, three failures.
     pub fn new(check: Check) -> Self {
         let (period, timeout) = (Duration::from_secs(1), Duration::from_secs(1));
         Self { check, period, timeout, failures: 3, successes: 1, initial_delay: Duration::ZERO }
     }
 
-    /// The sidecar's own readiness, where Istio serves it.
+    /// The probe of the sidecar's own readiness, on Istio's port and path.
     pub fn of_sidecar() -> Self {
         Self::new(Check::Http { port: 15021, path: "/healthz/ready".to_owned(), headers: Vec::new() })
     }
 
-    /// Asks once; the error says what was seen.
-    pub async fn ask(&self, inside: &Inside<'_>) -> Result<(), String> {
+    /// Probes once; the error says why it failed.
+    pub async fn ask(&self, inside: &ProbeContext<'_>) -> Result<(), String> {
         match &self.check {
             Check::Runs => Ok(()),
             Check::Tcp(port) => inside.connect(*port, self.timeout).await.map(drop),
@@ -158,7 +158,7 @@ impl Probe {
         }
     }
 
-    /// Time until a replica that is not ready is asked again: at once where that costs nothing.
+    /// Time between two probes of a replica that is not ready; short if the check is cheap.
     pub fn startup_period(&self) -> Duration {
         match self.check {
             Check::Exec(_) => STARTUP_PERIOD.max(self.period / 4),
@@ -167,10 +167,10 @@ impl Probe {
     }
 }
 
-/// The body of an answer that is no success, which often says why, in one line behind a colon.
+/// The body of a failed answer, which often says why, in one line after a colon.
 fn said(body: &str) -> String {
     let lines: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    // It goes to a terminal, and the program may be anybody's.
+    // The text goes to a terminal, and the program may be anything.
     let line = lines.join(": ").replace(char::is_control, "");
     let short: String = line.chars().take(MAX_SAID_CHARS).collect();
     match (short.is_empty(), short.len() < line.len()) {
@@ -180,16 +180,16 @@ fn said(body: &str) -> String {
     }
 }
 
-/// Counts answers: so many successes in a row make ready, so many misses in a row unready.
+/// Counts consecutive successes and failures of a readiness probe to decide whether a replica is ready.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct ReadinessCounter {
     ready: bool,
     hits: u32,
     misses: u32,
 }
 
-impl Verdict {
-    /// Takes one answer in and says whether the replica is ready now.
+impl ReadinessCounter {
+    /// Counts one result and returns whether the replica is ready now.
     pub fn after(&mut self, answered: bool, probe: &Probe) -> bool {
         (self.hits, self.misses) = match answered {
             true => (self.hits.saturating_add(1), 0),
@@ -202,12 +202,12 @@ impl Verdict {
         self.ready
     }
 
-    /// A process ended: not ready, whatever was answered before.
+    /// A process has ended: the replica is not ready, whatever the previous results.
     pub fn down(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether the replica was ready after the last answer.
+    /// Whether the replica was ready after the last result.
     pub fn is_ready(&self) -> bool {
         self.ready
     }
@@ -221,7 +221,7 @@ mod tests {
     fn successes_in_a_row_make_ready_and_only_failures_in_a_row_unready() {
         let check_after = |successes: u32, answers: &str, expected: &str| {
             let probe = Probe { successes, ..Probe::new(Check::Runs) };
-            let mut verdict = Verdict::default();
+            let mut verdict = ReadinessCounter::default();
             let seen: String =
                 answers.chars().map(|answer| if verdict.after(answer == '+', &probe) { 'R' } else { '.' }).collect();
             assert_eq!(seen, expected, "{answers}");

@@ -1,4 +1,5 @@
-//! A program that is kept running: restarted after a crash, and followed to the process that takes over from it.
+//! A supervised program: it is restarted after a crash, and if another process takes over from it, that process is
+//! supervised.
 
 use std::io;
 use std::os::unix::fs::lchown;
@@ -16,19 +17,19 @@ use crate::logs;
 use crate::main_process::MainProcess;
 use crate::program::Program;
 
-/// First wait before a crashed program is started again: callers wait for one that was sound, and one that is not costs little
-/// so seldom.
+/// First wait before a crashed program is restarted. It is short, because callers wait for a program that was healthy,
+/// and it doubles for one that is not.
 pub const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest wait between two starts.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A program that ran this long is healthy: its next crash waits [`FIRST_BACKOFF`] again.
 pub const STABLE_AFTER: Duration = Duration::from_secs(30);
-/// One that has served meanwhile ([`Process::note_served`]) need not run longer than this.
+/// A program that has served meanwhile ([`Process::note_served`]) is healthy after this time.
 pub const SERVED_AFTER: Duration = Duration::from_secs(1);
-/// A program that has ended again and again is past it when it has run for twice as long as between its last two ends, but for
-/// [`STABLE_AFTER`] at least, and no longer than this.
+/// A program that kept ending counts as stable when it has run for twice the time between its last two ends, for at
+/// least [`STABLE_AFTER`] and at most this time.
 pub const PAST_AFTER: Duration = Duration::from_secs(600);
-/// Longest wait of a program that nobody stands in for ([`Process::hurry`]).
+/// Longest wait of a program that no other replica can replace ([`Process::hurry`]).
 pub const ALONE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// What a supervised program is doing.
@@ -38,7 +39,7 @@ pub enum Phase {
     Starting,
     /// Running with this process id.
     Running(u32),
-    /// Ended by itself; it will be started again.
+    /// Ended by itself; it will be restarted.
     Crashed(String),
     /// Ended on request.
     Stopped,
@@ -51,38 +52,38 @@ pub struct State {
     pub phase: Phase,
     /// How often it was started again after a crash.
     pub restarts: u32,
-    /// How often another process has taken over from the one that was the program.
+    /// How often another process has taken over from the program's process.
     pub takeovers: u32,
-    /// How it ended last; none: it never did.
-    pub last_end: Option<End>,
+    /// Its last exit; `None` if it has never ended.
+    pub last_end: Option<Exit>,
 }
 
-/// An end that nobody asked for.
+/// An exit that was not requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct Exit {
     /// How it ended.
     pub reason: String,
     /// When.
     pub at: Instant,
-    /// Time since the end before; none: there was none.
+    /// Time since the previous exit; `None` if there was none.
     pub since_last: Option<Duration>,
 }
 
-impl End {
-    /// After an end before, if there was one.
+impl Exit {
+    /// Makes an exit that follows the previous one, if there was one.
     fn new(reason: String, before: Option<&Self>) -> Self {
         let at = Instant::now();
         Self { reason, at, since_last: before.map(|before| at.saturating_duration_since(before.at)) }
     }
 
-    /// Whether the program ends again and again, as of now: this was not its first end, and it has not run for long since.
+    /// Whether the program keeps ending: this was not its first exit, and it has not run for long since.
     pub fn is_of_many(&self, now: Instant) -> bool {
         let lasts = |between: Duration| (between * 2).clamp(STABLE_AFTER, PAST_AFTER);
         self.since_last.is_some_and(|between| now.saturating_duration_since(self.at) < lasts(between))
     }
 }
 
-/// How to end a program.
+/// What to do with a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Run,
@@ -99,12 +100,12 @@ pub struct Process {
     task: JoinHandle<()>,
 }
 
-/// What others know of a program.
+/// Facts about a program that others report.
 #[derive(Debug, Default)]
 struct Signals {
-    /// It has served since it was started last.
+    /// Whether it has served since its last start.
     served: AtomicBool,
-    /// It has served at some time.
+    /// Whether it has ever served.
     has_served: AtomicBool,
     hurry: Notify,
 }
@@ -117,11 +118,11 @@ impl Process {
         let (order, orders) = watch::channel(Order::Run);
         program.begin_output();
         let signals = Arc::<Signals>::default();
-        let task = tokio::spawn(Keeper::new(program, report, orders, signals.clone()).run());
+        let task = tokio::spawn(ProcessTask::new(program, report, orders, signals.clone()).run());
         Self { state, order, signals, task }
     }
 
-    /// The program serves: what ends it later is not what it does at its start, so it is started again soon.
+    /// Records that the program serves. A later exit is not a failure to start, so it is restarted soon.
     pub fn note_served(&self) {
         self.signals.served.store(true, Relaxed);
         self.signals.has_served.store(true, Relaxed);
@@ -132,12 +133,12 @@ impl Process {
         self.signals.has_served.load(Relaxed)
     }
 
-    /// Nobody else serves in the program's place: it does not wait longer than [`ALONE_BACKOFF`] to be started again.
+    /// Records that no other replica serves: the program waits at most [`ALONE_BACKOFF`] for its restart.
     pub fn hurry(&self) {
         self.signals.hurry.notify_one();
     }
 
-    /// Follows what it is doing.
+    /// A subscription to its state.
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.clone()
     }
@@ -150,7 +151,7 @@ impl Process {
         }
     }
 
-    /// Ends it: SIGTERM to its process group, SIGKILL to what is left after `grace`.
+    /// Ends it: SIGTERM to its process group, then SIGKILL to what is left after `grace`.
     pub async fn stop(&mut self, grace: Duration) {
         let _ = self.order.send(Order::Stop(grace));
         let _ = (&mut self.task).await;
@@ -158,9 +159,9 @@ impl Process {
 }
 
 impl Signals {
-    /// Waits before a start: as long as that, or less when nobody else serves.
+    /// Waits for the backoff before a start, or for less if no other replica serves.
     async fn wait(&self, backoff: Duration) {
-        // What was said of an earlier end is over.
+        // Ignore a notification that was meant for an earlier exit.
         let _ = self.hurry.notified().now_or_never();
         let crashed = Instant::now();
         let alone = async {
@@ -174,24 +175,24 @@ impl Signals {
     }
 }
 
-/// Whether a program that has ended after this time was sound until then, so that its next start need not wait.
+/// Whether a program that ended after this time was healthy, so that its next start need not wait.
 fn was_sound(ran: Duration, served: bool) -> bool {
     ran >= if served { SERVED_AFTER } else { STABLE_AFTER }
 }
 
 /// The task that keeps a program running.
-struct Keeper {
+struct ProcessTask {
     program: Program,
-    /// Where the program says who takes over from it.
+    /// The socket on which the program names a process that takes over from it.
     notices: Option<Notices>,
     report: watch::Sender<State>,
     orders: watch::Receiver<Order>,
     signals: Arc<Signals>,
-    /// When the present process became the program.
+    /// When the present process started or took over.
     since: Instant,
 }
 
-impl Keeper {
+impl ProcessTask {
     fn new(
         program: Program,
         report: watch::Sender<State>,
@@ -220,7 +221,7 @@ impl Keeper {
             }
             tracing::warn!(log = %self.program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
             self.report.send_modify(|state| {
-                state.last_end = Some(End::new(reason.clone(), state.last_end.as_ref()));
+                state.last_end = Some(Exit::new(reason.clone(), state.last_end.as_ref()));
                 state.phase = Phase::Crashed(reason);
             });
             tokio::select! {
@@ -232,13 +233,13 @@ impl Keeper {
         }
     }
 
-    /// It is not started again.
+    /// Ends the task without a restart.
     async fn leave(mut self) {
         self.program.end_output().await;
         self.set_phase(Phase::Stopped);
     }
 
-    /// Waits for the end of the program, whichever process that is by then; `None` if it was asked to end.
+    /// Waits for the end of the program, including processes that take over; `None` if it was told to end.
     async fn watch(&mut self, mut main: MainProcess) -> Option<String> {
         loop {
             self.set_phase(Phase::Running(main.id()));
@@ -259,19 +260,21 @@ impl Keeper {
             match self.follow(successor) {
                 Ok(next) => main = next,
                 Err(error) => {
-                    return Some(format!("ended, and so has process {successor}, which took over from it: {error}"));
+                    return Some(format!(
+                        "ended, and process {successor}, which took over from it, has ended, too: {error}"
+                    ));
                 }
             }
         }
     }
 
-    /// From now on that process is the program, and what is started after its end is its like.
+    /// Supervises the successor from now on; a restart then starts the successor's version.
     fn follow(&mut self, successor: u32) -> io::Result<MainProcess> {
         let main = MainProcess::heir(successor)?;
         match main.seen(&self.program) {
             Ok(program) => self.program = program,
             Err(error) => {
-                tracing::warn!(process = successor, %error, "what takes over cannot be looked at: its version is not kept")
+                tracing::warn!(process = successor, %error, "cannot inspect the process that took over; a restart starts the previous version")
             }
         }
         self.since = Instant::now();
@@ -280,7 +283,7 @@ impl Keeper {
         Ok(main)
     }
 
-    /// Ends it, and what takes over from it meanwhile: one that drains for another is still the program.
+    /// Ends the process, and any that takes over from it meanwhile.
     async fn stop(&mut self, mut main: MainProcess, grace: Duration) {
         loop {
             main.stop(grace).await;
@@ -291,7 +294,7 @@ impl Keeper {
         }
     }
 
-    /// Whom a process that has ended has named as its successor.
+    /// The successor that a process named before it ended.
     fn named_by(&self, main: &MainProcess) -> Option<u32> {
         self.notices.as_ref()?.successor_named_by(main.id())
     }
@@ -304,23 +307,22 @@ impl Keeper {
 fn listen(program: &Program) -> Option<Notices> {
     let socket = program.notify.as_deref()?;
     let listening = Notices::listen(socket).and_then(|notices| {
-        if let Some(account) = program.container.as_ref().and_then(|container| container.rights.account) {
+        if let Some(account) = program.container.as_ref().and_then(|container| container.privileges.account) {
             lchown(socket, Some(account.uid), Some(account.gid))?;
         }
         Ok(notices)
     });
-    let failed =
-        |error| tracing::warn!(%error, socket = %socket.display(), "nobody can say here that it has taken over");
+    let failed = |error| tracing::warn!(%error, socket = %socket.display(), "cannot listen for processes that take over; they will not be supervised");
     listening.map_err(failed).ok()
 }
 
-/// Completes when `main` says who takes over from it; never where it cannot.
+/// Completes when `main` names its successor; never if there is no socket for that.
 async fn successor_of(notices: Option<&Notices>, main: u32) -> u32 {
     let Some(notices) = notices else { return std::future::pending().await };
     match notices.successor_of(main).await {
         Ok(successor) => successor,
         Err(error) => {
-            tracing::warn!(%error, "nobody is heard any more who has taken over");
+            tracing::warn!(%error, "cannot receive notices of processes that take over any more");
             std::future::pending().await
         }
     }
@@ -329,7 +331,7 @@ async fn successor_of(notices: Option<&Notices>, main: u32) -> u32 {
 async fn ordered(orders: &mut watch::Receiver<Order>) -> Duration {
     match orders.wait_for(|order| *order != Order::Run).await.map(|order| *order) {
         Ok(Order::Stop(grace)) => grace,
-        // The owner dropped its handle without an order: leave the program alone.
+        // The owner dropped its handle without an order: leave the program running.
         Ok(Order::Run) | Err(_) => std::future::pending().await,
     }
 }
@@ -370,7 +372,7 @@ mod tests {
     fn what_ends_again_and_again_is_past_it_after_a_while() {
         let check = |since_last: Option<u64>, runs: u64, expected: bool| {
             let at = Instant::now();
-            let end = End { reason: String::new(), at, since_last: since_last.map(Duration::from_secs) };
+            let end = Exit { reason: String::new(), at, since_last: since_last.map(Duration::from_secs) };
             assert_eq!(end.is_of_many(at + Duration::from_secs(runs)), expected, "{since_last:?} {runs}");
         };
         check(None, 0, false);
@@ -491,7 +493,7 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
     #[tokio::test]
     async fn a_successor_that_another_process_names_or_that_is_gone_is_none() {
         let (by_another, gone) = (format!("{NAME_IT}; exit 5"), format!("kill $!; wait; exec {NAME_IT}"));
-        for (first, reason) in [(by_another, "exited with status 5"), (gone, "ended, and so has process ")] {
+        for (first, reason) in [(by_another, "exited with status 5"), (gone, "ended, and process ")] {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let mut process = Process::start(replaced(&folder, "sleep 60", &first));
             let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;

@@ -1,4 +1,4 @@
-//! What is run, and where: a command line inside a replica's namespaces, logged to a file; also one as a running process has it.
+//! Programs: a command line in a container, with its log; also a copy of a running process's command line.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_process::manager::NOTIFY_SOCKET;
+use nix::unistd::{chdir, setsid};
 use tokio::process::{Child, Command};
 
 use crate::container::Container;
@@ -21,8 +22,8 @@ use crate::ports::lift;
 
 /// First descriptor of inherited listening sockets (systemd's `SD_LISTEN_FDS_START`).
 const FIRST_INHERITED: RawFd = 3;
-/// Variables that would send a workload's requests somewhere else than into its mesh, and the one for whoever started `up`: what
-/// it starts is not the service.
+/// Variables that are removed: those that would send a workload's requests around the mesh, and `NOTIFY_SOCKET`, which
+/// is meant for `up` itself.
 const STRIPPED: [&str; 9] = [
     "http_proxy",
     "https_proxy",
@@ -35,7 +36,7 @@ const STRIPPED: [&str; 9] = [
     NOTIFY_SOCKET,
 ];
 
-/// What to run, and where.
+/// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The executable.
@@ -48,31 +49,32 @@ pub struct Program {
     pub directory: PathBuf,
     /// File that receives standard output and error.
     pub log: PathBuf,
-    /// It gets a pipe to print to, which is copied to the log, as it may not bear that printing fails. Else it writes there itself.
+    /// Whether its output goes through a pipe that is copied to the log, because the program may fail if a write fails.
+    /// Otherwise it writes to the log itself.
     pub piped: bool,
-    /// What to run in; none: the supervisor's own surroundings.
+    /// The container to run in; `None`: the supervisor's own namespaces.
     pub container: Option<Arc<Container>>,
     /// Listening sockets to hand over, with their names (`LISTEN_FDNAMES`). Descriptors must lie above those handed over.
     pub listeners: Vec<(String, RawFd)>,
-    /// Socket (`NOTIFY_SOCKET`) on which it says that another process has taken over from it; none: it does not happen.
+    /// The socket (`NOTIFY_SOCKET`) on which it names a process that takes over; `None` if that cannot happen.
     pub notify: Option<PathBuf>,
-    /// The pipe, while it is kept running.
+    /// The pipe, while it is supervised.
     output: Option<Arc<Output>>,
-    /// The process whose like it is.
-    like: Option<Arc<Seen>>,
+    /// The process that it is a copy of.
+    like: Option<Arc<ObservedProcess>>,
 }
 
-/// What cannot be said of a process in a command line.
+/// Properties of a process that are not in its command line.
 #[derive(Debug)]
-struct Seen {
-    /// Its executable, held open: it may be replaced or removed meanwhile.
+struct ObservedProcess {
+    /// Its executable, held open because the file may be replaced or removed.
     executable: OwnedFd,
     /// All its variables.
     environment: Vec<(OsString, OsString)>,
 }
 
 impl Program {
-    /// A command in the supervisor's own surroundings.
+    /// A command in the supervisor's own namespaces.
     pub fn new(command: impl Into<PathBuf>, arguments: Vec<OsString>, directory: PathBuf, log: PathBuf) -> Self {
         Self {
             command: command.into(),
@@ -89,7 +91,7 @@ impl Program {
         }
     }
 
-    /// A command in the surroundings of this program, whose output nobody keeps.
+    /// A command in this program's container and environment, whose output is discarded.
     pub fn beside(&self, command: &[String]) -> Self {
         let mut words = command.iter();
         let program = words.next().map(PathBuf::from).unwrap_or_default();
@@ -99,10 +101,10 @@ impl Program {
         Self { command: program, arguments, log, piped, listeners, notify, output, like, ..self.clone() }
     }
 
-    /// The same program in the version that runs as this process: its executable, arguments, variables and working directory.
+    /// The same program in the version of this process: its executable, arguments, environment and working directory.
     ///
     /// # Errors
-    /// When the process has ended, or may not be looked at.
+    /// If the process has ended, or cannot be inspected.
     pub fn as_seen_in(&self, pid: u32, process: &PidFd) -> io::Result<Self> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         let executable = lift(File::open(folder.join("exe"))?.into())?;
@@ -111,34 +113,34 @@ impl Program {
         let mut command_line = words(&command_line).map(OsStr::to_owned);
         let (command, arguments) = (command_line.next().unwrap_or_default().into(), command_line.collect());
         let environment = words(&fs::read(folder.join("environ"))?).filter_map(variable).collect();
-        // What was read is of that process and not of another one that got its number, if it still runs.
+        // If the process still runs, what was read belongs to it and not to another that got its id.
         if process.wait(Duration::ZERO) {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let like = Some(Arc::new(Seen { executable, environment }));
+        let like = Some(Arc::new(ObservedProcess { executable, environment }));
         Ok(Self { command, arguments, environment: Vec::new(), directory, like, ..self.clone() })
     }
 
-    /// Makes the pipe that it is to print to, if it is to have one.
+    /// Makes the pipe for its output, if it has one.
     pub(crate) fn begin_output(&mut self) {
         if !self.piped {
             return;
         }
-        let account = self.container.as_ref().and_then(|container| container.rights.account);
+        let account = self.container.as_ref().and_then(|container| container.privileges.account);
         match Output::begin(&self.log, account) {
             Ok(output) => self.output = Some(Arc::new(output)),
             Err(error) => tracing::warn!(log = %self.log.display(), %error, "a program writes to its log itself"),
         }
     }
 
-    /// Waits until what it has printed is in the log; to be called when it has ended for good.
+    /// Waits until its output is in the log; call it when the program has ended for good.
     pub(crate) async fn end_output(&mut self) {
         if let Some(output) = self.output.take().and_then(Arc::into_inner) {
             output.end().await;
         }
     }
 
-    /// Starts it once, as leader of a session of its own: a terminal's Ctrl-C reaches the supervisor only, which then
+    /// Starts it once, in a session of its own, so that Ctrl-C in a terminal reaches only the supervisor, which then
     /// ends programs in order.
     pub fn spawn(&self) -> io::Result<Child> {
         let output = match &self.output {
@@ -175,25 +177,23 @@ impl Program {
             let names: Vec<&str> = self.listeners.iter().map(|(name, _)| name.as_str()).collect();
             command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
         }
-        let confined = self.container.as_ref().map(|container| (container.handles(), container.rights));
+        let confined = self.container.as_ref().map(|container| (container.handles(), container.privileges));
         let directory = CString::new(self.directory.as_os_str().as_bytes())?;
         let listeners: Vec<RawFd> = self.listeners.iter().map(|(_, descriptor)| *descriptor).collect();
         let move_in = move || {
-            // SAFETY: setsid takes nothing and touches no memory.
-            unsafe { libc::setsid() };
-            if let Some((handles, rights)) = confined {
+            // It fails only for one that leads a group of processes already.
+            let _ = setsid();
+            if let Some((handles, privileges)) = &confined {
                 handles.enter()?;
-                rights.take_on()?;
+                privileges.take_on()?;
             }
-            // After joining: a new mount namespace resets the working directory. As the program: it may be closed to others.
-            // SAFETY: `directory` is a NUL-terminated string owned by this closure.
-            if unsafe { libc::chdir(directory.as_ptr()) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            // After joining, because a new mount namespace resets the working directory. As the program's user, because
+            // the directory may be closed to others.
+            chdir(directory.as_c_str())?;
             hand_over(&listeners)
         };
         // SAFETY: the closure allocates nothing and makes only async-signal-safe calls (setsid, setns, those of
-        // `Rights`, chdir, dup2).
+        // `Privileges`, chdir, dup2).
         unsafe { command.pre_exec(move_in) };
         Ok(())
     }
@@ -204,15 +204,16 @@ impl Program {
                 fs::create_dir_all(folder)?;
             }
             let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
-            // A program that opens `/dev/stdout` opens this file, as who it is. Not so `/dev/null`.
-            let account = self.container.as_ref().and_then(|container| container.rights.account);
+            // A program that opens `/dev/stdout` opens this file as its own user, so the file must belong to that user;
+            // `/dev/null` must not.
+            let account = self.container.as_ref().and_then(|container| container.privileges.account);
             if let Some(account) = account.filter(|_| log.metadata().is_ok_and(|log| log.is_file())) {
                 fchown(&log, Some(account.uid), Some(account.gid))?;
             }
             Ok(log)
         };
         open().or_else(|error: io::Error| {
-            // A full disk may have no room for another file: the program runs without a log rather than not at all.
+            // A full disk may have no room for another file; better to run the program without a log than not at all.
             tracing::warn!(log = %self.log.display(), %error, "a program runs without its log");
             OpenOptions::new().write(true).open("/dev/null")
         })
@@ -237,7 +238,7 @@ fn words(text: &[u8]) -> impl Iterator<Item = &OsStr> {
 
 fn variable(word: &OsStr) -> Option<(OsString, OsString)> {
     let mut parts = word.as_bytes().splitn(2, |byte| *byte == b'=').map(|part| OsStr::from_bytes(part).to_owned());
-    // One without a name is none that could be set.
+    // An entry without a name cannot be set.
     let name = parts.next().filter(|name| !name.is_empty())?;
     Some((name, parts.next()?))
 }

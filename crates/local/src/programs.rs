@@ -1,15 +1,13 @@
-//! The command lines of everything a run starts. All of Evenkeel is one binary: it starts itself.
+//! The command lines of everything that a run starts. Evenkeel is one binary, so it starts itself.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::accounts::Applicant;
-use crate::egress;
-use crate::network::BRIDGE_ADDRESS;
+use crate::accounts::ApplicationSetup;
+use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
 use crate::plan::Plan;
 use crate::pods::Pod;
 use crate::program::Program;
@@ -17,19 +15,15 @@ use crate::tokens::Credentials;
 use crate::workloads::environment::of_replica;
 use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
 
-/// The control plane's TLS port.
-pub const CONTROL_PORT: u16 = 15012;
-/// The control plane's debug port, on loopback.
-pub const CONTROL_DEBUG: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15014);
-/// The name its certificate is checked for.
+/// The name in its certificate.
 pub const CONTROL_NAME: &str = "istiod.istio-system.svc";
-/// Lifetime of a workload's certificate: it outlives its Pod by no more than that.
+/// Lifetime of a workload's certificate: the longest time it can outlive its Pod.
 const CERTIFICATE_TTL: Duration = Duration::from_secs(3600);
 
-/// Socket in a replica's folder on which its agents say which of them is the running one.
+/// The socket in a replica's folder on which its agents tell which of them is the active one.
 const NOTIFY_FILE: &str = "notify";
 
-/// `evenkeel control-plane`, in the mesh's own network: replicas reach it at the bridge's address, nobody else can.
+/// `evenkeel control-plane`, in the mesh's own network: only replicas can reach it, at the bridge's address.
 pub fn control_plane(plan: &Plan) -> Program {
     let mut arguments = words(["control-plane", "--log-level", &plan.options.log_level]);
     for directory in plan.configuration().into_iter().chain([plan.state.runtime()]) {
@@ -44,11 +38,11 @@ pub fn control_plane(plan: &Plan) -> Program {
     itself(plan, arguments, plan.state.logs().join("control-plane.log"))
 }
 
-/// `evenkeel egress`, in the mesh's own network: the cluster's name server, and the way out if there is one.
+/// `evenkeel egress`, in the mesh's own network: the cluster's name server, and egress if it is enabled.
 pub fn egress(plan: &Plan) -> Program {
     let arguments = words(["egress", "--log-level", &plan.options.log_level]);
     let mut program = itself(plan, arguments, plan.state.logs().join("egress.log"));
-    program.listeners = plan.outside.iter().map(|keeper| (egress::NAME.to_owned(), keeper.as_raw_fd())).collect();
+    program.listeners = plan.outside.iter().map(|keeper| (EGRESS_NAME.to_owned(), keeper.as_raw_fd())).collect();
     program.arguments.extend(plan.outside.iter().map(|_| "--open".into()));
     program
 }
@@ -89,7 +83,7 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
 }
 
 /// A replica's own program.
-pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &Applicant) -> Program {
+pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &ApplicationSetup) -> Program {
     let mut environment = vec![
         ("POD_NAME".to_owned(), pod.name.clone()),
         ("POD_NAMESPACE".to_owned(), pod.namespace.clone()),
@@ -110,7 +104,7 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &Appl
 }
 
 fn itself(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Program {
-    // Not a path: the binary may be rebuilt or removed while it runs.
+    // Not its path, because the binary may be rebuilt or removed while it runs.
     Program::new("/proc/self/exe", arguments, plan.state.path().to_path_buf(), log)
 }
 

@@ -1,4 +1,4 @@
-//! One replica: its place in the network, its sidecar, its program, and whether it is ready.
+//! One replica: its network, its sidecar, its program, and its readiness.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,44 +11,46 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::container::{Container, ContainerSpec};
-use crate::farewell;
+use crate::draining;
+use crate::lifecycle::{self, Lifecycle, ProcessProbes, ProgramState};
 use crate::namespace::Namespace;
-use crate::network::{self, NetworkError, Place};
-use crate::pods::{PartEnd, Pod, PodStatus, Roster};
-use crate::probe::{Inside, Probe, Verdict};
+use crate::network::{self, PodNetwork};
+use crate::network_error::NetworkError;
+use crate::pods::{LastExit, Pod, PodStatus, Roster};
+use crate::probe::{Probe, ProbeContext, ReadinessCounter};
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
 use crate::tools::Tools;
-use crate::vitals::{self, Care, Vital, Vitals};
 
-/// Time a program has to end after SIGTERM (a pod's `terminationGracePeriodSeconds` is 30; one machine is impatient).
+/// Default time for a program to end after SIGTERM. Kubernetes' default `terminationGracePeriodSeconds` is 30; here
+/// users wait for it.
 pub const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 
-/// Time a program has to end after a `preStop` that has taken all of it.
+/// Least time for a program to end after a `preStop` hook that used up the grace period.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
 /// What to start.
 #[derive(Debug)]
 pub struct ReplicaSpec {
-    /// Who it is.
+    /// Its identity and address.
     pub pod: Arc<Pod>,
-    /// Its place in the network.
-    pub place: Place,
-    /// Its sidecar or gateway proxy; its container is filled in here.
+    /// Its network.
+    pub network: PodNetwork,
+    /// Its sidecar or gateway proxy; the container is set later.
     pub proxy: Option<Program>,
-    /// Its program; a gateway has none. Its container is filled in here.
+    /// Its program; a gateway has none. The container is set later.
     pub program: Option<Program>,
-    /// The replica, by namespace and name, that is to be ready before its program starts.
+    /// The replica, by namespace and name, that must be ready before this program starts.
     pub after: Option<(String, String)>,
-    /// What they run in.
+    /// The specification of its containers.
     pub containers: Containers<ContainerSpec>,
-    /// When its program is ready.
+    /// Its readiness probe.
     pub probe: Probe,
-    /// Time that requests and connections have to end before the program is told to.
+    /// Time for requests and connections to end before the program is told to end.
     pub drain_time: Duration,
-    /// What else is asked of its program, and done with it.
-    pub care: Care,
-    /// Time its proxy has to drain and end.
+    /// Its other probes and hooks.
+    pub lifecycle: Lifecycle,
+    /// Time for its proxy to drain and end.
     pub proxy_grace: Duration,
 }
 
@@ -57,38 +59,38 @@ pub struct ReplicaSpec {
 pub enum Retirement {
     /// Not yet.
     None,
-    /// Without losing a request: see [`farewell`].
+    /// Without losing a request: see [`draining`].
     Graceful,
-    /// With all others: nobody is left to send requests.
+    /// Together with all others: nobody is left to send requests.
     Now,
 }
 
-/// One for each container of a replica; where it has no such program, for commands that are run there.
+/// A value for each container of a replica. A container without a program still exists, for commands that run in it.
 #[derive(Debug, Clone)]
 pub struct Containers<T> {
     /// The application's.
     pub program: T,
-    /// The proxy's.
+    /// The proxy's port.
     pub proxy: T,
 }
 
 /// A running replica.
 #[derive(Debug)]
 pub struct Replica {
-    /// Who it is.
+    /// Its identity and address.
     pub pod: Arc<Pod>,
     /// Its namespaces.
     pub namespace: Arc<Namespace>,
-    /// What its program and its proxy run in.
+    /// The containers of its program and its proxy.
     pub containers: Containers<Arc<Container>>,
-    /// What `evenkeel exec` gives its commands: variables and working directory.
+    /// Environment and working directory for commands of `evenkeel exec`.
     pub surroundings: Containers<(Vec<(String, String)>, PathBuf)>,
     processes: watch::Receiver<Processes>,
     roster: Roster,
     retire: watch::Sender<Retirement>,
 }
 
-/// Process ids, for whoever wants to look or to kill.
+/// The process ids of a replica's processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processes {
     /// The application.
@@ -98,16 +100,16 @@ pub struct Processes {
 }
 
 impl Replica {
-    /// Lays its network and starts it: the sidecar first and, once that serves, the program, as Kubernetes orders native
-    /// sidecars. From here on the roster tells how it is.
+    /// Sets up its network and starts it: first the sidecar and, when that serves, the program, as Kubernetes orders
+    /// native sidecars. From then on its status is in the roster.
     pub async fn start(spec: ReplicaSpec, tools: &Tools, roster: Roster) -> Result<Self, NetworkError> {
-        let namespace = Arc::new(lay_network(&spec.place, tools).await?);
+        let namespace = Arc::new(lay_network(&spec.network, tools).await?);
         let containers = make_containers(&namespace, spec.containers.clone()).await?;
         let surroundings = surroundings(&spec);
         let (report, processes) = watch::channel(Processes::default());
         let (retire, retired) = watch::channel(Retirement::None);
         let pod = spec.pod.clone();
-        let life = Life {
+        let task = ReplicaTask {
             namespace: namespace.clone(),
             containers: containers.clone(),
             pod: pod.clone(),
@@ -115,8 +117,8 @@ impl Replica {
             report,
             retired,
         };
-        life.tell(false, "starting", &Counts::default());
-        tokio::spawn(life.live(spec));
+        task.tell(false, "starting", &Counts::default());
+        tokio::spawn(task.live(spec));
         Ok(Self { pod, namespace, containers, surroundings, processes, roster, retire })
     }
 
@@ -125,24 +127,26 @@ impl Replica {
         *self.processes.borrow()
     }
 
-    /// What of it ends again and again, as of now.
-    pub fn failing(&self, now: Instant) -> Vec<PartEnd> {
+    /// Its processes that keep ending.
+    pub fn failing(&self, now: Instant) -> Vec<LastExit> {
         let roster = self.roster.borrow();
         let ends = roster.get(&key(&self.pod)).into_iter().flat_map(|status| &status.ends);
         ends.filter(|part| part.end.is_of_many(now)).cloned().collect()
     }
 
-    /// Takes it out: not ready at once, then the program ends, then the sidecar. What was said before can be hastened.
+    /// Takes the replica out: it is not ready at once, then the program ends, then the sidecar. A second call can only
+    /// speed it up.
     pub async fn stop(&self, how: Retirement) {
         self.retire.send_if_modified(|before| *before < how && std::mem::replace(before, how) < how);
-        // Its task holds the reporting end for as long as anything of it runs.
+        // Its task holds the sender for as long as anything of the replica runs.
         let mut processes = self.processes.clone();
         while processes.changed().await.is_ok() {}
         self.roster.send_modify(|pods| drop(pods.remove(&key(&self.pod))));
     }
 }
 
-/// Those of its programs. A proxy that is started there to take over finds where to say later who takes over from it.
+/// The environment and directories of its programs. A proxy started by `exec` to take over also gets the socket on
+/// which to name its own successor.
 fn surroundings(spec: &ReplicaSpec) -> Containers<(Vec<(String, String)>, PathBuf)> {
     let of = |program: Option<&Program>| {
         let known = program.map(|program| (program.environment.clone(), program.directory.clone()));
@@ -170,25 +174,27 @@ fn key(pod: &Pod) -> (String, String) {
     (pod.namespace.clone(), pod.name.clone())
 }
 
-/// `ip` and `nft` are waited for on a thread of their own, so that other replicas' probes go on.
-async fn lay_network(place: &Place, tools: &Tools) -> Result<Namespace, NetworkError> {
-    let (outer_place, tools) = (place.clone(), tools.clone());
+/// Sets up the network on another thread, because it waits for `ip` and `nft` and must not delay other replicas'
+/// probes.
+async fn lay_network(network: &PodNetwork, tools: &Tools) -> Result<Namespace, NetworkError> {
+    let (outer_network, tools) = (network.clone(), tools.clone());
     let laid = tokio::task::spawn_blocking(move || {
-        let (inner_place, inner_tools) = (outer_place.clone(), tools.clone());
+        let (inner_network, inner_tools) = (outer_network.clone(), tools.clone());
         // This thread never leaves the mesh's own network.
         let home = File::open("/proc/thread-self/ns/net")?;
-        let namespace = Namespace::create(move || network::settle(&inner_place, &inner_tools, home.as_fd()))?;
-        network::plug_in(&outer_place, &tools)?;
+        let namespace = Namespace::create(move || network::settle(&inner_network, &inner_tools, home.as_fd()))?;
+        network::plug_in(&outer_network, &tools)?;
         Ok::<_, NetworkError>(namespace)
     });
-    let namespace =
-        laid.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread that lays the network ended").into()))?;
-    network::wait_carrier(place).await;
+    let namespace = laid
+        .await
+        .unwrap_or_else(|_| Err(std::io::Error::other("the thread that sets up the network ended").into()))?;
+    network::wait_carrier(network).await;
     Ok(namespace)
 }
 
 /// The task that runs a replica.
-struct Life {
+struct ReplicaTask {
     namespace: Arc<Namespace>,
     containers: Containers<Arc<Container>>,
     pod: Arc<Pod>,
@@ -198,14 +204,14 @@ struct Life {
 }
 
 /// Why a replica is not ready.
-enum Miss {
-    /// A process is not there.
+enum NotReady {
+    /// A process does not run.
     Down(String),
-    /// It did not answer as it should.
+    /// A probe failed.
     Unanswered(String),
 }
 
-impl Life {
+impl ReplicaTask {
     async fn live(mut self, spec: ReplicaSpec) {
         let enter = |container: &Arc<Container>, mut program: Program| {
             program.container = Some(container.clone());
@@ -217,31 +223,31 @@ impl Life {
             program.container = Some(containers.program.clone());
             program
         });
-        let care = Caretaker { care: spec.care, program: beside.map(Arc::new) };
-        let mut vitals: Option<Vitals> = None;
+        let managed = ManagedProgram { lifecycle: spec.lifecycle, program: beside.map(Arc::new) };
+        let mut probes: Option<ProcessProbes> = None;
         let mut held_back = spec.program;
         let mut program: Option<Process> = None;
-        let mut verdict = Verdict::default();
+        let mut readiness = ReadinessCounter::default();
         loop {
-            // Before asking: what ends while the questions are out must still be noticed.
+            // Subscribe before probing, to notice a process that ends during a probe.
             let mut ends = [program.as_ref(), proxy.as_ref()].map(subscribe);
             let mut seen = self.ask_proxy(proxy.as_ref()).await;
             if seen.is_ok() && held_back.is_some() && !self.is_ready(spec.after.as_ref()) {
-                seen = Err(Miss::Unanswered("waits for the replica before it".to_owned()));
+                seen = Err(NotReady::Unanswered("waits for the replica before it".to_owned()));
             }
             if seen.is_ok() {
                 if let Some(start) = held_back.take() {
                     program = Some(enter(&containers.program, start));
                     continue;
                 }
-                seen = self.ask_program(program.as_ref(), &spec.probe, &care, &mut vitals).await;
+                seen = self.ask_program(program.as_ref(), &spec.probe, &managed, &mut probes).await;
             }
-            self.judge(&mut verdict, seen, &spec.probe, &Counts::of(program.as_ref(), proxy.as_ref()));
-            self.keep_serving(verdict.is_ready(), [program.as_ref(), proxy.as_ref()]);
+            self.judge(&mut readiness, seen, &spec.probe, &Counts::of(program.as_ref(), proxy.as_ref()));
+            self.keep_serving(readiness.is_ready(), [program.as_ref(), proxy.as_ref()]);
             self.note_processes(program.as_ref(), proxy.as_ref());
-            let pause = if verdict.is_ready() { spec.probe.period } else { spec.probe.startup_period() };
+            let pause = if readiness.is_ready() { spec.probe.period } else { spec.probe.startup_period() };
             let pause =
-                vitals.as_ref().and_then(|vitals| vitals.pause(Instant::now())).map_or(pause, |due| due.min(pause));
+                probes.as_ref().and_then(|probes| probes.pause(Instant::now())).map_or(pause, |due| due.min(pause));
             let [program_ends, proxy_ends] = &mut ends;
             tokio::select! {
                 _ = self.retired.wait_for(|retired| *retired != Retirement::None) => break,
@@ -251,13 +257,13 @@ impl Life {
             }
         }
         let counts = Counts::of(program.as_ref(), proxy.as_ref());
-        if verdict.is_ready() {
+        if readiness.is_ready() {
             self.tell(false, "draining", &counts);
             let (namespace, address, mut retired) = (self.namespace.clone(), self.pod.address, self.retired.clone());
             let leave = async {
-                farewell::unknown(address).await;
+                draining::wait_until_unused(address).await;
                 if proxy.is_some() {
-                    farewell::drained(&namespace, spec.drain_time).await;
+                    draining::drain(&namespace, spec.drain_time).await;
                 }
             };
             tokio::select! {
@@ -267,7 +273,7 @@ impl Life {
         }
         self.tell(false, "stopping", &counts);
         if let Some(program) = &mut program {
-            let left = care.before_stop(&self, program.pid().is_some()).await;
+            let left = managed.before_stop(&self, program.pid().is_some()).await;
             program.stop(left).await;
         }
         if let Some(proxy) = &mut proxy {
@@ -276,25 +282,25 @@ impl Life {
         self.note_processes(None, None);
     }
 
-    /// Whether a replica that is to come first is ready.
+    /// Whether the replica that must come first is ready.
     fn is_ready(&self, first: Option<&(String, String)>) -> bool {
         first.is_none_or(|first| self.roster.borrow().get(first).is_some_and(|status| status.ready))
     }
 
-    fn inside<'a>(&'a self, program: Option<&'a Program>) -> Inside<'a> {
-        Inside { namespace: &self.namespace, address: self.pod.address, program }
+    fn inside<'a>(&'a self, program: Option<&'a Program>) -> ProbeContext<'a> {
+        ProbeContext { namespace: &self.namespace, address: self.pod.address, program }
     }
 
-    async fn ask_proxy(&self, proxy: Option<&Process>) -> Result<(), Miss> {
+    async fn ask_proxy(&self, proxy: Option<&Process>) -> Result<(), NotReady> {
         let Some(proxy) = proxy else { return Ok(()) };
         let runs = running(proxy);
         let answer = Probe::of_sidecar().ask(&self.inside(None)).await;
         match (runs, answer) {
-            // Running or not: one that took over without a word to us answers, too. What is started next takes over from that
-            // one in turn.
+            // The proxy answers, whether or not its process runs: another one may have taken over without notice. The
+            // next one that is started takes over from that one.
             (_, Ok(())) => Ok(()),
-            (Ok(()), Err(seen)) => Err(Miss::Unanswered(format!("proxy not ready: {seen}"))),
-            (Err(reason), Err(_)) => Err(Miss::Down(format!("proxy {reason}"))),
+            (Ok(()), Err(seen)) => Err(NotReady::Unanswered(format!("proxy not ready: {seen}"))),
+            (Err(reason), Err(_)) => Err(NotReady::Down(format!("proxy {reason}"))),
         }
     }
 
@@ -302,43 +308,45 @@ impl Life {
         &self,
         program: Option<&Process>,
         probe: &Probe,
-        care: &Caretaker,
-        vitals: &mut Option<Vitals>,
-    ) -> Result<(), Miss> {
+        managed: &ManagedProgram,
+        probes: &mut Option<ProcessProbes>,
+    ) -> Result<(), NotReady> {
         let Some(program) = program else { return Ok(()) };
-        running(program).map_err(Miss::Down)?;
-        let Some(process) = program.pid() else { return Err(Miss::Down("starting".to_owned())) };
-        let inside = care.inside(self);
-        if vitals.as_ref().is_none_or(|vitals| vitals.process() != process) {
-            *vitals = Some(Vitals::of(&care.care, process, Instant::now()));
-            care.after_start(self);
+        running(program).map_err(NotReady::Down)?;
+        let Some(process) = program.pid() else { return Err(NotReady::Down("starting".to_owned())) };
+        let inside = managed.inside(self);
+        if probes.as_ref().is_none_or(|probes| probes.process() != process) {
+            *probes = Some(ProcessProbes::of(&managed.lifecycle, process, Instant::now()));
+            managed.after_start(self);
         }
-        let Some(present) = vitals.as_mut() else { return Ok(()) };
+        let Some(present) = probes.as_mut() else { return Ok(()) };
         match present.ask(&inside).await {
-            Vital::Well if present.age() < probe.initial_delay => Err(Miss::Unanswered("starting".to_owned())),
-            Vital::Well => probe.ask(&inside).await.map_err(Miss::Unanswered),
-            Vital::Starting(reason) => Err(Miss::Unanswered(reason)),
-            Vital::Ill(reason) => {
-                tokio::spawn(vitals::end(process, care.grace(), program.state()));
-                Err(Miss::Down(reason))
+            ProgramState::Started if present.age() < probe.initial_delay => {
+                Err(NotReady::Unanswered("starting".to_owned()))
+            }
+            ProgramState::Started => probe.ask(&inside).await.map_err(NotReady::Unanswered),
+            ProgramState::Starting(reason) => Err(NotReady::Unanswered(reason)),
+            ProgramState::Failed(reason) => {
+                tokio::spawn(lifecycle::end(process, managed.grace(), program.state()));
+                Err(NotReady::Down(reason))
             }
         }
     }
 
-    fn judge(&self, verdict: &mut Verdict, seen: Result<(), Miss>, probe: &Probe, counts: &Counts) {
+    fn judge(&self, readiness: &mut ReadinessCounter, seen: Result<(), NotReady>, probe: &Probe, counts: &Counts) {
         let (answered, detail) = match seen {
             Ok(()) => (true, String::new()),
-            Err(Miss::Unanswered(reason)) => (false, reason),
-            Err(Miss::Down(reason)) => {
-                verdict.down();
+            Err(NotReady::Unanswered(reason)) => (false, reason),
+            Err(NotReady::Down(reason)) => {
+                readiness.down();
                 (false, reason)
             }
         };
-        let ready = verdict.after(answered, probe);
+        let ready = readiness.after(answered, probe);
         self.tell(ready, if ready { "" } else { &detail }, counts);
     }
 
-    /// What has served is started again soon; so is what has nobody to stand in for it.
+    /// Shortens the restart delay of processes that have served, and of those that no other replica can replace.
     fn keep_serving(&self, ready: bool, processes: [Option<&Process>; 2]) {
         let stands_in = |status: &PodStatus| {
             let (theirs, ours) = (&status.pod, &self.pod);
@@ -354,7 +362,7 @@ impl Life {
         }
     }
 
-    /// Enters the replica's condition in the roster, waking its readers only when it differs.
+    /// Updates the replica's status in the roster; wakes its readers only if it has changed.
     fn tell(&self, ready: bool, detail: &str, counts: &Counts) {
         let Counts { restarts, takeovers, ends } = counts.clone();
         let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts, takeovers, ends };
@@ -370,39 +378,39 @@ impl Life {
     }
 }
 
-/// What is done with a program, and beside what.
-struct Caretaker {
-    care: Care,
+/// A program with its probes and hooks.
+struct ManagedProgram {
+    lifecycle: Lifecycle,
     program: Option<Arc<Program>>,
 }
 
-impl Caretaker {
-    fn inside<'a>(&'a self, life: &'a Life) -> Inside<'a> {
-        life.inside(self.program.as_deref())
+impl ManagedProgram {
+    fn inside<'a>(&'a self, task: &'a ReplicaTask) -> ProbeContext<'a> {
+        task.inside(self.program.as_deref())
     }
 
     fn grace(&self) -> Duration {
-        self.care.grace.unwrap_or(TERMINATION_GRACE)
+        self.lifecycle.grace.unwrap_or(TERMINATION_GRACE)
     }
 
-    /// Does not wait: what is done at the start is done beside everything else.
-    fn after_start(&self, life: &Life) {
-        let Some(hook) = self.care.post_start.clone() else { return };
-        let (namespace, address, program) = (life.namespace.clone(), life.pod.address, self.program.clone());
+    /// Starts the `postStart` hook, which runs concurrently.
+    fn after_start(&self, task: &ReplicaTask) {
+        let Some(hook) = self.lifecycle.post_start.clone() else { return };
+        let (namespace, address, program) = (task.namespace.clone(), task.pod.address, self.program.clone());
         tokio::spawn(async move {
-            let inside = Inside { namespace: &namespace, address, program: program.as_deref() };
-            vitals::post_start(&hook, &inside).await;
+            let inside = ProbeContext { namespace: &namespace, address, program: program.as_deref() };
+            lifecycle::post_start(&hook, &inside).await;
         });
     }
 
-    /// What is done before a program that runs is told to end. Returns what is left of its time to end.
-    async fn before_stop(&self, life: &Life, runs: bool) -> Duration {
-        let Some(hook) = self.care.pre_stop.as_ref().filter(|_| runs) else { return self.grace() };
+    /// Runs the `preStop` hook of a running program. Returns what is left of its grace period.
+    async fn before_stop(&self, task: &ReplicaTask, runs: bool) -> Duration {
+        let Some(hook) = self.lifecycle.pre_stop.as_ref().filter(|_| runs) else { return self.grace() };
         let begun = Instant::now();
-        if let Err(reason) = hook.run(&self.inside(life), self.grace()).await {
-            tracing::warn!(pod = %life.pod.name, %reason, "preStop failed");
+        if let Err(reason) = hook.run(&self.inside(task), self.grace()).await {
+            tracing::warn!(pod = %task.pod.name, %reason, "preStop failed");
         }
-        // Kubernetes, too, leaves two seconds to a program whose hook has taken all of its time.
+        // Kubernetes, too, gives a program two seconds if its hook has used up the grace period.
         self.grace().saturating_sub(begun.elapsed()).max(LEAST_GRACE)
     }
 }
@@ -416,15 +424,15 @@ fn running(process: &Process) -> Result<(), String> {
     }
 }
 
-/// What has happened to a replica's processes.
+/// Counters of events of a replica's processes.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     /// Restarts of its program, or of its proxy if it has no program.
     restarts: u32,
-    /// Processes that took over from its proxy.
+    /// How often another process took over from its proxy.
     takeovers: u32,
-    /// How each ended last.
-    ends: Vec<PartEnd>,
+    /// The last exit of each process.
+    ends: Vec<LastExit>,
 }
 
 impl Counts {
@@ -437,10 +445,10 @@ impl Counts {
     }
 }
 
-fn last_end((part, process): (&'static str, Option<&Process>)) -> Option<PartEnd> {
+fn last_end((part, process): (&'static str, Option<&Process>)) -> Option<LastExit> {
     let state = process?.state().borrow().clone();
     let runs = matches!(state.phase, Phase::Running(_));
-    Some(PartEnd { part, restarts: state.restarts, runs, end: state.last_end? })
+    Some(LastExit { part, restarts: state.restarts, runs, end: state.last_end? })
 }
 
 fn subscribe(process: Option<&Process>) -> Option<watch::Receiver<State>> {
@@ -449,7 +457,7 @@ fn subscribe(process: Option<&Process>) -> Option<watch::Receiver<State>> {
     Some(state)
 }
 
-/// Completes at the next change of phase; never without a process.
+/// Completes at the next change of phase; never if there is no process.
 async fn changed(state: &mut Option<watch::Receiver<State>>) {
     let gone = match state {
         Some(state) => state.changed().await.is_err(),

@@ -1,8 +1,8 @@
-//! From the replicas there are to those there should be: what comes next, of one workload. [`next`] as a Deployment's `RollingUpdate`
-//! with its defaults has it, without a moment in which too few are ready; [`next_of_set`] as a StatefulSet's.
+//! The next step of a workload's rollout, from the present replicas to the wanted ones. [`next`] follows a Deployment's
+//! `RollingUpdate` with its defaults, with enough ready replicas at all times; [`next_of_set`] follows a StatefulSet's.
 //!
-//! Each a pure function of what is seen. It is asked again whenever a replica's state has changed, so it needs no memory, and a
-//! further edit in the middle of a rollout is nothing special.
+//! Each is a pure function of the present state and is called again whenever a replica's state has changed. So it needs
+//! no memory, and a further edit during a rollout is not a special case.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,18 @@ const MAX_SURGE_PERCENT: usize = 25;
 /// Replicas that may be missing, in percent of those wanted, rounded down (`maxUnavailable`).
 const MAX_UNAVAILABLE_PERCENT: usize = 25;
 
-/// A replica that is there and is not being taken out.
+/// A replica that exists and is not being taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Present<'a> {
+pub struct CurrentReplica<'a> {
     /// Its Pod's name.
     pub name: &'a str,
     /// Whether it takes requests.
     pub ready: bool,
-    /// Whether it is made of the present template; where names do not tell that.
+    /// Whether it has the present template, if its name does not tell.
     pub current: bool,
 }
 
-/// What to do now, by the Pods' names.
+/// What to do now, as names of Pods.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step<'a> {
     /// To be started.
@@ -31,14 +31,15 @@ pub struct Step<'a> {
     pub retire: Vec<&'a str>,
 }
 
-/// What comes next where `wanted` are to be. Nothing, when that is so, or when a new one has to be ready first.
-pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[Present<'a>]) -> Step<'a> {
+/// The next step towards the `wanted` replicas: nothing if they are reached, or if a new replica must become ready
+/// first.
+pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[CurrentReplica<'a>]) -> Step<'a> {
     let count = wanted.len();
     let surge = (count * MAX_SURGE_PERCENT).div_ceil(100);
     let least_ready = count - count * MAX_UNAVAILABLE_PERCENT / 100;
     let old = || present.iter().filter(|replica| !wanted.contains(replica.name));
     let missing = wanted.iter().copied().filter(|name| present.iter().all(|replica| replica.name != *name));
-    // What does not take requests is not missed. What does is, but for what is more than enough.
+    // Replicas that are not ready can go at once. Ready ones can go only if enough others remain.
     let spare = present.iter().filter(|replica| replica.ready).count().saturating_sub(least_ready);
     let unready = old().filter(|replica| !replica.ready);
     let retire: Vec<&str> = unready.chain(old().filter(|replica| replica.ready).take(spare)).map(|r| r.name).collect();
@@ -46,21 +47,21 @@ pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[Present<'a>]) -> Step<'a>
     Step { start: missing.take(room).collect(), retire }
 }
 
-/// What comes next of a StatefulSet, whose replicas keep their names: `wanted` in the order of their ordinals. `leaving`: those that are
-/// being taken out.
+/// The next step of a StatefulSet, whose replicas keep their names. `wanted` is in the order of ordinals; `leaving` are
+/// those being taken out.
 ///
-/// One at a time, the highest ordinal first, and none while another is missing or not ready; a successor gets its name when it is free.
-/// Not `ordered`: only changes of the template go one by one. Where Kubernetes waits for ever, for a replica of an old template that is
-/// not ready to be ready, that one is replaced.
+/// Replicas are replaced one at a time, the highest ordinal first, and not while another is missing or not ready; a
+/// successor starts when its name is free. Without `ordered`, only changes of the template go one by one. A replica of
+/// an old template that is not ready is replaced, where Kubernetes would wait forever for it to become ready.
 pub fn next_of_set<'a>(
     wanted: &[&'a str],
-    present: &[Present<'a>],
+    present: &[CurrentReplica<'a>],
     leaving: &BTreeSet<&str>,
     ordered: bool,
 ) -> Step<'a> {
     let missing: Vec<&str> =
         wanted.iter().copied().filter(|name| present.iter().all(|replica| replica.name != *name)).collect();
-    // Whose turn it is to have its program started is said by `Workload::before`.
+    // `Workload::before` decides in which order programs start.
     let start: Vec<&str> = missing.iter().copied().filter(|name| !leaving.contains(name)).collect();
     let mut condemned: Vec<&str> = present.iter().map(|r| r.name).filter(|name| !wanted.contains(name)).collect();
     condemned.sort_by_key(|name| std::cmp::Reverse(ordinal(name)));
@@ -89,8 +90,8 @@ mod tests {
     /// Replicas as `new+ new- old+`: ready or not; what is to be done as `start new2, retire old`.
     fn step(wanted: &str, present: &str) -> String {
         let present = present.split_whitespace().map(|word| word.split_at(word.len() - 1));
-        let present: Vec<Present<'_>> =
-            present.map(|(name, sign)| Present { name, ready: sign == "+", current: true }).collect();
+        let present: Vec<CurrentReplica<'_>> =
+            present.map(|(name, sign)| CurrentReplica { name, ready: sign == "+", current: true }).collect();
         said(&next(&wanted.split_whitespace().collect(), &present))
     }
 
@@ -104,10 +105,14 @@ mod tests {
     fn step_of_set(count: u32, present: &str, ordered: bool) -> String {
         let names: Vec<String> = (0..count).map(|index| format!("db-{index}")).collect();
         let words: Vec<(&str, &str)> = present.split_whitespace().map(|word| word.split_at(word.len() - 1)).collect();
-        let here: Vec<Present<'_>> = words
+        let here: Vec<CurrentReplica<'_>> = words
             .iter()
             .filter(|(_, sign)| *sign != "x")
-            .map(|(name, sign)| Present { name, ready: ["+", "~"].contains(sign), current: ["+", "-"].contains(sign) })
+            .map(|(name, sign)| CurrentReplica {
+                name,
+                ready: ["+", "~"].contains(sign),
+                current: ["+", "-"].contains(sign),
+            })
             .collect();
         let leaving = words.iter().filter(|(_, sign)| *sign == "x").map(|(name, _)| *name).collect();
         said(&next_of_set(&names.iter().map(String::as_str).collect::<Vec<_>>(), &here, &leaving, ordered))
@@ -179,8 +184,8 @@ mod tests {
             let old: Vec<String> = (0..count).map(|index| format!("old{index}")).collect();
             let new: Vec<String> = (0..count).map(|index| format!("new{index}")).collect();
             let wanted: BTreeSet<&str> = new.iter().map(String::as_str).collect();
-            let mut present: Vec<Present<'_>> =
-                old.iter().map(|name| Present { name, ready: true, current: true }).collect();
+            let mut present: Vec<CurrentReplica<'_>> =
+                old.iter().map(|name| CurrentReplica { name, ready: true, current: true }).collect();
             let least = count - count / 4;
             for round in 0.. {
                 assert!(round <= 4 * count, "no end with {count}: {present:?}");
@@ -189,7 +194,7 @@ mod tests {
                     break;
                 }
                 present.retain(|replica| !step.retire.contains(&replica.name));
-                present.extend(step.start.iter().map(|name| Present { name, ready: false, current: true }));
+                present.extend(step.start.iter().map(|name| CurrentReplica { name, ready: false, current: true }));
                 assert!(present.iter().filter(|replica| replica.ready).count() >= least, "{present:?}");
                 assert!(present.len() <= count + count.div_ceil(4), "{present:?}");
                 // One becomes ready at a time.

@@ -1,4 +1,4 @@
-//! The mesh's shell: fresh user, process, network and mount namespaces around everything `up` starts.
+//! The sandbox: fresh user, process, network and mount namespaces around everything that `up` starts.
 //!
 //! ```text
 //! keeper      the process the user started: stays outside, passes signals on, opens sockets there, cleans up afterwards
@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use evenkeel_process::resources::raise_open_files;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,7 +33,7 @@ use crate::preflight::{Refused, is_root};
 /// Exit status of a supervisor that could not even isolate itself; its message is already written.
 const EXIT_NOT_ISOLATED: i32 = 70;
 
-/// Why there is no sandbox.
+/// Why the sandbox could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The kernel or its configuration does not allow it.
@@ -45,23 +46,23 @@ pub enum SandboxError {
 
 /// How the supervisor ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// By itself, with this exit status.
+pub enum SupervisorExit {
+    /// It exited with this status.
     Exited(u8),
-    /// Killed from outside.
+    /// It was killed by this signal.
     Killed(Signal),
 }
 
-/// Splits in two. The supervisor runs `supervise` inside fresh namespaces and ends with the status it returns; the keeper
-/// calls `started` with the supervisor's process id and waits for its end, passing on the signals that mean "stop". Meanwhile it
-/// makes the sockets of the machine's network that the `brokers` are asked for.
+/// Forks into two processes. The supervisor runs `supervise` inside fresh namespaces and exits with the status it
+/// returns. The keeper calls `started` with the supervisor's process id, waits for its end and passes on the signals
+/// that mean "stop". Meanwhile its `brokers` open sockets of the machine's network on request.
 ///
 /// Must be called while the process has a single thread.
 pub fn run(
     supervise: impl FnOnce() -> u8,
     started: impl FnOnce(Pid) -> io::Result<()>,
     brokers: Vec<Broker>,
-) -> Result<Ending, SandboxError> {
+) -> Result<SupervisorExit, SandboxError> {
     let (uid, gid) = (geteuid(), getegid());
     let signals = keeper_signals();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(io::Error::from)?;
@@ -92,7 +93,7 @@ pub fn run(
 
 fn keeper_signals() -> SigSet {
     let mut signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGCHLD].into_iter().collect();
-    // Under nohup it goes on without its terminal.
+    // Under nohup the process goes on without its terminal.
     if !is_ignored(Signal::SIGHUP) {
         signals.add(Signal::SIGHUP);
     }
@@ -114,7 +115,7 @@ fn unshare_processes(uid: Uid, gid: Gid) -> Result<(), SandboxError> {
     }
     let refused = |what| move |error: Errno| Refused::new(what, error.into());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID).map_err(refused("a user namespace"))?;
-    // The kernel asks for this before an unprivileged gid_map: nobody may drop a group that denies them something.
+    // The kernel requires this before an unprivileged gid_map, so that nobody can drop a group that denies access.
     let map = |name: &str, content: &str| {
         fs::write(format!("/proc/self/{name}"), content)
             .map_err(|error| Refused::new("a user namespace with root inside", error))
@@ -125,12 +126,12 @@ fn unshare_processes(uid: Uid, gid: Gid) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// First steps of the supervisor: die with the keeper, own the network and the mounts, see only the inside's processes.
+/// The supervisor's first steps: end with the keeper, get its own network and mounts, and see only processes inside.
 fn isolate(alive: &OwnedFd, signals: &SigSet) -> Result<(), SandboxError> {
-    // A group of its own, so that the terminal's Ctrl-C arrives once, through the keeper.
+    // A process group of its own, so that Ctrl-C arrives only once, through the keeper.
     setpgid(Pid::from_raw(0), Pid::from_raw(0)).map_err(io::Error::from)?;
     let refused = |what| move |error: Errno| Refused::new(what, error.into());
-    // The host name, too: what is not its own it could not join again.
+    // The host name as well, because a namespace that is not its own could not be joined again.
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
         .map_err(refused("a network namespace"))?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
@@ -155,15 +156,16 @@ fn exit_if_orphaned(alive: &OwnedFd) -> io::Result<()> {
 
 /// Waits for the supervisor's end and passes signals on, each exactly once.
 ///
-/// All on this thread: the kernel lets a process that has left its process namespace to its children start no other.
-fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<Ending> {
+/// Everything runs on this thread, because after unsharing the process namespace the kernel allows no further threads.
+fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<SupervisorExit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let serving = async {
-            crate::egress::raise_descriptors();
+            // Each connection takes one while it is made. Where the limit stays as it is, fewer fit.
+            let _ = raise_open_files();
             for served in join_all(brokers.into_iter().map(Broker::serve)).await {
                 if let Err(error) = served {
-                    let told = format!("error: sockets of the machine are no longer made: {error}\n");
+                    let told = format!("error: cannot open sockets of the machine any more: {error}\n");
                     let _ = io::Write::write_all(&mut io::stderr(), told.as_bytes());
                 }
             }
@@ -176,7 +178,7 @@ fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<Ending
     })
 }
 
-async fn follow(child: Pid, signals: &SigSet) -> io::Result<Ending> {
+async fn follow(child: Pid, signals: &SigSet) -> io::Result<SupervisorExit> {
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     // SAFETY: a `SignalFd` owns its descriptor: open, and the same, until it is dropped.
     let pending = unsafe { AsyncFd::register(SignalFd::with_flags(signals, flags)?) }?;
@@ -185,8 +187,8 @@ async fn follow(child: Pid, signals: &SigSet) -> io::Result<Ending> {
         let came = pending.async_io(Interest::READABLE, next).await?;
         match Signal::try_from(i32::try_from(came.ssi_signo).unwrap_or_default())? {
             Signal::SIGCHLD => match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
-                WaitStatus::Exited(_, status) => return Ok(Ending::Exited(u8::try_from(status).unwrap_or(1))),
-                WaitStatus::Signaled(_, signal, _) => return Ok(Ending::Killed(signal)),
+                WaitStatus::Exited(_, status) => return Ok(SupervisorExit::Exited(u8::try_from(status).unwrap_or(1))),
+                WaitStatus::Signaled(_, signal, _) => return Ok(SupervisorExit::Killed(signal)),
                 _ => {}
             },
             Signal::SIGINT => kill(child, Signal::SIGINT)?,

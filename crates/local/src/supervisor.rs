@@ -1,4 +1,5 @@
-//! Process 1 of the mesh's process namespace: starts everything, follows the directory, and ends everything in order.
+//! Process 1 of the mesh's process namespace: starts everything, applies changes of the directory, and stops everything
+//! in order.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,10 +11,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::accounts::Accounts;
+use crate::addresses::CONTROL_DEBUG;
 use crate::capture;
 use crate::check;
 use crate::disk::Disk;
-use crate::egress::ground;
+use crate::egress::rules;
 use crate::exec_server::{self, Restart};
 use crate::follow;
 use crate::logs;
@@ -23,10 +25,9 @@ use crate::orphans::Orphans;
 use crate::plan::Plan;
 use crate::pods::{self, Roster};
 use crate::preflight::Refused;
-use crate::programs::CONTROL_DEBUG;
 use crate::ui::{Events, Screen, Style};
 
-/// How often orphans are looked for, and logs that have grown too large.
+/// How often orphans are collected and large logs are rotated.
 const CHORES_PERIOD: Duration = Duration::from_secs(1);
 
 /// Runs the mesh to its end and returns the exit status.
@@ -71,7 +72,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
 
     let gateway = if plan.host_ports.is_empty() { "" } else { "the gateway drains first; " };
     events.footer(format!("stopping: {gateway}Ctrl-C again ends everything at once"));
-    // A second signal ends the supervisor, and with it, at once, everything inside.
+    // A second signal ends the supervisor, and with it everything inside at once.
     tokio::select! {
         () = mesh.stop() => {}
         () = stop.next() => {}
@@ -84,7 +85,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     outcome
 }
 
-/// Runs a side task; should it fail, the user reads why.
+/// Runs a side task; if it fails, prints why.
 fn say_failure(
     events: &Events,
     what: &'static str,
@@ -98,7 +99,7 @@ fn say_failure(
     })
 }
 
-/// Starts the mesh, then either follows the directory until something ends it or plays the scenario once.
+/// Starts the mesh, then either applies changes of the directory until it is stopped, or runs the check once.
 async fn live(
     mesh: &mut Mesh,
     plan: &Arc<Plan>,
@@ -110,14 +111,14 @@ async fn live(
         return Ok(check::run(mesh, plan, events).await);
     }
     let mut follower = follow::Follower::new(plan)?;
-    // Beside what follows, each step of which may take its time.
+    // These run concurrently with the steps below, which may take long.
     let (renewals, chores) = (tokio::spawn(mesh.renew_tokens()), tokio::spawn(do_chores(plan.clone(), events.clone())));
     let _beside = [renewals, chores].map(AbortOnDrop);
     loop {
         tokio::select! {
             change = follower.next() => follow::apply(change, mesh, events).await,
             Some(Restart { workloads, done }) = restarts.recv() => {
-                // Whoever asked may be gone.
+                // The client may be gone.
                 let _ = done.send(mesh.restart(&workloads).await.map_err(|error| error.to_string()));
             }
             () = mesh.changed() => if let Err(error) = mesh.step().await {
@@ -127,7 +128,7 @@ async fn live(
     }
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when this value is dropped.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -149,17 +150,17 @@ async fn do_chores(plan: Arc<Plan>, events: Events) {
     }
 }
 
-/// Bridge and, before anything relies on it, proof that the kernel can redirect.
+/// Sets up the bridge, and checks that the kernel can redirect before anything relies on it.
 fn lay_ground(plan: &Plan) -> Result<(), MeshError> {
     network::lay_bridge(&plan.tools)?;
-    ground::lay(&plan.tools, plan.options.egress)?;
+    rules::install(&plan.tools, plan.options.egress)?;
     plan.tools.nft(capture::PROBE).map_err(|error| {
         let source = io::Error::other(error.to_string());
         MeshError::Refused(Refused::new("nftables redirect rules (modules nft_redir, nft_chain_nat)", source))
     })
 }
 
-/// SIGINT and SIGTERM, however they come.
+/// The signals SIGINT and SIGTERM.
 struct StopSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,

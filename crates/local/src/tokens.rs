@@ -1,7 +1,7 @@
-//! What a proxy proves itself with, and whom it trusts: its token and the root certificate, as files in its folder.
+//! A proxy's credentials: its token and the root certificate, as files in its folder.
 //!
-//! A token is good for an hour, for one Pod and for one run of `up`: it is made anew long before it ends, the control plane
-//! refuses it once the Pod is gone, and the key it is checked with is made at the start of each run.
+//! A token is valid for an hour, for one Pod and for one run of `up`: it is renewed long before it expires, the control
+//! plane refuses it once the Pod is gone, and its key is made at the start of each run.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -27,10 +27,10 @@ pub enum CredentialError {
     /// The token.
     #[error("cannot make a workload's token: {0}")]
     Token(#[from] TokenError),
-    /// Files.
+    /// A file could not be read or written.
     #[error("cannot write {}: {source}", .path.display())]
     Io {
-        /// Which.
+        /// The workloads.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -52,7 +52,7 @@ pub struct Credentials {
 }
 
 impl Tokens {
-    /// Makes the key in the control plane's directory; what was made with the one before is worth nothing any more.
+    /// Makes the key in the control plane's directory; tokens made with the previous key are no longer valid.
     pub fn begin(control: &Path) -> Result<Self, CredentialError> {
         let old = control.join(TOKEN_KEY_FILE);
         match fs::remove_file(&old) {
@@ -70,7 +70,7 @@ impl Tokens {
         self.follow_root(credentials)
     }
 
-    /// Replaces what is old. To be called every second or so: the clock may jump.
+    /// Replaces old files. Call it about every second, because the clock may jump.
     pub fn renew(&self, credentials: &Credentials, now: SystemTime) -> Result<(), CredentialError> {
         let written = fs::metadata(credentials.token()).and_then(|file| file.modified());
         if written.map_or(true, |written| is_due(written, now)) {
@@ -97,7 +97,7 @@ impl Tokens {
 }
 
 impl Credentials {
-    /// Those of a Pod's proxy, which runs as `owner` and has the folder for its own.
+    /// The credentials of a Pod's proxy, which runs as `owner` and owns the folder.
     pub fn new(folder: PathBuf, pod: &Pod, owner: Option<Account>) -> Self {
         let workload = Workload {
             namespace: pod.namespace.clone(),
@@ -117,7 +117,8 @@ impl Credentials {
         self.folder.join("root-cert.pem")
     }
 
-    /// Whole or not at all. The folder is the proxy's to change: nothing in it is followed, and no file in it written to.
+    /// Writes a file as a whole or not at all. The proxy can change the folder, so no link in it is followed and no
+    /// existing file in it is written to.
     fn write(&self, path: &Path, content: &str) -> Result<(), CredentialError> {
         let new = path.with_extension("new");
         let write = || {
@@ -136,7 +137,7 @@ impl Credentials {
     }
 }
 
-/// Whether what was written then is to be replaced; also when it claims to be from the future, as the clock has jumped.
+/// Whether a file of this age must be replaced; also if it is from the future, after the clock has jumped.
 fn is_due(written: SystemTime, now: SystemTime) -> bool {
     now.duration_since(written).map_or(true, |age| age >= RENEW_AFTER)
 }

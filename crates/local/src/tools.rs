@@ -1,4 +1,4 @@
-//! The two programs `up` drives the kernel's network with: `ip` (iproute2) and `nft` (nftables).
+//! The two programs with which `up` configures the network: `ip` (iproute2) and `nft` (nftables).
 //!
 //! Both read a whole script from standard input, so a namespace costs one process of each.
 
@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Why a tool could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +34,7 @@ pub enum ToolError {
     },
 }
 
-/// Where the tools are.
+/// The paths of the tools.
 #[derive(Debug, Clone)]
 pub struct Tools {
     ip: PathBuf,
@@ -50,14 +52,12 @@ impl Tools {
         feed(Command::new(&self.ip).args(["-batch", "-"]), script)
     }
 
-    /// The same with a network namespace that the commands may name: `script` gets its path.
+    /// Like [`Self::ip`], with a network namespace that the commands may name: `script` gets its path.
     pub fn ip_with(&self, namespace: BorrowedFd<'_>, script: impl FnOnce(&str) -> String) -> Result<(), ToolError> {
-        let number = namespace.as_raw_fd();
-        // SAFETY: takes three integers.
-        let keep_open = move || match unsafe { libc::fcntl(number, libc::F_SETFD, 0) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        };
+        let failed = |source| ToolError::Spawn { program: self.ip.clone(), source };
+        let inherited = namespace.try_clone_to_owned().map_err(failed)?;
+        let number = inherited.as_raw_fd();
+        let keep_open = move || Ok(fcntl_setfd(&inherited, FdFlags::empty())?);
         let mut command = Command::new(&self.ip);
         // SAFETY: the closure makes one system call.
         unsafe { command.pre_exec(keep_open) };
@@ -95,7 +95,8 @@ fn feed(command: &mut Command, script: &str) -> Result<(), ToolError> {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(spawn)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A tool that stops at the first bad line closes its end early; its own message is the one worth showing.
+        // A tool that stops at the first bad line closes its input early; its own message is more useful than the write
+        // error.
         let _ = stdin.write_all(script.as_bytes());
     }
     let output = child.wait_with_output().map_err(spawn)?;

@@ -5,21 +5,22 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use rustix::termios::tcgetwinsize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::pods::{PodStatus, RosterView};
 
-/// Size assumed when the terminal does not say, in columns and rows.
+/// Size assumed if the terminal does not report one, in columns and rows.
 const DEFAULT_SIZE: (usize, usize) = (120, 50);
-/// Events that may wait for the screen; more are dropped, as the programs' logs have them all.
+/// Events that may wait for the screen; further ones are dropped, because the programs' logs have them all.
 const MAX_WAITING_EVENTS: usize = 256;
-/// A replica that has not been ready for so long is told of off a terminal, and again after twice as long each time…
+/// Without a terminal, a replica that is not ready for this time is reported, and again after twice as long each time…
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 /// …up to this.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// Hands events to the screen.
+/// Sends events to the screen.
 #[derive(Debug, Clone)]
 pub struct Events(mpsc::Sender<Event>);
 
@@ -29,9 +30,9 @@ enum Event {
     Line(String),
     /// Lines below the table, until replaced.
     Footer(String),
-    /// The same, where there is a table.
+    /// Lines below the table; not shown without a table.
     TableFooter(String),
-    /// Nothing more comes.
+    /// The last event.
     End,
 }
 
@@ -41,19 +42,19 @@ impl Events {
         let _ = self.0.try_send(Event::Line(text.into()));
     }
 
-    /// Replaces what stands below the table.
+    /// Replaces the text below the table.
     pub fn footer(&self, text: impl Into<String>) {
         let _ = self.0.try_send(Event::Footer(text.into()));
     }
 
-    /// The same where there is a table: elsewhere what is new in it has been said.
+    /// Replaces the text below the table if there is one; without a table the news in it have been printed already.
     pub fn table_footer(&self, text: impl Into<String>) {
         let _ = self.0.try_send(Event::TableFooter(text.into()));
     }
 
-    /// Ends the screen, whoever else could still put events on it.
+    /// Ends the screen, even if others can still send events.
     pub async fn end(self) {
-        // Already gone is just as well.
+        // The screen may be gone already.
         let _ = self.0.send(Event::End).await;
     }
 }
@@ -61,9 +62,9 @@ impl Events {
 /// How much is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// A table that is drawn anew with every change, if standard output is a terminal; lines otherwise.
+    /// A table that is redrawn with every change if standard output is a terminal; otherwise lines.
     Live,
-    /// Events alone.
+    /// Only events.
     Events,
 }
 
@@ -77,7 +78,7 @@ pub struct Screen {
     footer: String,
     drawn: usize,
     shown: BTreeMap<(String, String), PodStatus>,
-    /// Those of them that are not ready, off a terminal.
+    /// Replicas that are not ready, if there is no terminal.
     waits: BTreeMap<(String, String), Wait>,
 }
 
@@ -85,12 +86,12 @@ pub struct Screen {
 #[derive(Debug)]
 struct Wait {
     since: Instant,
-    /// When that is told next.
+    /// When it is reported next.
     next: Instant,
 }
 
 impl Screen {
-    /// A screen on standard output, and the way to put events on it.
+    /// A screen on standard output, and a sender for its events.
     pub fn new(trust_domain: &str, style: Style) -> (Self, Events) {
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let live = style == Style::Live && std::io::stdout().is_terminal();
@@ -171,7 +172,7 @@ impl Screen {
         out
     }
 
-    /// Off a terminal: one line per replica that became ready, stopped being so, was started again, or has another proxy.
+    /// Without a terminal: a line for each replica that became ready or not ready, was restarted, or has another proxy.
     fn differences(&self, pods: &BTreeMap<(String, String), PodStatus>) -> String {
         let mut out = String::new();
         for (key, status) in pods {
@@ -184,7 +185,7 @@ impl Screen {
             } else if was_ready && !status.ready {
                 let _ = writeln!(out, "not ready  {}: {}", pod.name, status.detail);
             }
-            // One that ends at once is never ready: this alone tells of it.
+            // A program that ends at once is never ready, so only this line reports it.
             if let Some(before) = before.filter(|before| before.restarts < status.restarts) {
                 let (name, times) = (&pod.name, status.restarts);
                 let why = if before.detail.is_empty() { "it ended" } else { &before.detail };
@@ -193,7 +194,7 @@ impl Screen {
             if before.is_some_and(|before| before.takeovers < status.takeovers) {
                 let _ = writeln!(
                     out,
-                    "replaced   {}: another proxy has taken over, and is the one that is kept running",
+                    "replaced   {}: another proxy has taken over and is supervised from now on",
                     pod.name
                 );
             }
@@ -210,7 +211,7 @@ impl Screen {
         }
     }
 
-    /// Puts `text` above the table, and the table below it anew.
+    /// Prints `text` above the table and redraws the table below it.
     fn print(&mut self, text: &str) {
         let mut out = String::new();
         if self.drawn > 0 {
@@ -229,7 +230,7 @@ impl Screen {
         let _ = stdout.flush();
     }
 
-    /// Takes the table away: what it told is over.
+    /// Removes the table, which is no longer true.
     fn leave(&mut self) {
         self.live = false;
         self.print("");
@@ -248,17 +249,17 @@ impl Screen {
             push_line(&mut out, columns, &line);
         }
         if others > 0 {
-            push_line(&mut out, columns, &format!("  and {others} more, for which the terminal has no room"));
+            push_line(&mut out, columns, &format!("  and {others} more that do not fit into the terminal"));
         }
         out.push('\n');
         self.footer.lines().for_each(|line| push_line(&mut out, columns, &format!("  {line}")));
         out
     }
 
-    /// The replicas that so many rows have room for, and how many others there are. A table taller than the terminal could not
-    /// be drawn over; those that are not ready stay in it.
+    /// The replicas that fit into so many rows, and the number of others. A table taller than the terminal could not be
+    /// redrawn; replicas that are not ready are kept in it.
     fn fitting(&self, rows: usize) -> (Vec<&PodStatus>, usize) {
-        // An empty line, the head, an empty line, the footer, and the cursor's own.
+        // An empty line, the head, an empty line, the footer, and the cursor's line.
         let room = rows.saturating_sub(4 + self.footer.lines().count());
         if self.shown.len() <= room {
             return (self.shown.values().collect(), 0);
@@ -280,11 +281,9 @@ fn push_line(out: &mut String, columns: usize, line: &str) {
 
 /// Columns and rows.
 fn terminal_size() -> (usize, usize) {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCGWINSZ fills the structure it is given, which lives through the call.
-    let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) } == 0;
-    let known = |number: u16, otherwise| if answered && number > 0 { usize::from(number) } else { otherwise };
-    (known(size.ws_col, DEFAULT_SIZE.0), known(size.ws_row, DEFAULT_SIZE.1))
+    let size = tcgetwinsize(std::io::stdout()).ok();
+    let known = |number: Option<u16>, otherwise| number.filter(|number| *number > 0).map_or(otherwise, usize::from);
+    (known(size.map(|size| size.ws_col), DEFAULT_SIZE.0), known(size.map(|size| size.ws_row), DEFAULT_SIZE.1))
 }
 
 #[cfg(test)]
@@ -385,7 +384,7 @@ mod tests {
         replaced.values_mut().for_each(|status| status.takeovers = 2);
         assert_eq!(
             screen(true).differences(&replaced),
-            "replaced   web-1: another proxy has taken over, and is the one that is kept running\n"
+            "replaced   web-1: another proxy has taken over and is supervised from now on\n"
         );
         // One that never becomes ready is told of, too.
         let mut again = screen(false).shown;

@@ -1,4 +1,4 @@
-//! `evenkeel up`, from its flags to its end. Read [`run`] first.
+//! `evenkeel up` from its flags to its end. Read [`run`] first.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ use crate::egress::broker::Broker;
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
 use crate::ports::{self, HostSockets, PortError};
-use crate::sandbox::{self, Ending, SandboxError};
+use crate::sandbox::{self, SandboxError, SupervisorExit};
 use crate::tools::{ToolError, Tools};
 use crate::workloads::Manifest;
 use crate::{check, preflight, supervisor};
 
-/// Why `up` did not come up.
+/// Why `up` did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum UpError {
     /// Not a directory.
@@ -39,13 +39,13 @@ pub enum UpError {
         /// `2 errors`.
         count: String,
     },
-    /// Nothing in the files can be run.
+    /// No workload in the files has a command.
     #[error(
         "no Deployment in {} says how to run it on this machine; write `workloads: {{NAME: {{command: COMMAND}}}}` in the file \
          evenkeel.yaml there, or add the annotation `local.evenkeel.dev/run: COMMAND` to its spec.template.metadata", .0.display()
     )]
     NothingToRun(PathBuf),
-    /// A build step.
+    /// A build step failed.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The state directory would be read as configuration.
@@ -78,15 +78,15 @@ pub enum UpError {
     },
 }
 
-/// Runs the mesh until Ctrl-C (or until the scenario is through) and returns the exit status.
+/// Runs the mesh until Ctrl-C (or until the check is done) and returns the exit status.
 ///
-/// Must be called while the process has a single thread. `out` receives what is said before and after the run; in
-/// between the supervisor writes to standard output itself.
+/// Must be called while the process has a single thread. `out` receives the output before and after the run; in between
+/// the supervisor writes to standard output itself.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let io = |what| move |source| UpError::Io { what, source };
     let tools = Tools::find()?;
     let user_directory = directory(&options.directory)?;
-    let scratch = Scratch::new(options).map_err(io("cannot make a temporary state directory"))?;
+    let scratch = StateLocation::new(options).map_err(io("cannot make a temporary state directory"))?;
     let state = StateDir::new(&scratch.state)?;
     refuse_state_inside(state.path(), &user_directory)?;
     let applied = (!options.check).then(|| Applied::of(&state, &user_directory));
@@ -101,9 +101,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         let _ = writeln!(out, "{leftovers}");
     }
     if let Some(applied) = &applied {
-        applied.prepare().map_err(io("cannot make the folder for what is applied"))?;
+        applied.prepare().map_err(io("cannot create the folder for applied objects"))?;
     }
-    // The scenario edits files: it works on a copy, with two more callers in it.
+    // The check edits files, so it works on a copy, to which it adds two callers.
     let (directory, manifest) = match options.check {
         true => {
             let copy = check::prepare(&user_directory, &manifest, &state)
@@ -113,15 +113,15 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         }
         false => (user_directory.clone(), manifest),
     };
-    let before = Machine::look();
+    let before = MachineState::look();
     let (broker, outside) = options
         .egress
         .then(|| Broker::new(vec![host_pages.address]))
         .transpose()
-        .map_err(io("cannot open a way out of the mesh"))?
+        .map_err(io("cannot open egress from the mesh"))?
         .unzip();
-    let (ways_in, doors) = Broker::of_ways_in().map_err(io("cannot open sockets"))?;
-    let brokers = broker.into_iter().chain([ways_in]).collect();
+    let (ports_requests, ports_broker) = Broker::for_gateway_ports().map_err(io("cannot open sockets"))?;
+    let brokers = broker.into_iter().chain([ports_requests]).collect();
     let options_of_run = options.clone();
     let plan = Plan {
         options: options_of_run,
@@ -132,7 +132,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         host_pages,
         callers,
         outside,
-        doors,
+        ports_broker,
         tools,
         state,
     };
@@ -150,7 +150,7 @@ fn directory(given: &Path) -> Result<PathBuf, UpError> {
     }
 }
 
-/// A hidden folder is not read as configuration, so there the state may be.
+/// Hidden folders are not read as configuration, so the state directory may be in one.
 fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
     let inside = state
         .strip_prefix(directory)
@@ -161,8 +161,8 @@ fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
     }
 }
 
-/// Reads what is to run. Prints what this machine cannot do with it; an error in any file, and all findings are printed
-/// and nothing is started.
+/// Reads what to run. Prints warnings about what this machine cannot do. If a file has an error, prints all findings
+/// and starts nothing.
 fn read(
     directory: &Path,
     state: &StateDir,
@@ -176,7 +176,7 @@ fn read(
     files.refresh(SystemTime::now());
     if let Some(applied) = earlier {
         let settled = applied.settle(&files);
-        settled.map_err(|source| UpError::Io { what: "cannot look through what was applied", source })?;
+        settled.map_err(|source| UpError::Io { what: "cannot read the applied objects", source })?;
         files.refresh(SystemTime::now());
     }
     let (manifest, local) = Manifest::of(&files, state.path());
@@ -186,7 +186,7 @@ fn read(
         all.sort();
         all.clone()
     } else {
-        // The others are the control plane's to tell, together with what it finds in the files as a whole.
+        // The control plane reports the other findings, together with those about the files as a whole.
         local
     };
     let (infos, others) = told.split_infos();
@@ -208,7 +208,7 @@ fn read(
 /// Most files named in one line.
 const MAX_SKIPPED_NAMED: usize = 5;
 
-/// One line for all files that are no Kubernetes objects.
+/// One line for all files without Kubernetes objects.
 fn skipped(directory: &Path, findings: &Diagnostics) -> Option<String> {
     let notes = findings.iter().filter(|finding| finding.code == evenkeel_api::SKIPPED);
     let files: Vec<&Path> = notes.map(|note| Path::new(&*note.span.file)).collect();
@@ -218,17 +218,17 @@ fn skipped(directory: &Path, findings: &Diagnostics) -> Option<String> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let what = format!("note: skipped, as there is no Kubernetes object inside: {}{more}", named.join(", "));
+    let what = format!("note: skipped files without a Kubernetes object: {}{more}", named.join(", "));
     (!files.is_empty()).then_some(what)
 }
 
-/// Where this run's state is, and whether it goes with the run.
-struct Scratch {
+/// The state directory of this run, and whether it is removed with the run.
+struct StateLocation {
     state: PathBuf,
     temporary: bool,
 }
 
-impl Scratch {
+impl StateLocation {
     fn new(options: &Options) -> io::Result<Self> {
         match (&options.state, options.check) {
             (Some(state), _) => Ok(Self { state: state.clone(), temporary: false }),
@@ -241,14 +241,14 @@ impl Scratch {
     }
 }
 
-/// What the machine has that a run must not change.
+/// The interfaces and mounts of the machine, which a run must not change.
 #[derive(Debug, PartialEq, Eq)]
-struct Machine {
+struct MachineState {
     interfaces: Vec<String>,
     mounts: String,
 }
 
-impl Machine {
+impl MachineState {
     fn look() -> Self {
         let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
         let mut interfaces: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -257,25 +257,25 @@ impl Machine {
     }
 }
 
-/// The keeper's last steps: files, and for a check the proof that nothing is left.
+/// The keeper's last steps: removes files, and for a check verifies that nothing is left.
 fn finish(
     options: &Options,
-    ending: Ending,
+    ending: SupervisorExit,
     claim: Claim,
-    scratch: Scratch,
-    before: &Machine,
+    scratch: StateLocation,
+    before: &MachineState,
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     claim.release()?;
     let mut status = match ending {
-        Ending::Exited(status) => status,
-        Ending::Killed(signal) => {
+        SupervisorExit::Exited(status) => status,
+        SupervisorExit::Killed(signal) => {
             writeln!(out, "the supervisor was killed by {signal}; everything it had started ended with it")?;
             1
         }
     };
     if options.check {
-        let removed = check::verify_removal(&scratch.state, before == &Machine::look());
+        let removed = check::verify_removal(&scratch.state, before == &MachineState::look());
         status = status.max(u8::from(!check::print(&removed, out)));
     }
     match (scratch.temporary, status) {

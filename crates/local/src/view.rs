@@ -1,7 +1,8 @@
-//! What a program sees of the machine's files: all but the state directory, of which it sees its own part.
+//! A program's view of the machine's file system: everything except the state directory, of which it sees only its own
+//! part.
 //!
-//! A program with a user of its own must still reach what whoever started `up` could: its directory as if it were the owner, and,
-//! to read, what root's PATH and home name. Both by mounts that show the owner's files as the program's (idmapped mounts).
+//! A program with a user of its own must still be able to use its directory like the owner, and to read the directories
+//! of root's PATH and home. Idmapped mounts make this possible: they show the owner's files as the program's.
 
 use std::fs;
 use std::io;
@@ -14,40 +15,42 @@ use nix::unistd::{Gid, setfsgid, setfsuid};
 use crate::confine::{Account, drop_groups};
 use crate::mounts::{self, Tree};
 
-/// Sockets of the sessions of the machine's users: a session's manager runs what it is asked to, outside of the mesh.
+/// Sockets of the machine's user sessions, which are hidden because a session manager runs programs on request outside
+/// of the mesh.
 const SESSIONS: &str = "/run/user";
 
-/// What one program is shown.
+/// The view of one program.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Whom it runs as, if that is somebody else than whoever started `up`.
+    /// The user it runs as, if that is not the one who started `up`.
     pub account: Option<Account>,
-    /// What it sees nothing of: the state directory.
+    /// The hidden directory: the state directory.
     pub hidden: PathBuf,
-    /// What it sees all the same, below the hidden directory or not. As its own, whoever the owner is.
+    /// Directories that it sees nevertheless, inside or outside the hidden one. They appear as its own, whoever owns
+    /// them.
     pub own: Vec<PathBuf>,
-    /// Directories that it may read as their owner could.
+    /// Directories that it may read like their owner.
     pub readable: Vec<PathBuf>,
 }
 
 /// A view that cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot show a program {}: {source}", .path.display())]
+#[error("cannot mount {} for a program: {source}", .path.display())]
 pub struct ViewError {
-    /// What could not be shown or hidden.
+    /// The path that could not be mounted or hidden.
     pub path: PathBuf,
     /// What the system said.
     pub source: io::Error,
 }
 
 impl View {
-    /// Mounts it, in the calling thread's mount namespace. The thread is to be used for nothing else.
+    /// Mounts the view in the calling thread's mount namespace. The thread must not be used for anything else.
     pub(crate) fn mount(&self) -> Result<(), ViewError> {
         umask(Mode::from_bits_truncate(0o022));
         if self.account.is_some() {
             drop_groups().map_err(at(&self.hidden))?;
         }
-        // Taken before anything is covered.
+        // Cloned before anything is covered.
         let own: Vec<_> = self.own.iter().map(|path| self.own_tree(path)).collect::<Result<_, _>>()?;
         for path in &self.readable {
             if let Some(closed) = self.closed(path) {
@@ -77,7 +80,7 @@ impl View {
         }
     }
 
-    /// A directory as the program's own, and whether its owner is another one on the disk.
+    /// Clones a directory so that the program owns it; also returns whether it has another owner on disk.
     fn own_tree<'a>(&self, path: &'a Path) -> Result<(&'a Path, Tree, bool), ViewError> {
         let make = || {
             let (tree, owner) = (Tree::clone_of(path)?, mounts::owner(path)?);
@@ -99,7 +102,7 @@ impl View {
         Ok(tree)
     }
 
-    /// The first directory on the way to this one, or this one itself, that the program may not enter.
+    /// The first directory on this path that the program may not enter.
     fn closed(&self, path: &Path) -> Option<PathBuf> {
         let mut way: Vec<&Path> = path.ancestors().collect();
         way.reverse();
@@ -114,11 +117,11 @@ impl View {
         self.as_program(|| fs::read_dir(path).map(drop))
     }
 
-    /// Has the file system take this thread for the program.
+    /// Runs `look` with the program's file system user and group.
     fn as_program<T>(&self, look: impl FnOnce() -> T) -> T {
         let Some(account) = self.account else { return look() };
         let (uid, gid) = account.ids();
-        // The group first and last: both need the rights that go with the user.
+        // The group comes first and last, because changing it needs the privileges of the original user.
         setfsgid(gid);
         let before = setfsuid(uid);
         let seen = look();

@@ -1,6 +1,7 @@
-//! Directories that programs get: empty ones, and those with the texts of ConfigMaps and Secrets, mounted where they want them.
+//! Volumes: empty directories, and directories with the texts of ConfigMaps and Secrets.
 //!
-//! Texts change all at once, as the kubelet has it: the files are links through `..data`, which is renamed into place.
+//! All files of a volume change at once, as with the kubelet: they are links through `..data`, which is replaced by a
+//! rename.
 
 use std::fs;
 use std::io;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-/// The link that all files lead through.
+/// The symbolic link that all files go through.
 const DATA: &str = "..data";
 
 /// A volume.
@@ -18,56 +19,56 @@ const DATA: &str = "..data";
 pub struct Directory {
     /// Its name.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub content: Content,
 }
 
-/// What is in a volume.
+/// The content of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing at first.
+    /// An empty directory.
     Empty,
-    /// These, and nothing else.
+    /// Exactly these files.
     Files(Vec<TextFile>),
 }
 
 /// A file of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextFile {
-    /// Relative to the volume, and inside.
+    /// Its path, relative to the volume and inside it.
     pub path: PathBuf,
-    /// What it holds.
+    /// Its content.
     pub bytes: Vec<u8>,
     /// Its permissions.
     pub mode: u32,
 }
 
-/// Where a program finds a volume.
+/// A mounted volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// The volume's name.
     pub volume: String,
-    /// An existing directory (or file) of the machine, which the volume is laid over.
+    /// An existing directory (or file) of the machine, over which the volume is mounted.
     pub path: PathBuf,
-    /// What of the volume; none: all.
+    /// The mounted part of the volume; `None`: all of it.
     pub sub_path: Option<PathBuf>,
     /// Whether it must not be written to.
     pub read_only: bool,
 }
 
 impl Directory {
-    /// The variable that tells its program where it is, mounted or not.
+    /// The environment variable with its path, mounted or not.
     pub fn variable(&self) -> String {
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
         format!("EVENKEEL_VOLUME_{}", self.name.chars().map(letter).collect::<String>())
     }
 
-    /// Where it lies, given the folder of the replica's volumes.
+    /// Its path in the folder of the replica's volumes.
     pub fn place(&self, folder: &Path) -> PathBuf {
         folder.join(&self.name)
     }
 
-    /// Makes it, or brings its files up to date.
+    /// Creates it, or updates its files.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let place = self.place(folder);
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&place)?;
@@ -84,7 +85,7 @@ fn write_files(place: &Path, files: &[TextFile]) -> io::Result<()> {
     if present.is_some() && files.iter().all(|file| is_as_wanted(&data, file)) && count(&data) == files.len() {
         return Ok(());
     }
-    // Two names in turn: what is mounted or open stays until the turn after.
+    // Two names alternate, so mounted or open files stay valid until the update after the next.
     let fresh = if present.as_deref() == Some(Path::new("..a")) { "..b" } else { "..a" };
     let _ = fs::remove_dir_all(place.join(fresh));
     fs::create_dir(place.join(fresh))?;
@@ -126,7 +127,8 @@ fn count(folder: &Path) -> usize {
     entries.map(|entry| if entry.path().is_dir() { count(&entry.path()) } else { 1 }).sum()
 }
 
-/// Lays the volumes over the machine's directories; runs inside the replica's fresh mount namespace. `folder` holds its volumes.
+/// Mounts the volumes over the machine's directories; runs inside the replica's fresh mount namespace. `folder` has its
+/// volumes.
 pub fn lay(folder: &Path, mounts: &[Mount]) -> io::Result<()> {
     for wanted in mounts {
         let volume = folder.join(&wanted.volume);
@@ -144,7 +146,7 @@ pub fn lay(folder: &Path, mounts: &[Mount]) -> io::Result<()> {
     Ok(())
 }
 
-/// Flags of a mount that a user namespace may not take away.
+/// Flags of a mount that a user namespace must keep.
 fn locked(path: &Path) -> io::Result<MsFlags> {
     let flags = statvfs(path)?.flags();
     let pairs = [

@@ -1,4 +1,4 @@
-//! From the directory's objects to what this machine has to run: Deployments and the ports of its Gateways.
+//! Derives what this machine runs from the directory's objects: workloads and ports of Gateways.
 
 mod commands;
 pub mod environment;
@@ -20,14 +20,14 @@ pub use self::commands::{Build, Command, Commands};
 use self::environment::Variable;
 use self::sidecar::sidecar;
 use self::texts::AllTexts;
+use crate::lifecycle::Lifecycle;
 use crate::names;
 use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
 use crate::probe::Probe;
-use crate::vitals::Care;
 use crate::volumes::{Directory, Mount};
 
-/// Annotation of a Pod template: which proxy stands beside it, `evenkeel` (the default) or `envoy`.
+/// Annotation of a Pod template: the kind of its sidecar, `evenkeel` (the default) or `envoy`.
 pub const PROXY_ANNOTATION: &str = "local.evenkeel.dev/proxy";
 /// Annotation of a Pod template: the Envoy binary to use.
 pub const ENVOY_PATH_ANNOTATION: &str = "local.evenkeel.dev/envoy-path";
@@ -49,50 +49,50 @@ pub const INGRESS_NAME: &str = "istio-ingressgateway";
 /// Its identity's account.
 pub const INGRESS_SERVICE_ACCOUNT: &str = "istio-ingressgateway-service-account";
 
-/// What stands beside a program.
+/// The sidecar of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sidecar {
     /// Evenkeel's proxy.
     Evenkeel {
-        /// It holds all its workload may use, and not only what it does use.
+        /// Whether it holds everything its workload may use, and not only what it does use.
         full: bool,
     },
     /// A stock Envoy, run from this binary.
     Envoy(PathBuf),
-    /// Nothing: its traffic is not captured, and it has no identity.
+    /// No sidecar: its traffic is not captured, and it has no identity.
     None,
 }
 
-/// One Deployment, as this machine runs it.
+/// A workload, as this machine runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// How many replicas.
+    /// The number of replicas.
     pub replicas: u32,
     /// Labels of the replicas.
     pub labels: BTreeMap<String, String>,
     /// The account of its identity.
     pub service_account: String,
-    /// What runs it.
+    /// Its command.
     pub command: Command,
     /// Variables of its containers.
     pub environment: Vec<Variable>,
     /// Ports of its containers.
     pub ports: Vec<ContainerPort>,
-    /// When a replica is ready.
+    /// Its readiness probe.
     pub probe: Probe,
-    /// What else is asked of its program, and done with it.
-    pub care: Care,
+    /// Its other probes and hooks.
+    pub lifecycle: Lifecycle,
     /// Its volumes.
     pub volumes: Vec<Directory>,
-    /// Where its program finds them.
+    /// Where they are mounted.
     pub mounts: Vec<Mount>,
     /// How its replicas are named and started.
     pub kind: WorkloadKind,
-    /// What stands beside it.
+    /// Its sidecar.
     pub sidecar: Sidecar,
     /// A digest of the template: the middle part of its Pods' names.
     pub template_hash: String,
@@ -105,29 +105,29 @@ pub enum WorkloadKind {
     Deployment,
     /// With names that stay: NAME-0, NAME-1, …
     StatefulSet {
-        /// One starts when the one before is ready.
+        /// Whether each replica starts only when the previous one is ready.
         ordered: bool,
     },
-    /// One on this machine.
+    /// A single replica on this machine.
     DaemonSet,
 }
 
-/// All that is to run.
+/// Everything to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// Deployments with a command for this machine.
     pub workloads: Vec<Workload>,
-    /// What is to be built before they are started.
+    /// Build steps to run before they are started.
     pub builds: Vec<Build>,
-    /// Ports that Gateways ask of the ingress gateway, each once; none: no gateway is started.
+    /// Ports that Gateways need on the ingress gateway, each once; if empty, no gateway is started.
     pub gateway_ports: Vec<GatewayPort>,
-    /// Whether the directory brings the mesh's settings, the ConfigMap `istio`.
+    /// Whether the directory has mesh settings (the ConfigMap `istio`).
     pub has_mesh_config: bool,
 }
 
 impl Manifest {
-    /// Reads what all files say; findings concern only what this machine cannot do with it. `state` is the state directory, which
-    /// no volume may be laid over.
+    /// Reads all files; the findings concern only what this machine cannot do. `state` is the state directory, over
+    /// which no volume may be mounted.
     pub fn of(files: &Files, state: &Path) -> (Self, Diagnostics) {
         let (commands, mut diagnostics) = Commands::of(files);
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -143,7 +143,7 @@ impl Manifest {
         let mut names = Vec::new();
         let texts = AllTexts::of(objects);
         for object in objects {
-            if let Some(said) = Said::of(object) {
+            if let Some(said) = WorkloadObject::of(object) {
                 names.push((&*object.namespace, &*object.name));
                 manifest.workloads.extend(said.read(commands, &texts, needed, &mut diagnostics));
             }
@@ -182,15 +182,15 @@ impl Manifest {
     }
 }
 
-/// A name that a client can ask a server's host by: `NAMESPACE/HOST` without the namespace, and one of those that `*.HOST`
-/// stands for. None where any will do.
+/// A host name with which a client can reach a server's host: `NAMESPACE/HOST` without the namespace, and an example
+/// for `*.HOST`. `None` if any name is served.
 fn name_of(host: &str) -> Option<String> {
     let host = host.rsplit('/').next().filter(|host| *host != "*")?;
     Some(host.strip_prefix("*.").map_or_else(|| host.to_owned(), |suffix| format!("www.{suffix}")))
 }
 
 impl Workload {
-    /// Gives its replicas other names, as `kubectl rollout restart` does: so they are replaced.
+    /// Gives its replicas new names, as `kubectl rollout restart` does, so that they are replaced.
     pub fn renew(&mut self, times: u32) {
         self.template_hash = names::digest(&format!("{} restarted {times}", self.template_hash), 9);
     }
@@ -205,14 +205,14 @@ impl Workload {
         (0..self.replicas).map(|index| self.pod_name(index))
     }
 
-    /// The name of the replica that is to be ready before this one is started.
+    /// The name of the replica that must be ready before this one is started.
     pub fn before(&self, name: &str) -> Option<String> {
         let ordered = self.kind == WorkloadKind::StatefulSet { ordered: true };
         let index: u32 = name.rsplit_once('-')?.1.parse().ok()?;
         index.checked_sub(1).filter(|_| ordered).map(|before| self.pod_name(before))
     }
 
-    /// The name of its `index`-th replica: as a cluster's, but the same in every run.
+    /// The name of its `index`-th replica: in the form of a cluster's, but the same in every run.
     pub fn pod_name(&self, index: u32) -> String {
         if let WorkloadKind::StatefulSet { .. } = self.kind {
             return format!("{}-{index}", self.name);
@@ -222,15 +222,15 @@ impl Workload {
     }
 }
 
-/// What a Deployment, a StatefulSet or a DaemonSet says.
-struct Said<'a> {
+/// A Deployment, a StatefulSet or a DaemonSet.
+struct WorkloadObject<'a> {
     object: &'a Object,
     template: &'a PodTemplate,
     replicas: u32,
     kind: WorkloadKind,
 }
 
-impl<'a> Said<'a> {
+impl<'a> WorkloadObject<'a> {
     fn of(object: &'a Object) -> Option<Self> {
         let (template, replicas, kind) = match &object.resource {
             Resource::Deployment(set) => (&set.spec.template, set.replicas(), WorkloadKind::Deployment),
@@ -244,7 +244,7 @@ impl<'a> Said<'a> {
         Some(Self { object, template, replicas, kind })
     }
 
-    /// As this machine runs it; none, with a finding, if it cannot.
+    /// The workload as this machine runs it; `None`, with a finding, if it cannot.
     fn read(
         &self,
         commands: &Commands,
@@ -258,10 +258,10 @@ impl<'a> Said<'a> {
             let run = template.run_command()?.value.clone();
             Some(Command { run, directory: None, environment: Vec::new() })
         };
-        // What is written for this machine alone comes first.
+        // A command in `evenkeel.yaml` takes precedence.
         let beside = commands.find(&object.namespace, &object.name);
         let Some(command) = beside.cloned().or_else(annotated) else {
-            let message = format!("{object} says no command for this machine, so it is not started");
+            let message = format!("{object} has no command for this machine, so it is not started");
             let help = format!(
                 "write `workloads: {{{}: {{command: COMMAND}}}}` in the file {LOCAL_FILE} beside it, or add the \
                  annotation `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata",
@@ -282,7 +282,7 @@ impl<'a> Said<'a> {
             Ok(both) => both,
             Err(reason) => {
                 let message = format!("{object} is not started: {reason}");
-                let help = "add it to the files, or say `optional: true`; it is started when it is there";
+                let help = "add it to the files, or set `optional: true`; the workload starts as soon as it is there";
                 diagnostics.push(Diagnostic::warning("missing-value", place(), message).with_help(help));
                 return None;
             }
@@ -302,7 +302,7 @@ impl<'a> Said<'a> {
             environment,
             ports: ports(&template.spec),
             probe: probes::readiness(&template.spec),
-            care: probes::care(&template.spec),
+            lifecycle: probes::lifecycle(&template.spec),
             volumes,
             mounts,
             kind,
@@ -313,12 +313,12 @@ impl<'a> Said<'a> {
         })
     }
 
-    /// One command stands for all containers.
+    /// Warns if one command replaces several containers.
     fn note_others(&self, diagnostics: &mut Diagnostics) {
         let containers = &self.template.spec.containers;
         if let [first, _, ..] = containers.as_slice() {
             let message = format!(
-                "{} has {} containers; one command stands for all of them, with the variables and ports of all and the probes of `{}`",
+                "{} has {} containers; one command replaces all of them, with the variables and ports of all and the probes of `{}`",
                 self.object,
                 containers.len(),
                 first.name
@@ -330,16 +330,15 @@ impl<'a> Said<'a> {
     }
 }
 
-impl Said<'_> {
-    /// Users of an image, which this machine does not have or, worse, has.
+impl WorkloadObject<'_> {
+    /// Warns about users of an image, which this machine may not have, or may have with another meaning.
     fn note_accounts(&self, diagnostics: &mut Diagnostics) {
         for (field, account) in self.template.spec.accounts() {
             let message = format!(
-                "{field} {} is not followed: it means an account of an image, and would be one of this machine here",
+                "{field} {} is ignored: it names a user of an image, and here it would be a user of this machine",
                 account.value
             );
-            let help = "nothing need be done: as root `evenkeel up` gives each service account a user of its own, else programs run as \
-                        whoever started it";
+            let help = "no action is needed: as root `evenkeel up` gives each service account a user of its own, otherwise programs run as the user who started it";
             diagnostics.push(Diagnostic::warning("no-run-as", account.span.clone(), message).with_help(help));
         }
     }

@@ -1,12 +1,12 @@
-//! Virtual addresses: allotted once, kept over restarts.
+//! Virtual addresses: each is assigned once and kept across restarts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// Addresses of services whose manifest gives none. Store it, and give it to the next [`Builder`](crate::Builder): then a
-/// service keeps its address for as long as it is remembered.
+/// Addresses of services whose manifest has none. Store it and pass it to the next [`Builder`](crate::Builder), so that
+/// a service keeps its address for as long as it is remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddressBook {
@@ -14,34 +14,34 @@ pub struct AddressBook {
     addresses: BTreeMap<String, IpAddr>,
 }
 
-/// A range virtual addresses are taken from.
+/// A range from which virtual addresses are assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     first: u32,
     size: u32,
-    /// Addresses at the start that are never allotted.
+    /// Addresses at the start that are never assigned.
     reserved: u32,
 }
 
-/// Kubernetes Services: 10.96.0.0/12. The first 256 are left to what clusters usually pin there
-/// (10.96.0.1 the API server, 10.96.0.10 DNS).
+/// Kubernetes Services: 10.96.0.0/12. The first 256 are reserved for addresses that clusters usually fix (10.96.0.1 for
+/// the API server, 10.96.0.10 for DNS).
 pub(crate) const SERVICES: Range = Range { first: u32::from_be_bytes([10, 96, 0, 0]), size: 1 << 20, reserved: 256 };
 
 /// Hosts of ServiceEntries without addresses: 240.240.0.0/16, as in Istio.
 pub(crate) const SERVICE_ENTRIES: Range =
     Range { first: u32::from_be_bytes([240, 240, 0, 0]), size: 1 << 16, reserved: 1 };
 
-/// Most hosts that are remembered though they are gone, in hosts.
+/// Most removed hosts whose addresses are remembered, in hosts.
 const MAX_REMEMBERED_HOSTS: usize = 16_384;
 
 impl AddressBook {
-    /// The address of a host, if it has been allotted one.
+    /// The address of a host, if one is assigned.
     pub fn address(&self, host: &str) -> Option<IpAddr> {
         self.addresses.get(host).copied()
     }
 
-    /// This book with what another allots besides: for those who share one file. Where both know a host, or an address,
-    /// this one's word counts. What is remembered for hosts long gone goes when there is too much of it.
+    /// Adds the assignments of another book, for control planes that share one file. Where both have a host or an
+    /// address, this book wins. Addresses of removed hosts are forgotten when there are too many.
     pub fn joined(self, other: &Self) -> Self {
         if self.addresses.len() > MAX_REMEMBERED_HOSTS {
             return other.clone();
@@ -65,18 +65,18 @@ impl AddressBook {
     }
 }
 
-/// A book and who wants what of it: hosts get, keep and lose addresses as they come and go.
+/// Assigns addresses from a book: hosts get, keep and lose addresses as they come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Allotment {
     book: AddressBook,
     /// The book the other way round.
     hosts: HashMap<IpAddr, String>,
     wanted: BTreeMap<String, Range>,
-    /// How many manifests claim an address.
+    /// The number of manifests that claim an address.
     reserved: HashMap<IpAddr, usize>,
-    /// Wanted by hosts that have none yet, or lost theirs.
+    /// Hosts that need an address and have none.
     missing: BTreeSet<String>,
-    /// Claimed since addresses were last allotted.
+    /// Addresses claimed since the last assignment.
     claimed: BTreeSet<IpAddr>,
 }
 
@@ -94,7 +94,7 @@ impl Allotment {
         self.book
     }
 
-    /// A manifest claims an address, or no longer.
+    /// Records that a manifest claims an address, or no longer does.
     pub(crate) fn reserve(&mut self, address: IpAddr, is_there: bool) {
         let count = self.reserved.entry(address).or_default();
         *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
@@ -104,7 +104,7 @@ impl Allotment {
         }
     }
 
-    /// A host needs an address from this range, or none.
+    /// Records that a host needs an address from this range, or none.
     pub(crate) fn want(&mut self, host: &str, range: Option<Range>) {
         match range {
             Some(range) => {
@@ -120,9 +120,8 @@ impl Allotment {
         }
     }
 
-    /// Gives each wanted host the address it had, unless a manifest has claimed it since, or a free one found from the
-    /// hash of its name. None is left = the host gets none, until one is free. Yields the hosts with another address
-    /// than before.
+    /// Assigns each waiting host its previous address, unless a manifest has claimed it since, or a free one searched
+    /// from the hash of its name. If none is free, the host waits. Returns the hosts whose address has changed.
     pub(crate) fn allot(&mut self) -> BTreeSet<String> {
         let mut changed = BTreeSet::new();
         for address in std::mem::take(&mut self.claimed).iter().filter(|a| self.reserved.contains_key(a)) {
@@ -160,7 +159,7 @@ impl Allotment {
 }
 
 impl Range {
-    /// All addresses that may be allotted, starting at the one the name hashes to.
+    /// All addresses of the range that may be assigned, starting at the hash of the name.
     fn probe(self, host: &str) -> impl Iterator<Item = IpAddr> {
         // The last one is the broadcast address.
         let count = self.size - self.reserved - 1;
@@ -179,7 +178,7 @@ impl Range {
     }
 }
 
-/// FNV-1a, 64 bits: the same on every machine and in every release, which the standard library's hash is not.
+/// FNV-1a, 64 bits. Unlike the standard library's hash it is the same on every machine and in every release.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

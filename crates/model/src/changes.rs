@@ -1,6 +1,6 @@
-//! What is different between two snapshots, in the keys that answers were made of.
+//! The difference between two snapshots, as the keys of the answers that may differ.
 //!
-//! What did not change is the same allocation in both, so pointers are compared and nothing else is looked at.
+//! Unchanged parts are the same allocation in both, so only pointers are compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,29 +14,29 @@ use crate::service::{EndpointsByPort, all_take_mtls};
 use crate::workload::Pod;
 use crate::{DestinationRule, Key, List, RouteSet, Service, Snapshot, Workload};
 
-/// What is different between two snapshots.
+/// The difference between two snapshots.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
-    /// Whether the settings of the mesh are others: every answer may be.
+    /// Whether the mesh settings changed; then every answer may differ.
     pub mesh: bool,
-    /// Pods whose workload came, went or changed.
+    /// Pods whose workload was added, removed or changed.
     pub pods: BTreeSet<Pod>,
     /// Addresses that such a workload has or had.
     pub addresses: BTreeSet<IpAddr>,
-    /// Whether any Sidecar came, went or changed.
+    /// Whether any Sidecar was added, removed or changed.
     pub sidecars: bool,
-    /// Hosts of which a service came, went or changed.
+    /// Hosts of services that were added, removed or changed.
     pub services: BTreeSet<Hostname>,
-    /// Hosts, wildcards too, that a route set which came, went or changed has or had.
+    /// Hosts (including wildcards) that an added, removed or changed route set has or had.
     pub routed: BTreeSet<Hostname>,
-    /// Hosts, wildcards too, of DestinationRules that came, went or changed.
+    /// Hosts (including wildcards) of DestinationRules that were added, removed or changed.
     rules: BTreeSet<Hostname>,
-    /// Keys that stand for themselves.
+    /// Keys that match only themselves.
     exact: BTreeSet<Key>,
 }
 
 impl Changes {
-    /// What `new` has otherwise than `old`.
+    /// Compares two snapshots.
     pub fn between(old: &Snapshot, new: &Snapshot) -> Self {
         let mut all = Self { mesh: old.mesh != new.mesh, ..Self::default() };
         for (old, new) in old.services.differing(&new.services) {
@@ -81,7 +81,7 @@ impl Changes {
     }
 
     fn add_endpoints(&mut self, old: &Snapshot, new: &Snapshot) {
-        // Shared parts of the two maps are not looked at.
+        // The comparison skips parts that the two maps share.
         for item in old.endpoints.diff(&new.endpoints) {
             let (place, old, new) = match item {
                 DiffItem::Add(place, new) => (place, None, Some(&**new)),
@@ -110,12 +110,12 @@ impl Changes {
         self.exact.extend(ruling.gateways.iter().cloned().map(Key::RouteSetsAt));
     }
 
-    /// Whether nothing is different.
+    /// Whether there is no difference.
     pub fn is_empty(&self) -> bool {
         !self.mesh && self.pods.is_empty() && !self.sidecars && self.exact.is_empty()
     }
 
-    /// Whether an answer made of this may be another now.
+    /// Whether the answer for this key may have changed.
     pub fn touch(&self, key: &Key) -> bool {
         let covered = |hosts: &BTreeSet<Hostname>, host: &Hostname| wildcards(hosts).any(|wide| wide.covers(host));
         self.exact.contains(key)
@@ -139,7 +139,7 @@ impl Changes {
     }
 }
 
-/// What [`Key::Peers`] stands for: identities, and ports all of whose endpoints take mutual TLS.
+/// The answer for [`Key::Peers`]: identities, and the ports whose endpoints all accept mutual TLS.
 fn peers(by_port: Option<&EndpointsByPort>) -> (BTreeSet<&SpiffeId>, BTreeSet<u16>) {
     let (mut identities, mut mutual) = (BTreeSet::new(), BTreeSet::new());
     for (port, endpoints) in by_port.into_iter().flat_map(EndpointsByPort::iter) {
@@ -161,7 +161,7 @@ fn wildcards(hosts: &BTreeSet<Hostname>) -> impl Iterator<Item = &Hostname> {
     hosts.iter().take_while(|host| host.is_wildcard())
 }
 
-/// What is only in one of two lists, and what stands in another order: an order is precedence.
+/// The values that are in only one of two lists, or in another order, since order is precedence.
 fn differing<'a, T>(old: &'a List<T>, new: &'a List<T>) -> Vec<&'a T> {
     if old.same(new) {
         return Vec::new();
@@ -178,7 +178,7 @@ fn differing<'a, T>(old: &'a List<T>, new: &'a List<T>) -> Vec<&'a T> {
     let mut kept: BTreeSet<*const T> = BTreeSet::new();
     let mut last = None;
     for item in old {
-        // Of those that overtook each other, the ones that were before and are behind count as changed.
+        // If values have swapped places, those that moved back count as changed.
         let place = places.get(&Arc::as_ptr(item)).copied();
         if place.is_some() && place > last {
             last = place;

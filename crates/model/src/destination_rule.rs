@@ -1,4 +1,4 @@
-//! DestinationRules: how a service is called.
+//! DestinationRules: how clients connect to a service.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 
 use crate::{Labels, Viewer, Visibility};
 
-/// How clients call a host.
+/// How clients connect to a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DestinationRule {
     /// Its name.
@@ -18,13 +18,13 @@ pub struct DestinationRule {
     pub namespace: Arc<str>,
     /// The host, as full name; may be a wildcard.
     pub host: Hostname,
-    /// Who sees it.
+    /// The namespaces that see it.
     pub export_to: Visibility,
     /// Only clients with these labels (in its own namespace) use it; empty = all.
     pub workload_selector: Labels,
-    /// For all subsets that do not say otherwise.
+    /// The settings of all subsets that do not override them.
     pub traffic_policy: TrafficPolicy,
-    /// Parts of the service.
+    /// Its subsets.
     pub subsets: Vec<Subset>,
     /// Where it was written.
     pub origin: Span,
@@ -37,48 +37,48 @@ pub struct Subset {
     pub name: Arc<str>,
     /// Labels its endpoints have.
     pub labels: Labels,
-    /// What it overrides.
+    /// The settings that it overrides.
     pub traffic_policy: TrafficPolicy,
     /// Where it was written.
     pub origin: Span,
 }
 
-/// Settings of a connection to a service. A field that is not given is left to the level above, in the end to the
+/// Settings of connections to a service. A field that is not set is inherited from the level above, in the end from the
 /// mesh's defaults.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TrafficPolicy {
-    /// Which endpoint gets the next request.
+    /// How an endpoint is chosen.
     pub load_balancer: Option<LoadBalancer>,
     /// Limits on connections and requests.
     pub connection_pool: Option<ConnectionPool>,
-    /// TLS towards the endpoints; none given = mutual TLS of the mesh where the endpoint has a proxy.
+    /// TLS towards the endpoints; if not set, mutual TLS of the mesh where the endpoint has a proxy.
     pub tls: Option<ClientTls>,
-    /// Which endpoints are left out for what they do.
+    /// Outlier detection.
     pub outlier_detection: Option<OutlierDetection>,
     /// Retries as a share of requests.
     pub retry_budget: Option<RetryBudget>,
-    /// Endpoints are told who the client is.
+    /// The PROXY protocol header that connections begin with.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Settings for single ports, by number. They replace those of the service, field by field not inherited.
+    /// Settings for single ports, by number. They replace the general settings as a whole; fields are not inherited.
     pub ports: BTreeMap<u16, TrafficPolicy>,
 }
 
-/// Which endpoints are left out for what they do. What is not given is Envoy's default.
+/// Outlier detection. Fields that are not set have Envoy's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutlierDetection {
-    /// Answers of 5xx in a row; 0 = off.
+    /// Consecutive answers of 5xx; 0 = off.
     pub consecutive_5xx: Option<u32>,
-    /// Answers of 502, 503, 504 in a row; 0 = off.
+    /// Consecutive answers of 502, 503 and 504; 0 = off.
     pub consecutive_gateway: Option<u32>,
-    /// Local failures in a row; counted only if `split_local_origin`.
+    /// Consecutive local failures; used only with `split_local_origin`.
     pub consecutive_local_origin: Option<u32>,
-    /// Local failures are told apart from what endpoints answer.
+    /// Whether local failures (such as failed connections) are counted apart from errors that endpoints return.
     pub split_local_origin: bool,
-    /// Between two looks at who may come back.
+    /// Time between two checks for endpoints that may return.
     pub interval: Option<Duration>,
     /// How long the first ejection lasts.
     pub base_ejection_time: Option<Duration>,
-    /// How many endpoints may be left out, in percent.
+    /// The largest share of endpoints that may be ejected, in percent.
     pub max_ejection_percent: Option<u32>,
     /// With fewer healthy endpoints than this all are used, in percent; 0 = never.
     pub min_health_percent: u32,
@@ -96,46 +96,47 @@ pub struct RetryBudget {
 /// Probes of idle connections; what is not given is the system's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TcpKeepalive {
-    /// How many unanswered ones end a connection.
+    /// Number of unanswered probes that end a connection.
     pub probes: Option<u32>,
-    /// Idle time before the first.
+    /// Idle time before the first probe.
     pub time: Option<Duration>,
-    /// Between them.
+    /// Time between two of them.
     pub interval: Option<Duration>,
 }
 
-/// Which endpoint gets the next request.
+/// How an endpoint is chosen.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadBalancer {
-    /// By which rule; none given = the mesh's default.
+    /// The algorithm; the mesh's default if not set.
     pub policy: Option<LbPolicy>,
-    /// How localities share requests; none given = the mesh's setting.
+    /// Locality-aware balancing; the mesh's setting if not set.
     pub locality: Option<LocalityLb>,
-    /// How new endpoints begin.
+    /// Slow start of new endpoints.
     pub warmup: Option<Warmup>,
 }
 
-/// How localities share requests.
+/// How requests are distributed among localities.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LocalityLb {
-    /// Switched off here, whatever the mesh says.
+    /// Whether it is turned off here, whatever the mesh's setting.
     pub disabled: bool,
-    /// Shares by where requests come from (`region/zone/subzone`, `*` stands for the rest): percentages by where they go.
+    /// By the client's locality (`region/zone/subzone`, where `*` stands for the rest): percentages by the endpoints'
+    /// locality.
     pub distribute: Vec<(Arc<str>, Shares)>,
-    /// Which region to go to, by the client's, when nothing is left there.
+    /// The region to fail over to when the client's region has no healthy endpoint.
     pub failover: Vec<(Arc<str>, Arc<str>)>,
-    /// Labels (`NAME`, or `NAME=VALUE` whatever the client's is) in which endpoints ought to agree with the client, the most
-    /// important first.
+    /// Labels whose values endpoints should share with the client (`NAME`), or that endpoints should have
+    /// (`NAME=VALUE`), the most important first.
     pub failover_priority: Vec<Arc<str>>,
 }
 
 /// Percentages of requests by the locality they go to.
 pub type Shares = Vec<(Arc<str>, u32)>;
 
-/// How new endpoints begin.
+/// Slow start of new endpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Warmup {
-    /// Until an endpoint gets all of its share.
+    /// Time until an endpoint gets its full share.
     pub duration: Duration,
     /// The least part of its share, in percent.
     pub minimum_percent: Option<f64>,
@@ -143,20 +144,20 @@ pub struct Warmup {
     pub aggression: Option<f64>,
 }
 
-/// What requests must agree in to go to the same endpoint.
+/// The part of a request that is hashed; requests with the same value go to the same endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HashKey {
     /// A header.
     Header(Arc<str>),
-    /// A cookie, made if the client has none and a time to live is given.
+    /// A cookie, set by the proxy if the client has none and a lifetime is given.
     Cookie {
         /// Its name.
         name: Arc<str>,
         /// Its path; may be empty.
         path: Arc<str>,
-        /// How long it lives; zero = until the browser ends.
+        /// Its lifetime; zero = until the browser is closed.
         ttl: Option<Duration>,
-        /// What else it says; values may be empty.
+        /// Further attributes; values may be empty.
         attributes: Vec<(Arc<str>, Arc<str>)>,
     },
     /// The client's address.
@@ -165,7 +166,7 @@ pub enum HashKey {
     QueryParameter(Arc<str>),
 }
 
-/// How hashes lead to endpoints.
+/// The table that maps hashes to endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashTable {
     /// A ring of at least so many points.
@@ -177,11 +178,11 @@ pub enum HashTable {
 /// The rule by which endpoints are chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LbPolicy {
-    /// By hash.
+    /// Consistent hashing.
     ConsistentHash(HashKey, HashTable),
-    /// In turn.
+    /// Round robin.
     RoundRobin,
-    /// The less busy of two random ones; Istio's default.
+    /// The endpoint with fewer requests of two random ones; Istio's default.
     LeastRequest,
     /// A random one.
     Random,
@@ -194,7 +195,7 @@ pub enum LbPolicy {
 pub struct ConnectionPool {
     /// Connections to all endpoints together.
     pub max_connections: Option<u32>,
-    /// Until a connection is made.
+    /// Timeout for new connections.
     pub connect_timeout: Option<Duration>,
     /// Requests that wait for a connection (`http1MaxPendingRequests`).
     pub max_pending_requests: Option<u32>,
@@ -204,17 +205,17 @@ pub struct ConnectionPool {
     pub max_requests: Option<u32>,
     /// Retries at a time to all endpoints together.
     pub max_retries: Option<u32>,
-    /// Connections without a request are closed after this long.
+    /// Connections without a request are closed after this time.
     pub idle_timeout: Option<Duration>,
     /// How long a connection may last.
     pub max_connection_duration: Option<Duration>,
     /// Probes of idle connections.
     pub tcp_keepalive: Option<TcpKeepalive>,
-    /// TCP connections on which nothing moves are closed after this long; zero = never.
+    /// Idle TCP connections are closed after this time; zero = never.
     pub tcp_idle_timeout: Option<Duration>,
-    /// HTTP/1.1 goes on as HTTP/2.
+    /// Whether HTTP/1.1 requests are forwarded over HTTP/2.
     pub h2_upgrade: bool,
-    /// Requests go on in the protocol they came in.
+    /// Whether requests are forwarded in the protocol they arrived in.
     pub use_client_protocol: bool,
     /// Requests at a time on one HTTP/2 connection; 0 = Envoy's default.
     pub max_concurrent_streams: Option<u32>,
@@ -225,13 +226,13 @@ pub struct ConnectionPool {
 /// PINGs on HTTP/2 connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Http2Keepalive {
-    /// Between them.
+    /// Time between two of them.
     pub interval: Duration,
     /// A connection whose PING is not answered within this is closed.
     pub timeout: Duration,
 }
 
-/// Form of the header that tells endpoints who the client is.
+/// Version of the PROXY protocol header, which tells endpoints the client's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyProtocol {
     /// Text.
@@ -243,7 +244,7 @@ pub enum ProxyProtocol {
 /// TLS of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientTls {
-    /// None, even if the endpoint has a proxy.
+    /// No TLS, even if the endpoint has a proxy.
     Disable,
     /// The server shows a certificate.
     Simple {
@@ -256,7 +257,7 @@ pub enum ClientTls {
         /// Accept any certificate.
         insecure_skip_verify: bool,
     },
-    /// Both show certificates, ours from files.
+    /// Mutual TLS with a client certificate from files.
     Mutual {
         /// The name sent to the server.
         sni: Option<Arc<str>>,
@@ -264,9 +265,9 @@ pub enum ClientTls {
         subject_alt_names: Vec<Arc<str>>,
         /// A file with the roots to trust; the system's if none is given.
         ca_certificates: Option<Arc<str>>,
-        /// A file with our chain.
+        /// A file with the client's certificate chain.
         client_certificate: Arc<str>,
-        /// A file with our key.
+        /// A file with the client's key.
         private_key: Arc<str>,
         /// Accept any certificate.
         insecure_skip_verify: bool,
@@ -286,8 +287,8 @@ impl DestinationRule {
         self.subsets.iter().find(|s| &*s.name == name)
     }
 
-    /// What applies to a port of the service, or of a subset: the subset's settings over the rule's, and on each level
-    /// those of the port instead of the general ones. The result has no `ports`.
+    /// The settings for a port of the service or of a subset: the subset's settings override the rule's, and on each
+    /// level those of the port replace the general ones. The result has no `ports`.
     pub fn policy_for(&self, subset: Option<&str>, port: u16) -> TrafficPolicy {
         let base = self.traffic_policy.for_port(port);
         match subset.and_then(|name| self.subset(name)) {
@@ -317,11 +318,11 @@ impl TrafficPolicy {
     }
 }
 
-/// Who asks for a rule.
+/// The client for which a rule is looked up.
 pub(crate) struct RuleClient<'c, V: ?Sized, S> {
     /// Its namespace, if there are rules for the service.
     pub own: Option<&'c str>,
-    /// What sees rules of other namespaces.
+    /// Decides which rules of other namespaces the client sees.
     pub viewer: &'c V,
     /// Whether its workload has all these labels.
     pub selected: S,

@@ -1,4 +1,4 @@
-//! Gateways: what a router listens to.
+//! Gateways: the ports and hosts that gateway proxies serve.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use evenkeel_base::{Span, Spanned};
 
 use crate::{Labels, RouteSet};
 
-/// Servers on the routers a selector names.
+/// Servers on the gateway proxies that a selector matches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gateway {
     /// Its name.
     pub name: Arc<str>,
     /// Its namespace.
     pub namespace: Arc<str>,
-    /// Labels the router's Pod has; empty = every router.
+    /// Labels of the gateway proxy's Pod; empty = every gateway proxy.
     pub selector: Labels,
     /// Its servers, in the order written. Those that conflict with an earlier one have been left out with a diagnostic.
     pub servers: Vec<Server>,
@@ -32,7 +32,7 @@ pub struct Server {
     pub port_name: Arc<str>,
     /// The server's own name; may be empty.
     pub name: Arc<str>,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: ServerProtocol,
     /// Address to listen on; all if none is given.
     pub bind: Option<Arc<str>>,
@@ -46,7 +46,7 @@ pub struct Server {
     pub origin: Span,
 }
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerProtocol {
     /// `HTTP`, `HTTP2`, `GRPC`, `GRPC-Web`
@@ -82,9 +82,9 @@ pub struct GatewayHost {
 /// TLS of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTls {
-    /// What is done with it.
+    /// The mode.
     pub mode: ServerTlsMode,
-    /// Names of which a client's certificate must have one; empty = any the roots vouch for.
+    /// Names of which a client's certificate must have one; empty = any verified certificate.
     pub subject_alt_names: Vec<Arc<str>>,
     /// Lowest version.
     pub min_version: Option<TlsVersion>,
@@ -103,7 +103,7 @@ pub enum ServerTlsMode {
     Simple(ServerCertificate),
     /// Ended here; the client shows a certificate (`MUTUAL`).
     Mutual {
-        /// Ours.
+        /// The server's certificate.
         certificate: ServerCertificate,
         /// A file with the roots for clients; unset when the certificate is a named credential that holds them.
         ca_certificates: Option<Arc<str>>,
@@ -115,7 +115,7 @@ pub enum ServerTlsMode {
 /// Where a server's certificate is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerCertificate {
-    /// In files of the machine or image that the router runs on.
+    /// In files of the machine or image that the gateway proxy runs on.
     Files {
         /// The chain (`serverCertificate`), a path.
         chain: Arc<str>,
@@ -155,12 +155,12 @@ impl ServerTlsMode {
 }
 
 impl GatewayHost {
-    /// Whether a service of that namespace is served here.
+    /// Whether this host serves services of that namespace and host.
     pub fn covers(&self, namespace: &str, host: &Hostname) -> bool {
         self.namespace.as_deref().is_none_or(|own| own == namespace) && self.host.covers(host)
     }
 
-    /// The name under which a route set's host is served here, if it is: the more specific of the two.
+    /// The name under which a route set's host is served here, if it is: the more specific of the two hosts.
     pub fn intersection<'a>(&'a self, route_set: &RouteSet, host: &'a Hostname) -> Option<&'a Hostname> {
         let namespace_fits = self.namespace.as_deref().is_none_or(|own| own == &*route_set.namespace);
         match namespace_fits {

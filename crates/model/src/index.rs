@@ -1,4 +1,4 @@
-//! Where to look first: what a snapshot's queries would otherwise have to search all objects for.
+//! Indexes that save a snapshot's queries from searching all objects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use imbl::OrdMap;
 use crate::derive::Rank;
 use crate::{DestinationRule, GatewayRef, List, Ordered, RouteSet, Workload};
 
-/// Objects by a host that may be a wildcard, those of one host in the order of precedence.
+/// Objects by host (which may be a wildcard), those of one host in the order of precedence.
 pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
 
-/// The indexes of one snapshot. They share all that did not change with the snapshot before.
+/// The indexes of one snapshot. They share all unchanged parts with the previous snapshot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Index {
     pub(crate) route_sets: ByHost<RouteSet>,
@@ -29,7 +29,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Notes whether a namespace has rules for a host.
+    /// Records whether a namespace has rules for a host.
     pub(crate) fn note_rules(&mut self, namespace: &Arc<str>, host: &Hostname, any: bool) {
         let before = self.ruling_namespaces.get(host).map_or(&[][..], |all| all);
         if before.contains(namespace) == any {
@@ -52,13 +52,13 @@ pub(crate) fn covering<'a, T>(index: &'a ByHost<T>, host: &Hostname) -> impl Ite
     under_hosts_covering(index, host).flatten()
 }
 
-/// What is under the hosts that cover `host`, the most specific first.
+/// The values of the hosts that cover `host`, the most specific first.
 pub(crate) fn under_hosts_covering<'a, V: Clone>(
     index: &'a OrdMap<Hostname, V>,
     host: &Hostname,
 ) -> impl Iterator<Item = &'a V> + use<'a, V> {
     let exact = index.get(host.as_str()).into_iter();
-    // Most meshes have no wildcards, or few: those stand first in the order of names.
+    // Most meshes have few wildcards or none; they sort before all other names.
     let any_wildcard = index.get_min().is_some_and(|(first, _)| first.is_wildcard());
     let wider = any_wildcard.then(|| wildcards_over(host.as_str()));
     let wider: Vec<&V> = wider.into_iter().flatten().filter_map(|pattern| index.get(&*pattern)).collect();

@@ -1,7 +1,9 @@
-//! The immutable Snapshot: services, endpoints, policies and gateways, built from api values
+//! The immutable Snapshot: services, endpoints, policies and gateways, built from the values of crate `api`.
 //!
-//! Everything here is resolved: hosts are full names, protocols are known, inheritance is applied by a query. Each
-//! object keeps the place in the user's file it came from.
+//! Everything in it is resolved: hosts are full names, protocols are known, queries apply inheritance. Each object keeps the place
+//! in the user's file that it came from.
+
+#![forbid(unsafe_code)]
 
 mod address_book;
 mod changes;
@@ -43,7 +45,7 @@ pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, Serv
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};
 pub use snapshot::Snapshot;
 pub use sorted::SortedMap;
-pub use source::{Address, Entry, LastGood, Place, Source, SourceEvent, Taken};
+pub use source::{Address, Entry, EntryChange, LastGood, Place, Source, SourceEvent};
 pub use status::{Condition, Status, StatusSink};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};

@@ -1,5 +1,5 @@
-//! Lists of a snapshot: short ones are shared while nothing in them changes; of long ones a successor shares all that did
-//! not change.
+//! Lists of a snapshot. Short lists are shared as long as nothing in them changes; long ones share their unchanged
+//! parts with the next snapshot.
 
 use std::borrow::Borrow;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use imbl::ordmap::DiffItem;
 pub struct List<T>(Arc<[Arc<T>]>);
 
 impl<T> List<T> {
-    /// Whether both are the very same list, so that nothing in it needs a look.
+    /// Whether both are the same allocation, and so equal.
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -58,7 +58,7 @@ impl<T> FromIterator<Arc<T>> for List<T> {
     }
 }
 
-/// Values in the order of their keys. A change costs the same however many there are.
+/// Values in the order of their keys. The cost of a change does not depend on their number.
 #[derive(Debug, PartialEq)]
 pub struct Ordered<K, T>(OrdMap<K, Arc<T>>)
 where
@@ -66,27 +66,27 @@ where
     T: PartialEq;
 
 impl<K: Ord + Clone, T: PartialEq> Ordered<K, T> {
-    /// Whether both are the very same, so that nothing in it needs a look.
+    /// Whether both are the same allocation, and so equal.
     pub fn same(&self, other: &Self) -> bool {
         self.0.ptr_eq(&other.0)
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, in order.
+    /// All values, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<T>> + Clone {
         self.0.iter().map(|(_, value)| value)
     }
 
-    /// What is under a key.
+    /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&Arc<T>> {
         self.0.get(key)
     }
@@ -96,7 +96,7 @@ impl<K: Ord + Clone, T: PartialEq> Ordered<K, T> {
         self.0.get_min().map(|(_, value)| value)
     }
 
-    /// What is under a key; `None`: nothing. Whether that is new.
+    /// Sets the value of a key (`None`: removes it); returns whether it has changed.
     pub(crate) fn set(&mut self, key: &K, value: Option<Arc<T>>) -> bool {
         let before = self.0.get(key);
         if before.map(Arc::as_ptr) == value.as_ref().map(Arc::as_ptr) {
@@ -109,7 +109,7 @@ impl<K: Ord + Clone, T: PartialEq> Ordered<K, T> {
         true
     }
 
-    /// What is not under the same key in both.
+    /// The values that differ between the two.
     pub(crate) fn differing<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a T> {
         self.0.diff(&other.0).flat_map(|item| {
             let (one, two) = match item {
@@ -133,7 +133,7 @@ impl<K: Ord + Clone, T: PartialEq> Default for Ordered<K, T> {
     }
 }
 
-/// Short lists by key. A change costs the same however many there are.
+/// Short lists by key. The cost of a change does not depend on their number.
 #[derive(Debug, PartialEq)]
 pub struct Grouped<K, T>
 where
@@ -145,7 +145,7 @@ where
 }
 
 impl<K: Ord + Clone, T: PartialEq> Grouped<K, T> {
-    /// Whether both are the very same, so that nothing in it needs a look.
+    /// Whether both are the same allocation, and so equal.
     pub fn same(&self, other: &Self) -> bool {
         self.groups.ptr_eq(&other.groups)
     }
@@ -155,7 +155,7 @@ impl<K: Ord + Clone, T: PartialEq> Grouped<K, T> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -178,7 +178,7 @@ impl<K: Ord + Clone, T: PartialEq> Grouped<K, T> {
         self.groups.get(key).map_or(&[], |list| list)
     }
 
-    /// Replaces the list of a key. Whether it is another.
+    /// Replaces the list of a key; returns whether it has changed.
     pub(crate) fn set(&mut self, key: &K, list: List<T>) -> bool {
         let before = self.of(key);
         let (had, has) = (before.len(), list.len());

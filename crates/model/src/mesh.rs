@@ -8,7 +8,7 @@ use crate::RetryPolicy;
 /// Settings of the mesh as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeshConfig {
-    /// Of all SPIFFE ids.
+    /// The trust domain of all SPIFFE ids.
     pub trust_domain: Arc<str>,
     /// Other trust domains whose peers are accepted.
     pub trust_domain_aliases: Vec<Arc<str>>,
@@ -16,7 +16,7 @@ pub struct MeshConfig {
     pub cluster_domain: Arc<str>,
     /// The namespace whose policies apply to the mesh.
     pub root_namespace: Arc<str>,
-    /// What happens to calls of hosts nobody knows.
+    /// What happens to calls of unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
     /// File for access logs, e.g. `/dev/stdout`; none = no log.
     pub access_log_file: Option<Arc<str>>,
@@ -24,27 +24,27 @@ pub struct MeshConfig {
     pub access_log_format: Option<Arc<str>>,
     /// Whether the log is JSON (`accessLogEncoding: JSON`).
     pub access_log_json: bool,
-    /// Until a connection is made.
+    /// Timeout for new connections.
     pub connect_timeout: Duration,
-    /// How long protocol detection waits for the first bytes; zero = for ever.
+    /// How long protocol detection waits for the first bytes; zero = forever.
     pub protocol_detection_timeout: Duration,
-    /// Whether mutual TLS is used by itself towards endpoints with a proxy.
+    /// Whether mutual TLS is used automatically towards endpoints with a proxy.
     pub enable_auto_mtls: bool,
-    /// Retries of routes that do not say; none = Istio's default (2 attempts).
+    /// The retry policy of routes without one; `None` = Istio's default (2 attempts).
     pub default_http_retry: Option<RetryPolicy>,
 }
 
-/// What happens to calls of hosts nobody knows.
+/// What happens to calls of unknown hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutboundTrafficPolicy {
-    /// They pass.
+    /// Calls pass.
     AllowAny,
-    /// They are refused.
+    /// Calls are refused.
     RegistryOnly,
 }
 
 impl OutboundTrafficPolicy {
-    /// As a user writes it.
+    /// The value as users write it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AllowAny => "ALLOW_ANY",

@@ -15,7 +15,7 @@ use crate::{Labels, StringMatch};
 pub enum MtlsMode {
     /// Plain text only.
     Disable,
-    /// Both.
+    /// Plain text and mutual TLS.
     Permissive,
     /// Mutual TLS only.
     Strict,
@@ -36,7 +36,7 @@ impl fmt::Display for MtlsMode {
 pub struct PeerAuthentication {
     /// Its name.
     pub name: Arc<str>,
-    /// Its namespace; the root namespace stands for the mesh.
+    /// Its namespace; in the root namespace it applies to the whole mesh.
     pub namespace: Arc<str>,
     /// Labels of the workloads; empty = all of the namespace.
     pub selector: Labels,
@@ -46,16 +46,17 @@ pub struct PeerAuthentication {
     pub port_modes: BTreeMap<u16, Option<MtlsMode>>,
     /// Where it was written.
     pub origin: Span,
-    /// It stands in for one that is refused: whatever others say, whom it selects takes mutual TLS only.
+    /// Whether it is a stand-in for a refused one: the workloads it selects accept only mutual TLS, whatever others
+    /// say.
     pub refused: bool,
 }
 
 /// What a policy does with the requests it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AuthorizationAction {
-    /// Refuses them. Comes first.
+    /// Refuses them. It is evaluated first.
     Deny,
-    /// Lets them pass; whatever no ALLOW policy of a workload matches is refused.
+    /// Allows them; requests that no ALLOW policy of a workload matches are refused.
     Allow,
 }
 
@@ -73,32 +74,32 @@ impl fmt::Display for AuthorizationAction {
 pub struct AuthorizationPolicy {
     /// Its name.
     pub name: Arc<str>,
-    /// Its namespace; the root namespace stands for the mesh.
+    /// Its namespace; in the root namespace it applies to the whole mesh.
     pub namespace: Arc<str>,
     /// Labels of the workloads; empty = all of the namespace.
     pub selector: Labels,
     /// What it does.
     pub action: AuthorizationAction,
-    /// It matches when any of these does; without rules it matches nothing.
+    /// The policy matches if any of these does; without rules it matches nothing.
     pub rules: Vec<Rule>,
     /// Where it was written.
     pub origin: Span,
-    /// It stands in for one that is refused.
+    /// Whether it is a stand-in for a refused policy.
     pub refused: bool,
 }
 
 /// A rule: one of `from` (if any), one of `to` (if any), and all of `when`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rule {
-    /// Who calls; empty = anyone.
+    /// The callers; empty = anyone.
     pub from: Vec<Source>,
-    /// What is called; empty = anything.
+    /// The operations; empty = any.
     pub to: Vec<Operation>,
     /// Further conditions.
     pub when: Vec<Condition>,
 }
 
-/// Who calls. Each list that is not empty must have (for `not_…`: must not have) a match.
+/// A caller. Each list that is not empty must have (for `not_…`: must not have) a match.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Source {
     /// Identities without `spiffe://`.
@@ -123,7 +124,7 @@ pub struct Source {
     pub not_remote_ip_blocks: Vec<IpNet>,
 }
 
-/// What is called. Each list that is not empty must have (for `not_…`: must not have) a match.
+/// An operation. Each list that is not empty must have (for `not_…`: must not have) a match.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Operation {
     /// Hosts as in the request, without regard to case.
@@ -147,7 +148,7 @@ pub struct Operation {
 /// A test on a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathMatch {
-    /// As for other values.
+    /// A test as for other values.
     String(StringMatch),
     /// With `{*}` for one segment and `{**}` for any number, in Envoy's URI template form.
     Template(Arc<str>),
@@ -156,15 +157,15 @@ pub enum PathMatch {
 /// A further condition: the attribute has one of `values` and none of `not_values`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
-    /// What is looked at.
+    /// The attribute that is compared.
     pub key: ConditionKey,
-    /// Any of these must match; empty = no demand.
+    /// One of these must match; empty = anything.
     pub values: Vec<StringMatch>,
     /// None of these may match.
     pub not_values: Vec<StringMatch>,
 }
 
-/// What a condition looks at. For addresses and ports the values have been checked to be such.
+/// The attribute that a condition compares. Values for addresses and ports have been checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConditionKey {
     /// `request.headers[NAME]`, the name in lower case.
@@ -188,15 +189,15 @@ pub enum ConditionKey {
 }
 
 impl AuthorizationPolicy {
-    /// Whether some rule needs what only HTTP has (hosts, methods, paths, headers). On a TCP port such a rule of an
-    /// ALLOW policy never matches, and in a DENY policy the HTTP parts are left out, so that it refuses more.
+    /// Whether some rule needs properties that only HTTP has (hosts, methods, paths, headers). On a TCP port such a
+    /// rule of an ALLOW policy never matches; in a DENY policy the HTTP parts are ignored, so that it refuses more.
     pub fn needs_http(&self) -> bool {
         self.rules.iter().any(Rule::needs_http)
     }
 }
 
 impl Rule {
-    /// Whether it needs what only HTTP has.
+    /// Whether it needs properties that only HTTP has.
     pub fn needs_http(&self) -> bool {
         let operation = |o: &Operation| {
             !(o.hosts.is_empty()
@@ -211,8 +212,9 @@ impl Rule {
     }
 }
 
-/// What a workload accepts on a port, by the PeerAuthentications of its namespace and of the root
-/// namespace, each in the order of precedence. Port over workload over namespace over mesh; without any: both.
+/// What a workload accepts on a port, by the PeerAuthentications of its namespace and of the root namespace, each in
+/// the order of precedence. Port overrides workload, which overrides namespace, which overrides mesh; without any
+/// policy both are accepted.
 pub(crate) fn mtls_mode(
     own: &[Arc<PeerAuthentication>],
     root: &[Arc<PeerAuthentication>],
@@ -227,7 +229,7 @@ pub(crate) fn mtls_mode(
     of_port.or_else(|| of_workload.and_then(|p| p.mode)).unwrap_or_else(|| namespace_mtls_mode(own, root))
 }
 
-/// What workloads of a namespace accept if no policy of their own says otherwise.
+/// What workloads of a namespace accept without a policy of their own.
 pub(crate) fn namespace_mtls_mode(own: &[Arc<PeerAuthentication>], root: &[Arc<PeerAuthentication>]) -> MtlsMode {
     if is_closed(own, root, Labels::is_empty) {
         return MtlsMode::Strict;
@@ -236,7 +238,7 @@ pub(crate) fn namespace_mtls_mode(own: &[Arc<PeerAuthentication>], root: &[Arc<P
     whole(own).or_else(|| whole(root)).unwrap_or(MtlsMode::Permissive)
 }
 
-/// Whether one that is refused selects.
+/// Whether a stand-in for a refused policy selects the workload.
 fn is_closed(
     own: &[Arc<PeerAuthentication>],
     root: &[Arc<PeerAuthentication>],

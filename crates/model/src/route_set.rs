@@ -12,7 +12,8 @@ use evenkeel_base::{Span, Spanned};
 use crate::workload::Selectable;
 use crate::{HeaderMatch, Headers, Labels, StringMatch, Viewer, Visibility};
 
-/// Routes for hosts. Kinds that say where requests go are made into these, and only these are read when proxies are told.
+/// Routes for hosts. All kinds with routes are converted to route sets, and proxies' routes are generated only from
+/// these.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteSet {
     /// The kind of the object it was made of.
@@ -23,9 +24,9 @@ pub struct RouteSet {
     pub namespace: Arc<str>,
     /// The hosts it serves, as full names.
     pub hosts: Vec<Spanned<Hostname>>,
-    /// Where it applies; `mesh` if nothing is given.
+    /// Where it applies; `mesh` if not given.
     pub gateways: Vec<GatewayRef>,
-    /// Who sees it.
+    /// The namespaces that see it.
     pub export_to: Visibility,
     /// Routes of HTTP requests, in order: the first match wins.
     pub http: Vec<HttpRoute>,
@@ -96,13 +97,13 @@ pub struct HttpRoute {
 /// What happens to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HttpAction {
-    /// It is sent on.
+    /// It is forwarded.
     Route {
-        /// Where to; at least one. A lone destination gets everything whatever its weight.
+        /// The destinations, at least one. A single destination gets everything, whatever its weight.
         destinations: Vec<WeightedDestination>,
-        /// Changes to path and authority before.
+        /// Changes to path and authority.
         rewrite: Option<Rewrite>,
-        /// Until the whole response has been received; `Some(ZERO)` = unlimited, none given = Istio's default (unlimited).
+        /// Timeout for the whole response; `Some(ZERO)` = unlimited, `None` = Istio's default (unlimited).
         timeout: Option<Duration>,
         /// None given = the mesh's default.
         retries: Option<RetryPolicy>,
@@ -140,16 +141,16 @@ pub struct HttpMatch {
     pub source_labels: Labels,
     /// The namespace the client's workload must be in; only for `mesh`.
     pub source_namespace: Option<Arc<str>>,
-    /// Where this condition applies; empty = wherever the route set does.
+    /// Where this condition applies; empty = wherever the route set applies.
     pub gateways: Vec<GatewayRef>,
     /// Where it was written.
     pub origin: Span,
 }
 
-/// A share of the requests and where it goes.
+/// A destination and its share of the requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightedDestination {
-    /// Where to.
+    /// The destination.
     pub destination: Destination,
     /// The share, relative to the sum of the siblings' weights.
     pub weight: u32,
@@ -175,7 +176,7 @@ pub struct Destination {
 /// Whether a destination exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DestinationState {
-    /// It does.
+    /// It exists.
     Known,
     /// No visible service has this host.
     UnknownHost,
@@ -196,7 +197,7 @@ pub struct Rewrite {
     pub uri_regex: Option<(Arc<str>, Arc<str>)>,
 }
 
-/// Where a client is sent.
+/// A redirect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
     /// Replaces the path, or the part a prefix match matched when it ends in `%PREFIX()%`.
@@ -216,9 +217,9 @@ pub struct Redirect {
 pub enum RedirectPort {
     /// This one.
     Number(u16),
-    /// The usual one of the scheme (`FROM_PROTOCOL_DEFAULT`).
+    /// The default port of the scheme (`FROM_PROTOCOL_DEFAULT`).
     ProtocolDefault,
-    /// The request's (`FROM_REQUEST_PORT`).
+    /// The request's port (`FROM_REQUEST_PORT`).
     Request,
 }
 
@@ -240,11 +241,11 @@ pub struct RetryPolicy {
     pub per_try_timeout: Option<Duration>,
     /// Envoy's `retry_on` conditions and retriable status codes; none given = Istio's default.
     pub retry_on: Option<Arc<str>>,
-    /// A retry prefers hosts that were not tried.
+    /// Whether retries prefer hosts that were not tried.
     pub avoid_previous_hosts: bool,
-    /// It goes to localities that were not tried.
+    /// Whether retries prefer localities that were not tried.
     pub avoid_previous_localities: bool,
-    /// Pause before the first retry, at most; none given = Envoy's default.
+    /// Longest pause before the first retry; `None` = Envoy's default.
     pub back_off: Option<Duration>,
 }
 
@@ -259,7 +260,7 @@ pub struct L4Match {
     pub source_labels: Labels,
     /// The namespace the client's workload must be in; only for `mesh`.
     pub source_namespace: Option<Arc<str>>,
-    /// Where this condition applies; empty = wherever the route set does.
+    /// Where this condition applies; empty = wherever the route set applies.
     pub gateways: Vec<GatewayRef>,
 }
 

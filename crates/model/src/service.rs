@@ -1,4 +1,4 @@
-//! What is called: Kubernetes Services and the hosts of ServiceEntries.
+//! Services: Kubernetes Services and the hosts of ServiceEntries.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -31,11 +31,11 @@ pub struct Service {
     pub resolution: Resolution,
     /// Whether it is a Service with `clusterIP: None`: clients connect to endpoints' own addresses.
     pub headless: bool,
-    /// Whether it lies outside the mesh (`location: MESH_EXTERNAL`): no mutual TLS of the mesh.
+    /// Whether it is outside the mesh (`location: MESH_EXTERNAL`), so without mutual TLS of the mesh.
     pub external: bool,
-    /// Who sees it.
+    /// The namespaces that see it.
     pub export_to: Visibility,
-    /// The name it stands for (`type: ExternalName`): its traffic goes there.
+    /// The DNS name that its traffic goes to (`type: ExternalName`).
     pub external_name: Option<Hostname>,
     /// Identities its endpoints may have beyond those of known workloads (`subjectAltNames` of a ServiceEntry).
     pub subject_alt_names: Vec<Arc<str>>,
@@ -50,13 +50,13 @@ pub struct ServicePort {
     pub name: Arc<str>,
     /// The number clients call.
     pub number: u16,
-    /// How its bytes are to be read, from `appProtocol` or the name's prefix.
+    /// Its protocol, from `appProtocol` or the prefix of its name.
     pub protocol: Protocol,
-    /// Where it leads on the workload.
+    /// The port of the workload it leads to.
     pub target: TargetPort,
 }
 
-/// The port of a workload a service port leads to.
+/// The port of a workload that a service port leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetPort {
     /// The service port's own number.
@@ -78,7 +78,7 @@ impl TargetPort {
     }
 }
 
-/// What Istio's protocol selection yields for a port.
+/// The protocol of a port by Istio's protocol selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// `http`
@@ -194,7 +194,7 @@ pub enum Resolution {
     Passthrough,
 }
 
-/// One place that serves one port of a service.
+/// An endpoint for one port of a service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
     /// Where it listens.
@@ -203,7 +203,7 @@ pub struct Endpoint {
     pub port: u16,
     /// Whether it takes traffic.
     pub ready: bool,
-    /// The name it has under that of the service, where that is headless: `web-0`.
+    /// Its host name below that of a headless service: `web-0`.
     pub host_name: Option<Arc<str>>,
     /// Its labels, which subsets select by.
     pub labels: Labels,
@@ -217,8 +217,8 @@ pub struct Endpoint {
     pub locality: Arc<str>,
     /// Load balancing weight; 1 if not given.
     pub weight: u32,
-    /// Whether mutual TLS of the mesh is to be used towards it: a proxy stands before it and its PeerAuthentication
-    /// for this port is not `DISABLE`.
+    /// Whether to use mutual TLS of the mesh towards it: it has a proxy, and its PeerAuthentication for this port is
+    /// not `DISABLE`.
     pub mtls: bool,
 }
 
@@ -282,14 +282,14 @@ impl Service {
     }
 }
 
-/// Of services with one host, what a client sees: its own namespace's before others'.
+/// Of several services with one host, the one that a client uses: that of its own namespace before those of others.
 pub(crate) fn preferred<'a>(
     same_host: impl Iterator<Item = &'a Arc<Service>> + Clone,
     client: &(impl Viewer + ?Sized),
 ) -> Option<&'a Arc<Service>> {
     let mut visible = same_host.filter(|s| s.export_to.seen_by(client));
     let first = visible.next()?;
-    // With no choice the client's namespace does not matter, and is not asked for.
+    // If there is only one, the client's namespace does not matter and is not recorded as a question.
     let mut others = visible.peekable();
     let is_own = |service: &&Arc<Service>| client.is_in(&service.namespace);
     match others.peek() {
@@ -301,7 +301,7 @@ pub(crate) fn preferred<'a>(
 /// Endpoints of one service by the number of its port.
 pub type EndpointsByPort = SortedMap<u16, Vec<Endpoint>>;
 
-/// Whether there are any, and all of them take mutual TLS of the mesh.
+/// Whether there are endpoints and all of them accept mutual TLS of the mesh.
 pub(crate) fn all_take_mtls(endpoints: &[Endpoint]) -> bool {
     !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.mtls)
 }

@@ -1,4 +1,4 @@
-//! Sidecars: what the proxies of a namespace see of the mesh, and what leads to their workloads.
+//! Sidecars: which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,24 +10,26 @@ use evenkeel_base::hostname::Hostname;
 use crate::workload::InboundPort;
 use crate::{ConnectionPool, Destination, Labels, Protocol, RouteSet, Service, Workload};
 
-/// What the proxies of a namespace see of the mesh, and what leads to their workloads.
+/// Which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sidecar {
     /// Its name.
     pub name: Arc<str>,
-    /// Its namespace. That of the root namespace holds for all which have none of their own.
+    /// Its namespace. A Sidecar in the root namespace applies to all namespaces without one.
     pub namespace: Arc<str>,
     /// The workloads in its namespace; empty = all.
     pub selector: Labels,
-    /// What may be called; at least one. A port belongs to the first that names it, else to the one without port.
+    /// What may be called; at least one listener. A port belongs to the first listener that names it, otherwise to the
+    /// one without port.
     pub egress: Vec<EgressListener>,
     /// Ports of the workload; empty = those of its services.
     pub ingress: Vec<IngressListener>,
     /// Settings of connections to the workload, for ports without their own.
     pub inbound_pool: Option<ConnectionPool>,
-    /// What happens to calls of anything else; none given = what the mesh says.
+    /// What happens to calls of unknown hosts; `None` = the mesh's setting.
     pub outbound_policy: Option<SidecarOutboundPolicy>,
-    /// It stands in for one that is refused: whatever others say, calls of anything else are refused to whom it selects.
+    /// Whether it is a stand-in for a refused one: the workloads it selects cannot call unknown hosts, whatever others
+    /// say.
     pub refused: bool,
     /// Where it was written.
     pub origin: Span,
@@ -36,17 +38,18 @@ pub struct Sidecar {
 /// What may be called, on one port or on all others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EgressListener {
-    /// The port, and how its bytes are read whatever the services say; none given = all others.
+    /// The port and its protocol, which overrides that of the services; `None` = all other ports.
     pub port: Option<(u16, Protocol)>,
     /// The address it is called at; none given = those of the services.
     pub bind: Option<IpAddr>,
-    /// Connections are made to the proxy, not redirected: it listens on address and port, which are given then.
+    /// Whether clients connect to the proxy directly, without redirection: it then listens on the given address and
+    /// port.
     pub is_bound: bool,
     /// What may be called.
     pub imports: Imports,
 }
 
-/// What may be called, by the namespace it is defined in.
+/// The hosts that may be called, by the namespace they are defined in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Imports {
     own: Vec<Hostname>,
@@ -59,11 +62,11 @@ pub struct Imports {
 pub struct IngressListener {
     /// The number clients call.
     pub port: u16,
-    /// How its bytes are to be read.
+    /// Its protocol.
     pub protocol: Protocol,
     /// The address to listen on, where connections are not redirected; none given = the Pod's own.
     pub bind: Option<IpAddr>,
-    /// Connections are made to the proxy, not redirected.
+    /// Whether clients connect to the proxy directly, without redirection.
     pub is_bound: bool,
     /// Where the workload listens.
     pub endpoint: IngressEndpoint,
@@ -74,7 +77,7 @@ pub struct IngressListener {
 /// Where a workload listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngressEndpoint {
-    /// Where the client called.
+    /// The address that the client called.
     AsCalled,
     /// On its loopback address.
     Loopback(IpAddr, u16),
@@ -87,11 +90,11 @@ pub enum IngressEndpoint {
 /// What happens to calls of what is not imported.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SidecarOutboundPolicy {
-    /// They pass.
+    /// Calls pass.
     AllowAny,
-    /// They are refused.
+    /// Calls are refused.
     RegistryOnly,
-    /// They go to this service.
+    /// Calls go to this service.
     EgressProxy(Destination),
 }
 
@@ -118,8 +121,8 @@ impl Imports {
         self.hosts_in(namespace, client).any(|import| import.covers(host))
     }
 
-    /// Whether a proxy in `client` sees a route set. As in Istio one of its hosts has to be imported from its own namespace; that
-    /// of a wildcard is by any name under it.
+    /// Whether a proxy in `client` sees a route set. As in Istio, one of its hosts must be imported from its namespace;
+    /// a wildcard host is imported by any name below it.
     pub fn include_routes(&self, routes: &RouteSet, client: &str) -> bool {
         let meets = |import: &Hostname| routes.hosts.iter().any(|host| import.covers(host) || host.covers(import));
         self.hosts_in(&routes.namespace, client).any(meets)
@@ -132,7 +135,7 @@ impl Imports {
 }
 
 impl Sidecar {
-    /// What says of calls to this port what may be called.
+    /// The listener that decides what may be called on this port.
     pub fn egress(&self, port: u16) -> Option<&EgressListener> {
         self.egress.iter().find(|listener| listener.port.is_none_or(|(number, _)| number == port))
     }

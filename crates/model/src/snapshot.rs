@@ -1,4 +1,4 @@
-//! Everything the control plane knows at one moment, and the questions asked of it.
+//! Everything the control plane knows at one moment, and queries on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use crate::{
     MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer, Workload,
 };
 
-/// Everything the control plane knows at one moment. Never changed: the next one shares with it all that
-/// stayed the same, pointer by pointer.
+/// Everything the control plane knows at one moment. It is immutable; the next snapshot shares all unchanged parts with
+/// it by pointer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
     /// Settings of the mesh.
@@ -32,8 +32,8 @@ pub struct Snapshot {
     pub endpoints: OrdMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
     /// All workloads, ordered by namespace and Pod.
     pub workloads: Ordered<Pod, Workload>,
-    /// All route sets, in the order of precedence. Where two claim a host in the mesh, the later one appears there
-    /// without it.
+    /// All route sets, in the order of precedence. If two claim a host in the mesh, the later one is listed without
+    /// that host.
     pub route_sets: Ordered<(Place, usize), RouteSet>,
     /// All DestinationRules by namespace and host, there in the order of precedence; those for one host are already merged.
     pub destination_rules: Grouped<(Arc<str>, Hostname), DestinationRule>,
@@ -45,10 +45,10 @@ pub struct Snapshot {
     pub sidecars: List<Sidecar>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: List<AuthorizationPolicy>,
-    /// What tests make of a kind that is not supported yet.
+    /// An example kind, only in tests.
     #[cfg(test)]
     pub(crate) examples: List<crate::derive::example::Example>,
-    /// Where queries look first.
+    /// Indexes for queries.
     pub(crate) index: Index,
 }
 
@@ -58,7 +58,7 @@ impl Snapshot {
         preferred(self.services_of(host).iter(), client)
     }
 
-    /// The same, of those that `is_seen` as well.
+    /// Like [`Self::service`], but only among services for which `is_seen` holds.
     pub fn service_if(
         &self,
         host: &str,
@@ -68,7 +68,7 @@ impl Snapshot {
         preferred(self.services_of(host).iter().filter(move |service| is_seen(service)), client)
     }
 
-    /// All services of exactly this host, whoever sees them.
+    /// All services of exactly this host, regardless of visibility.
     pub fn services_of(&self, host: &str) -> &[Arc<Service>] {
         self.services.of(host)
     }
@@ -87,7 +87,7 @@ impl Snapshot {
         }
     }
 
-    /// The endpoints of a service's port, those that are not ready included.
+    /// The endpoints of a service's port, including those that are not ready.
     pub fn endpoints(&self, service: &Service, port: u16) -> &[Endpoint] {
         self.endpoints
             .get(&(service.namespace.clone(), service.host.clone()))
@@ -105,7 +105,7 @@ impl Snapshot {
         self.endpoints(service, port).iter().filter(move |e| e.ready && selects(labels, &e.labels))
     }
 
-    /// The identities the endpoints of a service have, as SPIFFE URIs in order: whom a client may meet there.
+    /// The identities of a service's endpoints as sorted SPIFFE URIs; clients accept only these.
     pub fn identities(&self, service: &Service) -> BTreeSet<String> {
         let by_port = self.endpoints.get(&(service.namespace.clone(), service.host.clone()));
         let known =
@@ -113,7 +113,7 @@ impl Snapshot {
         known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
     }
 
-    /// Whether a service's port has endpoints, all of which take mutual TLS of the mesh.
+    /// Whether a service's port has endpoints and all of them accept mutual TLS of the mesh.
     pub fn all_take_mtls(&self, service: &Service, port: u16) -> bool {
         all_take_mtls(self.endpoints(service, port))
     }
@@ -134,8 +134,8 @@ impl Snapshot {
         here.filter(|v| v.export_to.seen_by(proxy)).collect()
     }
 
-    /// Of those, the ones that serve `host` by its name or a wildcard, the most specific first. In the mesh only the
-    /// first is used; a gateway merges the routes of those with the same host.
+    /// Those of them that serve `host` by its name or a wildcard, the most specific first. In the mesh only the first
+    /// is used; a gateway merges the routes of all with the same host.
     pub fn route_sets_for(
         &self,
         gateway: &GatewayRef,
@@ -144,7 +144,7 @@ impl Snapshot {
     ) -> Vec<&Arc<RouteSet>> {
         let mut found: Vec<&Arc<RouteSet>> = Vec::new();
         for service in covering(&self.index.route_sets, host) {
-            // One with several hosts that cover this one counts by the most specific.
+            // A route set with several hosts that cover this one counts by its most specific host.
             let is_new = !found.iter().any(|other| Arc::ptr_eq(other, service));
             if is_new && service.applies_at(gateway) && service.export_to.seen_by(proxy) {
                 found.push(service);
@@ -163,8 +163,8 @@ impl Snapshot {
         self.index.routes_to.get(host.as_str()).map_or(&[], |list| list)
     }
 
-    /// The places of route sets in the order of precedence, by their addresses. One walk finds them all: where there are
-    /// thousands, one for each comparison of a sort would be millions of steps.
+    /// The places of route sets in the order of precedence, by their pointers. They are collected in one walk, because
+    /// a lookup for each comparison of a sort would take millions of steps with thousands of route sets.
     pub fn precedence<'a>(
         &self,
         rulings: impl IntoIterator<Item = &'a Arc<RouteSet>>,
@@ -191,13 +191,14 @@ impl Snapshot {
         })
     }
 
-    /// What a workload accepts on one of its ports. Port over workload over namespace over mesh; without any: both.
+    /// What a workload accepts on one of its ports. Port overrides workload, which overrides namespace, which overrides
+    /// mesh; without any policy both are accepted.
     pub fn mtls_mode(&self, namespace: &str, workload: &impl Selectable, port: u16) -> MtlsMode {
         let root = &*self.mesh.root_namespace;
         policy::mtls_mode(self.peer_authentications_of(namespace), self.peer_authentications_of(root), workload, port)
     }
 
-    /// What workloads of a namespace accept if no policy of their own says otherwise.
+    /// What workloads of a namespace accept without a policy of their own.
     pub fn namespace_mtls_mode(&self, namespace: &str) -> MtlsMode {
         policy::namespace_mtls_mode(
             self.peer_authentications_of(namespace),
@@ -220,8 +221,8 @@ impl Snapshot {
         found
     }
 
-    /// The Sidecar that holds for a workload: the first of its namespace that selects it, else the namespace's, else the
-    /// root namespace's.
+    /// The Sidecar that applies to a workload: the first in its namespace that selects it, otherwise that of the
+    /// namespace, otherwise that of the root namespace.
     pub fn sidecar_for(&self, namespace: &str, workload: &impl Selectable) -> Option<&Arc<Sidecar>> {
         let of = |wanted: &str| of_namespace(&self.sidecars, wanted, |sidecar| &sidecar.namespace);
         let selecting = of(namespace).iter().find(|s| !s.selector.is_empty() && workload.selected_by(&s.selector));
@@ -229,8 +230,8 @@ impl Snapshot {
         selecting.or_else(|| of_all(namespace)).or_else(|| of_all(&self.mesh.root_namespace))
     }
 
-    /// Whether a Sidecar that is refused closes the way out of the mesh to a workload: one that selects it in its namespace, one of
-    /// the root namespace unless its own has one for it, or one of which nobody knows where it belongs.
+    /// Whether a refused Sidecar blocks a workload's calls of unknown hosts: one in its namespace that selects it, one
+    /// in the root namespace unless its own namespace has one for it, or one whose namespace cannot be read.
     pub fn is_registry_only(&self, namespace: &str, workload: &impl Selectable) -> bool {
         let refused = |wanted: &str| {
             let all = of_namespace(&self.sidecars, wanted, |sidecar| &sidecar.namespace);
@@ -241,7 +242,7 @@ impl Snapshot {
         refused(namespace) || refused("") || refused(root) && is_of_root()
     }
 
-    /// The Gateways whose selector fits a router, in the order of precedence.
+    /// The Gateways whose selector matches a gateway proxy, in the order of precedence.
     pub fn gateways_for(&self, router: &impl Selectable) -> Vec<&Arc<Gateway>> {
         self.gateways.iter().filter(|gateway| router.selected_by(&gateway.selector)).collect()
     }

@@ -2,8 +2,8 @@
 
 use std::borrow::Borrow;
 
-/// A map in one allocation with no more room than it needs. There are thousands of maps here with one entry each, for
-/// which a B-tree keeps room for eleven.
+/// A map in one allocation of exactly the needed size. There are thousands of maps with one entry each, for which a
+/// B-tree would reserve room for eleven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SortedMap<K, V>(Vec<(K, V)>);
 
@@ -19,7 +19,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.0.is_empty()
     }
 
-    /// What is under a key.
+    /// The value of a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -27,7 +27,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.find(key).ok().and_then(|at| self.0.get(at)).map(|(_, value)| value)
     }
 
-    /// What is under a key, made if there was nothing.
+    /// The value of a key, which is created if there was none.
     pub fn get_or_default(&mut self, key: K) -> &mut V
     where
         V: Default,
@@ -39,7 +39,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         &mut self.0[at].1
     }
 
-    /// Puts a value under a key; gives what was there.
+    /// Inserts a value; returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(&key) {
             Ok(at) => self.0.get_mut(at).map(|(_, old)| std::mem::replace(old, value)),
@@ -50,7 +50,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         }
     }
 
-    /// Takes a key out; gives what was there.
+    /// Removes a key; returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,

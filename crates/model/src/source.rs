@@ -1,7 +1,7 @@
-//! Sources: what they tell of their objects, and which of several counts.
+//! Sources of objects, and the order of precedence among their objects.
 //!
-//! The model knows no files and no API server. A source gives its objects in *entries*, each of which comes, changes and goes
-//! as a whole: a file with all objects in it, or one object of an API server.
+//! The model knows no files and no API server. A source delivers its objects in *entries*, each of which is added,
+//! changed and removed as a whole: a file with all its objects, or one object of an API server.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -17,13 +17,13 @@ pub trait Source {
     /// Its name and rank.
     fn id(&self) -> &SourceId;
 
-    /// What has happened since it was asked last, in order.
+    /// The events since the last call, in order.
     fn events(&mut self) -> Vec<SourceEvent>;
 
-    /// What is wrong with what it has, as far as each object by itself shows.
+    /// The findings about its objects that each object shows by itself.
     fn findings(&self) -> Diagnostics;
 
-    /// Where statuses of its objects are written; `None`: they have none, as in files.
+    /// Where statuses of its objects are written; `None` if they have none, as in files.
     fn status_sink(&mut self) -> Option<&mut dyn StatusSink> {
         None
     }
@@ -35,26 +35,27 @@ pub trait Source {
     }
 }
 
-/// What is in force of an entry: what it says, and if that has errors what it said last without. Every source refuses so.
+/// The objects of an entry that are in force: its present objects, or if these have errors, the last ones without. All
+/// sources refuse entries this way.
 #[derive(Debug, Default)]
 pub struct LastGood {
     objects: Vec<Arc<Object>>,
     was_good: bool,
 }
 
-/// What came of what an entry says.
+/// The effect of an entry's new content.
 #[derive(Debug)]
-pub enum Taken {
-    /// It is refused: what was without errors stays in force.
+pub enum EntryChange {
+    /// It is refused: the last content without errors stays in force.
     Refused,
-    /// What is in force is the same.
+    /// The objects in force have not changed.
     Same,
-    /// Other objects are in force than these.
+    /// The objects in force have changed; these were in force before.
     Changed(Vec<Arc<Object>>),
 }
 
 impl LastGood {
-    /// These objects are in force; `was_good`: they were without errors.
+    /// Begins with these objects in force; `was_good` says whether they had no errors.
     pub fn new(objects: Vec<Arc<Object>>, was_good: bool) -> Self {
         Self { objects, was_good }
     }
@@ -64,16 +65,15 @@ impl LastGood {
         &self.objects
     }
 
-    /// Whether it ever was without errors. Until then those of its objects are in force that can be used, and what stands in
-    /// for others.
+    /// Whether its content ever had no errors. Until then its valid objects are in force, and stand-ins for the others.
     pub fn was_good(&self) -> bool {
         self.was_good
     }
 
-    /// The entry says this now, with errors or without. Objects that are written as they were stay the same.
-    pub fn take(&mut self, objects: Vec<Object>, has_errors: bool) -> Taken {
+    /// Sets the entry's new content, with errors or without. Objects that are written as before keep their allocation.
+    pub fn take(&mut self, objects: Vec<Object>, has_errors: bool) -> EntryChange {
         if self.was_good && has_errors {
-            return Taken::Refused;
+            return EntryChange::Refused;
         }
         self.was_good |= !has_errors;
         // Positions count as a change: resources name them as their origin.
@@ -82,36 +82,36 @@ impl LastGood {
         let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
         self.objects = new.collect();
         match old.len() == self.objects.len() && old.iter().zip(&self.objects).all(|(a, b)| Arc::ptr_eq(a, b)) {
-            true => Taken::Same,
-            false => Taken::Changed(old),
+            true => EntryChange::Same,
+            false => EntryChange::Changed(old),
         }
     }
 }
 
-/// What a source tells.
+/// An event of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SourceEvent {
-    /// All it has. What it had before and is not here is gone.
+    /// All of the source's entries. Entries that are missing here are gone.
     Snapshot(Vec<Entry>),
-    /// An entry that is new, or another than before.
+    /// An entry was added or changed.
     Upsert(Entry),
-    /// An entry that is gone.
+    /// An entry was removed.
     Delete(Address),
-    /// It may have missed something and tells all it has once more, up to [`Synced`](Self::Synced). What it had stays in
-    /// force meanwhile.
+    /// The source may have missed something and announces all its entries again, up to [`Synced`](Self::Synced). Its
+    /// previous entries stay in force meanwhile.
     Resync,
-    /// It has told all it has: what it had before and has not told again is gone.
+    /// The source has announced all its entries: those that it has not announced again are gone.
     Synced,
 }
 
 impl SourceEvent {
-    /// A file has these objects now; none: it is gone.
+    /// A file has these objects now; none means that it is gone.
     pub fn of_file(path: Arc<Path>, objects: Vec<Arc<Object>>) -> Self {
         Self::of(Address::File(path), 0, objects)
     }
 
-    /// An API server has this object now: what [`load_object`](evenkeel_api::load_object) made of it, or what stays in force
-    /// of it ([`LastGood`]), which may be nothing; and when it was created.
+    /// An API server has this object now. `objects` is the result of [`load_object`](evenkeel_api::load_object), or
+    /// what stays in force ([`LastGood`]), which may be nothing; `created` is its creation time.
     pub fn of_object(key: ObjectKey, created: i64, objects: Vec<Arc<Object>>) -> Self {
         Self::of(Address::Object(Arc::new(key)), created, objects)
     }
@@ -124,19 +124,19 @@ impl SourceEvent {
     }
 }
 
-/// What a source tells, changes and deletes as a whole.
+/// What a source adds, changes and removes as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// What it is called.
+    /// Its address within the source.
     pub address: Address,
-    /// When it was created, in seconds since 1970, where the source knows: of two that claim the same the older one counts.
-    /// 0 where it does not.
+    /// Its creation time in seconds since 1970, or 0 if the source does not know it. If two entries conflict, the older
+    /// one wins.
     pub created: i64,
-    /// Its objects: of two of one name the first counts.
+    /// Its objects; of two with the same name the first one wins.
     pub objects: Vec<Arc<Object>>,
 }
 
-/// What a source calls an entry. Entries of one age count in this order.
+/// The address of an entry within its source. Entries of the same age are ordered by it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A file, by its path.
@@ -145,8 +145,8 @@ pub enum Address {
     Object(Arc<ObjectKey>),
 }
 
-/// A place in the order of precedence: what was applied to a running mesh, then by the rank of the source, there by age and
-/// address of the entry, there by position. Cloning it copies a pointer.
+/// A place in the order of precedence: first objects applied to a running mesh, then by rank of the source, age and
+/// address of the entry, and position in the entry. Cloning it copies a pointer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     written: bool,
@@ -154,7 +154,7 @@ pub struct Place {
     position: u32,
 }
 
-/// An entry among those of all sources.
+/// The identity of an entry among those of all sources.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct EntryId(Arc<Identity>);
 
@@ -226,7 +226,7 @@ mod tests {
             place(&files, 0, "a-b.yaml", 0, &written),
         ];
         assert!(all.is_sorted(), "{all:#?}");
-        // It stands in a dozen indexes for each object.
+        // A dozen indexes contain it for each object.
         assert_eq!(size_of::<Place>(), 16);
     }
 
@@ -239,7 +239,7 @@ mod tests {
         };
         let names = |held: &LastGood| held.objects().iter().map(|object| object.name.to_string()).collect::<Vec<_>>();
         let mut held = LastGood::default();
-        let is = |taken: Taken, text: &str| assert_eq!(format!("{taken:?}").split('(').next(), Some(text));
+        let is = |taken: EntryChange, text: &str| assert_eq!(format!("{taken:?}").split('(').next(), Some(text));
         is(held.take(vec![service("a")], true), "Changed");
         assert!(!held.was_good() && names(&held) == ["a"], "until then what can be used is");
         is(held.take(vec![service("b")], false), "Changed");

@@ -1,36 +1,36 @@
-//! What the author of an object is told in the object itself.
+//! Statuses: what the author of an object is told in the object itself.
 
 use std::sync::Arc;
 
 use evenkeel_base::{Diagnostic, ObjectRef, Severity};
 
-/// The beginning of the codes of findings about what an object names and is not there.
+/// The prefix of the codes of findings about missing objects that an object refers to.
 const MISSING: &str = "missing-";
 
 /// The `status` of an object, as Kubernetes' kinds have it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
-    /// The generation of the object that this is about.
+    /// The generation of the object that the status describes.
     pub observed_generation: Option<i64>,
-    /// What holds of it, each type once.
+    /// Its conditions, each type once.
     pub conditions: Vec<Condition>,
 }
 
-/// One thing that holds of an object or does not. When that changed last is for the sink to say: the model has no clock.
+/// A condition of an object. The sink adds the time of the last change, because the model has no clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// Its type: `Accepted`, `ResolvedRefs`.
     pub kind: &'static str,
-    /// Whether it holds.
+    /// Whether it is true.
     pub holds: bool,
-    /// Why, in one word.
+    /// The reason, in one word.
     pub reason: &'static str,
-    /// Why, for people; may be empty.
+    /// The reason as text; may be empty.
     pub message: String,
 }
 
 impl Status {
-    /// The status of an object of a generation about which there are these findings.
+    /// Makes the status of an object of this generation from the findings about it.
     pub fn of<'f>(generation: Option<i64>, findings: impl IntoIterator<Item = &'f Diagnostic>) -> Self {
         let (mut error, mut missing) = (None, None);
         for finding in findings {
@@ -55,8 +55,8 @@ impl Status {
     }
 }
 
-/// Where statuses are written: for objects of an API server to it. Objects in files have none.
+/// Where statuses are written: to the API server that the objects come from. Objects in files have none.
 pub trait StatusSink {
-    /// This is the status of an object now.
+    /// Writes the present status of an object.
     fn write(&mut self, object: &ObjectRef, status: &Arc<Status>);
 }

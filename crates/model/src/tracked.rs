@@ -1,4 +1,5 @@
-//! A snapshot that writes down what it is asked, so that an answer can be kept until something it was made of changes.
+//! A snapshot that records the questions it is asked, so that an answer can be kept until something it depends on
+//! changes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -12,7 +13,7 @@ use crate::{
     PeerAuthentication, RouteSet, Service, Snapshot, Viewer,
 };
 
-/// What an answer was made of. Two snapshots that agree on all keys of an answer give the same answer.
+/// What an answer depends on. Two snapshots that agree on all keys of an answer give the same answer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// The settings of the mesh.
@@ -23,7 +24,7 @@ pub enum Key {
     ServicesUnder(Hostname),
     /// The endpoints of the service of this namespace and host.
     Endpoints(Arc<str>, Hostname),
-    /// Whom a client meets there: their identities, and on which ports all of them take mutual TLS.
+    /// The identities of a service's endpoints, and the ports on which all of them accept mutual TLS.
     Peers(Arc<str>, Hostname),
     /// The DestinationRules whose host covers this one.
     DestinationRules(Hostname),
@@ -31,7 +32,7 @@ pub enum Key {
     RouteSets(Hostname),
     /// The route sets that lead to this host.
     RouteSetsTo(Hostname),
-    /// The route sets that apply at a gateway, and all about them.
+    /// The route sets that apply at a gateway, with all their content.
     RouteSetsAt(GatewayRef),
     /// The Gateways.
     Gateways,
@@ -43,17 +44,17 @@ pub enum Key {
     AuthorizationPolicies(Arc<str>),
 }
 
-/// The keys asked for while one answer was made.
+/// The keys recorded while one answer is made.
 #[derive(Debug, Default)]
 pub struct Reads(RefCell<Vec<Key>>);
 
 impl Reads {
-    /// Nothing was asked yet.
+    /// An empty record.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What was asked, each key once, in order.
+    /// The recorded keys, each once, in order.
     pub fn into_keys(self) -> Vec<Key> {
         let mut keys = self.0.into_inner();
         keys.sort_unstable();
@@ -66,7 +67,7 @@ impl Reads {
     }
 }
 
-/// A [`Snapshot`] that notes every question. It has the snapshot's queries and no way around them.
+/// A [`Snapshot`] that records every question. It offers the snapshot's queries, and no other access.
 #[derive(Debug, Clone, Copy)]
 pub struct Tracked<'a> {
     snapshot: &'a Snapshot,
@@ -74,7 +75,7 @@ pub struct Tracked<'a> {
 }
 
 impl<'a> Tracked<'a> {
-    /// Notes into `reads` what `snapshot` is asked.
+    /// Records in `reads` what `snapshot` is asked.
     pub fn new(snapshot: &'a Snapshot, reads: &'a Reads) -> Self {
         Self { snapshot, reads }
     }
@@ -128,7 +129,7 @@ impl<'a> Tracked<'a> {
         self.snapshot.ready_endpoints(service, port, labels)
     }
 
-    /// See [`Snapshot::identities`]. An endpoint that comes or goes seldom changes them.
+    /// See [`Snapshot::identities`]. An added or removed endpoint seldom changes them.
     pub fn identities(self, service: &Service) -> BTreeSet<String> {
         self.note_peers(service);
         self.snapshot.identities(service)
@@ -148,7 +149,7 @@ impl<'a> Tracked<'a> {
         self.reads.note(Key::Endpoints(service.namespace.clone(), service.host.clone()));
     }
 
-    /// See [`Snapshot::route_sets_at`]. Made anew when any of them changes.
+    /// See [`Snapshot::route_sets_at`]. The answer is made again when any of them changes.
     pub fn route_sets_at(self, gateway: &GatewayRef, proxy: &impl Viewer) -> Vec<&'a Arc<RouteSet>> {
         self.reads.note(Key::RouteSetsAt(gateway.clone()));
         self.snapshot.route_sets_at(gateway, proxy)
@@ -172,7 +173,7 @@ impl<'a> Tracked<'a> {
         self.snapshot.route_sets_to(host)
     }
 
-    /// See [`Snapshot::precedence`]. Nothing is noted: two keep their order, or one of them has changed.
+    /// See [`Snapshot::precedence`]. Nothing is recorded: the order of two route sets changes only if one of them does.
     pub fn precedence<'b>(
         self,
         rulings: impl IntoIterator<Item = &'b Arc<RouteSet>>,
@@ -209,7 +210,7 @@ impl<'a> Tracked<'a> {
         self.snapshot.policies_for(namespace, workload)
     }
 
-    /// Policies of a namespace are added to by those of the root namespace.
+    /// Records the policies of the namespace and those of the root namespace, which also apply.
     fn note_policies(self, namespace: &Arc<str>, key: impl Fn(Arc<str>) -> Key) {
         self.reads.note(Key::Mesh);
         self.reads.note(key(namespace.clone()));
@@ -222,7 +223,8 @@ impl<'a> Tracked<'a> {
         self.snapshot.gateways_for(router)
     }
 
-    /// Those with a server that passes TLS on to the service its SNI names: nearly always there is none to ask more about.
+    /// The Gateways with a server that passes TLS on to the service named by the SNI. Nearly always there is none, so
+    /// nothing more is asked.
     pub fn passing_gateways_for(self, router: &impl Selectable) -> Vec<&'a Arc<Gateway>> {
         self.reads.note(Key::PassingGateways);
         let passing = self.snapshot.gateways.iter().filter(|gateway| gateway.passes_by_service());

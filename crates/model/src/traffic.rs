@@ -6,15 +6,15 @@ use std::sync::Arc;
 /// A test on a text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StringMatch {
-    /// The whole text.
+    /// The whole text equals this.
     Exact(Arc<str>),
-    /// Its beginning.
+    /// The text begins with this.
     Prefix(Arc<str>),
-    /// Its end.
+    /// The text ends with this.
     Suffix(Arc<str>),
-    /// The whole text against an RE2 expression, which has been checked to compile.
+    /// The whole text matches this RE2 expression, which has been checked to compile.
     Regex(Arc<str>),
-    /// Any text, also the empty one, as long as it is there.
+    /// Any text, even an empty one, if it is present.
     Present,
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Who looks at the mesh, from a namespace.
+/// A client in some namespace, which sees a part of the mesh.
 pub trait Viewer {
     /// Whether this is its namespace.
     fn is_in(&self, namespace: &Arc<str>) -> bool;
 }
 
-/// Whoever is in the namespace of this name.
+/// A client in the namespace of this name.
 impl Viewer for str {
     fn is_in(&self, namespace: &Arc<str>) -> bool {
         **namespace == *self
@@ -53,7 +53,7 @@ impl Visibility {
         }
     }
 
-    /// Whether the viewer sees the object. It is asked for its namespace only if that matters.
+    /// Whether the viewer sees the object. The viewer's namespace is queried only if it matters.
     pub fn seen_by(&self, viewer: &(impl Viewer + ?Sized)) -> bool {
         match self {
             Self::Public => true,

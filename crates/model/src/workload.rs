@@ -1,4 +1,4 @@
-//! What runs: one Pod each.
+//! Workloads: each is one Pod.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use evenkeel_base::spiffe::SpiffeId;
 
 use crate::Service;
 
-/// Labels of an object, or a selector that wants them all.
+/// Labels of an object, or a selector that requires all of them.
 pub type Labels = BTreeMap<String, String>;
 
 /// Whether all labels of a selector are present. The empty selector selects everything.
@@ -20,7 +20,7 @@ pub fn selects(selector: &Labels, labels: &Labels) -> bool {
 /// Namespace and name of a Pod.
 pub type Pod = (Arc<str>, Arc<str>);
 
-/// What selectors choose from.
+/// Something that has labels for selectors.
 pub trait Selectable {
     /// Whether all labels of `selector` are present. The empty selector selects everything.
     fn selected_by(&self, selector: &Labels) -> bool;
@@ -39,9 +39,9 @@ pub struct Workload {
     pub pod: Arc<str>,
     /// Its namespace.
     pub namespace: Arc<str>,
-    /// The name of what made the Pod (a Deployment), else the Pod's own; Istio's `WORKLOAD_NAME`.
+    /// The name of the Pod's owner (a Deployment), otherwise the Pod's own; Istio's `WORKLOAD_NAME`.
     pub workload_name: Arc<str>,
-    /// Its host name and the name of the headless Service it is found under by that.
+    /// Its host name, and the headless Service under which it has that name.
     pub host_name: Option<(Arc<str>, Arc<str>)>,
     /// Its addresses; none until it runs.
     pub addresses: Vec<IpAddr>,
@@ -55,7 +55,7 @@ pub struct Workload {
     pub locality: Arc<str>,
     /// Whether it takes traffic (condition `Ready`).
     pub ready: bool,
-    /// Whether a proxy that accepts mutual TLS stands before it.
+    /// Whether it has a proxy that accepts mutual TLS.
     pub has_proxy: bool,
     /// Ports its containers declare.
     pub ports: Vec<ContainerPort>,
@@ -74,14 +74,14 @@ pub struct ContainerPort {
     pub number: u16,
 }
 
-/// A port on which a workload serves: what an inbound listener and cluster are made of.
+/// A port on which a workload serves, from which inbound listeners and clusters are generated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InboundPort {
-    /// The number the workload listens on.
+    /// The port number the workload listens on.
     pub port: u16,
-    /// How its bytes are to be read.
+    /// Its protocol.
     pub protocol: crate::Protocol,
-    /// The service it was found through, and the number of the port there; none for a bare container port.
+    /// The service it belongs to, and the number of the service's port; `None` for a container port without a service.
     pub service: Option<(Arc<Service>, u16)>,
 }
 
@@ -91,8 +91,8 @@ impl Workload {
         self.ports.iter().find(|p| p.name.as_deref() == Some(name)).map(|p| p.number)
     }
 
-    /// The ports it serves through services, each number once, in ascending order. As in Istio the first service (by
-    /// host) decides where two share a target port.
+    /// The ports it serves for services, each number once, in ascending order. As in Istio the first service (by host)
+    /// decides if two share a target port.
     pub fn inbound_ports(&self) -> Vec<InboundPort> {
         let mut ports: BTreeMap<u16, InboundPort> = BTreeMap::new();
         for service in &self.services {

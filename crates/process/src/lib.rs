@@ -1,7 +1,10 @@
-//! What a long-running process is told by who runs it, and what it tells: [`signals`], the [`manager`] that started it, and, of
-//! one that itself starts others, what such a [`service`] says; and that nobody else is told ([`secrets`]).
+//! A long-running process and its environment: [`signals`] it receives; the service [`manager`] that it reports to; the same
+//! protocol as a supervisor receives it from a [`service`]; protection of its memory ([`secrets`]); how its [`children`] end with
+//! it; its [`resources`].
 
+pub mod children;
 pub mod manager;
+pub mod resources;
 pub mod secrets;
 pub mod service;
 pub mod signals;

@@ -1,4 +1,5 @@
-//! The service manager that started the process, if it wants to hear how it is: systemd's `sd_notify(3)`, for `Type=notify`.
+//! Notifies the service manager that started the process about its state, if the manager asks for that: systemd's
+//! `sd_notify(3)`, for `Type=notify`.
 //!
 //! A datagram with lines of `NAME=VALUE` goes to the Unix socket that the variable `NOTIFY_SOCKET` names.
 
@@ -12,22 +13,22 @@ use std::time::Duration;
 /// The variable that names the manager's socket.
 pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// How long a manager that is behind with reading may hold the process up.
+/// How long the process waits for a manager that does not read its notifications.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Who is told how the process is.
+/// The service manager to notify, if there is one.
 #[derive(Debug, Clone, Default)]
 pub struct Manager {
     socket: Option<OsString>,
 }
 
 impl Manager {
-    /// The one that has started this process, by its environment.
+    /// The manager that started this process, by its environment.
     pub fn of_this_process() -> Self {
         Self { socket: std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) }
     }
 
-    /// Nobody: the process has not asked for it, or somebody else in it does the telling.
+    /// No manager: nobody asked for notifications, or another part of the process sends them.
     pub fn nobody() -> Self {
         Self::default()
     }
@@ -42,7 +43,7 @@ impl Manager {
         self.tell("STOPPING=1");
     }
 
-    /// The process ends because another one serves in its place: that is the service now.
+    /// The process ends because another process has taken over: that process is the service now.
     pub fn replaced_by(&self, process: u32) {
         self.tell(&format!("MAINPID={process}"));
     }
@@ -50,9 +51,9 @@ impl Manager {
     fn tell(&self, what: &str) {
         let Some(socket) = &self.socket else { return };
         match send(socket, what) {
-            Ok(()) => tracing::debug!(what, "told the service manager"),
+            Ok(()) => tracing::debug!(what, "notified the service manager"),
             Err(error) => {
-                tracing::warn!(%error, what, socket = %socket.display(), "{NOTIFY_SOCKET}: the service manager could not be told");
+                tracing::warn!(%error, what, socket = %socket.display(), "{NOTIFY_SOCKET}: cannot notify the service manager");
             }
         }
     }

@@ -1,15 +1,15 @@
-//! What a process holds in memory, keys above all, is nobody else's to look at.
+//! Protects what a process holds in memory, above all keys, from other processes.
 
 use std::io;
 
-/// Closes this process's memory, variables and descriptors to other processes of its user, and leaves no core dump. For good: only
-/// running another executable opens them again.
+/// Closes this process's memory, environment and descriptors to other processes of its user, and disables core dumps.
+/// This lasts until the process executes another program.
 ///
-/// In `/proc` its files belong to root from now on, which a process is not asked about for its own namespaces and descriptors.
-/// To be called before there is a secret.
+/// From then on its files in `/proc` belong to root; the process itself can still use its own namespaces and
+/// descriptors. Call it before the process holds a secret.
 ///
 /// # Errors
-/// The system's, which knows of none.
+/// Those of the system call; none is known.
 pub fn hide() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }

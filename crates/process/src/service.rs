@@ -1,4 +1,5 @@
-//! What a service says of itself to whoever started it: the other side of [`manager`](crate::manager).
+//! Receives the notifications that a service sends to whoever started it: the other side of
+//! [`manager`](crate::manager).
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
@@ -8,17 +9,17 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, 
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-/// Longest notice read, in bytes; what is behind it is not looked at. systemd's own limit.
+/// Longest notice that is read, in bytes; the rest is ignored. systemd has the same limit.
 const MAX_NOTICE_BYTES: usize = 4096;
 
-/// The socket that a service is to find in `NOTIFY_SOCKET`.
+/// The socket whose path a service gets in `NOTIFY_SOCKET`.
 #[derive(Debug)]
 pub struct Notices {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-/// One datagram, with the sender's process id as the kernel tells it in this process's namespace.
+/// One datagram, with the sender's process id in this process's namespace, as reported by the kernel.
 #[derive(Debug)]
 struct Notice {
     sender: u32,
@@ -26,10 +27,10 @@ struct Notice {
 }
 
 impl Notices {
-    /// Listens at this path, in the place of whoever did before. On the present runtime.
+    /// Listens at this path and replaces a socket that is there. Must be called within a runtime.
     ///
     /// # Errors
-    /// The system's; a path of more than 107 bytes is none.
+    /// Those of the system; a path of more than 107 bytes is not valid.
     pub fn listen(path: &Path) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -40,11 +41,11 @@ impl Notices {
         Ok(Self { socket, path: path.to_owned() })
     }
 
-    /// Completes when the process `main` says which other one is the service (`MAINPID=`). What anybody else says is
-    /// read and left, as with systemd's `NotifyAccess=main`. Dropping the future loses nothing.
+    /// Completes when the process `main` names another process as the service (`MAINPID=`). Notices of other processes
+    /// are ignored, as with systemd's `NotifyAccess=main`. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The socket's.
+    /// Those of the socket.
     pub async fn successor_of(&self, main: u32) -> io::Result<u32> {
         loop {
             let notice = self.socket.async_io(Interest::READABLE, || self.receive()).await?;
@@ -54,7 +55,7 @@ impl Notices {
         }
     }
 
-    /// The same of what has been said already: of a process that has ended, all.
+    /// The same, from notices that have already arrived: for a process that has ended, these are all.
     pub fn successor_named_by(&self, main: u32) -> Option<u32> {
         std::iter::from_fn(|| self.receive().ok()).find_map(|notice| notice.successor_of(main))
     }
@@ -79,7 +80,7 @@ impl Notices {
 
 impl Drop for Notices {
     fn drop(&mut self) {
-        // Gone already, with its folder, is just as well.
+        // It may be gone already, with its folder.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -88,7 +89,7 @@ impl Notice {
     /// The last `MAINPID=` of a notice by `main` that names another process.
     fn successor_of(&self, main: u32) -> Option<u32> {
         let named = self.text.lines().rev().find_map(|line| line.strip_prefix("MAINPID="))?;
-        // 0 is a process that cannot be seen from here, 1 whoever has everybody in its care.
+        // 0 is a process outside this namespace, 1 is the namespace's init.
         named.parse().ok().filter(|process| self.sender == main && *process > 1 && *process != main)
     }
 }

@@ -1,12 +1,12 @@
-//! Signals that end a process, and the one that only may.
+//! Signals that end a process: SIGTERM, SIGINT and, only if its terminal was closed, SIGHUP.
 
 use std::io;
 
 use evenkeel_base::terminal::Terminal;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM, SIGINT and SIGHUP, as all our processes take them. They are heeded from the call to [`Signals::listen`] on: one that
-/// comes before the first [`Signals::end`] is not lost.
+/// SIGTERM, SIGINT and SIGHUP, as all our processes handle them. They count from the call to [`Signals::listen`] on: a
+/// signal that comes before the first [`Signals::end`] is not lost.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -16,10 +16,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on, on the present runtime.
+    /// Listens from now on. Must be called within a runtime.
     ///
     /// # Errors
-    /// The system's, or of a process with other handlers.
+    /// Those of the system, or other handlers are installed already.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -29,9 +29,9 @@ impl Signals {
         })
     }
 
-    /// Completes when the process is to end: by SIGTERM or SIGINT, or by the SIGHUP of a terminal that was closed. Any other SIGHUP
-    /// is an operator's who would have configuration read again: it is followed as it changes, and that is logged. May be
-    /// called again, for "at once"; dropping the future loses no signal.
+    /// Completes when the process should end: on SIGTERM or SIGINT, or on SIGHUP if its terminal was closed. With any
+    /// other SIGHUP an operator asks to reload configuration; that is logged only, because changes are applied as they
+    /// come. A second call waits for the next signal, which means "end at once". Dropping the future loses no signal.
     pub async fn end(&mut self) {
         loop {
             tokio::select! {
@@ -40,7 +40,7 @@ impl Signals {
                 _ = self.hangup.recv() => match self.terminal.is_gone() {
                     true => return,
                     // As Envoy does.
-                    false => tracing::info!("SIGHUP: there is nothing to do, what changes is followed as it comes"),
+                    false => tracing::info!("SIGHUP: nothing to reload, changes are applied as they come"),
                 },
             }
         }

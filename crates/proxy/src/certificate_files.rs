@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use evenkeel_tls::FileNews;
+use evenkeel_tls::FileChange;
 
 use crate::state::Shared;
 
@@ -20,8 +20,8 @@ impl Shared {
             let news = looked.unwrap_or_default();
             for news in &news {
                 match news {
-                    FileNews::Replaced { files } => tracing::info!(files, "certificate replaced"),
-                    FileNews::Refused { files, reason } => {
+                    FileChange::Replaced { files } => tracing::info!(files, "certificate replaced"),
+                    FileChange::Refused { files, reason } => {
                         tracing::error!(files, reason, "the new certificate cannot be used; the one before stays");
                     }
                 }

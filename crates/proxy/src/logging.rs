@@ -17,17 +17,17 @@ use crate::stderr::StandardError;
 pub enum Level {
     /// Everything.
     Trace,
-    /// What a developer asks for.
+    /// Details for finding a bug.
     Debug,
-    /// What happens.
+    /// Events that an operator wants to know.
     #[default]
     Info,
-    /// What should not happen.
+    /// Unexpected conditions.
     #[value(alias = "warn")]
     Warning,
-    /// What failed.
+    /// Failures.
     Error,
-    /// What ends the process; the same lines as `error` here.
+    /// Failures that end the process; the same lines as `error`.
     Critical,
     /// Nothing.
     Off,

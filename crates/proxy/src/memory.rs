@@ -30,9 +30,9 @@ pub(crate) fn collect() {
 pub(crate) fn resident_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    // SAFETY: `sysconf` only reads a constant of the system.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-    pages.map(|pages| pages * page).ok_or_else(|| io::Error::other("/proc/self/statm does not say"))
+    pages
+        .map(|pages| pages * rustix::param::page_size() as u64)
+        .ok_or_else(|| io::Error::other("/proc/self/statm does not say"))
 }
 
 /// When start-up is over: by then the first configuration is in place, or it is late for other reasons.
@@ -144,8 +144,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: libc::size_t, found:
     }
     // SAFETY: so many headers are at this address, for as long as the object is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    // SAFETY: `sysconf` only reads a constant of the system.
-    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let page = rustix::param::page_size();
     for header in headers {
         if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {
             let from = info.dlpi_addr as usize + header.p_vaddr as usize;

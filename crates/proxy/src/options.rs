@@ -14,53 +14,53 @@ pub struct Options {
     /// Bootstrap file, YAML or JSON.
     #[arg(short = 'c', long, value_name = "FILE")]
     pub config_path: Option<PathBuf>,
-    /// Bootstrap as text; merged over --config-path.
+    /// Bootstrap as text, merged over --config-path.
     #[arg(long, value_name = "YAML")]
     pub config_yaml: Option<String>,
     /// Worker threads [default: the cores the cgroup allows].
     #[arg(long, value_name = "N")]
     pub concurrency: Option<usize>,
-    /// node.id, over the bootstrap's.
+    /// Override the bootstrap's node.id.
     #[arg(long, value_name = "ID")]
     pub service_node: Option<String>,
-    /// node.cluster, over the bootstrap's.
+    /// Override the bootstrap's node.cluster.
     #[arg(long, value_name = "NAME")]
     pub service_cluster: Option<String>,
-    /// node.locality.zone, over the bootstrap's.
+    /// Override the bootstrap's node.locality.zone.
     #[arg(long, value_name = "ZONE")]
     pub service_zone: Option<String>,
     /// What to do with the configuration.
     #[arg(long, value_enum, default_value_t = Mode::Serve)]
     pub mode: Mode,
-    /// trace, debug, info, warning, error, critical or off.
+    /// Log level on standard error.
     #[arg(short = 'l', long, value_enum, default_value_t = Level::Info)]
     pub log_level: Level,
-    /// Seconds connections may take to finish when the process is told to end.
+    /// How long connections may take to finish when the process ends, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub drain_time_s: u64,
-    /// File to write the admin interface's address to, once it listens.
+    /// Write the admin port's address to this file once it listens.
     #[arg(long, value_name = "FILE")]
     pub admin_address_path: Option<PathBuf>,
-    /// Take over from the running proxy of the same number, and let the next one take over from this.
+    /// Take over from the running proxy with the same number, and let a later one take over from this one.
     #[arg(long, value_name = "N")]
     pub base_id: Option<u32>,
-    /// Folder of the sockets by which proxies take over from each other; it must be private to this user
-    /// [default: evenkeel in $XDG_RUNTIME_DIR, else evenkeel-UID in the temporary folder].
+    /// Directory of the sockets for taking over; it must be private to this user [default: evenkeel in $XDG_RUNTIME_DIR, or else
+    /// evenkeel-UID in the temporary directory].
     #[arg(long, value_name = "DIR")]
     pub socket_path: Option<PathBuf>,
     /// Neither take over from a running proxy nor be taken over from.
     #[arg(long)]
     pub disable_hot_restart: bool,
-    /// Accepted for Envoy's sake: whether another proxy runs is found out.
+    /// Accepted for compatibility with Envoy; the proxy itself finds out whether another one runs.
     #[arg(long, value_name = "N", hide = true)]
     pub restart_epoch: Option<u32>,
-    /// Seconds the proxy before this one may take to finish its connections once this one has taken over.
+    /// How long the previous proxy may take to finish its connections after the takeover, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub parent_shutdown_time_s: u64,
-    /// Accepted for Envoy's sake: only one strategy is here.
+    /// Accepted for compatibility with Envoy; there is only one strategy.
     #[arg(long, value_name = "STRATEGY", hide = true)]
     pub drain_strategy: Option<String>,
-    /// Accepted for Envoy's sake.
+    /// Accepted for compatibility with Envoy.
     #[arg(long, value_name = "VERSION", hide = true)]
     pub local_address_ip_version: Option<String>,
 }

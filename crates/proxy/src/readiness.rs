@@ -8,7 +8,7 @@ use evenkeel_runtime_config::builder::Interest;
 use evenkeel_xds::ResourceType;
 use tokio::time::Instant;
 
-use crate::scope::REMEMBERED_HOLD;
+use crate::scope::usage::REMEMBERED_HOLD;
 use crate::state::{Phase, Shared, State};
 
 /// A process that is not ready says this often what it waits for.
@@ -27,7 +27,7 @@ impl State {
         let waits_for_clusters = self.awaits.clusters
             || !missing.clusters.is_empty()
             || !self.builder.clusters_are_answered()
-            || self.dns.is_resolving();
+            || self.resolving;
         let waits_for = [&missing.listeners, &missing.routes, &missing.virtual_hosts, &missing.secrets];
         let waits = waits_for_clusters || self.awaits.listeners || waits_for.iter().any(|names| !names.is_empty());
         match waits {
@@ -75,7 +75,7 @@ impl State {
                 say(&format!("{more} more of {kind}"));
             }
         }
-        if self.dns.is_resolving() {
+        if self.resolving {
             say("DNS");
         }
         (!text.is_empty()).then_some(text)

@@ -21,6 +21,7 @@ mod told;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +46,11 @@ use crate::logging::Logging;
 use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
 use crate::overload::{self, Overload};
-use crate::scope::Scope;
+use crate::pool::{WorkerOptions, WorkerPool};
+use crate::scope::usage::Scope;
+use crate::settle::Settler;
 use crate::state::{Awaits, Parts, Shared, State};
 use crate::subscribe::Subscriptions;
-use crate::worker::{WorkerOptions, WorkerPool};
 
 /// How long the access logs may take to reach their files at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -191,7 +193,8 @@ async fn serve(
     let registry = Registry::new();
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
     let admin_address = loaded.bootstrap.admin;
-    let shared = Shared::new(state_of(loaded, builder, &pool, &registry));
+    let settler = Settler::new(Subscriptions::new(&loaded.bootstrap));
+    let shared = Shared::new(state_of(loaded, builder, &pool, &registry), Rc::new(settler));
 
     let (commands, received) = mpsc::channel(MAX_COMMANDS);
     let admin = match admin_address {
@@ -256,7 +259,6 @@ fn state_of(loaded: Loaded, builder: Builder, pool: &Arc<WorkerPool>, registry: 
         builder,
         pool: pool.clone(),
         registry: registry.clone(),
-        subscriptions: Subscriptions::new(bootstrap),
         awaits: Awaits { clusters: all && bootstrap.cds.is_some(), listeners: all && bootstrap.lds.is_some() },
         scope: Scope::new(&bootstrap.scope),
         bootstrap: loaded.message,

@@ -5,16 +5,16 @@
 //! control plane knows of the workload's other replicas is there from the start ([`memory`]).
 
 pub(crate) mod memory;
+pub(crate) mod usage;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use evenkeel_runtime_config::demand::DEFAULT_HOLD;
-use evenkeel_runtime_config::{Demand, bootstrap};
+use evenkeel_runtime_config::Demand;
 use evenkeel_xds::ResourceType;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::usage::Use;
 use crate::control_stats::on_demand::{Counter, Gauge};
 use crate::state::{Phase, Shared, State};
 
@@ -24,68 +24,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 const ABSENT_AFTER: Duration = Duration::from_secs(600);
 /// Names held at a time, those of which there is nothing included; the longest unused go first.
 const MAX_NAMES: usize = 20_000;
-/// How long what is remembered may hold up a start: it makes first requests quicker, and no request impossible.
-pub(crate) const REMEMBERED_HOLD: Duration = DEFAULT_HOLD;
 /// Hosts that nobody answered for are named in the log this often at most.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What was used when.
-#[derive(Debug)]
-pub(crate) struct Scope {
-    /// `None`: nothing is learned, and nothing forgotten.
-    unused_after: Option<Duration>,
-    last_used: HashMap<Demand, Use>,
-    /// Changes with each name that comes or goes, and when there comes to be something of a name.
-    pub revision: u64,
-    logged: Option<Instant>,
-    /// When what is remembered was asked for.
-    recalled: Option<Instant>,
-}
-
-/// How a name is used.
-#[derive(Debug, Clone, Copy)]
-struct Use {
-    last: Instant,
-    /// The workload has used it itself. Otherwise it is here because it is remembered: that does not keep it remembered.
-    own: bool,
-}
-
-impl Scope {
-    pub fn new(scope: &bootstrap::Scope) -> Self {
-        let unused_after = match scope {
-            bootstrap::Scope::Learned { unused_after, .. } => Some(*unused_after),
-            bootstrap::Scope::Given | bootstrap::Scope::Full => None,
-        };
-        Self { unused_after, last_used: HashMap::new(), revision: 0, logged: None, recalled: None }
-    }
-
-    pub fn is_learned(&self) -> bool {
-        self.unused_after.is_some()
-    }
-
-    fn note(&mut self, demand: Demand, now: Instant) {
-        let before = self.last_used.insert(demand, Use { last: now, own: true });
-        if before.is_none_or(|before| !before.own) {
-            self.revision += 1;
-        }
-    }
-
-    /// Whether what is remembered has been waited for as long as it may be.
-    pub fn remembered_is_overdue(&self, now: Instant) -> bool {
-        self.recalled.is_some_and(|recalled| now.duration_since(recalled) >= REMEMBERED_HOLD)
-    }
-
-    /// There is something now of a name that is used.
-    pub fn note_arrival(&mut self) {
-        self.revision += 1;
-    }
-
-    fn forget(&mut self, demand: &Demand) {
-        if self.last_used.remove(demand).is_some() {
-            self.revision += 1;
-        }
-    }
-}
 
 /// One name of the scope, for the admin page.
 #[derive(Debug)]
@@ -285,21 +225,5 @@ impl Shared {
                 self.dirty.notify_one();
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_remembered_is_waited_for_no_longer_than_its_limit() {
-        let mut scope = Scope::new(&bootstrap::Scope::Full);
-        let now = Instant::now();
-        assert!(!scope.remembered_is_overdue(now + 10 * REMEMBERED_HOLD), "nothing is remembered");
-        scope.recalled = Some(now);
-        assert!(!scope.remembered_is_overdue(now));
-        assert!(!scope.remembered_is_overdue(now + REMEMBERED_HOLD - Duration::from_nanos(1)));
-        assert!(scope.remembered_is_overdue(now + REMEMBERED_HOLD));
     }
 }

@@ -1,16 +1,16 @@
 //! What the control thread knows: every resource received, what became of it, and the configuration the workers have.
 //!
 //! Streams and resolvers put things in and mark the state dirty; [`Shared::settle`] then does all the rest once for
-//! everything that came meanwhile: ask for what is referred to, build, hand to the workers.
+//! everything that came meanwhile ([`crate::settle`]).
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_runtime_config::builder::{Builder, SubscriptionChange};
-use evenkeel_runtime_config::{Config, Demand, Reference, Source};
+use evenkeel_runtime_config::{Config, Reference, Source};
 use evenkeel_stats::Registry;
 use evenkeel_upstream::HealthManager;
 use evenkeel_xds::client::{Rejected, Update};
@@ -21,11 +21,10 @@ use evenkeel_xds::{Any, ResourceType, Schema, unpack};
 use tokio::sync::Notify;
 
 use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
-use crate::dns::Dns;
-use crate::readiness::of_each_type;
-use crate::scope::Scope;
-use crate::subscribe::{StreamKey, Subscriptions};
-use crate::worker::{BindError, WorkerPool};
+use crate::listener::socket::BindError;
+use crate::pool::WorkerPool;
+use crate::scope::usage::Scope;
+use crate::subscribe::key::StreamKey;
 
 /// Between two attempts to bind a listener whose address is taken.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -108,13 +107,11 @@ pub(crate) struct State {
     pub started: Instant,
     pub started_at: SystemTime,
     pub(crate) stats: ControlStats,
-    subscriptions: Subscriptions,
-    pub(crate) dns: Dns,
-    health: HealthManager,
+    /// The first answer for the name of some DNS cluster is awaited.
+    pub resolving: bool,
+    pub health: HealthManager,
     /// First answers of LDS and CDS that are still awaited.
     pub awaits: Awaits,
-    /// References whose first answer is awaited under a timer.
-    timers: HashMap<(ResourceType, Reference), tokio::task::AbortHandle>,
     bind_failures: BTreeMap<Arc<str>, String>,
     /// What was used when, in a proxy that learns its scope.
     pub scope: Scope,
@@ -135,6 +132,13 @@ pub(crate) struct Shared {
     pub dirty: Rc<Notify>,
     /// The configuration or a certificate changed: what waits for a cluster looks again.
     pub settled: Rc<Notify>,
+    settler: Rc<dyn Settle>,
+}
+
+/// Brings everything in line with the resources held; what does so starts streams and resolvers, and these call it again.
+pub(crate) trait Settle {
+    /// Does it.
+    fn settle(&self, shared: &Shared);
 }
 
 /// What [`State::new`] needs.
@@ -143,7 +147,6 @@ pub(crate) struct Parts {
     pub pool: Arc<WorkerPool>,
     pub registry: Arc<Registry>,
     pub bootstrap: pb::Bootstrap,
-    pub subscriptions: Subscriptions,
     pub awaits: Awaits,
     pub scope: Scope,
 }
@@ -167,10 +170,8 @@ impl State {
             started: Instant::now(),
             started_at: SystemTime::now(),
             stats,
-            subscriptions: parts.subscriptions,
-            dns: Dns::default(),
+            resolving: false,
             awaits: parts.awaits,
-            timers: HashMap::new(),
             bind_failures: BTreeMap::new(),
             scope: parts.scope,
         }
@@ -310,7 +311,7 @@ impl State {
     }
 
     /// Drops what is known of resources nothing refers to any more; their servers do not say that they are gone.
-    fn forget_records(&mut self, asked: &[SubscriptionChange]) {
+    pub fn forget_records(&mut self, asked: &[SubscriptionChange]) {
         let by_name = self.scope.is_learned();
         let dropped = asked.iter().filter(|asked| !asked.wanted).map(|asked| (asked.kind, asked.name.to_string()));
         for key in dropped.chain(std::mem::take(&mut self.received)) {
@@ -336,7 +337,7 @@ impl State {
     }
 
     /// Listeners serve that were refused while another had their address.
-    fn note_admitted(&mut self) {
+    pub fn note_admitted(&mut self) {
         for listener in self.builder.take_admitted() {
             tracing::info!(listener = &*listener, "its address is free: no longer refused");
             if let Some(record) = self.records.get_mut(&(ResourceType::Listener, listener.to_string()))
@@ -348,7 +349,7 @@ impl State {
         }
     }
 
-    fn note_bind_errors(&mut self, errors: Vec<BindError>) {
+    pub fn note_bind_errors(&mut self, errors: Vec<BindError>) {
         let failures: BTreeMap<Arc<str>, String> =
             errors.into_iter().map(|error| (error.listener.clone(), error.to_string())).collect();
         let before = std::mem::take(&mut self.bind_failures);
@@ -392,8 +393,8 @@ impl State {
 }
 
 impl Shared {
-    pub fn new(state: State) -> Self {
-        Self { state: Rc::new(RefCell::new(state)), dirty: Rc::default(), settled: Rc::default() }
+    pub fn new(state: State, settler: Rc<dyn Settle>) -> Self {
+        Self { state: Rc::new(RefCell::new(state)), dirty: Rc::default(), settled: Rc::default(), settler }
     }
 
     /// Settles whenever something came in, for the life of the process.
@@ -416,89 +417,7 @@ impl Shared {
 
     /// Brings everything in line with the resources held.
     pub fn settle(&self) {
-        let mut guard = self.state.borrow_mut();
-        let state = &mut *guard;
-        let config = state.builder.build();
-        state.note_admitted();
-        let asked = state.builder.take_asked();
-        // As Envoy does: listeners are asked for once the clusters they will name are there and serve.
-        let clusters_ready = !state.awaits.clusters && state.builder.clusters_are_answered();
-        state.subscriptions.update(&asked, clusters_ready, self);
-        state.forget_records(&asked);
-        if state.builder.take_dns_changed() {
-            state.dns.update(&state.builder.dns_clusters(), self);
-        }
-        if !Arc::ptr_eq(&config, &state.config) {
-            state.health.update(&config, &state.config);
-            let errors = state.pool.apply(&config);
-            state.config = config;
-            state.note_bind_errors(errors);
-        }
-        if state.builder.take_missing_changed() {
-            self.watch_timeouts(state);
-        }
-        let phase = state.next_phase();
-        if phase != state.phase {
-            if let (Phase::Live, Some(waits)) = (phase, state.waits_for()) {
-                tracing::warn!("what is remembered of the workload is not waited for any longer: {waits}");
-            }
-            state.phase = phase;
-            let elapsed_ms = state.started.elapsed().as_millis();
-            tracing::info!(state = phase.as_str(), elapsed_ms, "server state");
-        }
-        drop(guard);
-        self.settled.notify_waiters();
-    }
-
-    /// Lets what waits for an answer go on without it when `initial_fetch_timeout` has passed.
-    fn watch_timeouts(&self, state: &mut State) {
-        let missing = state.builder.missing();
-        let kinds = of_each_type(&missing);
-        let still_missing: HashSet<(ResourceType, &Reference)> =
-            kinds.iter().flat_map(|(kind, references)| references.iter().map(|reference| (*kind, reference))).collect();
-        state.timers.retain(|(kind, reference), timer| {
-            let awaited = still_missing.contains(&(*kind, reference));
-            if !awaited {
-                timer.abort();
-            }
-            awaited
-        });
-        for (kind, references) in kinds {
-            for reference in references {
-                let Some(timeout) = reference.initial_fetch_timeout else { continue };
-                let key = (kind, reference.clone());
-                let start = || self.start_timer(kind, reference.clone(), timeout);
-                state.timers.entry(key).or_insert_with(start);
-            }
-        }
-    }
-
-    fn start_timer(&self, kind: ResourceType, reference: Reference, timeout: Duration) -> tokio::task::AbortHandle {
-        let shared = self.clone();
-        let give_up = async move {
-            tokio::time::sleep(timeout).await;
-            tracing::warn!(
-                kind = kind.short_name(),
-                name = &*reference.name,
-                timeout_ms = timeout.as_millis(),
-                "no first answer within initial_fetch_timeout; going on without"
-            );
-            let mut state = shared.state.borrow_mut();
-            let demand = Demand::of(kind, &reference.name);
-            state.note_given_up(usize::from(demand.is_some()));
-            let builder = &mut state.builder;
-            match kind {
-                ResourceType::Cluster | ResourceType::Listener | ResourceType::VirtualHost => {
-                    demand.iter().for_each(|demand| builder.give_up(demand));
-                }
-                ResourceType::Endpoint => builder.give_up_endpoints(&reference),
-                ResourceType::Route => builder.give_up_route(&reference),
-                _ => builder.give_up_secret(&reference),
-            }
-            drop(state);
-            shared.dirty.notify_one();
-        };
-        tokio::task::spawn_local(give_up).abort_handle()
+        self.settler.settle(self);
     }
 }
 

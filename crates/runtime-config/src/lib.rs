@@ -1,11 +1,12 @@
-//! xDS resources compiled to what a connection or a request needs.
+//! Compiles xDS resources to what a connection or a request needs.
 //!
-//! The proxy's control thread hands resources to [`builder::Builder`]; each is checked against the table of supported
+//! The proxy's control thread passes resources to [`builder::Builder`]. Each is checked against the table of supported
 //! fields ([`support`]), compiled, and becomes part of the next immutable [`Config`]. Workers hold one `Arc<Config>` and
 //! swap it whole: a connection pins its [`Listener`], a request pins its [`RouteTable`] and its [`Cluster`].
 //!
-//! Nothing here knows sockets, clocks or tokio, so the same code answers "what would happen to this call?" offline.
+//! Nothing here uses sockets, clocks or tokio, so the same code answers "what would happen to this call?" offline.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -22,7 +23,6 @@ pub mod cors;
 pub mod demand;
 pub mod domains;
 pub mod dynamic_metadata;
-pub mod explain;
 pub mod fault;
 pub mod filter_chain_match;
 pub mod fraction;

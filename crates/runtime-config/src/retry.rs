@@ -119,32 +119,41 @@ impl RetryOn {
     pub fn add<'t>(&mut self, list: &'t str) -> Result<(), &'t str> {
         let mut unknown = Ok(());
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            let flag = match word {
-                "5xx" => &mut self.any_5xx,
-                "gateway-error" => &mut self.gateway_error,
-                "reset" => &mut self.reset,
-                "reset-before-request" => &mut self.reset_before_request,
-                "connect-failure" => &mut self.connect_failure,
-                "retriable-4xx" => &mut self.retriable_4xx,
-                "refused-stream" => &mut self.refused_stream,
-                "retriable-status-codes" => &mut self.status_codes,
-                "retriable-headers" => &mut self.headers,
-                "envoy-ratelimited" => &mut self.envoy_ratelimited,
-                "cancelled" => &mut self.grpc_cancelled,
-                "deadline-exceeded" => &mut self.grpc_deadline_exceeded,
-                "internal" => &mut self.grpc_internal,
-                "resource-exhausted" => &mut self.grpc_resource_exhausted,
-                "unavailable" => &mut self.grpc_unavailable,
-                // Nothing upstream speaks HTTP/3, so it cannot come to pass.
-                "http3-post-connect-failure" => continue,
-                _ => {
-                    unknown = unknown.and(Err(word));
-                    continue;
-                }
-            };
-            *flag = true;
+            // Nothing upstream speaks HTTP/3, so it cannot come to pass.
+            if word == "http3-post-connect-failure" {
+                continue;
+            }
+            match self.flags().into_iter().find(|(name, _)| *name == word) {
+                Some((_, flag)) => *flag = true,
+                None => unknown = unknown.and(Err(word)),
+            }
         }
         unknown
+    }
+
+    /// The conditions' names.
+    pub fn names(mut self) -> Vec<&'static str> {
+        self.flags().into_iter().filter(|(_, flag)| **flag).map(|(name, _)| name).collect()
+    }
+
+    fn flags(&mut self) -> [(&'static str, &mut bool); 15] {
+        [
+            ("5xx", &mut self.any_5xx),
+            ("gateway-error", &mut self.gateway_error),
+            ("reset", &mut self.reset),
+            ("reset-before-request", &mut self.reset_before_request),
+            ("connect-failure", &mut self.connect_failure),
+            ("retriable-4xx", &mut self.retriable_4xx),
+            ("refused-stream", &mut self.refused_stream),
+            ("retriable-status-codes", &mut self.status_codes),
+            ("retriable-headers", &mut self.headers),
+            ("envoy-ratelimited", &mut self.envoy_ratelimited),
+            ("cancelled", &mut self.grpc_cancelled),
+            ("deadline-exceeded", &mut self.grpc_deadline_exceeded),
+            ("internal", &mut self.grpc_internal),
+            ("resource-exhausted", &mut self.grpc_resource_exhausted),
+            ("unavailable", &mut self.grpc_unavailable),
+        ]
     }
 
     /// Any condition at all.

@@ -101,3 +101,78 @@ pub struct PeerIdentity {
     /// The whole chain likewise, for XFCC `Chain=`.
     pub chain_pem_urlencoded: Option<String>,
 }
+
+/// A request written down: for explanations and tests.
+#[derive(Debug, Clone, Default)]
+pub struct PlainRequest {
+    /// `:method`.
+    pub method: String,
+    /// `:path`.
+    pub path: String,
+    /// `:authority`.
+    pub authority: String,
+    /// `:scheme`.
+    pub scheme: String,
+    /// Lower-case names and values, in order.
+    pub headers: Vec<(String, String)>,
+}
+
+impl PlainRequest {
+    /// A plain-HTTP request without further headers.
+    pub fn new(method: &str, authority: &str, path: &str) -> Self {
+        Self {
+            method: method.into(),
+            path: path.into(),
+            authority: authority.into(),
+            scheme: "http".into(),
+            headers: Vec::new(),
+        }
+    }
+
+    /// The request with one more header.
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_ascii_lowercase(), value.into()));
+        self
+    }
+}
+
+impl RequestView for PlainRequest {
+    fn method(&self) -> &[u8] {
+        self.method.as_bytes()
+    }
+
+    fn path(&self) -> &[u8] {
+        self.path.as_bytes()
+    }
+
+    fn authority(&self) -> &[u8] {
+        self.authority.as_bytes()
+    }
+
+    fn scheme(&self) -> &[u8] {
+        self.scheme.as_bytes()
+    }
+
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        match name {
+            ":method" => return Some(self.method().into()),
+            ":path" => return Some(self.path().into()),
+            ":authority" | "host" => return Some(self.authority().into()),
+            ":scheme" => return Some(self.scheme().into()),
+            _ => {}
+        }
+        let mut values = self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value.as_str());
+        let first = values.next()?;
+        let joined = values.fold(first.to_owned(), |joined, value| joined + "," + value);
+        Some(joined.into_bytes().into())
+    }
+
+    fn any_value(&self, name: &str, mut wanted: impl FnMut(&[u8]) -> bool) -> Option<bool> {
+        if name.starts_with(':') || name == "host" {
+            return self.header(name).map(|value| wanted(&value));
+        }
+        let mut values = self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value).peekable();
+        values.peek()?;
+        Some(values.any(|value| wanted(value.as_bytes())))
+    }
+}

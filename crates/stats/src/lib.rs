@@ -5,6 +5,7 @@
 //! read-modify-write, no shared cache line. A scrape adds the shards up. The registry holds scopes weakly: a scope whose last
 //! owner is gone (its cluster was removed) is no longer reported.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,7 +1,9 @@
-//! Fakes and fixtures for tests: ports, processes, raw HTTP clients, small servers, TLS material, Envoy from its package.
+//! Fixtures for tests: ports, processes, raw HTTP clients, small servers, TLS material, Envoy from its package.
 //!
 //! Everything here is blocking `std`: a test reads top to bottom, and a hung peer ends in a named timeout, never in a hung
 //! test run. Helpers panic with a message that says what was expected, what was seen, and where the output is.
+
+#![forbid(unsafe_code)]
 
 pub mod envoy;
 pub mod golden;
@@ -24,6 +26,7 @@ pub use grpc_xds::grpc_xds_client;
 pub use h2spec::assert_h2spec_passes;
 pub use http::{Connection, Response};
 pub use http2::Http2Frames;
+pub use nix::sys::signal::Signal;
 pub use port::{free_port, free_ports};
 pub use process::Process;
 pub use random::Random;

@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::wait;
 
 /// A running child whose output is kept. Dropping it ends it: SIGTERM, then after two seconds SIGKILL, always by its pid.
@@ -113,18 +116,18 @@ impl Process {
         status
     }
 
-    /// Sends a signal, such as `libc::SIGTERM`.
-    pub fn signal(&mut self, signal: i32) {
+    /// Sends a signal.
+    pub fn signal(&mut self, signal: Signal) {
+        // A child that is not yet reaped has its number for itself.
         if self.exited().is_none() {
-            // SAFETY: `kill` touches no memory of ours; the child is not yet reaped, so the pid is still its own.
-            unsafe { libc::kill(self.pid().cast_signed(), signal) };
+            let _ = kill(Pid::from_raw(self.pid().cast_signed()), signal);
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.signal(libc::SIGTERM);
+        self.signal(Signal::SIGTERM);
         if wait::poll(Duration::from_secs(2), || self.exited()).is_none() {
             self.child.kill().and_then(|()| self.child.wait()).ok();
         }

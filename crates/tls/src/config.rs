@@ -1,5 +1,5 @@
-//! What a TLS context asks for, in Envoy's words: plain values, to be compiled by [`DownstreamTls::new`] and
-//! [`UpstreamTls::new`].
+//! The settings of a TLS context in Envoy's terms: plain values, which [`DownstreamTls::new`] and [`UpstreamTls::new`]
+//! compile.
 
 use std::path::PathBuf;
 
@@ -13,25 +13,25 @@ pub use crate::upstream::UpstreamTls;
 pub struct DownstreamTlsContext {
     /// Settings both directions share; at least one certificate is required here.
     pub common: CommonTlsContext,
-    /// Whether the peer must bring a certificate.
+    /// Whether the client must present a certificate.
     pub client_certificate: ClientCertificate,
 }
 
-/// What is asked of a client.
+/// Whether a client must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificate {
     /// It is not asked for a certificate (`require_client_certificate` unset, no validation context).
     No,
-    /// It may bring one, which must then be valid (`require_client_certificate` unset, with a validation context).
+    /// It may present one, which must then be valid (`require_client_certificate` unset, with a validation context).
     Optional,
-    /// No certificate, no connection.
+    /// It must present one; otherwise the handshake fails.
     Required,
 }
 
 /// Envoy's `UpstreamTlsContext`.
 #[derive(Debug, Clone)]
 pub struct UpstreamTlsContext {
-    /// Settings both directions share; without a certificate the client has none to show.
+    /// Settings both directions share; without a certificate the client presents none.
     pub common: CommonTlsContext,
     /// Server name to send; none is sent when empty.
     pub sni: String,
@@ -40,8 +40,8 @@ pub struct UpstreamTlsContext {
 /// Envoy's `CommonTlsContext`, as far as it is supported.
 #[derive(Debug, Clone)]
 pub struct CommonTlsContext {
-    /// Own certificates. A server may have several, told apart by the name that is asked for and by the kind of their keys;
-    /// a client has one at most.
+    /// Own certificates. A server may have several, which are chosen by the server name and by the type of their keys;
+    /// a client has at most one.
     pub certificates: Vec<CertificateSource>,
     /// How the peer is verified.
     pub validation: Validation,
@@ -79,7 +79,7 @@ pub enum TrustSource {
 pub enum DataSource {
     /// The bytes themselves (`inline_bytes`, `inline_string`).
     Inline(Vec<u8>),
-    /// A file, read when the context is compiled, and again when it has changed (`filename`).
+    /// A file, read when the context is compiled and again when it has changed (`filename`).
     File(PathBuf),
 }
 

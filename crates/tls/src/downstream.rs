@@ -22,10 +22,10 @@ use crate::tickets::Tickets;
 use crate::trust::TrustBundle;
 use crate::verify::ClientVerifier;
 
-/// A compiled `DownstreamTlsContext`. Its certificate and roots may change at any time; a handshake uses those of the
-/// moment it begins.
+/// A compiled `DownstreamTlsContext`. Its certificate and roots may change at any time; a handshake uses those in force
+/// when it begins.
 pub struct DownstreamTls {
-    /// The first, which serves whoever asks for none of the others.
+    /// The first certificate, used when no other matches.
     first: Certificate,
     others: Vec<Certificate>,
     trust: Option<Slot<TrustBundle>>,
@@ -38,16 +38,16 @@ pub struct DownstreamTls {
 /// One of a server's certificates.
 struct Certificate {
     identity: Slot<Identity>,
-    built: ArcSwapOption<Built>,
+    built: ArcSwapOption<BuiltConfig>,
 }
 
-/// rustls configurations made of one pair of secrets. New secrets make a new one, and with it another ticket key: a session
-/// must not outlive the roots its client was verified by.
-struct Built {
+/// The rustls configurations for one pair of secrets. New secrets lead to a new configuration with another ticket key,
+/// because a session must not outlive the roots that its client was verified with.
+struct BuiltConfig {
     identity: Arc<Identity>,
     trust: Option<Arc<TrustBundle>>,
     with_alpn: Arc<ServerConfig>,
-    /// For clients whose offer has nothing in common with ours: Envoy goes on without ALPN, rustls would send an alert.
+    /// For clients that offer none of our protocols: Envoy goes on without ALPN, where rustls would send an alert.
     without_alpn: Arc<ServerConfig>,
 }
 
@@ -95,7 +95,7 @@ impl DownstreamTls {
         self.client_certificate == ClientCertificate::Required
     }
 
-    /// Goes on with the handshake that `hello` began. Dropping the future closes the connection.
+    /// Continues the handshake that `hello` began. Dropping the future closes the connection.
     pub async fn accept<S>(&self, hello: ClientHello, io: S) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -103,7 +103,8 @@ impl DownstreamTls {
         self.accept_preferring(hello, io, None).await.map_err(|failed| failed.error)
     }
 
-    /// As [`Self::accept`], choosing the application protocol `preferred` if the client offers it, whatever the context says.
+    /// Like [`Self::accept`], but chooses the application protocol `preferred` if the client offers it, whatever the
+    /// context says.
     pub async fn accept_preferring<S>(
         &self,
         hello: ClientHello,
@@ -144,8 +145,8 @@ impl DownstreamTls {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The certificate for a client, as Envoy chooses: among those with the name asked for, else among all when no name was
-    /// asked for, else the first; an ECDSA key before any other when the client can verify it.
+    /// Chooses the certificate for a client as Envoy does: among those with the requested name; among all if the client
+    /// requested no name; otherwise the first. ECDSA keys come first if the client can verify them.
     fn choose(&self, hello: &ClientHello) -> &Certificate {
         if self.others.is_empty() {
             return &self.first;
@@ -167,8 +168,8 @@ impl DownstreamTls {
         named.or_else(any).unwrap_or(&self.first)
     }
 
-    /// The configurations of the present secrets, made anew when one has changed.
-    fn current(&self, certificate: &Certificate) -> Result<Arc<Built>, HandshakeError> {
+    /// The configurations for the current secrets, built again when one has changed.
+    fn current(&self, certificate: &Certificate) -> Result<Arc<BuiltConfig>, HandshakeError> {
         let identity = certificate.identity.require()?;
         let trust = self.trust.as_ref().map(Slot::require).transpose()?;
         if let Some(built) = certificate.built.load_full()
@@ -181,7 +182,7 @@ impl DownstreamTls {
         Ok(built)
     }
 
-    fn build(&self, identity: Arc<Identity>, trust: Option<Arc<TrustBundle>>) -> Result<Built, ConfigError> {
+    fn build(&self, identity: Arc<Identity>, trust: Option<Arc<TrustBundle>>) -> Result<BuiltConfig, ConfigError> {
         let builder = ServerConfig::builder_with_provider(self.suites.provider.clone());
         let builder = builder.with_protocol_versions(self.suites.versions)?;
         let builder = match &trust {
@@ -193,14 +194,14 @@ impl DownstreamTls {
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(identity.certified_key())));
-        // Sessions live in tickets that the client keeps; this side stores none.
+        // Sessions live in tickets that the client keeps; the server stores none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         let rest = format!("{:?} {:?} {:?}", self.names, self.client_certificate, self.alpn);
         config.ticketer = Arc::new(Tickets::new(&identity, trust.as_deref(), &rest));
         config.send_tls13_tickets = 1;
         let without_alpn = Arc::new(config.clone());
         config.alpn_protocols = self.alpn.clone();
-        Ok(Built { identity, trust, with_alpn: Arc::new(config), without_alpn })
+        Ok(BuiltConfig { identity, trust, with_alpn: Arc::new(config), without_alpn })
     }
 }
 
@@ -210,13 +211,13 @@ impl Certificate {
     }
 }
 
-impl Built {
+impl BuiltConfig {
     fn is_of(&self, identity: &Arc<Identity>, trust: Option<&Arc<TrustBundle>>) -> bool {
         Arc::ptr_eq(&self.identity, identity) && self.trust.as_ref().map(Arc::as_ptr) == trust.map(Arc::as_ptr)
     }
 }
 
-/// Whether the two sides have a protocol in common, or one of them does not care.
+/// Whether the two sides have a protocol in common, or one of them has no list.
 fn negotiable(ours: &[Vec<u8>], offered: &[Vec<u8>]) -> bool {
     offered.is_empty() || offered.iter().any(|protocol| ours.contains(protocol))
 }

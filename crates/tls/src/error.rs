@@ -17,8 +17,8 @@ pub enum ConfigError {
     /// A server without a certificate.
     #[error("a downstream TLS context needs tls_certificates or tls_certificate_sds_secret_configs")]
     NoCertificate,
-    /// A client with a choice of certificates.
-    #[error("an upstream TLS context takes one certificate at most")]
+    /// A client with more than one certificate.
+    #[error("an upstream TLS context accepts at most one certificate")]
     ClientCertificates,
     /// A certificate or its key cannot be used.
     #[error("tls_certificates: {0}")]
@@ -42,21 +42,21 @@ pub enum ConfigError {
         /// `tls_maximum_protocol_version`.
         maximum: &'static str,
     },
-    /// A cipher suite no TLS library knows.
+    /// A name that is not known as a cipher suite.
     #[error("tls_params.cipher_suites: `{0}` is not the name of a cipher suite")]
     UnknownCipherSuite(String),
-    /// Of the suites listed none is safe enough to be supported.
+    /// None of the listed suites is supported.
     #[error(
         "tls_params.cipher_suites: none of {0:?} is supported; add ECDHE-ECDSA-AES128-GCM-SHA256 or another ECDHE suite with AES-GCM or ChaCha20"
     )]
     NoCipherSuite(Vec<String>),
-    /// A client certificate is demanded, but nothing says which to trust.
+    /// A client certificate is required, but there are no roots to verify it with.
     #[error("require_client_certificate needs a validation_context with trusted_ca")]
     ClientCertificateWithoutTrust,
     /// A SAN matcher's regular expression does not compile.
     #[error("match_typed_subject_alt_names: {0}")]
     SanPattern(#[source] regex::Error),
-    /// The name to ask for is no DNS name.
+    /// The server name is not a DNS name.
     #[error("sni: `{0}` is not a DNS name")]
     Sni(String),
     /// rustls refused the combination.
@@ -91,18 +91,18 @@ pub enum HandshakeError {
     /// The peer refused us: it sent this alert.
     #[error("the peer sent the alert {0}")]
     Alert(String),
-    /// Everything else the protocol can go wrong with.
+    /// Any other protocol error.
     #[error("TLS: {0}")]
     Protocol(#[source] rustls::Error),
 }
 
-/// A handshake that failed, and how far it had come.
+/// A handshake that failed, and how far it got.
 #[derive(Debug)]
 pub struct FailedHandshake {
     /// Why.
     pub error: HandshakeError,
-    /// What was agreed on before: version and cipher are empty until they are. The peer is whoever the certificate it showed is
-    /// for, which was not believed.
+    /// What had been negotiated by then; version and cipher are empty until they are known. The peer is the one named
+    /// in the refused certificate.
     pub session: Session,
 }
 
@@ -127,13 +127,13 @@ impl From<rustls::Error> for HandshakeError {
 }
 
 impl HandshakeError {
-    /// Whether the failure lies in what this side was given, not in the peer or the network.
+    /// Whether the cause is this side's configuration or secrets, not the peer or the network.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::SecretMissing(_) | Self::Config(_))
     }
 }
 
-/// What our verifiers say of names, inside rustls' error.
+/// The name mismatch that our verifiers reported, taken out of rustls' error.
 fn mismatch(reason: &CertificateError) -> Option<&SanMismatch> {
     match reason {
         CertificateError::Other(other) => other.0.downcast_ref(),
@@ -141,7 +141,7 @@ fn mismatch(reason: &CertificateError) -> Option<&SanMismatch> {
     }
 }
 
-/// The reason in words; rustls prints reasons of our own verifiers in their debug form only.
+/// The reason in words; rustls prints reasons of our own verifiers only in their debug form.
 fn certificate_reason(reason: &CertificateError) -> String {
     match reason {
         CertificateError::Other(other) => match other.source() {

@@ -1,8 +1,8 @@
-//! Certificates and roots that lie in files: looked at again and again, and read anew when they have changed, as whoever renews
-//! them replaces them in place (also by a link that leads elsewhere, as a mounted Secret's does).
+//! Certificates and roots in files. The files are checked regularly and read again when they have changed, because
+//! renewal replaces them in place (or switches a symbolic link, as in a mounted Secret).
 //!
-//! A certificate and its key are two files, which nobody can replace at once: a pair that does not belong together is looked
-//! at once more before it is called wrong. Until the new one is good, the one before serves.
+//! A certificate and its key are two files, which cannot be replaced at the same moment. A pair that does not match is
+//! therefore checked a second time before it is reported. Until the new pair is valid, the previous one stays in use.
 
 use std::path::Path;
 use std::sync::Weak;
@@ -15,83 +15,83 @@ use crate::identity::Identity;
 use crate::secrets::{Slot, SlotInner};
 use crate::trust::TrustBundle;
 
-/// What has become of files that have changed.
+/// The outcome of reading files that have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileNews {
-    /// The next handshake uses what they hold now.
+pub enum FileChange {
+    /// The next handshake uses their new content.
     Replaced {
-        /// Which.
+        /// The names of the files.
         files: String,
     },
-    /// They hold nothing that could be used: what they held before stays in use.
+    /// Their new content cannot be used: the previous content stays in use.
     Refused {
-        /// Which.
+        /// The names of the files.
         files: String,
         /// What is wrong.
         reason: String,
     },
 }
 
-/// All that lies in files and is in use.
+/// All certificates and roots in use that come from files.
 #[derive(Debug, Default)]
 pub(crate) struct Files(Vec<Entry>);
 
 #[derive(Debug)]
 struct Entry {
     sources: Vec<DataSource>,
-    place: Place,
-    /// The files as they were when they were read last.
+    place: Target,
+    /// The state of the files when they were last read.
     read: Vec<Option<Stamp>>,
-    /// As they were when they were found wrong at the last look.
+    /// Their state at the last check, if their content was wrong then.
     doubtful: Option<Vec<Option<Stamp>>>,
 }
 
-/// Where what the files hold is used, if it still is.
-enum Place {
+/// The slot that uses the content of the files, if it still exists.
+enum Target {
     Identity(Weak<SlotInner<Identity>>),
     Trust(Weak<SlotInner<TrustBundle>>),
 }
 
-/// A file as far as it can be told from its next version.
+/// The metadata that tells one version of a file from the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
     bytes: u64,
-    /// Device and inode: behind a link, the file it leads to.
+    /// Device and inode, of the target if it is a symbolic link.
     file: (u64, u64),
 }
 
 impl Files {
-    /// The slot of a certificate, which others with the same files share.
+    /// The slot of a certificate, shared by all that name the same files.
     pub fn identity(&mut self, chain: &DataSource, key: &DataSource) -> Result<Slot<Identity>, ConfigError> {
         let sources = vec![chain.clone(), key.clone()];
         let known = self.0.iter().filter(|entry| entry.sources == sources).find_map(|entry| match &entry.place {
-            Place::Identity(slot) => slot.upgrade(),
-            Place::Trust(_) => None,
+            Target::Identity(slot) => slot.upgrade(),
+            Target::Trust(_) => None,
         });
         if let Some(inner) = known {
             return Ok(Slot::of(inner));
         }
-        // Before they are read: a change in between is seen at the next look.
+        // Taken before the files are read, so that the next check notices a change in between.
         let read = stamps(&sources);
         let slot = Slot::fixed(identity(&sources, SystemTime::now())?);
-        self.keep(Entry { sources, place: Place::Identity(slot.downgrade()), read, doubtful: None });
+        self.keep(Entry { sources, place: Target::Identity(slot.downgrade()), read, doubtful: None });
         Ok(slot)
     }
 
-    /// The same of a trust bundle.
+    /// Like [`Self::identity`], for a trust bundle.
     pub fn trust(&mut self, roots: &DataSource) -> Result<Slot<TrustBundle>, ConfigError> {
         let sources = vec![roots.clone()];
         let known = self.0.iter().filter(|entry| entry.sources == sources).find_map(|entry| match &entry.place {
-            Place::Trust(slot) => slot.upgrade(),
-            Place::Identity(_) => None,
+            Target::Trust(slot) => slot.upgrade(),
+            Target::Identity(_) => None,
         });
         if let Some(inner) = known {
             return Ok(Slot::of(inner));
         }
         let read = stamps(&sources);
         let slot = Slot::fixed(trust(&sources)?);
-        self.keep(Entry { sources, place: Place::Trust(slot.downgrade()), read, doubtful: None });
+        self.keep(Entry { sources, place: Target::Trust(slot.downgrade()), read, doubtful: None });
         Ok(slot)
     }
 
@@ -102,15 +102,15 @@ impl Files {
         }
     }
 
-    /// Reads what has changed.
-    pub fn look(&mut self, now: SystemTime) -> Vec<FileNews> {
+    /// Reads the files that have changed.
+    pub fn look(&mut self, now: SystemTime) -> Vec<FileChange> {
         self.0.retain(|entry| entry.place.is_used());
         self.0.iter_mut().filter_map(|entry| entry.look(now)).collect()
     }
 }
 
 impl Entry {
-    fn look(&mut self, now: SystemTime) -> Option<FileNews> {
+    fn look(&mut self, now: SystemTime) -> Option<FileChange> {
         let stamps = stamps(&self.sources);
         if stamps == self.read {
             self.doubtful = None;
@@ -119,16 +119,16 @@ impl Entry {
         match self.place.fill(&self.sources, now) {
             Ok(()) => {
                 (self.read, self.doubtful) = (stamps, None);
-                Some(FileNews::Replaced { files: self.names() })
+                Some(FileChange::Replaced { files: self.names() })
             }
-            // It may be half of a change.
+            // The change may be incomplete.
             Err(_) if self.doubtful.as_ref() != Some(&stamps) => {
                 self.doubtful = Some(stamps);
                 None
             }
             Err(error) => {
                 (self.read, self.doubtful) = (stamps, None);
-                Some(FileNews::Refused { files: self.names(), reason: error.to_string() })
+                Some(FileChange::Refused { files: self.names(), reason: error.to_string() })
             }
         }
     }
@@ -142,7 +142,7 @@ impl Entry {
     }
 }
 
-impl Place {
+impl Target {
     fn is_used(&self) -> bool {
         match self {
             Self::Identity(slot) => slot.strong_count() > 0,
@@ -169,7 +169,7 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Identity(_) => "Identity",
@@ -178,7 +178,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// Of a chain and its key.
+/// Reads a chain and its key.
 fn identity(sources: &[DataSource], now: SystemTime) -> Result<Identity, ConfigError> {
     let texts = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let [chain, key] = texts.as_slice() else {

@@ -1,4 +1,4 @@
-//! Reading the ClientHello before anything is decided: filter chains match on its server name and ALPN.
+//! Reads the ClientHello before a filter chain is chosen: filter chains match on its server name and ALPN.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ pub const MAX_CLIENT_HELLO_BYTES: usize = 16 * 1024;
 
 /// Collects a connection's first bytes until they show a ClientHello or something else.
 ///
-/// No socket is involved: the listener pushes what it read. The bytes are kept, for the filter chain may turn out to pass
-/// them on as they are.
+/// No socket is involved: the listener pushes what it read. The bytes are kept, because the filter chain may pass them
+/// on unchanged.
 pub struct ClientHelloReader {
-    /// Boxed, for it is large and moves with every push.
+    /// Boxed, because it is large and moves with every push.
     acceptor: Box<Acceptor>,
     bytes: Vec<u8>,
     /// How many of `bytes` the acceptor has taken.
@@ -23,17 +23,17 @@ pub struct ClientHelloReader {
 /// What a connection's first bytes show.
 #[derive(Debug)]
 pub enum Inspection {
-    /// Nothing certain yet.
+    /// More bytes are needed to tell.
     NeedMore(ClientHelloReader),
-    /// This is not TLS; here are the bytes.
+    /// This is not TLS; these are the bytes.
     NotTls(Vec<u8>),
-    /// The ClientHello is over [`MAX_CLIENT_HELLO_BYTES`]; the connection is to be closed.
+    /// The ClientHello is longer than [`MAX_CLIENT_HELLO_BYTES`]; the connection must be closed.
     TooLarge,
     /// A whole ClientHello.
     Hello(Box<ClientHello>),
 }
 
-/// A ClientHello, and all that is needed to go on with the handshake.
+/// A ClientHello, and what is needed to continue the handshake.
 pub struct ClientHello {
     server_name: Option<String>,
     alpn: Vec<Vec<u8>>,
@@ -50,12 +50,12 @@ impl Default for ClientHelloReader {
 }
 
 impl ClientHelloReader {
-    /// Before the first byte.
+    /// A reader that has no bytes yet.
     pub fn new() -> Self {
         Self { acceptor: Box::default(), bytes: Vec::new(), taken: 0 }
     }
 
-    /// Takes more of the connection's bytes, in any portions.
+    /// Takes the connection's next bytes, in pieces of any size.
     pub fn push(mut self, bytes: &[u8]) -> Inspection {
         self.bytes.extend_from_slice(bytes);
         if !may_be_tls(&self.bytes) {
@@ -69,7 +69,7 @@ impl ClientHelloReader {
                     false => Inspection::TooLarge,
                 };
             }
-            // A full buffer and a malformed record are one to us, and to Envoy: no ClientHello was found.
+            // A full buffer and a malformed record are treated alike, as in Envoy: no ClientHello was found.
             match self.acceptor.read_tls(&mut rest) {
                 Ok(count) if count > 0 => self.taken += count,
                 _ => return Inspection::NotTls(self.bytes),
@@ -84,7 +84,7 @@ impl ClientHelloReader {
         }
     }
 
-    /// The bytes pushed so far, for a connection that ended or whose time is up.
+    /// The bytes pushed so far, for a connection that ended or timed out.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -114,12 +114,12 @@ impl ClientHello {
         self.verifies_ecdsa
     }
 
-    /// The bytes as they came, for a filter chain that does not terminate TLS.
+    /// The received bytes, for a filter chain that does not terminate TLS.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// The parsed hello, and bytes after it that rustls has not taken.
+    /// The parsed ClientHello, and the bytes after it that rustls has not taken.
     pub(crate) fn into_parts(self) -> (Accepted, Vec<u8>) {
         (self.accepted, self.bytes.get(self.taken..).unwrap_or_default().to_vec())
     }

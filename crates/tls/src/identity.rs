@@ -21,7 +21,7 @@ pub struct Identity {
     leaf: Arc<PeerCertificate>,
 }
 
-/// How well a certificate's names fit, best first.
+/// How well a certificate's names match, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NameMatch {
     /// The name itself.
@@ -62,20 +62,20 @@ pub enum IdentityError {
         /// What the certificate is for.
         subject: String,
     },
-    /// The leaf's time has passed.
+    /// The leaf has expired.
     #[error("the certificate of {subject} expired on {not_after}")]
     Expired {
         /// What the certificate is for.
         subject: String,
-        /// The end of its time, for people.
+        /// The end of its validity, for messages.
         not_after: String,
     },
-    /// The leaf's time has not begun.
+    /// The leaf is not valid yet.
     #[error("the certificate of {subject} is not valid before {not_before}; check this machine's clock")]
     NotYetValid {
         /// What the certificate is for.
         subject: String,
-        /// The beginning of its time, for people.
+        /// The beginning of its validity, for messages.
         not_before: String,
     },
 }
@@ -102,7 +102,8 @@ impl Identity {
                 not_after: leaf.not_after_text().to_owned(),
             });
         }
-        // A clock that runs behind by a little is common between machines; rustls has no such mercy on the verifying side.
+        // Machines' clocks often differ a little, so our own certificate gets some tolerance; rustls has none when it
+        // verifies a peer.
         if leaf.not_before() > now + CLOCK_SKEW {
             return Err(IdentityError::NotYetValid {
                 subject: leaf.display_name(),
@@ -165,7 +166,7 @@ impl fmt::Debug for Identity {
 /// How far another machine's clock may be ahead of ours.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// Seconds since 1970 as a point in time; before that is taken as 1970.
+/// Seconds since 1970 as a point in time; earlier times become 1970.
 pub(crate) fn time_from_unix(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0))
 }

@@ -1,12 +1,13 @@
 //! rustls configuration, SPIFFE verification, SNI, certificate store.
 //!
-//! [`config`] states what a TLS context asks for, in Envoy's words; [`secrets::SecretStore`] holds the certificates it names,
-//! replaceable at any time; [`DownstreamTls`] and [`UpstreamTls`] put the two together and drive handshakes. A certificate
-//! that changes takes effect with the next handshake; connections that exist keep the one they began with.
+//! [`config`] describes a TLS context in Envoy's terms. [`secrets::SecretStore`] holds the certificates that contexts name; they can be
+//! replaced at any time. [`DownstreamTls`] and [`UpstreamTls`] combine the two and drive handshakes. A new certificate takes effect with
+//! the next handshake; existing connections keep the one they began with.
 //!
 //! There is one TLS stack (rustls) on one provider (aws-lc-rs), and nothing here turns signature checks off.
 
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+#![forbid(unsafe_code)]
+// Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod config;
@@ -15,7 +16,6 @@ pub mod error;
 mod files;
 pub mod hello;
 pub mod identity;
-mod known;
 pub mod peer;
 mod provider;
 pub mod san;
@@ -25,11 +25,12 @@ mod suites;
 pub mod tickets;
 pub mod trust;
 pub mod upstream;
+mod verified_chains;
 mod verify;
 
 pub use downstream::DownstreamTls;
 pub use error::{ConfigError, FailedHandshake, HandshakeError};
-pub use files::FileNews;
+pub use files::FileChange;
 pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
 pub use peer::{PeerCertificate, printable};

@@ -1,4 +1,4 @@
-//! What a certificate says about whom it belongs to.
+//! What a certificate says about its owner.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use x509_parser::x509::X509Name;
 
 use crate::identity::time_from_unix;
 
-/// A leaf certificate taken apart, with the chain it came in. Parsing it proves nothing: it must have been verified.
+/// A parsed leaf certificate, with the chain it came in. Parsing proves nothing: the chain must be verified separately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerCertificate {
     /// Subject alternative names of kind URI, in order.
@@ -48,7 +48,7 @@ pub struct PeerCertificate {
 pub struct SanError(pub(crate) String);
 
 impl PeerCertificate {
-    /// Takes the first certificate of a chain apart.
+    /// Parses the first certificate of a chain.
     pub fn parse(chain: &[CertificateDer<'_>]) -> Result<Self, SanError> {
         let leaf = chain.first().ok_or_else(|| SanError("the chain is empty".into()))?;
         let (rest, parsed) = X509Certificate::from_der(leaf).map_err(|error| SanError(error.to_string()))?;
@@ -70,7 +70,7 @@ impl PeerCertificate {
         Ok(certificate)
     }
 
-    /// From when to when a certificate is valid, in seconds since 1970, both included.
+    /// The first and the last second of a certificate's validity, since 1970.
     pub(crate) fn validity(certificate: &CertificateDer<'_>) -> Result<(u64, u64), SanError> {
         let (_, parsed) = X509Certificate::from_der(certificate).map_err(|error| SanError(error.to_string()))?;
         let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
@@ -151,7 +151,8 @@ fn ip_text(bytes: &[u8]) -> Option<String> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|ip| ip.to_string())
 }
 
-/// Text of a peer's as a message may show it: control characters, which may end a line or move a terminal's cursor, are escaped.
+/// Makes text from a peer safe for messages: escapes control characters, which could end a line or move a terminal's
+/// cursor.
 pub fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
@@ -190,8 +191,8 @@ fn rfc2253(name: &X509Name<'_>) -> String {
     elements.join(",")
 }
 
-/// As Envoy's `XN_FLAG_RFC2253` escapes: special characters with a backslash, control characters and what is no ASCII byte by byte
-/// in hexadecimal digits.
+/// Escapes like Envoy's `XN_FLAG_RFC2253`: special characters with a backslash, control and non-ASCII characters byte
+/// by byte in hexadecimal digits.
 fn escape(value: &Any<'_>) -> String {
     let last = value.data.len().saturating_sub(1);
     let mut escaped = String::with_capacity(value.data.len());

@@ -65,7 +65,7 @@ impl StringPattern {
         Ok(Self { form: Form::Regex(whole), ignore_case: false })
     }
 
-    /// Upper and lower case are the same; has no effect on regular expressions (`StringMatcher.ignore_case`).
+    /// Ignores case; has no effect on regular expressions (`StringMatcher.ignore_case`).
     pub fn ignoring_case(mut self, ignore_case: bool) -> Self {
         self.ignore_case = ignore_case;
         match &mut self.form {
@@ -127,7 +127,8 @@ impl SanMatcher {
             || any(SanKind::IpAddress, &certificate.ip_sans)
     }
 
-    /// Envoy compares an exact DNS name by the rules of RFC 6125: the certificate may hold a wildcard, and case is moot.
+    /// Envoy compares an exact DNS name by the rules of RFC 6125: the certificate may have a wildcard, and case is
+    /// ignored.
     fn matches_dns(&self, presented: &str) -> bool {
         match &self.pattern.form {
             Form::Exact(wanted) => dns_name_matches(wanted, presented),

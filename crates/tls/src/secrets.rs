@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::config::{CertificateSource, TrustSource};
 use crate::error::{ConfigError, HandshakeError};
-use crate::files::{FileNews, Files};
+use crate::files::{FileChange, Files};
 use crate::identity::{Identity, IdentityError};
 use crate::trust::{TrustBundle, TrustError};
 
@@ -19,11 +19,11 @@ use crate::trust::{TrustBundle, TrustError};
 pub struct SdsSecret {
     /// The secret's name, such as `default` or `ROOTCA`.
     pub name: String,
-    /// Who delivers it.
+    /// The server that delivers it.
     pub server: SdsServer,
 }
 
-/// Who delivers a secret (`sds_config`).
+/// The server that delivers a secret (`sds_config`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SdsServer {
     /// The aggregated stream.
@@ -47,7 +47,8 @@ pub enum SecretKind {
     Trust,
 }
 
-/// A secret's place: read at every handshake, written when SDS delivers. All clones share one value.
+/// A shared place for a secret: read at every handshake, written when SDS delivers the secret. All clones share one
+/// value.
 pub struct Slot<T> {
     inner: Arc<SlotInner<T>>,
 }
@@ -59,7 +60,7 @@ pub(crate) struct SlotInner<T> {
 }
 
 impl<T> Slot<T> {
-    /// A slot with a value, which no secret replaces.
+    /// A slot with a fixed value.
     pub fn fixed(value: T) -> Self {
         Self { inner: Arc::new(SlotInner { value: ArcSwapOption::from_pointee(value), secret: None }) }
     }
@@ -68,12 +69,12 @@ impl<T> Slot<T> {
         Self { inner: Arc::new(SlotInner { value: ArcSwapOption::empty(), secret: Some(secret) }) }
     }
 
-    /// The value at this moment; `None` before SDS delivered it.
+    /// The current value; `None` until SDS has delivered it.
     pub fn load(&self) -> Option<Arc<T>> {
         self.inner.value.load_full()
     }
 
-    /// The value at this moment, or the name of the secret that is awaited.
+    /// The current value; the error names the secret that has not arrived.
     pub(crate) fn require(&self) -> Result<Arc<T>, HandshakeError> {
         match (self.load(), &self.inner.secret) {
             (Some(value), _) => Ok(value),
@@ -82,7 +83,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// The secret that is awaited, when the slot is empty.
+    /// The secret that has not arrived, if the slot is empty.
     pub fn missing(&self) -> Option<&SdsSecret> {
         match self.inner.value.load().is_none() {
             true => self.inner.secret.as_ref(),
@@ -118,8 +119,8 @@ impl<T> fmt::Debug for Slot<T> {
 
 /// All secrets a process knows by name. Clones share one store.
 ///
-/// Contexts take slots out of it, the SDS client fills them. A slot nobody holds any more is forgotten, so what is
-/// [wanted](Self::wanted) follows the configuration by itself.
+/// Contexts get slots from it, and the SDS client fills them. A slot that nobody holds any more is dropped, so the list
+/// of [wanted](Self::wanted) secrets follows the configuration.
 #[derive(Clone)]
 pub struct SecretStore {
     inner: Arc<StoreInner>,
@@ -128,7 +129,7 @@ pub struct SecretStore {
 struct StoreInner {
     slots: Mutex<Slots>,
     files: Mutex<Files>,
-    /// Ticks when a slot is asked for that was not there before, and when a value arrives.
+    /// Changes when a new slot is created and when a value arrives.
     changed: watch::Sender<u64>,
 }
 
@@ -151,8 +152,8 @@ impl SecretStore {
         Self { inner: Arc::new(StoreInner { slots: Mutex::default(), files: Mutex::default(), changed }) }
     }
 
-    /// The slot of a certificate: filled at once when its source is static, later when it is SDS. What lies in files is read
-    /// anew by [`look_at_files`](Self::look_at_files).
+    /// The slot of a certificate: filled at once when its source is static, later when it is SDS.
+    /// [`look_at_files`](Self::look_at_files) reads files again.
     pub fn identity(&self, source: &CertificateSource) -> Result<Slot<Identity>, ConfigError> {
         match source {
             CertificateSource::Static { chain, key } => self.files().identity(chain, key),
@@ -182,16 +183,16 @@ impl SecretStore {
         Ok(())
     }
 
-    /// Reads certificates and roots anew whose files have changed. It may wait for the disk.
-    pub fn look_at_files(&self, now: SystemTime) -> Vec<FileNews> {
+    /// Reads certificates and roots again whose files have changed. It may block on the disk.
+    pub fn look_at_files(&self, now: SystemTime) -> Vec<FileChange> {
         let news = self.files().look(now);
-        if news.iter().any(|news| matches!(news, FileNews::Replaced { .. })) {
+        if news.iter().any(|news| matches!(news, FileChange::Replaced { .. })) {
             self.tick();
         }
         news
     }
 
-    /// The secrets some context holds a slot of, in order; what the SDS client has to subscribe to.
+    /// The secrets that contexts hold slots of, in order: what the SDS client has to subscribe to.
     pub fn wanted(&self) -> Vec<(SdsSecret, SecretKind)> {
         let mut slots = self.lock();
         slots.identities.retain(|_, slot| slot.strong_count() > 0);
@@ -238,7 +239,7 @@ impl SecretStore {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Slots> {
-        // The tables stay whole whatever a panicking holder did: each change is one insertion.
+        // A panic cannot leave the tables inconsistent, because each change is one insertion.
         self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
 //! A TLS connection over an asynchronous socket.
 //!
-//! rustls does the protocol, this moves bytes. What makes it cheap: a read takes as much from the socket as the caller has
-//! room for, not rustls' 4 KB; ciphertext passes through one buffer per thread; all records of a write leave with one
-//! vectored system call.
+//! rustls implements the protocol, this module moves the bytes. It is cheap for three reasons: a read takes as much
+//! from the socket as the caller has room for, instead of rustls' 4 KB; ciphertext passes through one buffer per
+//! thread; all records of a write leave with one vectored system call.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,43 +16,43 @@ use rustls::{Connection, HandshakeKind, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::{FailedHandshake, HandshakeError};
-use crate::known;
 use crate::peer::PeerCertificate;
 use crate::suites::openssl_name;
+use crate::verified_chains;
 use crate::verify;
 
 /// Most ciphertext read from a socket at once, in bytes: eight full records.
 const MAX_READ_BYTES: usize = 129 * 1024;
-/// Least ciphertext asked for at once, in bytes.
+/// Least ciphertext read at once, in bytes.
 const MIN_READ_BYTES: usize = 4 * 1024;
-/// What records add to plaintext at most when a read is sized, in bytes.
+/// The overhead of records that is assumed when the size of a read is chosen, in bytes.
 const RECORD_OVERHEAD_BYTES: usize = 256;
 
 thread_local! {
-    /// Ciphertext on its way from a socket into rustls. It is taken for one poll and put back; a TLS stream inside another
-    /// finds it taken and makes its own.
+    /// Ciphertext on its way from a socket into rustls. It is taken for one poll and put back; a TLS stream inside
+    /// another finds it taken and uses one of its own.
     static CIPHERTEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A TLS connection after its handshake.
 ///
-/// A write is accepted as soon as it is encrypted, and what the socket does not take at once is kept (64 KB at most):
-/// flush after the last write. Dropping it without [`AsyncWrite::poll_shutdown`] sends no `close_notify`.
+/// A write completes as soon as its data is encrypted; what the socket does not take at once is buffered (64 KB at
+/// most), so flush after the last write. Dropping it without [`AsyncWrite::poll_shutdown`] sends no `close_notify`.
 pub struct TlsStream<S> {
     io: S,
     connection: Box<Connection>,
     /// Ciphertext that was read but not yet taken by rustls, whose buffers were full.
     unread: Vec<u8>,
     closing: bool,
-    /// Ciphertext the socket took, in bytes.
+    /// Ciphertext that the socket has taken, in bytes.
     sent: u64,
     session: Arc<Session>,
 }
 
-/// What was agreed on in a handshake, and with whom.
+/// The result of a handshake: the negotiated parameters and the peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Session {
-    /// The verified certificate of the peer, when it brought one.
+    /// The verified certificate of the peer, if it presented one.
     pub peer: Option<Arc<PeerCertificate>>,
     /// The certificate shown to the peer.
     pub local: Option<Arc<PeerCertificate>>,
@@ -69,7 +69,7 @@ pub struct Session {
 }
 
 impl<S> TlsStream<S> {
-    /// What was agreed on.
+    /// The result of the handshake.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
@@ -84,10 +84,10 @@ impl<S> TlsStream<S> {
         self.sent
     }
 
-    /// The same connection over another form of its socket: to leave one reactor and register with another.
+    /// Replaces the socket of the connection, to move it from one reactor to another.
     ///
     /// # Errors
-    /// Those of `map`; the connection is lost then.
+    /// Those of `map`; the connection is then lost.
     pub fn try_map_io<T>(self, map: impl FnOnce(S) -> io::Result<T>) -> io::Result<TlsStream<T>> {
         let Self { io, connection, unread, closing, sent, session } = self;
         Ok(TlsStream { io: map(io)?, connection, unread, closing, sent, session })
@@ -95,7 +95,7 @@ impl<S> TlsStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    /// Drives a handshake to its end. `unread`: bytes of the peer's that were read before.
+    /// Drives a handshake to its end. `unread` has bytes of the peer that were read before.
     pub(crate) async fn handshake(
         io: S,
         connection: Connection,
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let connection = Box::new(connection);
         let mut stream = Self { io, connection, unread, closing: false, sent: 0, session: Arc::new(session) };
         if let Err(error) = poll_fn(|cx| stream.poll_handshake(cx)).await {
-            // The alert tells the peer why; it is one record, and a peer that does not take it is not waited for.
+            // The alert tells the peer why. It is one record; there is no wait for a peer that does not take it.
             poll_fn(|cx| match stream.poll_send(cx) {
                 Poll::Pending | Poll::Ready(_) => Poll::Ready(()),
             })
@@ -155,9 +155,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let mut session = (*self.session).clone();
         session.resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
         if let Some(chain) = connection.peer_certificates() {
-            let peer =
-                known::parse_verified(chain).map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
-            // rustls does not verify again what a ticket says was verified before.
+            let peer = verified_chains::parse_verified(chain)
+                .map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
+            // rustls does not verify a certificate again that is recorded in a ticket.
             if session.resumed && peer.not_after() <= now {
                 return Err(HandshakeError::ResumedExpired);
             }
@@ -169,8 +169,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Ok(())
     }
 
-    /// Reads ciphertext from the socket once and hands it to rustls, whose plaintext goes to `plaintext` as far as that makes room for
-    /// more; returns how much ciphertext there was, 0 at the end.
+    /// Reads ciphertext from the socket once and passes it to rustls; moves plaintext to `plaintext` where rustls needs
+    /// room. Returns how much ciphertext was read, 0 at the end.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let mut rest = buffer.filled();
         let (count, before) = (rest.len(), plaintext.filled().len());
         if count == 0 {
-            // Tells rustls, so that it can tell a truncated stream from one that was closed properly.
+            // This lets rustls tell a truncated stream from one that was closed properly.
             self.connection.read_tls(&mut io::empty())?;
             return Poll::Ready(Ok(0));
         }
@@ -206,7 +206,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             match feed(&mut self.connection, rest) {
                 Ok(0) if rest.len() == count => return Poll::Ready(Err(stuck())),
                 Ok(taken) => rest = rest.get(taken..).unwrap_or_default(),
-                // What came before it is passed on first; rustls says it again when it is given the rest.
+                // Plaintext before the error is delivered first; rustls reports the error again when it gets the rest.
                 Err(_) if plaintext.filled().len() > before => break,
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
@@ -218,12 +218,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(count))
     }
 
-    /// Takes the plaintext that is there; whether there was any, and room for it.
+    /// Moves the available plaintext; returns whether there was any, and room for it.
     fn take_plaintext(&mut self, plaintext: &mut ReadBuf<'_>) -> bool {
         let before = plaintext.filled().len();
         while plaintext.remaining() > 0 {
             match self.connection.reader().read(plaintext.initialize_unfilled()) {
-                // The end, or an error, is found again by whoever reads next.
+                // The next read finds the end or the error again.
                 Ok(0) | Err(_) => break,
                 Ok(count) => plaintext.advance(count),
             }
@@ -231,7 +231,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         plaintext.filled().len() > before
     }
 
-    /// Hands rustls what it had no room for before.
+    /// Passes ciphertext to rustls that it had no room for before.
     fn feed_unread(&mut self) -> Result<(), Failure> {
         if !self.unread.is_empty() {
             let taken = feed(&mut self.connection, &self.unread)?;
@@ -274,7 +274,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             match self.poll_send_all(cx) {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending if count == 0 => return Poll::Pending,
-                // rustls' buffer was full of earlier writes and has room now.
+                // rustls' buffer was full of earlier writes, but has room now.
                 Poll::Ready(Ok(())) if count == 0 => continue,
                 _ => return Poll::Ready(Ok(count)),
             }
@@ -290,7 +290,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
         }
         let before = buffer.filled().len();
         loop {
-            // The plaintext that is there, all of it: the next record may wait in `unread`.
+            // Take all available plaintext: the next record may wait in `unread`.
             let mut filled = buffer.filled().len() > before;
             while buffer.remaining() > 0 {
                 match this.connection.reader().read(buffer.initialize_unfilled()) {
@@ -302,7 +302,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock && !this.unread.is_empty() => {
                         let unread = this.unread.len();
                         match this.feed_unread() {
-                            // What came before it is passed on first; rustls says it again.
+                            // Plaintext before the error is delivered first; rustls reports the error again.
                             Err(_) if filled => return Poll::Ready(Ok(())),
                             result => result?,
                         }
@@ -315,7 +315,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                     Err(error) => return Poll::Ready(Err(error)),
                 }
             }
-            // Answers to key updates; whether they leave now or with the next write is all the same.
+            // These are answers to key updates; they may leave now or with the next write.
             if this.connection.wants_write()
                 && let Poll::Ready(Err(error)) = this.poll_send_all(cx)
             {
@@ -328,7 +328,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(failure)) => {
-                    // An alert, when rustls made one.
+                    // Send the alert, if rustls made one.
                     let _ = this.poll_send_all(cx);
                     return Poll::Ready(Err(failure.into()));
                 }
@@ -377,7 +377,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
     }
 }
 
-/// Sends an alert to a peer that is about to be left, as far as the socket takes it at once.
+/// Sends an alert on a connection that is about to be closed, as far as the socket takes it at once.
 pub(crate) async fn send_last_words<S: AsyncWrite + Unpin>(mut io: S, bytes: &[u8]) {
     poll_fn(|cx| {
         let _ = Pin::new(&mut io).poll_write(cx, bytes);
@@ -386,13 +386,13 @@ pub(crate) async fn send_last_words<S: AsyncWrite + Unpin>(mut io: S, bytes: &[u
     .await;
 }
 
-/// Lets rustls take and decrypt as much as its buffers hold; returns how much that was.
+/// Lets rustls take and decrypt as much as its buffers can hold; returns how much it took.
 fn feed(connection: &mut Connection, bytes: &[u8]) -> Result<usize, Failure> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let before = rest.len();
         match connection.read_tls(&mut rest) {
-            // The peer has closed its side; what follows does not count.
+            // The peer has closed its side; further bytes are ignored.
             Ok(0) => return Ok(bytes.len()),
             Ok(_) => {}
             // The plaintext buffer is full.
@@ -407,10 +407,11 @@ fn feed(connection: &mut Connection, bytes: &[u8]) -> Result<usize, Failure> {
     Ok(bytes.len() - rest.len())
 }
 
-/// Plaintext at which rustls is emptied before it is given more, in bytes; its own limit is the same.
+/// Amount of buffered plaintext that is taken out of rustls before it gets more ciphertext, in bytes; rustls has the
+/// same limit.
 const PLAINTEXT_BYTES: usize = 16 * 1024;
 
-/// Version and cipher suite, as far as they are agreed on.
+/// Version and cipher suite, as far as they are negotiated.
 fn agreed(connection: &Connection) -> (&'static str, &'static str) {
     let version = match connection.protocol_version() {
         Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
@@ -420,7 +421,7 @@ fn agreed(connection: &Connection) -> (&'static str, &'static str) {
     (version, connection.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())))
 }
 
-/// rustls' buffers are empty and yet it takes nothing: a message of the peer's is over its limits.
+/// rustls' buffers are empty, yet it takes nothing: a message of the peer is over its limits.
 fn stuck() -> Failure {
     Failure::Io(io::Error::new(io::ErrorKind::InvalidData, "a TLS message over the size limit"))
 }
@@ -456,7 +457,7 @@ impl From<Failure> for io::Error {
     }
 }
 
-/// The socket as rustls wants it: blocking in form, pending as `WouldBlock`.
+/// The socket as rustls uses it: blocking I/O that returns `WouldBlock` when it is pending.
 struct Socket<'a, 'b, S> {
     io: &'a mut S,
     cx: &'a mut Context<'b>,

@@ -44,12 +44,12 @@ fn restrict(names: &[String], tls12: bool, maximum: TlsVersion) -> Result<Arc<Cr
     let mut allowed = Vec::new();
     for name in names {
         match openssl_suite(name) {
-            Some(Known::Supported(suite)) => allowed.push(suite),
-            Some(Known::Outdated) => {}
+            Some(KnownSuite::Supported(suite)) => allowed.push(suite),
+            Some(KnownSuite::Outdated) => {}
             None => return Err(ConfigError::UnknownCipherSuite(name.clone())),
         }
     }
-    // Listing outdated suites only is harmless as long as TLS 1.3 remains; otherwise nothing could ever be agreed on.
+    // A list of only outdated suites is harmless as long as TLS 1.3 is allowed; otherwise no handshake could succeed.
     if allowed.is_empty() && maximum == TlsVersion::Tls12 {
         return Err(ConfigError::NoCipherSuite(names.to_vec()));
     }
@@ -58,22 +58,22 @@ fn restrict(names: &[String], tls12: bool, maximum: TlsVersion) -> Result<Arc<Cr
     Ok(Arc::new(provider))
 }
 
-enum Known {
+enum KnownSuite {
     Supported(CipherSuite),
     /// Without forward secrecy or authenticated encryption: never offered, whatever the list says.
     Outdated,
 }
 
 /// The suites Envoy's BoringSSL knows, by their OpenSSL names.
-fn openssl_suite(name: &str) -> Option<Known> {
+fn openssl_suite(name: &str) -> Option<KnownSuite> {
     use CipherSuite as S;
     Some(match name {
-        "ECDHE-ECDSA-AES128-GCM-SHA256" => Known::Supported(S::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
-        "ECDHE-ECDSA-AES256-GCM-SHA384" => Known::Supported(S::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
-        "ECDHE-ECDSA-CHACHA20-POLY1305" => Known::Supported(S::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
-        "ECDHE-RSA-AES128-GCM-SHA256" => Known::Supported(S::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
-        "ECDHE-RSA-AES256-GCM-SHA384" => Known::Supported(S::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
-        "ECDHE-RSA-CHACHA20-POLY1305" => Known::Supported(S::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+        "ECDHE-ECDSA-AES128-GCM-SHA256" => KnownSuite::Supported(S::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+        "ECDHE-ECDSA-AES256-GCM-SHA384" => KnownSuite::Supported(S::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+        "ECDHE-ECDSA-CHACHA20-POLY1305" => KnownSuite::Supported(S::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+        "ECDHE-RSA-AES128-GCM-SHA256" => KnownSuite::Supported(S::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+        "ECDHE-RSA-AES256-GCM-SHA384" => KnownSuite::Supported(S::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+        "ECDHE-RSA-CHACHA20-POLY1305" => KnownSuite::Supported(S::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
         "AES128-GCM-SHA256"
         | "AES256-GCM-SHA384"
         | "AES128-SHA"
@@ -82,7 +82,7 @@ fn openssl_suite(name: &str) -> Option<Known> {
         | "ECDHE-ECDSA-AES256-SHA"
         | "ECDHE-RSA-AES128-SHA"
         | "ECDHE-RSA-AES256-SHA"
-        | "DES-CBC3-SHA" => Known::Outdated,
+        | "DES-CBC3-SHA" => KnownSuite::Outdated,
         _ => return None,
     })
 }

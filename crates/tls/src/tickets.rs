@@ -1,8 +1,8 @@
-//! Session tickets (RFC 5077, RFC 8446 section 4.6.1) whose keys can be given to a process that takes over from this one, so
-//! that its clients' sessions are resumed there.
+//! Session tickets (RFC 5077, RFC 8446 section 4.6.1). Their keys can be handed to a process that takes over from this
+//! one, so that it can resume the sessions.
 //!
-//! The process has a few random secrets, one for each while. The key that seals a TLS context's tickets is derived from the
-//! newest and from all that the context says of its peers: a ticket is of no use to any other context.
+//! The process has a few random secrets, which rotate. The key that seals a TLS context's tickets is derived from the
+//! newest secret and from all settings about the context's peers, so a ticket is useless with any other context.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::trust::TrustBundle;
 
 /// How long a secret seals new tickets; it opens them for twice as long.
 const SECRET_LIFETIME: Duration = Duration::from_secs(6 * 60 * 60);
-/// Secrets kept: the one in use and the one before it, of this process and of one it took over from.
+/// Number of secrets kept: the current one and the one before it, of this process and of one it took over from.
 const MAX_SECRETS: usize = 3;
 const SECRET_BYTES: usize = 32;
 /// Bytes of a ticket that name its secret.
@@ -43,7 +43,7 @@ impl Secret {
         Some(Self::new(bytes))
     }
 
-    /// Says which secret it is, and nothing about it.
+    /// A name for the secret, which reveals nothing about it.
     fn name(&self) -> [u8; NAME_BYTES] {
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &self.bytes), b"ticket secret name");
         tag.as_ref().first_chunk().copied().unwrap_or_default()
@@ -69,12 +69,14 @@ fn secrets() -> Vec<Secret> {
     secrets.clone()
 }
 
-/// The secrets, for a process that takes over. Whoever has them can read recorded tickets: they go over a private socket only.
+/// The secrets, for a process that takes over. Whoever has them can read recorded tickets, so they must only go over a
+/// private socket.
 pub fn export() -> Vec<Vec<u8>> {
     secrets().iter().map(|secret| secret.bytes.to_vec()).collect()
 }
 
-/// Takes secrets of the process before this one. They open its tickets; new ones are sealed with this process's own.
+/// Adds the secrets of the previous process. They open its tickets; new tickets are sealed with this process's own
+/// secrets.
 pub fn import(exported: &[Vec<u8>]) {
     let own = secrets();
     let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,10 +93,11 @@ pub(crate) struct Tickets {
 }
 
 impl Tickets {
-    /// `rest` is whatever else decides who may resume: a session must not outlive the rules its peer was let in by.
+    /// `rest` has all other settings that decide who may resume: a session must not outlive the rules by which its peer
+    /// was accepted.
     pub(crate) fn new(identity: &Identity, trust: Option<&TrustBundle>, rest: &str) -> Self {
         let mut context = digest::Context::new(&digest::SHA256);
-        // Every part with its length: no two contexts read alike.
+        // Each part is preceded by its length, so that two different contexts never give the same input.
         let mut add = |part: &[u8]| {
             context.update(&part.len().to_be_bytes());
             context.update(part);

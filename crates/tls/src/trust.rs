@@ -16,7 +16,7 @@ pub struct TrustBundle {
     roots: Arc<RootCertStore>,
 }
 
-/// Why a PEM text is no trust bundle.
+/// Why a PEM text is not a trust bundle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
     /// The text has no certificate.

@@ -24,8 +24,8 @@ use crate::verify::ServerVerifier;
 /// Sessions kept for resumption per context, in server names times eight tickets; a context has one server name.
 const SESSIONS: usize = 8;
 
-/// A compiled `UpstreamTlsContext`. Its certificate and roots may change at any time; a handshake uses those of the moment
-/// it begins.
+/// A compiled `UpstreamTlsContext`. Its certificate and roots may change at any time; a handshake uses those in force
+/// when it begins.
 pub struct UpstreamTls {
     identity: Option<Slot<Identity>>,
     /// `None` verifies nothing (no validation context).
@@ -34,11 +34,11 @@ pub struct UpstreamTls {
     server_name: Option<ServerName<'static>>,
     alpn: Vec<Vec<u8>>,
     suites: Suites,
-    built: ArcSwapOption<Built>,
+    built: ArcSwapOption<BuiltConfig>,
 }
 
 /// A rustls configuration made of one pair of secrets, with the sessions it may resume.
-struct Built {
+struct BuiltConfig {
     identity: Option<Arc<Identity>>,
     trust: Option<Arc<TrustBundle>>,
     config: Arc<ClientConfig>,
@@ -85,7 +85,7 @@ impl UpstreamTls {
         self.connect_with(io, None).await
     }
 
-    /// As [`Self::connect`], offering other application protocols than the context says.
+    /// Like [`Self::connect`], but offers other application protocols than the context says.
     pub async fn connect_offering<S>(&self, io: S, alpn: &[&[u8]]) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -106,14 +106,15 @@ impl UpstreamTls {
         let config = match alpn {
             None => built.config.clone(),
             Some(alpn) => {
-                // A handful of reference counts, beside a handshake. Sessions to resume are shared with the others.
+                // This copies a few reference counts, little beside a handshake. Sessions for resumption are shared
+                // with the other configurations.
                 let mut config = ClientConfig::clone(&built.config);
                 config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
                 Arc::new(config)
             }
         };
         let sni = self.server_name.as_ref().map(|name| name.to_str().into_owned());
-        // rustls wants a name for its session cache; an address is one it never sends.
+        // rustls needs a name for its session cache; an address is never sent as SNI.
         let name = self.server_name.clone().unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
         let connection = ClientConnection::new(config, name)?;
         let local = built.identity.as_ref().map(|identity| identity.certificate().clone());
@@ -121,8 +122,8 @@ impl UpstreamTls {
         shaking.await.map_err(|failed| failed.error)
     }
 
-    /// The configuration of the present secrets, made anew when one has changed.
-    fn current(&self) -> Result<Arc<Built>, HandshakeError> {
+    /// The configuration for the current secrets, built again when one has changed.
+    fn current(&self) -> Result<Arc<BuiltConfig>, HandshakeError> {
         let identity = self.identity.as_ref().map(Slot::require).transpose()?;
         let trust = self.trust.as_ref().map(Slot::require).transpose()?;
         if let Some(built) = self.built.load_full()
@@ -131,7 +132,7 @@ impl UpstreamTls {
             return Ok(built);
         }
         let config = Arc::new(self.build(identity.as_deref(), trust.as_deref())?);
-        let built = Arc::new(Built { identity, trust, config });
+        let built = Arc::new(BuiltConfig { identity, trust, config });
         self.built.store(Some(built.clone()));
         Ok(built)
     }
@@ -155,7 +156,7 @@ impl UpstreamTls {
     }
 }
 
-impl Built {
+impl BuiltConfig {
     fn is_of(&self, identity: Option<&Arc<Identity>>, trust: Option<&Arc<TrustBundle>>) -> bool {
         self.identity.as_ref().map(Arc::as_ptr) == identity.map(Arc::as_ptr)
             && self.trust.as_ref().map(Arc::as_ptr) == trust.map(Arc::as_ptr)

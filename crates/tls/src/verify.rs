@@ -1,4 +1,4 @@
-//! Verifying a peer: rustls checks the chain and the handshake's signature, these add the names.
+//! Verification of peers: rustls checks the chain and the handshake's signature, these verifiers add the names.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,19 +15,21 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::ConfigError;
-use crate::known::{ChainKey, VerifiedChains};
 use crate::peer::PeerCertificate;
 use crate::provider::provider;
 use crate::san::SanMatcher;
 use crate::trust::TrustBundle;
+use crate::verified_chains::{ChainKey, VerifiedChains};
 
 thread_local! {
-    /// The leaf this thread's last refused client showed. A verifier serves many handshakes at once, and neither rustls' connection
-    /// nor its error has the certificate then; but whoever drives the handshake sees it fail before anything else runs.
+    /// The leaf certificate of the client that this thread refused last. A verifier serves many handshakes at once, and
+    /// neither rustls' connection nor its error has the certificate; but the code that drives the handshake sees the
+    /// failure before anything else runs on the thread.
     static REFUSED: Cell<Option<CertificateDer<'static>>> = const { Cell::new(None) };
 }
 
-/// Who the client said to be whose handshake has just failed on this thread, if it was refused for its certificate.
+/// The certificate of the client whose handshake has just failed on this thread, if it was refused because of its
+/// certificate.
 pub(crate) fn take_refused() -> Option<Arc<PeerCertificate>> {
     let certificate = REFUSED.take()?;
     PeerCertificate::parse(std::slice::from_ref(&certificate)).ok().map(Arc::new)
@@ -55,7 +57,7 @@ fn seen(presented: &[String]) -> String {
     }
 }
 
-/// Verifies a server as Envoy does: the chain, then the subject alternative names; the SNI plays no part in it.
+/// Verifies a server as Envoy does: the chain, then the subject alternative names; the SNI is not used.
 pub(crate) struct ServerVerifier {
     /// `None` verifies no chain (no validation context), only that the peer holds its certificate's key.
     chain: Option<(Arc<RootCertStore>, Vec<SanMatcher>)>,

@@ -13,9 +13,9 @@ use evenkeel_model::{
 };
 use evenkeel_xds::ResourceType;
 
-use crate::context::{Carried, Context};
+use crate::context::{Context, PortProtocol};
 use crate::endpoints;
-use crate::failover::Nearness;
+use crate::failover::EndpointRanking;
 use crate::load_balancer;
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::origin;
@@ -37,7 +37,7 @@ use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::plan::Output;
 use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address, u32_value};
 use crate::sessions;
-use crate::tls::{self, Inner};
+use crate::tls::{self, InnerProtocol};
 
 /// The source address of connections to the workload itself; capture rules know it and leave them alone.
 const INBOUND_SOURCE: &str = "127.0.0.6";
@@ -66,7 +66,7 @@ pub fn basics(context: Context<'_>, out: &mut Output) {
 
 /// The clusters that lead to the workload, one per port.
 pub fn inbounds(context: Context<'_>, out: &mut Output) {
-    for port in context.inbound_ports().iter().filter(|p| Carried::of(p.protocol).is_some()) {
+    for port in context.inbound_ports().iter().filter(|p| PortProtocol::of(p.protocol).is_some()) {
         let (cluster, origin) = inbound(context, port);
         out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
     }
@@ -94,10 +94,10 @@ pub fn with_endpoints(context: Context<'_>, service: &Service, out: &mut Output)
 /// One per port, subset and kind of bytes.
 fn each(context: Context<'_>, service: &Service, out: &mut Output) {
     let rule = context.destination_rule(service).map(AsRef::as_ref);
-    for (port, carried) in context.ports(service) {
+    for (port, port_protocol) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {
-            for inner in carried.inners() {
+            for inner in port_protocol.inners() {
                 let (cluster, origin) = outbound(context, service, &port, rule, subset, *inner);
                 out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
             }
@@ -107,10 +107,10 @@ fn each(context: Context<'_>, service: &Service, out: &mut Output) {
 
 /// The name of the cluster for bytes of one kind. A port whose protocol is not declared has two: what the client offers
 /// by ALPN differs, and Envoy fixes the offer per cluster.
-pub fn outbound_name(port: &ServicePort, subset: &str, service: &Service, inner: Inner) -> String {
+pub fn outbound_name(port: &ServicePort, subset: &str, service: &Service, inner: InnerProtocol) -> String {
     let name = names::outbound_cluster(port.number, subset, &service.host);
     match inner {
-        Inner::Tcp if port.protocol.is_auto() => format!("{name}|tcp"),
+        InnerProtocol::Tcp if port.protocol.is_auto() => format!("{name}|tcp"),
         _ => name,
     }
 }
@@ -122,7 +122,7 @@ pub fn outbound(
     port: &ServicePort,
     rule: Option<&DestinationRule>,
     subset: Option<&Subset>,
-    inner: Inner,
+    inner: InnerProtocol,
 ) -> Generated {
     let subset_name = subset.map_or("", |s| &*s.name);
     let policy = rule.map(|r| r.policy_for(subset.map(|s| &*s.name), port.number)).unwrap_or_default();
@@ -133,13 +133,13 @@ pub fn outbound(
     let pool = policy.connection_pool.as_ref();
     let common = common_http_options(pool);
     let speaks = match inner {
-        Inner::Http => upstream_protocol(context, port.protocol, pool),
-        Inner::Tcp => Speaks::Http1,
+        InnerProtocol::Http => upstream_protocol(context, port.protocol, pool),
+        InnerProtocol::Tcp => UpstreamProtocol::Http1,
     };
-    if inner == Inner::Http || common != CommonHttpOptions::default() {
+    if inner == InnerProtocol::Http || common != CommonHttpOptions::default() {
         set_http_options(common, speaks, pool, &mut cluster);
     }
-    let bytes = Bytes { inner, http2: speaks == Speaks::Http2 };
+    let bytes = Bytes { inner, http2: speaks == UpstreamProtocol::Http2 };
     apply_tls(context, service, port, subset_name, &policy, bytes, &mut cluster);
     if let Some(version) = policy.proxy_protocol {
         begin_with_proxy_header(version, &mut cluster);
@@ -199,8 +199,8 @@ fn discovery(
             let labels = labels.unwrap_or(&none);
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
             let named = endpoints.filter(|e| !matches!(e.address, EndpointAddress::Unix(_)));
-            let nearness = Nearness::new(context, policy);
-            cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &nearness));
+            let ranking = EndpointRanking::new(context, policy);
+            cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &ranking));
         }
     }
 }
@@ -267,7 +267,7 @@ fn common_http_options(pool: Option<&ConnectionPool>) -> CommonHttpOptions {
 
 /// What endpoints are spoken to in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speaks {
+enum UpstreamProtocol {
     Http1,
     Http2,
     /// As the request came.
@@ -277,20 +277,20 @@ enum Speaks {
 /// What goes over a cluster's connections.
 #[derive(Debug, Clone, Copy)]
 struct Bytes {
-    inner: Inner,
+    inner: InnerProtocol,
     /// It is HTTP/2 and nothing else.
     http2: bool,
 }
 
 /// What a client speaks reaches the server as it was, unless the rule or the port says what the server speaks. Behind a gateway that is
 /// HTTP/1.1 where nothing is said: a browser's HTTP/2 is no sign of what the server takes.
-fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&ConnectionPool>) -> Speaks {
+fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&ConnectionPool>) -> UpstreamProtocol {
     match declared {
-        _ if pool.is_some_and(|pool| pool.use_client_protocol) => Speaks::AsReceived,
-        _ if pool.is_some_and(|pool| pool.h2_upgrade) => Speaks::Http2,
-        Protocol::Http2 | Protocol::Grpc => Speaks::Http2,
-        _ if context.is_sidecar() => Speaks::AsReceived,
-        _ => Speaks::Http1,
+        _ if pool.is_some_and(|pool| pool.use_client_protocol) => UpstreamProtocol::AsReceived,
+        _ if pool.is_some_and(|pool| pool.h2_upgrade) => UpstreamProtocol::Http2,
+        Protocol::Http2 | Protocol::Grpc => UpstreamProtocol::Http2,
+        _ if context.is_sidecar() => UpstreamProtocol::AsReceived,
+        _ => UpstreamProtocol::Http1,
     }
 }
 
@@ -344,7 +344,7 @@ fn apply_tls(
             cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, offered(bytes)));
         }
         Some(ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify }) => {
-            let server = tls::OutsideServer {
+            let server = tls::ExternalServer {
                 sni: sni.as_deref().unwrap_or_default(),
                 subject_alt_names,
                 ca_certificates: ca_certificates.as_deref(),
@@ -360,7 +360,7 @@ fn apply_tls(
             private_key,
             insecure_skip_verify,
         }) => {
-            let server = tls::OutsideServer {
+            let server = tls::ExternalServer {
                 sni: sni.as_deref().unwrap_or_default(),
                 subject_alt_names,
                 ca_certificates: ca_certificates.as_deref(),
@@ -399,9 +399,9 @@ fn begin_with_proxy_header(version: ProxyProtocol, cluster: &mut Cluster) {
 /// What a mesh client offers by ALPN for what it will speak.
 fn offered(bytes: Bytes) -> &'static [&'static str] {
     match bytes.inner {
-        Inner::Tcp => &["istio"],
-        Inner::Http if bytes.http2 => &["istio-h2", "istio", "h2"],
-        Inner::Http => &["istio-http/1.1", "istio"],
+        InnerProtocol::Tcp => &["istio"],
+        InnerProtocol::Http if bytes.http2 => &["istio-h2", "istio", "h2"],
+        InnerProtocol::Http => &["istio-http/1.1", "istio"],
     }
 }
 
@@ -453,9 +453,9 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
     if let Some(pool) = pool {
         apply_pool(pool, None, &mut cluster);
     }
-    let (common, is_http) = (common_http_options(pool), Carried::of(port.protocol) != Some(Carried::Tcp));
+    let (common, is_http) = (common_http_options(pool), PortProtocol::of(port.protocol) != Some(PortProtocol::Tcp));
     if is_http || common != CommonHttpOptions::default() {
-        let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { Speaks::Http1 };
+        let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { UpstreamProtocol::Http1 };
         set_http_options(common, speaks, pool, &mut cluster);
     }
     let of_service = || port.service.as_ref().map(|(service, _)| service.origin.clone());
@@ -487,7 +487,7 @@ fn inbound_source() -> BindConfig {
 
 fn inbound_passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned());
-    set_http_options(CommonHttpOptions::default(), Speaks::AsReceived, None, &mut cluster);
+    set_http_options(CommonHttpOptions::default(), UpstreamProtocol::AsReceived, None, &mut cluster);
     cluster
 }
 
@@ -500,7 +500,7 @@ fn to_workload(context: Context<'_>, name: String) -> Cluster {
 fn passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
     let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
-    set_http_options(common, Speaks::AsReceived, None, &mut cluster);
+    set_http_options(common, UpstreamProtocol::AsReceived, None, &mut cluster);
     cluster
 }
 
@@ -545,7 +545,12 @@ fn base(context: Context<'_>, name: String) -> Cluster {
     }
 }
 
-fn set_http_options(common: CommonHttpOptions, speaks: Speaks, pool: Option<&ConnectionPool>, cluster: &mut Cluster) {
+fn set_http_options(
+    common: CommonHttpOptions,
+    speaks: UpstreamProtocol,
+    pool: Option<&ConnectionPool>,
+    cluster: &mut Cluster,
+) {
     use http_options::UpstreamProtocolOptions;
     use http_options::explicit_http_config::ProtocolConfig;
     // WebSockets go over HTTP/2 by extended CONNECT.
@@ -569,10 +574,10 @@ fn set_http_options(common: CommonHttpOptions, speaks: Speaks, pool: Option<&Con
     };
     let protocol = match speaks {
         // Where nothing else is said, HTTP/1.1 needs no saying either.
-        Speaks::Http1 if common == CommonHttpOptions::default() => return,
-        Speaks::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
-        Speaks::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(http2)),
-        Speaks::AsReceived => {
+        UpstreamProtocol::Http1 if common == CommonHttpOptions::default() => return,
+        UpstreamProtocol::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
+        UpstreamProtocol::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(http2)),
+        UpstreamProtocol::AsReceived => {
             UpstreamProtocolOptions::UseDownstreamProtocolConfig(http_options::UseDownstreamHttpConfig {
                 http_protocol_options: Some(http1),
                 http2_protocol_options: Some(http2),

@@ -9,8 +9,8 @@ use evenkeel_model::{
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
-use crate::routes::action::Place;
-use crate::tls::Inner;
+use crate::routes::action::RouteContext;
+use crate::tls::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
 
 /// One proxy and one moment, as generators see them: every question is noted, so that what is made of the answers can be
@@ -25,7 +25,7 @@ pub struct Context<'a> {
 
 /// How the bytes of a service's port are carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carried {
+pub enum PortProtocol {
     /// As requests.
     Http,
     /// As bytes.
@@ -34,7 +34,7 @@ pub enum Carried {
     Auto,
 }
 
-impl Carried {
+impl PortProtocol {
     /// How this protocol is carried; `None`: not at all.
     pub fn of(protocol: Protocol) -> Option<Self> {
         match protocol {
@@ -48,13 +48,13 @@ impl Carried {
     }
 }
 
-impl Carried {
+impl PortProtocol {
     /// What connections to it may hold.
-    pub fn inners(self) -> &'static [Inner] {
+    pub fn inners(self) -> &'static [InnerProtocol] {
         match self {
-            Self::Http => &[Inner::Http],
-            Self::Tcp => &[Inner::Tcp],
-            Self::Auto => &[Inner::Http, Inner::Tcp],
+            Self::Http => &[InnerProtocol::Http],
+            Self::Tcp => &[InnerProtocol::Tcp],
+            Self::Auto => &[InnerProtocol::Http, InnerProtocol::Tcp],
         }
     }
 }
@@ -168,8 +168,8 @@ impl<'a> Context<'a> {
     }
 
     /// Where a request stands that is addressed to this port.
-    pub fn place(&self, port: u16) -> Place<'a> {
-        Place { context: *self, port }
+    pub fn route_context(&self, port: u16) -> RouteContext<'a> {
+        RouteContext { context: *self, port }
     }
 
     /// Whether VIPs of this service lead to a listener of their own.

@@ -8,7 +8,7 @@ use evenkeel_xds::ResourceType;
 
 use crate::clusters::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
 use crate::context::Context;
-use crate::failover::{Nearness, Rank};
+use crate::failover::{EndpointRanking, Rank};
 use crate::load_balancer;
 use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
 use crate::pb::config::endpoint::{
@@ -25,12 +25,12 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     }
     let rule = context.destination_rule(service);
     let whole = Labels::new();
-    for (port, carried) in context.ports(service) {
+    for (port, port_protocol) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
             let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
             let policy = policy.unwrap_or_default();
-            for inner in carried.inners() {
+            for inner in port_protocol.inners() {
                 let name = outbound_name(&port, subset, service, *inner);
                 let takes = |endpoint: &Endpoint| selects(labels, &endpoint.labels);
                 of_cluster(context, (service, port.number), &name, &policy, takes, out);
@@ -51,7 +51,7 @@ pub fn of_cluster(
     let ready = context.snapshot.endpoints(service, port).iter().filter(|e| e.ready && takes(e));
     // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
-    let mut assigned = assignment(name, addressed, &Nearness::new(context, policy));
+    let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, policy));
     let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref());
     if let Some(setting) = setting {
         load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
@@ -63,11 +63,11 @@ pub fn of_cluster(
 pub fn assignment<'a>(
     cluster_name: &str,
     endpoints: impl Iterator<Item = &'a Endpoint>,
-    nearness: &Nearness,
+    ranking: &EndpointRanking,
 ) -> ClusterLoadAssignment {
     let mut by_locality: BTreeMap<(&str, Rank), Vec<LbEndpoint>> = BTreeMap::new();
     for endpoint in endpoints {
-        let group = (&*endpoint.locality, nearness.rank(endpoint));
+        let group = (&*endpoint.locality, ranking.rank(endpoint));
         by_locality.entry(group).or_default().push(lb_endpoint(endpoint));
     }
     // Envoy takes priorities only if none is left out.

@@ -16,7 +16,7 @@ pub type Rank = (usize, u8);
 
 /// Ranks endpoints for one client.
 #[derive(Debug, Default)]
-pub struct Nearness {
+pub struct EndpointRanking {
     /// Labels that ought to agree, the most important first, with the client's values.
     labels: Vec<(Arc<str>, Arc<str>)>,
     by_locality: bool,
@@ -26,7 +26,7 @@ pub struct Nearness {
     next_region: Option<Arc<str>>,
 }
 
-impl Nearness {
+impl EndpointRanking {
     /// What `policy` asks for; all endpoints have equal rank unless it detects outliers, for without that no priority is ever
     /// given up (as Istio has it), or where shares are set instead.
     pub fn new(context: Context<'_>, policy: &TrafficPolicy) -> Self {
@@ -91,8 +91,8 @@ fn topology<'l>(locality: &'l str, label: &str) -> Option<&'l str> {
 mod tests {
     use super::*;
 
-    fn nearness(from: &str, labels: &[(&str, &str)], by_locality: bool, next_region: Option<&str>) -> Nearness {
-        Nearness {
+    fn ranking(from: &str, labels: &[(&str, &str)], by_locality: bool, next_region: Option<&str>) -> EndpointRanking {
+        EndpointRanking {
             labels: labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             by_locality,
             from: from.into(),
@@ -103,13 +103,13 @@ mod tests {
     #[test]
     fn localities_rank_by_what_they_share() {
         let check = |next_region, expected: [u8; 6]| {
-            let nearness = nearness("r1/z1/s1", &[], true, next_region);
+            let ranking = ranking("r1/z1/s1", &[], true, next_region);
             let all = ["r1/z1/s1", "r1/z1/s2", "r1/z2/s1", "r2/z1/s1", "r3", ""];
-            assert_eq!(all.map(|locality| nearness.distance(locality)), expected, "{next_region:?}");
+            assert_eq!(all.map(|locality| ranking.distance(locality)), expected, "{next_region:?}");
         };
         check(None, [0, 1, 2, 3, 3, 3]);
         check(Some("r3"), [0, 1, 2, 4, 3, 4]);
-        assert_eq!(nearness("", &[], true, None).distance(""), 0);
+        assert_eq!(ranking("", &[], true, None).distance(""), 0);
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
                 locality: locality.into(),
                 ..endpoint()
             };
-            assert_eq!(nearness("r1/z1", &labels, by_locality, None).rank(&endpoint), expected, "{own:?} {locality}");
+            assert_eq!(ranking("r1/z1", &labels, by_locality, None).rank(&endpoint), expected, "{own:?} {locality}");
         };
         check(&[("version", "v1")], "r1/z1", false, (0, 0));
         check(&[("version", "v1"), ("app", "x")], "r1/z1", false, (1, 0));

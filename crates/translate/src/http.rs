@@ -29,7 +29,7 @@ const SERVER_NAME: &str = "istio-envoy";
 
 /// Whose requests a connection manager serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum Direction {
     /// The workload's own.
     Outbound,
     /// Those for the workload.
@@ -39,9 +39,15 @@ pub enum Side {
 }
 
 /// A connection manager whose routes come over RDS.
-pub fn manager_with_rds(context: Context<'_>, side: Side, stat: &str, route: &str, rbac: Vec<HttpFilter>) -> Filter {
+pub fn manager_with_rds(
+    context: Context<'_>,
+    side: Direction,
+    stat: &str,
+    route: &str,
+    rbac: Vec<HttpFilter>,
+) -> Filter {
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
-    let learns = side == Side::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
+    let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
     let filters = learns.then(on_demand).into_iter().chain(rbac).collect();
     manager(context, side, stat, RouteSpecifier::Rds(rds), filters)
 }
@@ -49,7 +55,7 @@ pub fn manager_with_rds(context: Context<'_>, side: Side, stat: &str, route: &st
 /// A connection manager with its routes inside.
 pub fn manager_with_routes(
     context: Context<'_>,
-    side: Side,
+    side: Direction,
     stat: &str,
     routes: RouteConfiguration,
     rbac: Vec<HttpFilter>,
@@ -75,16 +81,16 @@ pub fn router() -> HttpFilter {
     }
 }
 
-fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
+fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
     // Sessions are kept by whoever chooses the endpoint.
-    let session = (side != Side::Inbound).then(sessions::filter);
+    let session = (side != Direction::Inbound).then(sessions::filter);
     let (forward, details) = client_certificate(side);
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
         http_filters: rbac.into_iter().chain(session).chain([router()]).collect(),
         server_name: SERVER_NAME.to_owned(),
-        use_remote_address: Some(bool_value(side == Side::Gateway)),
+        use_remote_address: Some(bool_value(side == Direction::Gateway)),
         forward_client_cert_details: forward as i32,
         set_current_client_cert_details: details,
         // WebSockets come over HTTP/2 by extended CONNECT.
@@ -104,18 +110,18 @@ fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier,
 
 /// What happens to `x-forwarded-client-cert`: sidecars tell the workload who called, gateways start the chain, and
 /// nothing of it leaves with the workload's own requests.
-fn client_certificate(side: Side) -> (ForwardClientCertDetails, Option<SetCurrentClientCertDetails>) {
+fn client_certificate(side: Direction) -> (ForwardClientCertDetails, Option<SetCurrentClientCertDetails>) {
     let details = SetCurrentClientCertDetails {
         subject: Some(bool_value(true)),
-        cert: side == Side::Gateway,
+        cert: side == Direction::Gateway,
         dns: true,
         uri: true,
         ..Default::default()
     };
     match side {
-        Side::Outbound => (ForwardClientCertDetails::Sanitize, None),
-        Side::Inbound => (ForwardClientCertDetails::AppendForward, Some(details)),
-        Side::Gateway => (ForwardClientCertDetails::SanitizeSet, Some(details)),
+        Direction::Outbound => (ForwardClientCertDetails::Sanitize, None),
+        Direction::Inbound => (ForwardClientCertDetails::AppendForward, Some(details)),
+        Direction::Gateway => (ForwardClientCertDetails::SanitizeSet, Some(details)),
     }
 }
 

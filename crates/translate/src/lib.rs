@@ -1,18 +1,21 @@
 //! `(ProxyView, Snapshot)` to Envoy xDS v3 resources, one file per resource kind, in the shapes Istio gives them.
 //!
-//! Pure functions: no clock, no sockets; the only state is what [`Translator`] keeps of them. Equal input yields equal bytes, so a resource's content hash is its
-//! version. Stock Envoy accepts everything written here, and `evenkeel proxy` supports exactly these fields.
+//! The generators are pure functions without clock or sockets; [`Translator`] holds the only state. Equal input yields equal bytes, so
+//! a resource's content hash is its version. Stock Envoy accepts every generated resource, and `evenkeel proxy` supports exactly the
+//! fields that occur in them.
 //!
 //! | question | file |
 //! |---|---|
 //! | which listeners, and what do they match on? | `listeners/{outbound,inbound,gateway}.rs` |
 //! | which virtual hosts and routes? | `routes/{outbound,inbound,gateway}.rs` |
-//! | how is a VirtualService's route written? | `routes/{matches,action,headers}.rs` |
+//! | how is a VirtualService's route translated? | `routes/{matches,action,headers}.rs` |
 //! | how is a service called (subsets, limits, TLS)? | `clusters.rs`, `tls.rs` |
-//! | who may call? | `rbac.rs` |
+//! | which callers are allowed? | `rbac.rs` |
 //! | what does a Sidecar let a proxy see? | `scope.rs` |
-//! | what do gRPC programs get that ask themselves? | `grpc/` |
-//! | what is made in one go, and made anew after a change? | `plan.rs`, `incremental/` |
+//! | what do proxyless gRPC programs get? | `grpc/` |
+//! | what is generated together, and again after a change? | `plan.rs`, `incremental/` |
+
+#![forbid(unsafe_code)]
 
 pub mod clusters;
 pub mod context;

@@ -12,18 +12,18 @@ use evenkeel_model::{
     SidecarOutboundPolicy,
 };
 
-use crate::context::{Carried, Context};
+use crate::context::{Context, PortProtocol};
 use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::cluster_of;
-use crate::tls::Inner;
+use crate::tls::InnerProtocol;
 
 /// A port of a service that the workload may call.
 #[derive(Debug, Clone)]
-pub struct Callable<'s> {
+pub struct CallablePort<'s> {
     /// The port, with the protocol it is called in.
     pub port: Cow<'s, ServicePort>,
     /// How its bytes are carried.
-    pub carried: Carried,
+    pub port_protocol: PortProtocol,
     /// The address it is called at, if that is not the service's.
     pub bind: Option<IpAddr>,
 }
@@ -56,28 +56,30 @@ impl<'a> Context<'a> {
     }
 
     /// The ports of a service that are carried, and how: those the workload may call, and those it may be led to.
-    pub fn ports<'s>(&self, service: &'s Service) -> Vec<(Cow<'s, ServicePort>, Carried)> {
-        let Some(sidecar) = self.sidecar() else { return carried(service).collect() };
+    pub fn ports<'s>(&self, service: &'s Service) -> Vec<(Cow<'s, ServicePort>, PortProtocol)> {
+        let Some(sidecar) = self.sidecar() else { return port_protocol(service).collect() };
         let is_seen = |port: &&ServicePort| {
             sidecar.imports_port(service, port.number, self.namespace())
                 || self.is_led_to(sidecar, &service.host, Some(port.number))
         };
         let seen = service.ports.iter().filter(is_seen);
-        seen.filter_map(|port| as_carried(self.as_called(service, port))).collect()
+        seen.filter_map(|port| with_protocol(self.as_called(service, port))).collect()
     }
 
     /// The ports of a service that the workload may call.
-    pub fn callable<'s>(&self, service: &'s Service) -> Vec<Callable<'s>> {
+    pub fn callable<'s>(&self, service: &'s Service) -> Vec<CallablePort<'s>> {
         let Some(sidecar) = self.sidecar() else {
-            return carried(service).map(|(port, carried)| Callable { port, carried, bind: None }).collect();
+            return port_protocol(service)
+                .map(|(port, port_protocol)| CallablePort { port, port_protocol, bind: None })
+                .collect();
         };
         let is_called = |port: &&ServicePort| {
             sidecar.imports_port(service, port.number, self.namespace()) && !self.would_return(service, port.number)
         };
         let callable = |port: &'s ServicePort| {
             let bind = sidecar.egress(port.number).and_then(|listener| listener.bind);
-            let (port, carried) = as_carried(self.as_called(service, port))?;
-            Some(Callable { port, carried, bind })
+            let (port, port_protocol) = with_protocol(self.as_called(service, port))?;
+            Some(CallablePort { port, port_protocol, bind })
         };
         service.ports.iter().filter(is_called).filter_map(callable).collect()
     }
@@ -102,8 +104,8 @@ impl<'a> Context<'a> {
         let Some(sidecar) = self.sidecar() else { return Cow::Borrowed(port) };
         let listener = sidecar.egress(port.number);
         let Some((_, protocol)) = listener.and_then(|listener| listener.port) else { return Cow::Borrowed(port) };
-        let says = Carried::of(port.protocol);
-        if says.is_none() || says == Carried::of(protocol) && port.protocol.is_tls() == protocol.is_tls() {
+        let says = PortProtocol::of(port.protocol);
+        if says.is_none() || says == PortProtocol::of(protocol) && port.protocol.is_tls() == protocol.is_tls() {
             return Cow::Borrowed(port);
         }
         match sidecar.imports_port(service, port.number, self.namespace()) {
@@ -162,12 +164,12 @@ impl<'a> Context<'a> {
     }
 
     /// Where traffic goes that no service claims.
-    pub fn unknown_cluster(&self, policy: &SidecarOutboundPolicy, inner: Inner) -> Cow<'static, str> {
+    pub fn unknown_cluster(&self, policy: &SidecarOutboundPolicy, inner: InnerProtocol) -> Cow<'static, str> {
         match policy {
             SidecarOutboundPolicy::AllowAny => PASSTHROUGH_CLUSTER.into(),
             SidecarOutboundPolicy::RegistryOnly => BLACK_HOLE_CLUSTER.into(),
             SidecarOutboundPolicy::EgressProxy(to) => {
-                cluster_of(self.place(to.port.unwrap_or_default()), to, inner).into()
+                cluster_of(self.route_context(to.port.unwrap_or_default()), to, inner).into()
             }
         }
     }
@@ -182,11 +184,11 @@ impl<'a> Context<'a> {
     }
 }
 
-fn carried(service: &Service) -> impl Iterator<Item = (Cow<'_, ServicePort>, Carried)> {
-    service.ports.iter().filter_map(|port| as_carried(Cow::Borrowed(port)))
+fn port_protocol(service: &Service) -> impl Iterator<Item = (Cow<'_, ServicePort>, PortProtocol)> {
+    service.ports.iter().filter_map(|port| with_protocol(Cow::Borrowed(port)))
 }
 
-fn as_carried(port: Cow<'_, ServicePort>) -> Option<(Cow<'_, ServicePort>, Carried)> {
-    let carried = Carried::of(port.protocol)?;
-    Some((port, carried))
+fn with_protocol(port: Cow<'_, ServicePort>) -> Option<(Cow<'_, ServicePort>, PortProtocol)> {
+    let port_protocol = PortProtocol::of(port.protocol)?;
+    Some((port, port_protocol))
 }

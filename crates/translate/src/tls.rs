@@ -35,7 +35,7 @@ const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
 /// What a client says it will speak inside the mesh's TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Inner {
+pub enum InnerProtocol {
     /// HTTP.
     Http,
     /// Any bytes.
@@ -44,7 +44,7 @@ pub enum Inner {
 
 /// A server outside the mesh (`tls.mode` SIMPLE and MUTUAL of a DestinationRule).
 #[derive(Debug, Clone, Copy)]
-pub struct OutsideServer<'a> {
+pub struct ExternalServer<'a> {
     /// Name sent to the server; empty: none.
     pub sni: &'a str,
     /// DNS names or URIs of which its certificate must have one; empty: the SNI is checked.
@@ -59,7 +59,7 @@ pub struct OutsideServer<'a> {
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// TLS towards a server outside the mesh, with our certificate (chain file, key file) if it wants one.
-pub fn outside_client(server: &OutsideServer<'_>, certificate: Option<(&str, &str)>) -> core::TransportSocket {
+pub fn outside_client(server: &ExternalServer<'_>, certificate: Option<(&str, &str)>) -> core::TransportSocket {
     let validation = tls::CertificateValidationContext {
         trusted_ca: Some(file(server.ca_certificates.unwrap_or(SYSTEM_ROOTS))),
         match_typed_subject_alt_names: outside_names(server),
@@ -79,7 +79,7 @@ pub fn outside_client(server: &OutsideServer<'_>, certificate: Option<(&str, &st
     tls_socket(any(&context))
 }
 
-fn outside_names(server: &OutsideServer<'_>) -> Vec<tls::SubjectAltNameMatcher> {
+fn outside_names(server: &ExternalServer<'_>) -> Vec<tls::SubjectAltNameMatcher> {
     match server.subject_alt_names {
         [] if server.sni.is_empty() => Vec::new(),
         [] => vec![exact_name(server.sni)],
@@ -162,7 +162,7 @@ fn exact(text: &str) -> StringMatcher {
 }
 
 /// TLS termination on a gateway; `None` if the mode is to pass TLS on.
-pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: Inner) -> Option<core::TransportSocket> {
+pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtocol) -> Option<core::TransportSocket> {
     let (certificate, roots) = match &server.mode {
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
         ServerTlsMode::IstioMutual => return Some(mesh_server(mesh)),
@@ -190,8 +190,8 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: Inner) -> Op
         }),
         tls_certificates: vec![tls_certificate(chain, key)],
         alpn_protocols: match inner {
-            Inner::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
-            Inner::Tcp => Vec::new(),
+            InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
+            InnerProtocol::Tcp => Vec::new(),
         },
         validation_context_type: validation,
         ..Default::default()

@@ -31,6 +31,7 @@ use super::stats::cluster::{Counter, Gauge, Stats};
 use super::target::{PickError, Target};
 use crate::h2;
 use crate::random::Random;
+use crate::turn;
 
 /// Original destinations one worker remembers; beyond it a destination is used once and forgotten.
 const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
@@ -264,7 +265,7 @@ impl Cluster {
         let Some(detector) = outliers.as_deref() else { return };
         let config = self.config.borrow();
         let Some(detection) = config.outlier_detection.as_deref() else { return };
-        if report(detector, detection, (&host.shared, &host.tally), outcome, Instant::now()) {
+        if report(detector, detection, (&host.shared, &host.tally), outcome, turn::now()) {
             self.group.health_changed();
         }
     }

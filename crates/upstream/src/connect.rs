@@ -125,6 +125,7 @@ fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<(
 
 fn set_option(socket: &TcpSocket, option: SocketOption) -> io::Result<()> {
     let value: libc::c_int = option.value;
+    // Crates take options that they know.
     // SAFETY: the descriptor is open for the life of `socket`, the pointer and the length describe one `c_int`.
     let result = unsafe {
         libc::setsockopt(

@@ -34,6 +34,7 @@ mod snapshot;
 mod stats;
 pub mod stream;
 mod target;
+pub mod turn;
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -21,6 +21,7 @@ use super::pool::AcquireError;
 use super::stats::cluster::Counter;
 use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
 use crate::h2::{self, Client, Limits, Offer, Reset, ResetBy};
+use crate::turn;
 
 /// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/2.
 const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
@@ -152,7 +153,7 @@ impl StreamSlot {
 
 impl Multiplexed {
     fn is_too_old(&self) -> bool {
-        self.until.is_some_and(|until| until <= Instant::now())
+        self.until.is_some_and(|until| until <= turn::now())
     }
 }
 
@@ -448,7 +449,7 @@ impl Cluster {
             used: Cell::new(true),
             epoch,
             local,
-            until: config.http.max_connection_duration.map(|limit| Instant::now() + limit),
+            until: config.http.max_connection_duration.map(|limit| turn::now() + limit),
         });
         // Made for one client, or for a configuration or a host that is no more, it serves the request it was made for.
         let lasting = !host.removed.get()

@@ -16,6 +16,7 @@ use super::host::{Host, bump};
 use super::race;
 use super::stats::cluster::{Counter, Gauge, Histogram};
 use crate::alpn::Wanted;
+use crate::turn;
 
 /// Idle connections one worker keeps for one host.
 const MAX_IDLE_PER_HOST: usize = 4096;
@@ -36,7 +37,7 @@ impl Cluster {
     pub fn reuse(&self, host: &Rc<Host>) -> Option<Connection> {
         loop {
             let Idle { mut stream, mut open, since, .. } = host.idle.borrow_mut().pop()?;
-            let now = Instant::now();
+            let now = turn::now();
             let idle = now.duration_since(since);
             // The last one used is taken first: when it has waited too long, so have the others.
             if host.keep_alive().is_known() && host.keep_alive().limit(now).is_some_and(|limit| idle >= limit) {
@@ -109,13 +110,13 @@ impl Cluster {
             None => None,
             Some(slots) => match slots.try_take(false) {
                 Some(slot) => Some(slot),
-                None => Some(slots.wait(share, Instant::now()).await),
+                None => Some(slots.wait(share, turn::now()).await),
             },
         };
         let (slots, counted) = self.cluster_slots(priority);
         let cluster = match slots.try_take(counted) {
             Some(slot) => slot,
-            None => slots.wait(share, Instant::now()).await,
+            None => slots.wait(share, turn::now()).await,
         };
         Room { _cluster: cluster, _host: host_slot }
     }
@@ -174,7 +175,7 @@ impl Cluster {
             return;
         }
         let (share, cluster) = (Arc::clone(&cluster.shared.share), Rc::downgrade(cluster));
-        tokio::task::spawn_local(async move {
+        turn::spawn(async move {
             loop {
                 share.wanted().await;
                 let Some(cluster) = cluster.upgrade() else { return };
@@ -217,7 +218,7 @@ impl Cluster {
         OpenConnection {
             shared: self.shared.clone(),
             host: Rc::downgrade(host),
-            opened: Instant::now(),
+            opened: turn::now(),
             epoch,
             requests: 1,
             local: None,

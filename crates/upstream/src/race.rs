@@ -1,7 +1,9 @@
 //! The race between a request and the end of the kept connection that is to carry it: what the kernel knows about it.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::stream::Stream;
 
@@ -11,18 +13,17 @@ pub(super) const LOOK_AFTER: Duration = Duration::from_millis(2);
 
 /// Whether the kernel has the connection's end, or bytes nobody asked for, in store.
 pub(super) fn is_quiet(stream: &Stream) -> bool {
-    let ended = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     let (descriptor, unwanted) = match stream {
-        Stream::Tcp(stream) => (stream.as_raw_fd(), ended | libc::POLLIN),
+        Stream::Tcp(stream) => (stream.as_fd(), ended | PollFlags::IN),
         // Session tickets may come at any time.
-        Stream::Tls(stream) => (stream.get_ref().as_raw_fd(), ended),
-        Stream::Unix(stream) => (stream.as_raw_fd(), ended | libc::POLLIN),
+        Stream::Tls(stream) => (stream.get_ref().as_fd(), ended),
+        Stream::Unix(stream) => (stream.as_fd(), ended | PollFlags::IN),
         Stream::Layered(layer) => return is_quiet(layer.beneath()),
     };
-    let mut wanted = libc::pollfd { fd: descriptor, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
-    // SAFETY: the pointer and the count describe one `pollfd`, which lives for the call.
-    let ready = unsafe { libc::poll(&raw mut wanted, 1, 0) };
-    ready <= 0 || wanted.revents & unwanted == 0
+    let mut wanted = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN | PollFlags::RDHUP)];
+    let ready = poll(&mut wanted, Some(&Timespec::default()));
+    ready.is_err() || !wanted[0].revents().intersects(unwanted)
 }
 
 /// Whether the peer ended the connection before it had a single byte of the last `written` that the socket took.
@@ -47,6 +48,7 @@ pub fn ended_before(stream: &Stream, written: usize) -> bool {
 /// Bytes that were handed to the socket and not acknowledged by the peer (`SIOCOUTQ`).
 fn unacknowledged(socket: RawFd) -> Option<usize> {
     let mut bytes: libc::c_int = 0;
+    // No crate wraps it.
     // SAFETY: this request writes one `c_int`, which lives for the call.
     let result = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut bytes) };
     (result == 0).then(|| usize::try_from(bytes).ok()).flatten()

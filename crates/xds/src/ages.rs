@@ -1,9 +1,9 @@
-//! How old changes are when a proxy applies them, from being noticed by the control plane: collected by the proxy, told in
-//! its reports. Clocks of different machines differ; an age below zero counts as zero.
+//! Ages of changes: the time from when the control plane notices a change until a proxy applies it. The proxy collects
+//! them and sends them in its reports. Clocks of different machines differ, so a negative age counts as zero.
 
 use crate::evenkeel;
 
-/// Upper bounds of the buckets, in microseconds; one more bucket takes what is longer.
+/// Upper bounds of the buckets, in microseconds; one more bucket has the longer ones.
 pub const BOUNDS_US: [u64; 16] = [
     500,
     1_000,
@@ -23,7 +23,7 @@ pub const BOUNDS_US: [u64; 16] = [
     100_000_000,
 ];
 
-/// Most ages kept one by one between two reports, for the quantiles; beyond it a new one replaces the oldest.
+/// Most ages kept individually between two reports, for the quantiles; then new ones replace the oldest.
 const MAX_SAMPLES: usize = 1024;
 
 /// Ages collected since the last report.
@@ -37,8 +37,8 @@ pub struct Ages {
 }
 
 impl Ages {
-    /// Notes that what was caused at `cause_us` was applied at `now_us`, both in microseconds since 1970. A cause that is
-    /// not known (0) is not counted.
+    /// Records that a change of `cause_us` was applied at `now_us`, both in microseconds since 1970. An unknown cause
+    /// (0) is not counted.
     pub fn record(&mut self, cause_us: u64, now_us: u64) {
         if cause_us == 0 {
             return;
@@ -55,7 +55,7 @@ impl Ages {
         self.buckets[bucket] += 1;
     }
 
-    /// What was collected, and starts over. `None` if there was nothing.
+    /// Returns the collected ages and starts over; `None` if there are none.
     pub fn take(&mut self) -> Option<evenkeel::Ages> {
         let mut ages = std::mem::take(self);
         ages.samples.sort_unstable();

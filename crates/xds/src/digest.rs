@@ -1,5 +1,5 @@
-//! Names and versions of many resources as one number, independent of their order: two sides that hold the same have the
-//! same digest.
+//! A digest of the names and versions of many resources, independent of their order: two sides that hold the same have
+//! the same digest.
 
 use twox_hash::XxHash64;
 

@@ -1,4 +1,4 @@
-//! What Evenkeel's proxies and control planes tell each other beside xDS; see `protos/evenkeel/xds.proto`.
+//! Extensions of xDS between Evenkeel's proxies and control planes; see `protos/evenkeel/xds.proto`.
 
 #![allow(missing_docs, reason = "generated from protos/evenkeel, documented there")]
 
@@ -9,10 +9,10 @@ use crate::pb::google::rpc;
 
 tonic::include_proto!("evenkeel.xds.v1");
 
-/// How a control plane of ours begins `control_plane.identifier`.
+/// The prefix of `control_plane.identifier` for Evenkeel control planes.
 pub const IDENTIFIER_PREFIX: &str = "evenkeel/";
 
-/// Key of a node's metadata under which our proxies say that they are; see [`is_evenkeel`].
+/// The key in a node's metadata by which our proxies identify themselves; see [`is_evenkeel`].
 pub const NODE_METADATA: &str = "EVENKEEL";
 
 impl prost::Name for Rejections {
@@ -30,7 +30,7 @@ impl prost::Name for ListingRequest {
     const PACKAGE: &'static str = "evenkeel.xds.v1";
 }
 
-/// Whether a node is one of our proxies: it says so, or its program's name does.
+/// Whether a node is one of our proxies, by its metadata or its program's name.
 pub fn is_evenkeel(node: &crate::pb::envoy::config::core::v3::Node) -> bool {
     let says_so = node.metadata.as_ref().is_some_and(|metadata| metadata.fields.contains_key(NODE_METADATA));
     says_so || node.user_agent_name == "evenkeel"
@@ -43,7 +43,7 @@ impl Report {
         Self::decode(&*detail.value).ok()
     }
 
-    /// As a request carries it.
+    /// In the form that a request carries.
     pub fn into_status(self) -> rpc::Status {
         let any: Any = crate::pack(&self);
         rpc::Status { code: 0, message: String::new(), details: vec![any] }

@@ -1,4 +1,5 @@
-//! Which fields of a message are set, at which path: how an unsupported field is named instead of ignored.
+//! Finds which fields of a message are set, and their paths, so that unsupported fields are reported instead of
+//! ignored.
 
 use std::fmt::{self, Write as _};
 
@@ -7,10 +8,10 @@ use prost_reflect::{DynamicMessage, MapKey, ReflectMessage, Value};
 use crate::schema::Schema;
 use crate::{Any, type_url};
 
-/// How deep messages may nest before a walk gives up (route match trees of real meshes stay under 20).
+/// Deepest nesting of messages that a walk follows (route match trees of real meshes stay below 20).
 pub const MAX_DEPTH: usize = 100;
 
-/// A field that is set but that the reader of the message does not support.
+/// A field that is set, but that the reader of the message does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsupportedField {
     /// From the resource down: `filter_chains[0].filters[1].typed_config.tracing`.
@@ -32,7 +33,7 @@ impl fmt::Display for UnsupportedField {
     }
 }
 
-/// What a walk meets, depth first.
+/// What a walk visits, depth first.
 #[derive(Clone, Copy, Debug)]
 pub enum Visit<'a> {
     /// A field that is set.
@@ -66,7 +67,7 @@ pub enum Visit<'a> {
     },
 }
 
-/// Whether the walk goes into the field just visited.
+/// Whether the walk enters the field it has just visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descend {
     /// Visit what is below.
@@ -155,7 +156,7 @@ impl Walk<'_> {
         let descriptor = message.descriptor();
         match descriptor.full_name() {
             "google.protobuf.Any" => return self.nested_any(message, depth),
-            // Leaves: one value, however it is spelled on the wire.
+            // These are leaves: a single value, whatever its wire format.
             name if name.starts_with("google.protobuf.") => return,
             _ => {}
         }

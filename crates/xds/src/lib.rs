@@ -3,14 +3,15 @@
 //! ```text
 //!  pb, istio, scope     generated types
 //!  resource             a named, versioned resource, encoded once
-//!  resource_set         all that one proxy is to hold: persistent, cheap to copy and to compare
+//!  resource_set         all resources that one proxy should hold: persistent, cheap to copy and to compare
 //!  schema, fields, json descriptors: which fields are set, protobuf JSON in and out
 //!  server::{delta,sotw} what to send next on one stream        (no I/O, no clock)
-//!  client::{delta,sotw} what to ask for, what was accepted      (no I/O, no clock)
-//!  evenkeel             what our proxies and control planes tell each other besides: ages, digests, refusals by name
+//!  client::{delta,sotw} what to subscribe to, what was accepted (no I/O, no clock)
+//!  evenkeel             Evenkeel's extensions between proxy and control plane: ages, digests, refusals by name
 //!  server::service, client::connection   the same over gRPC
 //! ```
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,5 +1,5 @@
-//! What a resource carries beside itself for clients that measure how old it is: its cause and its origin, in the
-//! delta protocol's `Resource.metadata`. Other clients are not sent it, and ignore it if they are.
+//! Metadata of a resource for clients that measure ages: its cause and its origin, in the delta protocol's
+//! `Resource.metadata`. Other clients do not get it, and would ignore it.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -16,7 +16,7 @@ const GENERATION: &str = "generation";
 const TIME_US: &str = "time_us";
 const ORIGIN: &str = "origin";
 
-/// The field, ready to be appended to an encoded `discovery.v3.Resource`; empty if there is nothing to say.
+/// The encoded field, to be appended to an encoded `discovery.v3.Resource`; empty if there is no metadata.
 pub(crate) fn encode(resource: &Resource) -> Bytes {
     if resource.cause == Cause::default() && resource.origin.is_none() {
         return Bytes::new();
@@ -32,7 +32,7 @@ pub(crate) fn encode(resource: &Resource) -> Bytes {
     discovery::Resource { metadata: Some(metadata), ..Default::default() }.encode_to_vec().into()
 }
 
-/// Cause and origin as they came; the default where a server says nothing.
+/// Reads cause and origin; the defaults if the server sends none.
 pub(crate) fn read(metadata: Option<&Metadata>) -> (Cause, Option<&str>) {
     let Some(own) = metadata.and_then(|metadata| metadata.filter_metadata.get(KEY)) else { return Default::default() };
     let number = |name: &str| match own.fields.get(name).and_then(|value| value.kind.as_ref()) {

@@ -1,4 +1,4 @@
-//! What a resource makes a proxy wait for, by name.
+//! The names of resources that a proxy must wait for because of a resource.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::pb::envoy::extensions::filters::network::http_connection_manager::v3:
 };
 use crate::type_url;
 
-/// The endpoints a cluster, the route tables a listener waits for. What cannot be read waits for nothing.
+/// The endpoints that a cluster needs, or the route tables that a listener needs; nothing if it cannot be read.
 pub(crate) fn of(url: &str, value: &[u8]) -> Box<[Arc<str>]> {
     match url {
         type_url::CLUSTER => eds_name(value).map(Arc::from).into_iter().collect(),

@@ -10,8 +10,8 @@ use twox_hash::XxHash64;
 
 use crate::{Any, references, type_url};
 
-/// The kinds of resource ADS carries here, in the order they are sent: what others refer to goes first, so that a
-/// listener never names a cluster the proxy has not heard of (make before break).
+/// The types of resources, in the order they are sent. Referenced types come first, so that a listener never names a
+/// cluster that the proxy does not have (make before break).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceType {
     /// CDS: `envoy.config.cluster.v3.Cluster`.
@@ -53,7 +53,7 @@ impl ResourceType {
         }
     }
 
-    /// `CDS`, `EDS`, …: the name operators know it by.
+    /// `CDS`, `EDS`, …: the name that operators know.
     pub const fn short_name(self) -> &'static str {
         match self {
             Self::Cluster => "CDS",
@@ -72,7 +72,7 @@ impl ResourceType {
         matches!(self, Self::Cluster | Self::Listener | Self::NameTable)
     }
 
-    /// Whether its resources answer to more names than their own.
+    /// Whether its resources can have aliases.
     pub(crate) const fn has_aliases(self) -> bool {
         matches!(self, Self::VirtualHost | Self::NameTable)
     }
@@ -115,7 +115,7 @@ impl fmt::Debug for Version {
     }
 }
 
-/// A version that is none of ours: another server's, or no version at all.
+/// A version that is not in our format: another server's, or no version at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not 16 hexadecimal digits")]
 pub struct ForeignVersion;
@@ -129,7 +129,7 @@ impl FromStr for Version {
     }
 }
 
-/// Which change made a resource what it is. The default says that nobody knows.
+/// The change that caused the present version of a resource. The default means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// Generation of the snapshot the change made.
@@ -138,16 +138,16 @@ pub struct Cause {
     pub time_us: u64,
 }
 
-/// One resource. Two are equal when name, type and content are; origin and cause are about it, not part of it.
+/// A resource. Two resources are equal if name, type and content are; origin and cause do not count.
 #[derive(Clone)]
 pub struct Resource {
     /// The name it is subscribed to by.
     pub name: Arc<str>,
     /// Hash of its content.
     pub version: Version,
-    /// Where the user wrote what this comes from, `file:line:column`.
+    /// The position in the user's files that it comes from, `file:line:column`.
     pub origin: Option<Arc<str>>,
-    /// The change that made it so.
+    /// The change that caused this version.
     pub cause: Cause,
     /// Other names it answers to: `ROUTE_CONFIGURATION/DOMAIN` of a virtual host, with `*` as in its domains.
     aliases: Box<[Arc<str>]>,
@@ -176,7 +176,7 @@ impl Resource {
 
     /// Encodes a message.
     pub fn from_message<M: prost::Name>(name: impl Into<Arc<str>>, message: &M) -> Self {
-        // A Vec grows as the message needs: encoding into it cannot fail.
+        // A Vec grows as needed, so encoding into it cannot fail.
         Self::encode(name.into(), &type_url::of::<M>(), message.encoded_len(), |out| message.encode_raw(out))
     }
 
@@ -196,7 +196,7 @@ impl Resource {
         write(&mut out);
         let (head, value) = out.split_at_mut(value_at);
         let version = Version::of(value);
-        // The place was made above, of just this length.
+        // Room of exactly this length was reserved above.
         if let Some(place) = head.get_mut(version_at..version_at + VERSION_DIGITS) {
             place.copy_from_slice(version.to_string().as_bytes());
         }
@@ -214,14 +214,14 @@ impl Resource {
         }
     }
 
-    /// The same resource, with the place the user can change it at.
+    /// The same resource, with the position in the user's files.
     pub fn with_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
         self.origin = Some(origin.into());
         self.metadata = OnceLock::new();
         self
     }
 
-    /// The same resource, with the change that made it so.
+    /// The same resource, with the change that caused it.
     pub fn with_cause(mut self, cause: Cause) -> Self {
         self.cause = cause;
         self.metadata = OnceLock::new();
@@ -240,8 +240,8 @@ impl Resource {
         &self.aliases
     }
 
-    /// The same resource, with all that is found out once and kept: a server may take it from the memory it has for
-    /// resources, and streams that ask for it take theirs from elsewhere.
+    /// The same resource, with all lazily computed values filled in. A server calls this while it allocates from its
+    /// heap for resources; streams that compute them later would allocate elsewhere.
     pub fn completed(self) -> Self {
         self.metadata();
         self.references();
@@ -261,14 +261,14 @@ impl Resource {
     /// The type URL of the message.
     pub fn type_url(&self) -> &str {
         let wrapper = self.encoded.get(self.any_at..self.value_at).unwrap_or_default();
-        // Key and length of the URL before it, of the value after it: all but the URL is not ASCII text or is skipped.
+        // The URL is preceded by its key and length and followed by those of the value, which are skipped.
         let start = key_len(field::ANY_TYPE_URL);
         let Some((length, rest)) = wrapper.get(start..).and_then(read_length) else { return "" };
         rest.get(..length).and_then(|url| std::str::from_utf8(url).ok()).unwrap_or("")
     }
 
-    /// Its `envoy.service.discovery.v3.Resource`, encoded; shared, not copied. Fields may be appended; of a name given
-    /// twice the last counts.
+    /// Its encoded `envoy.service.discovery.v3.Resource`; shared, not copied. Fields may be appended, and if a field
+    /// appears twice the last one counts.
     pub fn encoded(&self) -> Bytes {
         self.encoded.clone()
     }
@@ -293,7 +293,8 @@ impl Resource {
         self.metadata.get_or_init(|| shared(crate::metadata::encode(self)))
     }
 
-    /// Names of what it makes a proxy wait for: endpoints of a cluster, route tables of a listener. Found once.
+    /// Names of resources that a proxy must wait for because of it: endpoints of a cluster, route tables of a listener.
+    /// Computed once.
     pub fn references(&self) -> &[Arc<str>] {
         self.references.get_or_init(|| references::of(self.type_url(), self.value()))
     }
@@ -309,7 +310,7 @@ impl Resource {
     }
 }
 
-/// The same bytes, with the count of those who share them: made when they are first shared otherwise, by whoever does that.
+/// The same bytes with a reference count, which otherwise would be allocated when they are first shared.
 fn shared(bytes: Bytes) -> Bytes {
     drop(bytes.clone());
     bytes

@@ -1,5 +1,6 @@
-//! The resources one proxy is to hold: a persistent value. A successor shares with its predecessor, and proxies that see
-//! nearly the same share nearly everything; what differs between two sets is found without looking at what they share.
+//! The resources that one proxy should hold, as a persistent value. A new version shares unchanged parts with the
+//! previous one, and proxies that see nearly the same share nearly everything; a comparison of two sets skips what they
+//! share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,15 +9,15 @@ use imbl::ordmap::DiffItem;
 
 use crate::{Resource, ResourceType};
 
-/// Everything one proxy is to hold: a value with O(1) `clone`, replaced whole.
+/// Everything that one proxy should hold: a value with O(1) `clone`, which is replaced as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceSet {
     /// Generation of the snapshot it was computed from; grows.
     pub generation: u64,
     shared: Arc<Types>,
-    /// What lies on top, each hiding what is shared under its name.
+    /// Resources on top of the shared set; each hides the shared one of the same name.
     own: Arc<[(ResourceType, Arc<Resource>)]>,
-    /// Types with something on top, put together when somebody looks: most sets are replaced before anybody does.
+    /// Merged maps of types with resources on top, made on first use: most sets are replaced before they are read.
     layered: [OnceLock<Box<TypeSet>>; ResourceType::ALL.len()],
 }
 
@@ -26,20 +27,20 @@ type Types = [TypeSet; ResourceType::ALL.len()];
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TypeSet {
     pub resources: OrdMap<Arc<str>, Arc<Resource>>,
-    /// Further names, each with the own names of the resources that answer to it, sorted.
+    /// Aliases, each with the sorted names of the resources that have it.
     aliases: OrdMap<Arc<str>, Arc<[Arc<str>]>>,
 }
 
-/// How two sets differ in one name.
+/// A difference between two sets in one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference<'a> {
     /// The type.
     pub kind: ResourceType,
     /// The name.
     pub name: &'a Arc<str>,
-    /// What the older set has under it.
+    /// The older set's resource of this name.
     pub old: Option<&'a Arc<Resource>>,
-    /// What the newer set has under it.
+    /// The newer set's resource of this name.
     pub new: Option<&'a Arc<Resource>>,
 }
 
@@ -49,7 +50,7 @@ impl ResourceSet {
         Self { generation, ..Self::default() }
     }
 
-    /// What many share, with one's own on top. Nothing is put together until somebody looks.
+    /// A shared set with own resources on top. The two are merged only when they are read.
     pub fn layered(shared: &Self, own: Arc<[(ResourceType, Arc<Resource>)]>) -> Self {
         let mut base = shared.clone();
         base.put_together();
@@ -61,7 +62,7 @@ impl ResourceSet {
         self.types_mut()[kind.index()].insert(resource);
     }
 
-    /// Takes a resource out.
+    /// Removes a resource.
     pub fn remove(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
         self.types_mut()[kind.index()].remove(name)
     }
@@ -104,7 +105,7 @@ impl ResourceSet {
         Arc::make_mut(&mut self.shared)
     }
 
-    /// Leaves nothing on top.
+    /// Merges the resources on top into the set.
     fn put_together(&mut self) {
         if !self.own.is_empty() {
             self.shared = Arc::new(ResourceType::ALL.map(|kind| self.type_set(kind).clone()));
@@ -113,33 +114,33 @@ impl ResourceSet {
         }
     }
 
-    /// The resource that answers to a name a client asks for: its own name, else an alias (of several resources with the
-    /// same alias the first by name), else the alias or name with the longest `*SUFFIX`. What virtual hosts are asked
-    /// for by is `ROUTE_CONFIGURATION/HOST`, where HOST is what a request carries: if there is none with its port, the
-    /// one without it.
+    /// The resource for a name that a client requests: by its own name, otherwise by an alias (of several resources
+    /// with the same alias the first by name), otherwise by the alias or name with the longest `*SUFFIX`. Virtual hosts
+    /// are requested as `ROUTE_CONFIGURATION/HOST`, where HOST comes from a request: if there is none with its port,
+    /// the one without it.
     pub fn lookup(&self, kind: ResourceType, asked: &str) -> Option<&Arc<Resource>> {
         self.type_set(kind).lookup(kind, asked)
     }
 
-    /// Whether it is the other one, or its unchanged clone: pointers are compared, so a set with the same content may be
-    /// another.
+    /// Whether it is the same set or an unchanged clone. Only pointers are compared, so sets with equal content may
+    /// count as different.
     pub fn is_same(&self, other: &Self) -> bool {
         let same_layers = Arc::ptr_eq(&self.shared, &other.shared) && Arc::ptr_eq(&self.own, &other.own);
         same_layers || ResourceType::ALL.into_iter().all(|kind| self.of(kind).ptr_eq(other.of(kind)))
     }
 
-    /// How many resources it holds.
+    /// The number of resources.
     pub fn len(&self) -> usize {
         ResourceType::ALL.into_iter().map(|kind| self.of(kind).len()).sum()
     }
 
-    /// Whether it holds none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is different from an older set, by type and name. The cost depends on the difference, not on the sets, as
-    /// long as one of them was made from the other or both from a third.
+    /// The differences from an older set, by type and name. The cost depends on the number of differences and not on
+    /// the size of the sets, if one was made from the other or both from a third.
     pub fn diff<'a>(&'a self, older: &'a Self) -> impl Iterator<Item = Difference<'a>> {
         ResourceType::ALL.into_iter().flat_map(move |kind| differences(kind, older.of(kind), self.of(kind)))
     }
@@ -205,11 +206,11 @@ impl TypeSet {
     }
 }
 
-/// Splits what a client asks for into the route configuration, if the type has them, and the host; `None` for types whose
-/// resources have one name only.
+/// Splits a requested name into the route configuration, if the type has one, and the host; `None` for types without
+/// aliases.
 fn scope_and_host(kind: ResourceType, asked: &str) -> Option<(&str, &str)> {
     match kind {
-        // Names of route configurations may hold slashes, hosts do not.
+        // Names of route configurations may contain slashes, hosts do not.
         ResourceType::VirtualHost => asked.rsplit_once('/'),
         ResourceType::NameTable => Some(("", asked)),
         _ => None,
@@ -220,7 +221,7 @@ fn without_port(host: &str) -> Option<&str> {
     host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit())).map(|(host, _)| host)
 }
 
-/// Two maps' differences; skips what they share.
+/// The differences of two maps; skips what they share.
 pub(crate) fn differences<'a>(
     kind: ResourceType,
     older: &'a OrdMap<Arc<str>, Arc<Resource>>,

@@ -8,29 +8,29 @@ use prost_types::FileDescriptorSet;
 
 use crate::{Any, pb, type_url};
 
-/// Istio's messages and our own, with what they refer to; written by `build.rs`.
+/// Istio's messages and our own, with the messages they refer to; written by `build.rs`.
 static OWN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
 
 static LOADED: Mutex<Weak<Schema>> = Mutex::new(Weak::new());
 
 /// Descriptors for reading messages without their Rust types: field walks, JSON.
 ///
-/// Loading costs milliseconds and megabytes, and a proxy needs it only while configuration changes: hold the handle
-/// for the length of one task, not for the life of the process.
+/// Loading takes milliseconds and megabytes, and a proxy needs the descriptors only while configuration changes. Hold
+/// the handle during one task, not for the life of the process.
 #[derive(Debug)]
 pub struct Schema {
     pool: DescriptorPool,
 }
 
 impl Schema {
-    /// The descriptors; loads them when nobody holds them.
+    /// The descriptors; loads them if nobody holds them.
     pub fn acquire() -> Arc<Self> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(schema) = loaded.upgrade() {
             return schema;
         }
-        // The sets are made by the build and covered by a test: they can only fail to load in a broken build, and then what is
-        // missing is said to be unknown.
+        // The descriptor sets are made by the build and covered by a test, so they can fail to load only in a broken
+        // build; types are then reported as unknown.
         let pool = load_apart().unwrap_or_else(|error| {
             tracing::error!(%error, "the embedded protobuf schema does not load");
             DescriptorPool::new()
@@ -45,22 +45,22 @@ impl Schema {
         self.pool.get_message_by_name(full_name)
     }
 
-    /// Decodes what an [`Any`] holds. `None` when its type is not in the schema.
+    /// Decodes the content of an [`Any`]; `None` if its type is not in the schema.
     pub fn decode(&self, any: &Any) -> Option<Result<DynamicMessage, prost::DecodeError>> {
         let descriptor = self.message(type_url::message_name(&any.type_url))?;
         Some(DynamicMessage::decode(descriptor, &*any.value))
     }
 }
 
-/// Loads in a thread of its own. An allocator keeps each thread's blocks in pages of that thread: when the descriptors go, whole pages
-/// become free, and not the greater part of many in which something that stays was put between them.
+/// Loads on a thread of its own. The allocator keeps the blocks of each thread in separate pages, so whole pages become
+/// free when the descriptors are dropped; otherwise long-lived blocks would be scattered among them.
 fn load_apart() -> Result<DescriptorPool, DescriptorError> {
     let loading = std::thread::Builder::new().name("schema".to_owned()).spawn(load);
-    // Where there is no thread to be had, memory is the smaller worry.
+    // If no thread can be started, memory matters less.
     loading.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(load)
 }
 
-/// Envoy's descriptors, and of ours those in files that Envoy's set lacks.
+/// Envoy's descriptors, and ours in files that Envoy's set lacks.
 fn load() -> Result<DescriptorPool, DescriptorError> {
     let mut pool = DescriptorPool::decode(pb::DESCRIPTORS)?;
     let own = FileDescriptorSet::decode(OWN).unwrap_or_default();

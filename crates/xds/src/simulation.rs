@@ -16,7 +16,7 @@ use crate::pb::envoy::config::route::v3::RouteConfiguration;
 use crate::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier,
 };
-use crate::server::{Announcement, Interest, Response, Status, Touched, delta, sotw};
+use crate::server::{Announcement, ChangedNames, Interest, Response, Status, delta, sotw};
 use crate::{Resource, ResourceSet, ResourceType, pack};
 
 const NAMES: usize = 6;
@@ -228,7 +228,7 @@ impl World {
         while let Some(response) = self.server.poll_response(self.now) {
             self.to_client.push_back(response);
         }
-        let touched = Touched::between(&self.published, &self.current);
+        let touched = ChangedNames::between(&self.published, &self.current);
         let concerned = self.server.interest().concerned_by(&touched);
         self.published = self.current.clone();
         self.server.on_snapshot(&Arc::new(self.current.clone()));

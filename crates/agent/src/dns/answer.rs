@@ -21,9 +21,9 @@ const UDP_EDNS_BYTES: usize = 1232;
 pub enum Outcome {
     /// Send these bytes back.
     Respond(Vec<u8>),
-    /// Not ours: ask the upstream resolvers.
+    /// Not a name of the mesh: ask the upstream resolvers.
     Forward,
-    /// Nobody asked for this name before: ask the control plane, then look again.
+    /// The name was never asked for before: ask the control plane, then answer again.
     Ask(String),
     /// Not a query at all: say nothing.
     Ignore,
@@ -74,7 +74,7 @@ fn select(ips: &Arc<[IpAddr]>, record_type: RecordType) -> Vec<IpAddr> {
         .collect()
 }
 
-/// A header that can be read gets FORMERR, so that a client does not wait for its timeout.
+/// Answers FORMERR if the header can be read, so that the client does not wait for its timeout.
 fn malformed(query: &[u8]) -> Outcome {
     let Some(&[id_high, id_low, flags]) = query.get(..3) else { return Outcome::Ignore };
     let is_response = flags & 0x80 != 0;

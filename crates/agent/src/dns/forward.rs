@@ -1,4 +1,4 @@
-//! Forwards what the mesh does not know to the resolvers the workload would have asked, byte for byte.
+//! Forwards queries for names outside the mesh unchanged to the resolvers that the workload would have asked.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -10,16 +10,18 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long all resolvers may take together, each an equal part of it: one that forwards in turn needs time to ask several.
+/// How long all resolvers together may take. Each gets an equal share, because a resolver that forwards needs time to
+/// ask several others.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(6);
 /// Queries waiting for a resolver at one time; beyond it a query is answered SERVFAIL at once.
 const MAX_FORWARDS_IN_FLIGHT: usize = 256;
 /// Largest response over UDP, in bytes: no resolver's limit for EDNS lies above it (RFC 6891 section 6.2.5).
 const MAX_UDP_BYTES: usize = 4096;
 
-/// Who is asked what the mesh does not know.
+/// The resolvers for names outside the mesh.
 pub trait Upstream: Clone + Send + Sync + 'static {
-    /// The response, or `None` when there is none to be had: the client is answered SERVFAIL. `udp` keeps the transport of the client.
+    /// Returns the response, or `None` if no resolver answered; the client then gets SERVFAIL. `udp` says which
+    /// transport the client used.
     fn ask(&self, query: &[u8], udp: bool) -> impl Future<Output = Option<Vec<u8>>> + Send;
 }
 
@@ -83,7 +85,7 @@ pub async fn over_udp(socket: &UdpSocket, query: &[u8]) -> std::io::Result<Vec<u
     let mut buffer = vec![0; MAX_UDP_BYTES];
     loop {
         let length = socket.recv(&mut buffer).await?;
-        // A late answer to somebody else's question carries another id.
+        // A late answer to an earlier query has another id.
         if length >= 12 && buffer.get(..2) == query.get(..2) {
             buffer.truncate(length);
             return Ok(buffer);

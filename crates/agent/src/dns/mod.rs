@@ -1,8 +1,9 @@
 //! The workload's DNS proxy (Istio's "DNS proxying"): names of mesh services are answered from the name table the
 //! control plane sends (NDS), everything else is forwarded to the resolvers the workload would have asked.
 //!
-//! [`Table`] holds the names, [`answer`] turns one query into one response without I/O, [`Server`] owns the sockets. An
-//! agent that learns its scope begins with an empty table, and asks for each name when it is first looked up.
+//! [`Table`] holds the names, [`answer`] turns one query into one response without I/O, [`Server`] owns the sockets.
+//! With learned scope the agent begins with an empty table and asks the control plane for each name when it is first
+//! looked up.
 
 mod answer;
 mod forward;
@@ -23,28 +24,28 @@ pub use server::{Server, ServerError};
 pub(crate) use table::normal;
 pub use table::{HostEntry, SearchDomain, Table};
 
-/// How long a query is held until the control plane has said what a name stands for.
+/// How long a query waits for the control plane to resolve a name.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Queries held at one time; beyond it a query is answered as if the control plane were away.
+/// Queries that wait at one time; further queries are answered as if the control plane were unreachable.
 const MAX_HELD_QUERIES: usize = 256;
 
-/// What names stand for, by the names they were looked up under; `None`: the mesh has no such name.
+/// The addresses of names, by the name that was looked up; `None` if the mesh has no such name.
 pub type Answers = HashMap<Box<str>, Option<Arc<[IpAddr]>>>;
 
-/// The control plane cannot be asked, or did not answer in time.
+/// The control plane is not connected, or it did not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Away;
+pub struct Unavailable;
 
 /// The current name table; cheap to clone, replaced whole.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     table: Arc<RwLock<Arc<Table>>>,
-    asking: Option<Arc<Asking>>,
+    asking: Option<Arc<OnDemandLookups>>,
 }
 
-/// How names are asked for that the table does not know.
+/// Requests to the control plane for names that the table does not have.
 #[derive(Debug)]
-struct Asking {
+struct OnDemandLookups {
     asks: mpsc::Sender<Box<str>>,
     asked: Mutex<Option<mpsc::Receiver<Box<str>>>>,
     connected: AtomicBool,
@@ -53,10 +54,10 @@ struct Asking {
 }
 
 impl Names {
-    /// Names that are asked for when they are first looked up.
+    /// Makes a table whose names are requested when they are first looked up.
     pub fn learned(cluster_domain: &str) -> Self {
         let (asks, asked) = mpsc::channel(MAX_HELD_QUERIES);
-        let asking = Asking {
+        let asking = OnDemandLookups {
             asks,
             asked: Mutex::new(Some(asked)),
             connected: AtomicBool::new(false),
@@ -68,7 +69,7 @@ impl Names {
         names
     }
 
-    /// Puts a new table in place of the one before.
+    /// Replaces the table.
     pub fn replace(&self, table: Table) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         if let Some(asking) = &self.asking {
@@ -81,12 +82,12 @@ impl Names {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Names to be asked for, for the one who asks.
+    /// The queue of names to request from the control plane, for the task that does so.
     pub fn take_asked(&self) -> Option<mpsc::Receiver<Box<str>>> {
         self.asking.as_ref()?.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Says whether the control plane can be asked; when it goes away nobody waits for it.
+    /// Sets whether the control plane is connected. When it disconnects, waiting queries stop waiting.
     pub fn set_connected(&self, connected: bool) {
         if let Some(asking) = &self.asking {
             asking.connected.store(connected, Relaxed);
@@ -94,7 +95,7 @@ impl Names {
         }
     }
 
-    /// Whether queries can be answered: all names are here, or can be asked for.
+    /// Whether queries can be answered: the table is complete, or missing names can be requested.
     pub fn are_ready(&self) -> bool {
         match &self.asking {
             Some(asking) => asking.connected.load(Relaxed),
@@ -102,24 +103,24 @@ impl Names {
         }
     }
 
-    /// Waits until the table knows what a name stands for.
-    pub async fn learn(&self, name: &str) -> Result<(), Away> {
+    /// Waits until the control plane has resolved a name.
+    pub async fn learn(&self, name: &str) -> Result<(), Unavailable> {
         let Some(asking) = &self.asking else { return Ok(()) };
-        let _held = asking.held.try_acquire().map_err(|_| Away)?;
+        let _held = asking.held.try_acquire().map_err(|_| Unavailable)?;
         let mut changed = asking.changed.subscribe();
         if !asking.connected.load(Relaxed) {
-            return Err(Away);
+            return Err(Unavailable);
         }
-        asking.asks.try_send(name.into()).map_err(|_| Away)?;
+        asking.asks.try_send(name.into()).map_err(|_| Unavailable)?;
         let answered = async {
             while !self.current().knows(name) {
-                changed.changed().await.map_err(|_| Away)?;
+                changed.changed().await.map_err(|_| Unavailable)?;
                 if !asking.connected.load(Relaxed) {
-                    return Err(Away);
+                    return Err(Unavailable);
                 }
             }
             Ok(())
         };
-        tokio::time::timeout(ASK_TIMEOUT, answered).await.map_err(|_| Away)?
+        tokio::time::timeout(ASK_TIMEOUT, answered).await.map_err(|_| Unavailable)?
     }
 }

@@ -11,18 +11,19 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::answer::server_failure;
-use super::{Away, Forwarder, Names, Outcome, Upstream, answer};
+use super::{Forwarder, Names, Outcome, Unavailable, Upstream, answer};
 
-/// Largest query over UDP, in bytes; longer datagrams are cut and so refused.
+/// Largest query over UDP, in bytes; longer datagrams are truncated and therefore refused.
 const MAX_UDP_QUERY_BYTES: usize = 4096;
 /// TCP clients at one time; further ones wait in the backlog.
 const MAX_TCP_CLIENTS: usize = 64;
-/// Lookups under way at one time, in queries; the limits on asking the control plane and resolvers are below it.
+/// Lookups in progress at one time, in queries. It is above the limits on requests to the control plane and to
+/// resolvers.
 const MAX_LOOKUPS: u32 = 1024;
 /// How long a TCP client may stay silent or refuse to read (RFC 7766 section 6.2.3).
 const TCP_IDLE: Duration = Duration::from_secs(10);
 
-/// How often another free port is tried when the one UDP was given is taken over TCP.
+/// How many free ports are tried when the port that UDP got is in use for TCP.
 const FREE_PORT_ATTEMPTS: usize = 32;
 
 /// Why the DNS proxy cannot start.
@@ -77,7 +78,7 @@ impl<U: Upstream> Server<U> {
         Self { udp: Arc::new(udp), tcp, tcp_clients, resolver: Resolver { names, upstream, lookups } }
     }
 
-    /// Other handles of the sockets for UDP and TCP.
+    /// Duplicates of the descriptors for UDP and TCP.
     pub fn sockets(&self) -> std::io::Result<(OwnedFd, OwnedFd)> {
         Ok((self.udp.as_fd().try_clone_to_owned()?, self.tcp.as_fd().try_clone_to_owned()?))
     }
@@ -87,14 +88,14 @@ impl<U: Upstream> Server<U> {
         self.udp.local_addr()
     }
 
-    /// Serves until the future is dropped. Queries that have been read then are answered still, as long as the runtime lasts.
+    /// Serves until the future is dropped. Queries read by then are still answered, as long as the runtime lasts.
     pub async fn run(self: Arc<Self>) {
         tokio::join!(self.serve_udp(), self.serve_tcp());
     }
 
-    /// Waits for lookups under way.
+    /// Waits for the lookups in progress.
     pub async fn finish(&self) {
-        // It is never closed.
+        // The semaphore is never closed.
         let _ = self.resolver.lookups.acquire_many(MAX_LOOKUPS).await;
     }
 
@@ -104,7 +105,7 @@ impl<U: Upstream> Server<U> {
             let (length, peer) = match self.udp.recv_from(&mut buffer).await {
                 Ok(received) => received,
                 Err(error) => {
-                    // An ICMP error of an earlier reply surfaces here; the socket itself is well.
+                    // This may be an ICMP error for an earlier reply; the socket itself still works.
                     tracing::debug!(%error, "DNS receive failed");
                     tokio::task::yield_now().await;
                     continue;
@@ -115,7 +116,7 @@ impl<U: Upstream> Server<U> {
                 Outcome::Ignore => {}
                 Outcome::Respond(response) => send(&self.udp, &response, peer).await,
                 outcome @ (Outcome::Forward | Outcome::Ask(_)) => {
-                    // Counted at once, so that nobody who waits for lookups overlooks this one.
+                    // Counted before the task starts, so that `finish` does not miss this lookup.
                     let Ok(lookup) = self.resolver.lookups.clone().try_acquire_owned() else { continue };
                     let (socket, query, resolver) = (self.udp.clone(), query.to_vec(), self.resolver.clone());
                     tokio::spawn(async move {
@@ -158,14 +159,15 @@ async fn bind_both(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListen
 }
 
 impl<U: Upstream> Resolver<U> {
-    /// Answers what the table cannot: asks the control plane for the name, and the upstream resolvers when it is none of the
-    /// mesh's. While the control plane is away a name of the cluster's own domain is nobody's to deny.
+    /// Answers what the table cannot: asks the control plane for the name, and the upstream resolvers if the mesh does
+    /// not have it. While the control plane is unreachable, a name in the cluster's domain gets SERVFAIL, because
+    /// nobody can say that it does not exist.
     async fn look_further(&self, query: &[u8], outcome: Outcome, udp: bool) -> Option<Vec<u8>> {
         let outcome = match outcome {
             Outcome::Ask(name) => match self.names.learn(&name).await {
                 Ok(()) => answer(query, &self.names.current(), udp),
-                Err(Away) if self.names.current().owns(&name) => return server_failure(query),
-                Err(Away) => Outcome::Forward,
+                Err(Unavailable) if self.names.current().owns(&name) => return server_failure(query),
+                Err(Unavailable) => Outcome::Forward,
             },
             known => known,
         };
@@ -267,7 +269,7 @@ mod tests {
         let refused = Server::bind(address, names(), Forwarder::new(Vec::new(), None)).await;
         let message = refused.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(message.starts_with(&format!("cannot listen for DNS on {address}: ")), "{message}");
-        // Many free ports in a row: now and then one that UDP is given is taken over TCP.
+        // Bind many free ports in a row: now and then the port that UDP gets is in use for TCP.
         let loopback: SocketAddr = "127.0.0.1:0".parse().expect("address");
         let mut servers = Vec::new();
         for _ in 0..200 {

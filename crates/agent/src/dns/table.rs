@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Answers;
 
-/// Where the workload stands: decides which short names mean which service.
+/// The workload's namespace and cluster domain, which decide what short names mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchDomain {
     /// Namespace of the workload.
@@ -15,7 +15,7 @@ pub struct SearchDomain {
     pub cluster_domain: String,
 }
 
-/// A name in the form names are compared in.
+/// Normalizes a name for comparison.
 pub(crate) fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
@@ -39,19 +39,19 @@ pub struct Table {
     exact: HashMap<Box<str>, Arc<[IpAddr]>>,
     wildcard: HashMap<Box<str>, Arc<[IpAddr]>>,
     cluster_domain: Box<str>,
-    /// Names are asked for one by one; these have been.
+    /// With learned scope: the names that have been requested.
     answers: Option<Answers>,
-    /// It is one that the control plane has sent, be it without a name.
+    /// Whether the control plane has sent a table, even an empty one.
     sent: bool,
 }
 
 impl Table {
-    /// Names that were asked for one by one, and what they stand for.
+    /// Makes a table from names that were requested one by one.
     pub fn learned(answers: Answers, cluster_domain: &str) -> Self {
         Self { answers: Some(answers), cluster_domain: cluster_domain.to_ascii_lowercase().into(), ..Self::default() }
     }
 
-    /// Whether there is an answer for this name, be it that there is none.
+    /// Whether the answer for this name is known, even if the name does not exist.
     pub fn knows(&self, name: &str) -> bool {
         self.answers.as_ref().is_none_or(|answers| answers.contains_key(&*normal(name)))
     }
@@ -103,7 +103,7 @@ impl Table {
         None
     }
 
-    /// The name lies below the cluster's domain, so that no one else can know it.
+    /// Whether the name is below the cluster's domain, so that nobody else can resolve it.
     pub fn owns(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         match name.strip_suffix(&*self.cluster_domain) {
@@ -122,7 +122,7 @@ impl Table {
         self.len() == 0
     }
 
-    /// The control plane has not sent its names yet. One that is asked for each of them owes nothing.
+    /// Whether the control plane still has to send its names. With learned scope it sends none by itself.
     pub fn awaits_names(&self) -> bool {
         self.answers.is_none() && !self.sent
     }

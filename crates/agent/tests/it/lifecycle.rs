@@ -149,7 +149,7 @@ async fn a_stop_before_the_first_certificate_ends_the_agent() {
 
 #[tokio::test]
 async fn new_roots_in_the_file_reach_the_proxy() {
-    use evenkeel_agent::certificate::Keeper;
+    use evenkeel_agent::certificate::CertificateRenewer;
     use evenkeel_agent::sds::Secrets;
     use evenkeel_tls::SecretStore;
     use evenkeel_xds::ResourceType;
@@ -163,7 +163,7 @@ async fn new_roots_in_the_file_reach_the_proxy() {
     options.root_cert = root.clone();
     let secrets = Secrets::new();
     let (current, _) = tokio::sync::watch::channel(None);
-    let mut keeper = Keeper::new(options, secrets.clone(), SecretStore::new(), current).unwrap();
+    let mut keeper = CertificateRenewer::new(options, secrets.clone(), SecretStore::new(), current).unwrap();
     timeout(PATIENCE, keeper.obtain()).await.expect("a certificate in time");
     let mut session = secrets.connect(&Default::default(), &Default::default()).await.unwrap();
     let mut version = |name: &str| session.resources.look().get(ResourceType::Secret, name).unwrap().version;

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evenkeel_agent::sds::{Material, SdsServer, Secrets};
+use evenkeel_agent::sds::{PemBundle, SdsServer, Secrets};
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{Client, Connection, Protocol};
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
@@ -14,8 +14,8 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::support::PATIENCE;
 
-fn material(chain: &str, roots: &str) -> Material {
-    Material { chain: chain.into(), key: "key".into(), roots: roots.into() }
+fn material(chain: &str, roots: &str) -> PemBundle {
+    PemBundle { chain: chain.into(), key: "key".into(), roots: roots.into() }
 }
 
 async fn channel(path: PathBuf) -> Channel {

@@ -1,4 +1,4 @@
-//! Where the decoder is, and what it has found.
+//! The decoder's position in the document, and its findings.
 
 use std::fmt::{self, Write};
 
@@ -9,14 +9,14 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
 use super::{Decode, Field, Schema, Status};
 
-/// Where the decoder is, and what it has found.
+/// The decoder's position in the document, and its findings.
 #[derive(Debug, Default)]
 pub struct Context {
     path: Vec<Segment>,
     diagnostics: Diagnostics,
     /// Whose API it is, for messages: `Istio` or `Kubernetes`.
     owner: &'static str,
-    /// Whether an error was found, kept or not.
+    /// Whether an error was found, even if it was dropped because of the limit.
     refused: bool,
 }
 
@@ -33,7 +33,7 @@ impl Context {
         Self { owner, ..Self::default() }
     }
 
-    /// What has been found.
+    /// The findings.
     pub fn into_diagnostics(self) -> Diagnostics {
         self.diagnostics
     }
@@ -120,9 +120,9 @@ impl Context {
     pub fn wrong_type(&mut self, node: &Node, schema: &Schema) {
         let message = format!("expected {}, found {}", schema.describe(), node.type_name());
         let help = match (schema, &node.value) {
-            // Where any text will do, quotes make it one.
+            // Where any text is allowed, quotes turn the scalar into text.
             (Schema::String("a string"), Value::Scalar(scalar)) => format!("put it in quotes: \"{}\"", scalar.text),
-            (Schema::List(_), _) => "write each entry on its own line behind `- `".to_owned(),
+            (Schema::List(_), _) => "start each entry on its own line with `- `".to_owned(),
             (Schema::Boolean, _) => "write true or false without quotes".to_owned(),
             (Schema::Integer { .. }, Value::Scalar(scalar)) if scalar.quoted && scalar.text.parse::<i64>().is_ok() => {
                 format!("write it without quotes: {}", scalar.text)
@@ -133,7 +133,7 @@ impl Context {
         self.error("wrong-type", &node.span, message, help);
     }
 
-    /// The mapping of a struct, after its fields have been compared with the table.
+    /// Returns the mapping of a struct, after comparing its fields with the table.
     pub fn mapping<'n>(&mut self, node: &'n Node, fields: &'static [Field]) -> Option<&'n Mapping> {
         let Some(mapping) = node.as_mapping() else {
             self.wrong_type(node, &Schema::Object(fields));
@@ -142,7 +142,7 @@ impl Context {
         for entry in mapping {
             match fields.iter().find(|f| f.name == &*entry.key) {
                 None => self.unknown_field(entry, fields),
-                // An empty value says nothing, so nothing is lost.
+                // An empty value has no meaning, so nothing is lost.
                 Some(_) if entry.value.is_null() => {}
                 Some(field) if field.status == Status::Later && says_nothing(entry, mapping) => {
                     self.note_status(entry, Status::Inert);
@@ -169,16 +169,16 @@ impl Context {
             Status::Works => {}
             Status::Later => {
                 let message = format!("known to {owner}, not supported yet; ignored");
-                cx.warning("unsupported-field", &entry.key_span, message, "all else in this document applies");
+                cx.warning("unsupported-field", &entry.key_span, message, "the rest of this document applies");
             }
             Status::Refused => {
                 let message =
-                    format!("known to {owner}, not supported yet; ignoring it would change what the rest means");
+                    format!("known to {owner}, not supported yet; ignoring it would change the meaning of the rest");
                 cx.error(
                     "unsupported-field",
                     &entry.key_span,
                     message,
-                    "remove the field if the rest is right without it",
+                    "remove the field if the rest is correct without it",
                 );
             }
             Status::Inert => {
@@ -202,11 +202,11 @@ impl Context {
     }
 }
 
-/// What Kubernetes itself writes where nothing is said, as `kubectl get -o yaml` shows it, into fields that do not work.
+/// Defaults that Kubernetes writes into unsupported fields, as `kubectl get -o yaml` shows them.
 const DEFAULTS: [(&str, &str); 3] =
     [("internalTrafficPolicy", "Cluster"), ("scheme", "HTTP"), ("sessionAffinity", "None")];
 
-/// Whether a field asks for nothing: it is empty, has its default, or repeats another.
+/// Whether a field has no effect: it is empty, has its default value, or repeats another field.
 fn says_nothing(entry: &Entry, siblings: &Mapping) -> bool {
     if entry.value.as_sequence().is_some_and(<[Node]>::is_empty) {
         return true;

@@ -2,9 +2,9 @@
 
 /// Declares a struct with its table of fields.
 ///
-/// `field: Type = "yamlName"` works; the type says whether the field is required. The lists name the fields that are known
-/// but do not work: `later` (warning), `refused` (error, see [`Status`](super::Status)), `inert` (note). `check` is a function
-/// `(&Self, &Node, &mut Context)` for what a single field cannot see.
+/// `field: Type = "yamlName"` works; the type says whether the field is required. The lists name the fields that are
+/// known but do not work: `later` (warning), `refused` (error, see [`Status`](super::Status)), `inert` (note). `check`
+/// is a function `(&Self, &Node, &mut Context)` for checks that involve several fields.
 macro_rules! object {
     (
         $(#[$meta:meta])*
@@ -44,7 +44,8 @@ macro_rules! object {
 
             fn decode(node: &evenkeel_base::yaml::Node, cx: &mut $crate::decode::Context) -> Option<Self> {
                 let _mapping = cx.mapping(node, Self::FIELDS)?;
-                // All fields are read before the first failure ends it, so that all mistakes are seen at once.
+                // All fields are read before the first failure ends the decoding, so that all mistakes are reported at
+                // once.
                 $( let $field = cx.field::<$ty>(node, _mapping, $yaml); )*
                 let value = Self { $( $field: $field?, )* };
                 $( $check(&value, node, cx); )?
@@ -100,12 +101,12 @@ use evenkeel_base::yaml::Node;
 
 use super::{Context, Field, Schema, Status};
 
-/// A field that only has a name.
+/// A field of which only the name is known.
 pub(crate) const fn without_schema(name: &'static str, status: Status) -> Field {
     Field { name, status, schema: None, required: || false }
 }
 
-/// The value that was chosen, if it is one of those allowed.
+/// Reads a value that must be one of those allowed.
 pub(crate) fn choice<'n>(
     node: &'n Node,
     cx: &mut Context,

@@ -1,4 +1,4 @@
-//! From YAML nodes to typed values, with every mistake reported.
+//! Decodes YAML nodes into typed values, and reports every mistake.
 //!
 //! A struct is declared with `object!`, an enumeration with `choices!`. Each field of the original API appears in the
 //! table of its struct: either with the Rust field it fills, or in one of the lists of what is known but does not work.
@@ -17,7 +17,7 @@ use evenkeel_base::yaml::Node;
 
 /// A type that can be read from YAML.
 pub trait Decode: Sized {
-    /// What it accepts.
+    /// What values are accepted.
     fn schema() -> Schema;
 
     /// Reads it. `None` = it cannot be used, and at least one error says why.

@@ -18,11 +18,11 @@ pub struct Field {
 /// Whether a field works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It does.
+    /// Yes.
     Works,
     /// It is known, but not supported yet: ignored with a warning.
     Later,
-    /// It is known, but not supported yet, and without it the rest would mean something else (a rule would let more
+    /// It is known, but not supported yet, and ignoring it would change the meaning of the rest (a rule would let more
     /// pass): an error.
     Refused,
     /// It is known and has a meaning only in a cluster: ignored with a note.
@@ -32,13 +32,13 @@ pub enum Status {
 /// What a value must be.
 #[derive(Debug, Clone)]
 pub enum Schema {
-    /// Text; in words what it holds, e.g. `a duration such as 1.5s`.
+    /// Text, with a description of its content, e.g. `a duration such as 1.5s`.
     String(&'static str),
     /// A whole number within bounds.
     Integer {
-        /// Least.
+        /// The smallest value.
         min: i64,
-        /// Greatest.
+        /// The greatest value.
         max: i64,
     },
     /// A number, whole or not.

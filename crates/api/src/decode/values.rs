@@ -102,7 +102,7 @@ impl Decode for u32 {
         Schema::Integer { min: 0, max: i64::from(i32::MAX) }
     }
 
-    /// Protobuf's int32 and uint32, without negative numbers, which no field has a meaning for.
+    /// Protobuf's int32 and uint32, without negative numbers, which have no meaning in any field.
     fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
         u32::try_from(integer(node, cx, 0, i64::from(i32::MAX))?).ok()
     }
@@ -356,7 +356,8 @@ impl Decode for RegexText {
             "bad-regex",
             "a regular expression in RE2 syntax, without look-around and back references",
             |text| {
-                // The parser's own message spans lines and draws the expression; its last line says what is wrong.
+                // The parser's own message has several lines and shows the expression; its last line says what is
+                // wrong.
                 RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build().map(|_| Self(text.into())).map_err(
                     |error| {
                         let message = error.to_string();

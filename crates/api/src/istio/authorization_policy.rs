@@ -11,7 +11,7 @@ use crate::decode::Context;
 object! {
     /// Who may call what.
     pub struct AuthorizationPolicy {
-        /// What is wanted; empty = allow nothing.
+        /// The specification; if it is missing, nothing is allowed.
         spec: Option<AuthorizationPolicySpec> = "spec",
     }
     inert: ["status"];
@@ -20,7 +20,7 @@ object! {
 object! {
     /// Who may call what.
     pub struct AuthorizationPolicySpec {
-        /// Which workloads of the namespace; all if not given.
+        /// The selected workloads of the namespace; all if not given.
         selector: Option<WorkloadSelector> = "selector",
         /// What happens to requests that a rule matches; ALLOW if not given.
         action: Option<Action> = "action",
@@ -34,9 +34,9 @@ object! {
 choices! {
     /// What happens to a request that matches.
     pub enum Action {
-        /// It passes.
+        /// The request is allowed.
         Allow = "ALLOW",
-        /// It is refused.
+        /// The request is refused.
         Deny = "DENY",
     }
     later: ["AUDIT", "CUSTOM"];
@@ -45,9 +45,9 @@ choices! {
 object! {
     /// One rule.
     pub struct Rule {
-        /// Who calls.
+        /// The caller.
         from: Vec<From> = "from",
-        /// What is called.
+        /// The operation that is called.
         to: Vec<To> = "to",
         /// Further conditions.
         when: Vec<Condition> = "when",
@@ -55,43 +55,43 @@ object! {
 }
 
 object! {
-    /// Who calls.
+    /// The caller.
     pub struct From {
-        /// Who.
+        /// The properties of the caller.
         source: Source = "source",
     }
 }
 
 object! {
-    /// What is called.
+    /// The operation that is called.
     pub struct To {
-        /// What.
+        /// The properties of the request.
         operation: Operation = "operation",
     }
 }
 
 object! {
-    /// Who calls.
+    /// The caller.
     pub struct Source {
         /// Identities without `spiffe://`.
         principals: Vec<String> = "principals",
-        /// Not these.
+        /// The excluded values.
         not_principals: Vec<String> = "notPrincipals",
         /// Namespaces.
         namespaces: Vec<String> = "namespaces",
-        /// Not these.
+        /// The excluded values.
         not_namespaces: Vec<String> = "notNamespaces",
         /// Service accounts, `[namespace/]name`.
         service_accounts: Vec<Spanned<String>> = "serviceAccounts",
-        /// Not these.
+        /// The excluded values.
         not_service_accounts: Vec<Spanned<String>> = "notServiceAccounts",
         /// Addresses of connections.
         ip_blocks: Vec<IpNet> = "ipBlocks",
-        /// Not these.
+        /// The excluded values.
         not_ip_blocks: Vec<IpNet> = "notIpBlocks",
         /// Addresses of clients.
         remote_ip_blocks: Vec<IpNet> = "remoteIpBlocks",
-        /// Not these.
+        /// The excluded values.
         not_remote_ip_blocks: Vec<IpNet> = "notRemoteIpBlocks",
     }
     refused: ["requestPrincipals", "notRequestPrincipals", "trustDomains", "notTrustDomains"];
@@ -99,23 +99,23 @@ object! {
 }
 
 object! {
-    /// What is called.
+    /// The operation that is called.
     pub struct Operation {
         /// Hosts.
         hosts: Vec<String> = "hosts",
-        /// Not these.
+        /// The excluded values.
         not_hosts: Vec<String> = "notHosts",
         /// Ports of the workload.
         ports: Vec<Spanned<String>> = "ports",
-        /// Not these.
+        /// The excluded values.
         not_ports: Vec<Spanned<String>> = "notPorts",
         /// Methods.
         methods: Vec<String> = "methods",
-        /// Not these.
+        /// The excluded values.
         not_methods: Vec<String> = "notMethods",
         /// Paths.
         paths: Vec<Spanned<String>> = "paths",
-        /// Not these.
+        /// The excluded values.
         not_paths: Vec<Spanned<String>> = "notPaths",
     }
     check: check_operation;
@@ -124,11 +124,11 @@ object! {
 object! {
     /// A further condition.
     pub struct Condition {
-        /// What is looked at.
+        /// The attribute that is compared.
         key: Spanned<String> = "key",
-        /// Any of these.
+        /// One of these values must match.
         values: Vec<Spanned<String>> = "values",
-        /// None of these.
+        /// None of these values may match.
         not_values: Vec<Spanned<String>> = "notValues",
     }
     check: check_condition;
@@ -160,7 +160,12 @@ fn check_source(source: &Source, node: &Node, cx: &mut Context) {
         }
     }
     if node.as_mapping().is_some_and(|m| m.0.is_empty()) {
-        cx.error("missing-field", &node.span, "an empty source", "name who may call, or remove `from` to mean anyone");
+        cx.error(
+            "missing-field",
+            &node.span,
+            "the source has no fields",
+            "name who may call, or remove `from` to mean anyone",
+        );
     }
 }
 
@@ -175,7 +180,7 @@ fn check_operation(operation: &Operation, node: &Node, cx: &mut Context) {
         cx.error(
             "missing-field",
             &node.span,
-            "an empty operation",
+            "the operation has no fields",
             "name what may be called, or remove `to` to mean anything",
         );
     }

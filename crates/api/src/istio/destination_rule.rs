@@ -13,7 +13,7 @@ use crate::decode::{Context, Decimal, HeaderName};
 object! {
     /// How a service is called.
     pub struct DestinationRule {
-        /// What is wanted.
+        /// The specification.
         spec: DestinationRuleSpec = "spec",
     }
     inert: ["status"];
@@ -28,7 +28,7 @@ object! {
         traffic_policy: Option<TrafficPolicy> = "trafficPolicy",
         /// Parts of the service.
         subsets: Vec<Spanned<Subset>> = "subsets",
-        /// Who sees it.
+        /// The namespaces that see it.
         export_to: Vec<Spanned<String>> = "exportTo",
         /// Which clients use it.
         workload_selector: Option<WorkloadSelector> = "workloadSelector",
@@ -51,19 +51,19 @@ object! {
 object! {
     /// Settings of connections.
     pub struct TrafficPolicy {
-        /// Which endpoint is next.
+        /// How an endpoint is chosen.
         load_balancer: Option<LoadBalancer> = "loadBalancer",
-        /// Limits.
+        /// Limits on connections and requests.
         connection_pool: Option<ConnectionPool> = "connectionPool",
-        /// TLS.
+        /// TLS settings.
         tls: Option<Spanned<ClientTlsSettings>> = "tls",
-        /// Which endpoints are left out for what they do.
+        /// Outlier detection: which endpoints are ejected because of their failures.
         outlier_detection: Option<OutlierDetection> = "outlierDetection",
         /// Retries as a share of requests.
         retry_budget: Option<RetryBudget> = "retryBudget",
         /// Settings of single ports.
         port_level_settings: Vec<PortTrafficPolicy> = "portLevelSettings",
-        /// Endpoints are told who the client is.
+        /// The PROXY protocol header that connections to endpoints begin with.
         proxy_protocol: Option<ProxyProtocol> = "proxyProtocol",
     }
     later: ["tunnel"];
@@ -71,9 +71,9 @@ object! {
 }
 
 object! {
-    /// How endpoints are told who the client is, by a header that a connection begins with.
+    /// The PROXY protocol, which tells endpoints the client's address in a header at the beginning of the connection.
     pub struct ProxyProtocol {
-        /// Which form; V1 if not given.
+        /// The version; V1 if not given.
         version: Option<ProxyProtocolVersion> = "version",
     }
 }
@@ -81,9 +81,9 @@ object! {
 choices! {
     /// A form of the PROXY protocol's header.
     pub enum ProxyProtocolVersion {
-        /// Text.
+        /// The text format.
         V1 = "V1",
-        /// Binary.
+        /// The binary format.
         V2 = "V2",
     }
 }
@@ -93,33 +93,33 @@ object! {
     pub struct PortTrafficPolicy {
         /// The port.
         port: Spanned<PortSelector> = "port",
-        /// Which endpoint is next.
+        /// How an endpoint is chosen.
         load_balancer: Option<LoadBalancer> = "loadBalancer",
-        /// Limits.
+        /// Limits on connections and requests.
         connection_pool: Option<ConnectionPool> = "connectionPool",
-        /// TLS.
+        /// TLS settings.
         tls: Option<Spanned<ClientTlsSettings>> = "tls",
-        /// Which endpoints are left out for what they do.
+        /// Outlier detection: which endpoints are ejected because of their failures.
         outlier_detection: Option<OutlierDetection> = "outlierDetection",
     }
 }
 
 object! {
-    /// Which endpoints are left out for what they do.
+    /// Outlier detection: which endpoints are ejected because of their failures.
     pub struct OutlierDetection {
-        /// Local failures are told apart from what endpoints answer.
+        /// Whether local failures (such as failed connections) are counted apart from errors that endpoints return.
         split_external_local_origin_errors: bool = "splitExternalLocalOriginErrors",
-        /// Local failures in a row; counted only if told apart.
+        /// Consecutive local failures; used only if these are counted apart.
         consecutive_local_origin_failures: Option<u32> = "consecutiveLocalOriginFailures",
-        /// Answers of 502, 503, 504 in a row; 0 = off.
+        /// Consecutive answers of 502, 503 and 504; 0 = off.
         consecutive_gateway_errors: Option<u32> = "consecutiveGatewayErrors",
-        /// Answers of 5xx in a row; 0 = off.
+        /// Consecutive answers of 5xx; 0 = off.
         consecutive_5xx_errors: Option<u32> = "consecutive5xxErrors",
-        /// Between two looks at who may come back.
+        /// Time between two checks for endpoints that may return.
         interval: Option<Duration> = "interval",
-        /// How long the first time lasts.
+        /// Duration of an endpoint's first ejection.
         base_ejection_time: Option<Duration> = "baseEjectionTime",
-        /// How many may be left out.
+        /// The largest share of endpoints that may be ejected, in percent.
         max_ejection_percent: Option<Spanned<u32>> = "maxEjectionPercent",
         /// With fewer healthy endpoints than this, all are used.
         min_health_percent: Option<Spanned<u32>> = "minHealthPercent",
@@ -142,15 +142,15 @@ object! {
 }
 
 object! {
-    /// Which endpoint is next.
+    /// How an endpoint is chosen.
     pub struct LoadBalancer {
-        /// By a simple algorithm.
+        /// A simple algorithm.
         simple: Option<SimpleLb> = "simple",
-        /// By hash.
+        /// Consistent hashing.
         consistent_hash: Option<ConsistentHash> = "consistentHash",
-        /// By locality.
+        /// Locality-aware balancing.
         locality_lb_setting: Option<LocalityLbSetting> = "localityLbSetting",
-        /// How new endpoints begin.
+        /// Slow start of new endpoints.
         warmup: Option<Warmup> = "warmup",
         /// The older form of `warmup`: its duration.
         warmup_duration_secs: Option<Spanned<Duration>> = "warmupDurationSecs",
@@ -160,19 +160,19 @@ object! {
 }
 
 object! {
-    /// Requests that agree in something go to the same endpoint.
+    /// Consistent hashing: requests with the same value go to the same endpoint.
     pub struct ConsistentHash {
-        /// In this header.
+        /// Hash the value of this header.
         http_header_name: Option<HeaderName> = "httpHeaderName",
-        /// In this cookie.
+        /// Hash the value of this cookie.
         http_cookie: Option<HttpCookie> = "httpCookie",
-        /// In the client's address.
+        /// Hash the client's address.
         use_source_ip: bool = "useSourceIp",
-        /// In this query parameter.
+        /// Hash the value of this query parameter.
         http_query_parameter_name: Option<String> = "httpQueryParameterName",
-        /// By a ring.
+        /// Use a hash ring.
         ring_hash: Option<RingHashLb> = "ringHash",
-        /// By a Maglev table.
+        /// Use a Maglev table.
         maglev: Option<MaglevLb> = "maglev",
         /// The older form of `ringHash`.
         minimum_ring_size: Option<u32> = "minimumRingSize",
@@ -181,21 +181,21 @@ object! {
 }
 
 object! {
-    /// A cookie, made if the client has none.
+    /// A cookie; the proxy sets it if the client has none.
     pub struct HttpCookie {
         /// Its name.
         name: Spanned<String> = "name",
         /// Its path.
         path: Option<String> = "path",
-        /// How long it lives; none made if not given.
+        /// Its lifetime; if not given, the proxy sets no cookie.
         ttl: Option<Duration> = "ttl",
-        /// What else it says.
+        /// Further attributes.
         attributes: Vec<CookieAttribute> = "attributes",
     }
 }
 
 object! {
-    /// What else a cookie says.
+    /// A further attribute of a cookie.
     pub struct CookieAttribute {
         /// Its name.
         name: String = "name",
@@ -205,9 +205,9 @@ object! {
 }
 
 object! {
-    /// A ring.
+    /// A hash ring.
     pub struct RingHashLb {
-        /// Points at least; 1024 if not given.
+        /// Least number of points; 1024 if not given.
         minimum_ring_size: Option<u32> = "minimumRingSize",
     }
 }
@@ -215,20 +215,20 @@ object! {
 object! {
     /// A Maglev table.
     pub struct MaglevLb {
-        /// Entries, a prime; 65537 if not given.
+        /// Number of entries, a prime; 65537 if not given.
         table_size: Option<Spanned<u32>> = "tableSize",
     }
 }
 
 object! {
-    /// How localities share requests.
+    /// How requests are distributed among localities.
     pub struct LocalityLbSetting {
-        /// Shares by origin.
+        /// Shares by the locality of the client.
         distribute: Vec<Distribute> = "distribute",
-        /// Where to go when a region has nothing left; works with `outlierDetection` only.
+        /// The region to fail over to when a region has no healthy endpoint; works only with `outlierDetection`.
         failover: Vec<Spanned<Failover>> = "failover",
-        /// Labels in which endpoints ought to agree with the client, the most important first; `NAME=VALUE` stands for
-        /// itself. Works with `outlierDetection` only.
+        /// Labels whose values endpoints should share with the client, the most important first; `NAME=VALUE` gives the
+        /// value itself. Works only with `outlierDetection`.
         failover_priority: Vec<Spanned<String>> = "failoverPriority",
         /// Whether it applies; it does if not given.
         enabled: Option<bool> = "enabled",
@@ -237,7 +237,7 @@ object! {
 }
 
 object! {
-    /// Where to go when a region has nothing left.
+    /// The region to fail over to when a region has no healthy endpoint.
     pub struct Failover {
         /// The client's region.
         from: String = "from",
@@ -249,17 +249,17 @@ object! {
 object! {
     /// Shares of requests from one locality.
     pub struct Distribute {
-        /// Where they come from, `region/zone/subzone`; `*` at the end stands for anything.
+        /// The client's locality, `region/zone/subzone`; `*` at the end matches anything.
         from: Spanned<String> = "from",
-        /// Percentages by where they go.
+        /// Percentages by the locality of the endpoints.
         to: BTreeMap<String, u32> = "to",
     }
 }
 
 object! {
-    /// How new endpoints begin.
+    /// Slow start of new endpoints.
     pub struct Warmup {
-        /// Until an endpoint gets all of its share.
+        /// Time until an endpoint gets its full share.
         duration: Spanned<Duration> = "duration",
         /// The least part of its share, in percent; 10 if not given.
         minimum_percent: Option<Spanned<Decimal>> = "minimumPercent",
@@ -270,11 +270,11 @@ object! {
 }
 
 choices! {
-    /// Which endpoint is next.
+    /// How an endpoint is chosen.
     pub enum SimpleLb {
         /// The default.
         Unspecified = "UNSPECIFIED",
-        /// In turn.
+        /// Round robin.
         RoundRobin = "ROUND_ROBIN",
         /// The less busy of two.
         LeastRequest = "LEAST_REQUEST",
@@ -288,11 +288,11 @@ choices! {
 }
 
 object! {
-    /// Limits.
+    /// Limits on connections and requests.
     pub struct ConnectionPool {
-        /// Of connections.
+        /// Limits on connections.
         tcp: Option<TcpPool> = "tcp",
-        /// Of requests.
+        /// Limits on requests.
         http: Option<HttpPool> = "http",
     }
 }
@@ -300,15 +300,15 @@ object! {
 object! {
     /// Limits of connections.
     pub struct TcpPool {
-        /// To all endpoints together.
+        /// Connections to all endpoints together.
         max_connections: Option<u32> = "maxConnections",
-        /// Until one is made.
+        /// Timeout for a new connection.
         connect_timeout: Option<Duration> = "connectTimeout",
         /// Probes of idle connections.
         tcp_keepalive: Option<TcpKeepalive> = "tcpKeepalive",
         /// How long a connection may last.
         max_connection_duration: Option<Duration> = "maxConnectionDuration",
-        /// TCP connections on which nothing moves are closed after this long; 0 = never.
+        /// Idle TCP connections are closed after this time; 0 = never.
         idle_timeout: Option<Duration> = "idleTimeout",
     }
 }
@@ -316,11 +316,11 @@ object! {
 object! {
     /// Probes of idle connections.
     pub struct TcpKeepalive {
-        /// How many unanswered ones end a connection.
+        /// Number of unanswered probes that end a connection.
         probes: Option<u32> = "probes",
-        /// Idle time before the first.
+        /// Idle time before the first probe.
         time: Option<Duration> = "time",
-        /// Between them.
+        /// Time between two probes.
         interval: Option<Duration> = "interval",
     }
 }
@@ -328,19 +328,19 @@ object! {
 object! {
     /// Limits of requests.
     pub struct HttpPool {
-        /// Waiting for a connection.
+        /// Requests that wait for a connection.
         http1_max_pending_requests: Option<u32> = "http1MaxPendingRequests",
-        /// At a time.
+        /// Requests at a time.
         http2_max_requests: Option<u32> = "http2MaxRequests",
-        /// Per connection.
+        /// Requests per connection.
         max_requests_per_connection: Option<u32> = "maxRequestsPerConnection",
         /// Retries at a time.
         max_retries: Option<u32> = "maxRetries",
-        /// Connections without a request are closed after this long.
+        /// Connections without a request are closed after this time.
         idle_timeout: Option<Duration> = "idleTimeout",
-        /// Whether HTTP/1.1 goes on as HTTP/2.
+        /// Whether HTTP/1.1 requests are forwarded over HTTP/2.
         h2_upgrade_policy: Option<H2UpgradePolicy> = "h2UpgradePolicy",
-        /// Whether requests go on in the protocol they came in; wins over `h2UpgradePolicy`.
+        /// Whether requests are forwarded in the protocol they arrived in; takes precedence over `h2UpgradePolicy`.
         use_client_protocol: bool = "useClientProtocol",
         /// Requests at a time on one HTTP/2 connection.
         max_concurrent_streams: Option<u32> = "maxConcurrentStreams",
@@ -350,13 +350,13 @@ object! {
 }
 
 choices! {
-    /// Whether HTTP/1.1 goes on as HTTP/2.
+    /// Whether HTTP/1.1 requests are forwarded over HTTP/2.
     pub enum H2UpgradePolicy {
-        /// It does not.
+        /// No.
         Default = "DEFAULT",
-        /// It does not.
+        /// No.
         DoNotUpgrade = "DO_NOT_UPGRADE",
-        /// It does.
+        /// Yes.
         Upgrade = "UPGRADE",
     }
 }
@@ -364,7 +364,7 @@ choices! {
 object! {
     /// PINGs on HTTP/2 connections.
     pub struct Http2KeepAlive {
-        /// Between them; none are sent if not given.
+        /// Time between two PINGs; none are sent if not given.
         interval: Option<Duration> = "interval",
         /// A connection whose PING is not answered within this is closed; 20 s if not given.
         timeout: Option<Duration> = "timeout",
@@ -374,19 +374,19 @@ object! {
 object! {
     /// TLS of a client.
     pub struct ClientTlsSettings {
-        /// What kind; DISABLE if not given.
+        /// The mode; DISABLE if not given.
         mode: Option<ClientTlsMode> = "mode",
-        /// Our chain, a path.
+        /// Path of the client's certificate chain.
         client_certificate: Option<String> = "clientCertificate",
-        /// Our key, a path.
+        /// Path of the client's key.
         private_key: Option<String> = "privateKey",
-        /// Roots to trust, a path.
+        /// Path of the trusted roots.
         ca_certificates: Option<String> = "caCertificates",
         /// Names of which the server's certificate must have one.
         subject_alt_names: Vec<String> = "subjectAltNames",
         /// The name sent to the server.
         sni: Option<String> = "sni",
-        /// Whether any certificate will do.
+        /// Whether the server's certificate is not verified.
         insecure_skip_verify: bool = "insecureSkipVerify",
     }
     refused: ["credentialName", "caCrl"];
@@ -396,13 +396,13 @@ object! {
 choices! {
     /// What kind of TLS a client uses.
     pub enum ClientTlsMode {
-        /// None.
+        /// No TLS.
         Disable = "DISABLE",
         /// The server shows a certificate.
         Simple = "SIMPLE",
-        /// Both show certificates.
+        /// Mutual TLS: both sides present certificates.
         Mutual = "MUTUAL",
-        /// Both show the mesh's certificates.
+        /// Mutual TLS with the mesh's certificates.
         IstioMutual = "ISTIO_MUTUAL",
     }
 }
@@ -428,7 +428,7 @@ fn check(spec: &DestinationRuleSpec, _: &Node, cx: &mut Context) {
 
 fn check_percent(value: Option<&Spanned<u32>>, name: &str, cx: &mut Context) {
     if let Some(percent) = value.filter(|percent| percent.value > 100) {
-        let message = format!("{} percent is more than all", percent.value);
+        let message = format!("{} percent is more than 100 percent", percent.value);
         cx.at_field(name, |cx| cx.error("bad-value", &percent.span, message, "give a number from 0 to 100"));
     }
 }
@@ -455,13 +455,13 @@ fn check_ports(policy: &TrafficPolicy, _: &Node, cx: &mut Context) {
 
 fn check_load_balancer(lb: &LoadBalancer, node: &Node, cx: &mut Context) {
     if lb.simple.is_some_and(|simple| simple != SimpleLb::Unspecified) && lb.consistent_hash.is_some() {
-        let message = "`simple` and `consistentHash` exclude each other";
+        let message = "`simple` and `consistentHash` cannot be used together";
         cx.error("conflict", node.span_of_path("consistentHash"), message, "remove one of them");
     }
     let window = lb.warmup.as_ref().map(|warmup| &warmup.duration).or(lb.warmup_duration_secs.as_ref());
     if let Some(window) = window {
         if window.value < Duration::from_millis(1) {
-            cx.error("out-of-range", &window.span, "a warmup of less than 1 ms", "give a longer duration");
+            cx.error("out-of-range", &window.span, "the warmup is shorter than 1 ms", "give a longer duration");
         }
         let grows = matches!(
             lb.simple,
@@ -481,24 +481,24 @@ fn check_consistent_hash(hash: &ConsistentHash, node: &Node, cx: &mut Context) {
         hash.use_source_ip,
         hash.http_query_parameter_name.is_some(),
     ];
-    let allowed = "give one of `httpHeaderName`, `httpCookie`, `useSourceIp`, `httpQueryParameterName`";
+    let allowed = "set one of `httpHeaderName`, `httpCookie`, `useSourceIp`, `httpQueryParameterName`";
     match keys.into_iter().filter(|given| *given).count() {
-        0 => cx.error("missing-field", &node.span, "consistentHash says nothing to hash", allowed),
+        0 => cx.error("missing-field", &node.span, "`consistentHash` does not say what to hash", allowed),
         1 => {}
-        _ => cx.error("conflict", &node.span, "consistentHash says several things to hash", allowed),
+        _ => cx.error("conflict", &node.span, "`consistentHash` names more than one thing to hash", allowed),
     }
     if let Some(size) = hash.maglev.as_ref().and_then(|maglev| maglev.table_size.as_ref())
         && !is_prime(size.value)
     {
-        let message = format!("{} is no prime number", size.value);
-        cx.error("bad-value", &size.span, message, "give a prime such as 65537");
+        let message = format!("{} is not a prime number", size.value);
+        cx.error("bad-value", &size.span, message, "use a prime number such as 65537");
     }
     if hash.ring_hash.is_some() && hash.maglev.is_some() {
-        cx.error("conflict", &node.span, "`ringHash` and `maglev` exclude each other", "remove one of them");
+        cx.error("conflict", &node.span, "`ringHash` and `maglev` cannot be used together", "remove one of them");
     }
 }
 
-/// Envoy takes table sizes up to 5,000,011.
+/// Whether a number is prime. Envoy allows table sizes up to 5,000,011.
 fn is_prime(number: u32) -> bool {
     (2..=5_000_011).contains(&number) && (2..).take_while(|n| n * n <= number).all(|n| !number.is_multiple_of(n))
 }
@@ -508,12 +508,12 @@ fn check_locality(setting: &LocalityLbSetting, node: &Node, cx: &mut Context) {
         [("failover", !setting.failover.is_empty()), ("failoverPriority", !setting.failover_priority.is_empty())]
     {
         if given && !setting.distribute.is_empty() {
-            let message = format!("`distribute` and `{name}` exclude each other");
+            let message = format!("`distribute` and `{name}` cannot be used together");
             cx.error("conflict", node.span_of_path(name), message, "remove one of them");
         }
     }
     for failover in setting.failover.iter().filter(|failover| failover.from == failover.to) {
-        let message = format!("the failover from `{}` leads back to it", failover.from);
+        let message = format!("the failover from `{}` leads back to the same region", failover.from);
         cx.at_field("failover", |cx| cx.error("bad-value", &failover.span, message, "name another region in `to`"));
     }
     for (index, label) in setting.failover_priority.iter().enumerate() {

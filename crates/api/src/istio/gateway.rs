@@ -1,4 +1,4 @@
-//! Gateway: what routers listen to.
+//! Gateway: the ports and hosts that gateway proxies serve.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use evenkeel_base::yaml::Node;
 use crate::decode::{Context, Port};
 
 object! {
-    /// What routers listen to.
+    /// The ports and hosts that gateway proxies serve.
     pub struct Gateway {
-        /// What is wanted.
+        /// The specification.
         spec: GatewaySpec = "spec",
     }
     inert: ["status"];
 }
 
 object! {
-    /// What routers listen to.
+    /// The ports and hosts that gateway proxies serve.
     pub struct GatewaySpec {
-        /// Labels of the routers.
+        /// Labels of the gateway proxies.
         selector: BTreeMap<String, String> = "selector",
         /// Ports and hosts.
         servers: Vec<Spanned<Server>> = "servers",
@@ -38,7 +38,7 @@ object! {
         bind: Option<String> = "bind",
         /// The hosts, `[namespace/]host`.
         hosts: Vec<Spanned<String>> = "hosts",
-        /// TLS.
+        /// TLS settings.
         tls: Option<Spanned<ServerTlsSettings>> = "tls",
         /// Its name.
         name: Option<String> = "name",
@@ -52,7 +52,7 @@ object! {
     pub struct GatewayPort {
         /// Its number.
         number: Spanned<Port> = "number",
-        /// What it speaks.
+        /// Its protocol.
         protocol: Spanned<String> = "protocol",
         /// Its name.
         name: String = "name",
@@ -65,13 +65,13 @@ object! {
     pub struct ServerTlsSettings {
         /// Answer plain HTTP with a redirect to HTTPS.
         https_redirect: bool = "httpsRedirect",
-        /// What is done with TLS; PASSTHROUGH if not given.
+        /// The TLS mode; PASSTHROUGH if not given.
         mode: Option<ServerTlsMode> = "mode",
-        /// The chain, a path.
+        /// Path of the certificate chain.
         server_certificate: Option<String> = "serverCertificate",
-        /// The key, a path.
+        /// Path of the key.
         private_key: Option<String> = "privateKey",
-        /// Roots for clients, a path.
+        /// Path of the roots that client certificates are verified with.
         ca_certificates: Option<String> = "caCertificates",
         /// Names of which a client's certificate must have one.
         subject_alt_names: Vec<String> = "subjectAltNames",
@@ -90,15 +90,15 @@ object! {
 choices! {
     /// What a server does with TLS.
     pub enum ServerTlsMode {
-        /// Passes it on unread.
+        /// Passes TLS on unread.
         Passthrough = "PASSTHROUGH",
-        /// Shows a certificate.
+        /// Presents a certificate.
         Simple = "SIMPLE",
-        /// Both show certificates.
+        /// Mutual TLS: both sides present certificates.
         Mutual = "MUTUAL",
-        /// Both show the mesh's certificates.
+        /// Mutual TLS with the mesh's certificates.
         IstioMutual = "ISTIO_MUTUAL",
-        /// Passes it on unread, to the service that its SNI names as the mesh does.
+        /// Passes TLS on unread, to the service named by the SNI in the mesh's form.
         AutoPassthrough = "AUTO_PASSTHROUGH",
     }
     later: ["OPTIONAL_MUTUAL"];
@@ -157,7 +157,7 @@ fn check_server(server: &Server, node: &Node, cx: &mut Context) {
             if !only_redirect && tls.value != ServerTlsSettings::NONE {
                 let help = "use the protocol HTTPS or TLS, or remove `tls` (all but `httpsRedirect` for HTTP)";
                 cx.at_field("tls", |cx| {
-                    cx.error("conflict", &tls.span, format!("the protocol {protocol} has no TLS"), help)
+                    cx.error("conflict", &tls.span, format!("a server with protocol {protocol} does not use TLS"), help)
                 });
             }
         }
@@ -166,7 +166,7 @@ fn check_server(server: &Server, node: &Node, cx: &mut Context) {
 }
 
 impl ServerTlsSettings {
-    /// Nothing is asked for.
+    /// No settings.
     const NONE: Self = Self {
         https_redirect: false,
         mode: None,
@@ -190,7 +190,12 @@ fn check_host(host: &Spanned<String>, cx: &mut Context) {
 fn check_tls(tls: &ServerTlsSettings, node: &Node, cx: &mut Context) {
     if tls.https_redirect {
         let help = "move it to the server with protocol HTTP";
-        cx.error("conflict", node.span_of_path("httpsRedirect"), "`httpsRedirect` is for plain HTTP", help);
+        cx.error(
+            "conflict",
+            node.span_of_path("httpsRedirect"),
+            "`httpsRedirect` works only on a server with protocol HTTP",
+            help,
+        );
     }
     let mode = tls.mode.unwrap_or(ServerTlsMode::Passthrough);
     let files = [

@@ -9,18 +9,18 @@ use crate::decode::{Context, Decode, Label};
 use crate::{Object, Resource, refused};
 
 impl MeshConfig {
-    /// The name of the ConfigMap that holds the settings.
+    /// The name of the ConfigMap with the settings.
     pub(crate) const CONFIG_MAP: &str = "istio";
     /// The name of their text in it.
     pub(crate) const KEY: &str = "mesh";
 
-    /// Whether an object is a ConfigMap by the name that holds the mesh's settings, in whichever namespace.
+    /// Whether an object is a ConfigMap with the name of the mesh's settings, in any namespace.
     pub fn is_in(object: &Object) -> bool {
         matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == Self::CONFIG_MAP && map.data.contains_key(Self::KEY))
     }
 
-    /// Reads the settings out of such a ConfigMap; of one that is refused, those without a mistake. `None` = it is another
-    /// object.
+    /// Reads the settings from such a ConfigMap; if it is refused, only the settings without a mistake. `None`: it is
+    /// another object.
     pub fn of_object(object: &Object) -> Option<(Self, Diagnostics)> {
         if let (Some(_), Resource::ConfigMap(map)) = (&object.refused, &object.resource) {
             return Some((refused::mesh_config(map.data.get(Self::KEY)?)?, Diagnostics::new()));
@@ -54,9 +54,9 @@ impl MeshConfig {
 object! {
     /// The text under `mesh` in the ConfigMap `istio`.
     pub struct MeshConfig {
-        /// Of all SPIFFE ids.
+        /// The trust domain of all SPIFFE ids.
         trust_domain: Option<String> = "trustDomain",
-        /// Others that are accepted.
+        /// Other trust domains that are accepted.
         trust_domain_aliases: Vec<String> = "trustDomainAliases",
         /// The namespace whose policies apply to the mesh.
         root_namespace: Option<Label> = "rootNamespace",
@@ -68,13 +68,13 @@ object! {
         access_log_format: Option<String> = "accessLogFormat",
         /// Text or JSON.
         access_log_encoding: Option<AccessLogEncoding> = "accessLogEncoding",
-        /// Until a connection is made.
+        /// Timeout for new connections.
         connect_timeout: Option<Duration> = "connectTimeout",
         /// How long protocol detection waits.
         protocol_detection_timeout: Option<Duration> = "protocolDetectionTimeout",
-        /// Mutual TLS by itself where possible.
+        /// Whether mutual TLS is used automatically where possible.
         enable_auto_mtls: Option<bool> = "enableAutoMtls",
-        /// Retries of routes that do not say.
+        /// The retry policy of routes without one.
         default_http_retry_policy: Option<HttpRetry> = "defaultHttpRetryPolicy",
     }
     later: [
@@ -101,9 +101,9 @@ object! {
 choices! {
     /// What happens to calls of unknown hosts.
     pub enum OutboundTrafficPolicyMode {
-        /// They pass.
+        /// Calls pass.
         AllowAny = "ALLOW_ANY",
-        /// They are refused.
+        /// Calls are refused.
         RegistryOnly = "REGISTRY_ONLY",
     }
 }

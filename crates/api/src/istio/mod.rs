@@ -44,7 +44,7 @@ use crate::decode::Context;
 object! {
     /// Chooses workloads by `matchLabels`; the security kinds and DestinationRule write it so.
     pub struct WorkloadSelector {
-        /// Labels they have.
+        /// Labels that must match.
         match_labels: BTreeMap<String, String> = "matchLabels",
     }
 }
@@ -52,7 +52,7 @@ object! {
 object! {
     /// Chooses workloads by `labels`; the other networking kinds write it so.
     pub struct LabelsSelector {
-        /// Labels they have.
+        /// Labels that must match.
         labels: BTreeMap<String, String> = "labels",
     }
 }
@@ -70,9 +70,9 @@ fn check_export_to(entries: &[Spanned<String>], cx: &mut Context) {
                 });
             }
             if matches!(entry.as_str(), "*" | "~") && entries.len() > 1 {
-                let message = format!("`{}` cannot stand beside other entries", entry.value);
+                let message = format!("`{}` cannot be combined with other entries", entry.value);
                 cx.at_index(index, |cx| {
-                    cx.error("bad-value", &entry.span, message, "leave only this one, or remove it")
+                    cx.error("bad-value", &entry.span, message, "keep only this entry, or remove it")
                 });
             }
         }

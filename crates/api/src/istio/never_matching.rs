@@ -1,22 +1,23 @@
-//! Values of AuthorizationPolicies that no call ever has, as an identity with `spiffe://` before it: Istio takes them in silence.
+//! Values of AuthorizationPolicies that no call can have, such as an identity with the prefix `spiffe://`. Istio
+//! accepts them silently.
 
 use evenkeel_base::yaml::Node;
 
 use crate::decode::Context;
 
-/// What is wrong with a value, and the value that is meant.
+/// Returns what is wrong with a value, and the value that is probably meant.
 type Flaw = fn(&str) -> Option<(&'static str, String)>;
 
-/// Lists of a `source`, and what none of their values may be.
+/// Lists of a `source`, and the check of their values.
 const SOURCE: [(&str, Flaw); 2] = [("principals", principal), ("namespaces", namespace)];
-/// The same of an `operation`.
+/// Lists of an `operation`, and the check of their values.
 const OPERATION: [(&str, Flaw); 3] = [("hosts", host), ("methods", method), ("paths", path)];
-/// The same of a condition, by its key.
+/// Keys of conditions, and the check of their values.
 const CONDITIONS: [(&str, Flaw); 3] =
     [("source.principal", principal), ("source.namespace", namespace), ("source.serviceAccount", account)];
 
-/// Looks through a rule. A value that never matches is an error where calls pass that it was to stop: in a DENY rule, and among
-/// those that an ALLOW rule excludes. Elsewhere it lets nothing pass, and is a warning.
+/// Checks a rule. A value that never matches is an error where it lets calls pass that it should stop: in a DENY rule,
+/// and among the exclusions of an ALLOW rule. Elsewhere it lets nothing pass and is a warning.
 pub(super) fn check(rule: &Node, denies: bool, cx: &mut Context) {
     for (list, part, lists) in [("from", "source", &SOURCE[..]), ("to", "operation", &OPERATION[..])] {
         for (at, entry) in items(rule, list) {
@@ -40,7 +41,7 @@ pub(super) fn check(rule: &Node, denies: bool, cx: &mut Context) {
     }
 }
 
-/// A list and the one of what is excluded: `paths` and `notPaths`.
+/// Checks a list and the list of exclusions beside it, such as `paths` and `notPaths`.
 fn both(node: &Node, name: &str, flaw: Flaw, denies: bool, cx: &mut Context) {
     values(node, name, flaw, denies, cx);
     let mut letters = name.chars();
@@ -77,8 +78,8 @@ fn principal(value: &str) -> Option<(&'static str, String)> {
     match parts.as_slice() {
         [_, "ns", _, "sa", _] => None,
         ["ns", _, "sa", _] => Some(("the trust domain is missing", format!("cluster.local/{value}"))),
-        [namespace, account] => Some(("it is no identity", format!("cluster.local/ns/{namespace}/sa/{account}"))),
-        _ => Some(("it is no identity", "cluster.local/ns/NAMESPACE/sa/ACCOUNT".to_owned())),
+        [namespace, account] => Some(("it is not an identity", format!("cluster.local/ns/{namespace}/sa/{account}"))),
+        _ => Some(("it is not an identity", "cluster.local/ns/NAMESPACE/sa/ACCOUNT".to_owned())),
     }
 }
 
@@ -108,7 +109,7 @@ fn host(value: &str) -> Option<(&'static str, String)> {
 
 fn method(value: &str) -> Option<(&'static str, String)> {
     let upper = value.to_ascii_uppercase();
-    (upper != value).then_some(("methods are written in capitals", upper))
+    (upper != value).then_some(("methods are written in upper case", upper))
 }
 
 fn path(value: &str) -> Option<(&'static str, String)> {
@@ -116,7 +117,7 @@ fn path(value: &str) -> Option<(&'static str, String)> {
     if !begins {
         return Some(("a path begins with `/`", format!("/{value}")));
     }
-    value.split_once(['?', '#']).map(|(path, _)| ("a path ends before `?`", path.to_owned()))
+    value.split_once(['?', '#']).map(|(path, _)| ("a path does not include the query after `?`", path.to_owned()))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::decode::{Context, Port};
 object! {
     /// What workloads accept.
     pub struct PeerAuthentication {
-        /// What is wanted; empty = inherit.
+        /// The specification; if it is missing, the mode is inherited.
         spec: Option<PeerAuthenticationSpec> = "spec",
     }
     inert: ["status"];
@@ -19,11 +19,11 @@ object! {
 object! {
     /// What workloads accept.
     pub struct PeerAuthenticationSpec {
-        /// Which workloads of the namespace; all if not given.
+        /// The selected workloads of the namespace; all if not given.
         selector: Option<WorkloadSelector> = "selector",
-        /// For all ports.
+        /// The mode for all ports.
         mtls: Option<MutualTls> = "mtls",
-        /// For single ports of the workload.
+        /// Modes for single ports of the workload.
         port_level_mtls: BTreeMap<Port, MutualTls> = "portLevelMtls",
     }
     check: check;
@@ -44,7 +44,7 @@ choices! {
         Unset = "UNSET",
         /// Plain text only.
         Disable = "DISABLE",
-        /// Both.
+        /// Plain text and mutual TLS.
         Permissive = "PERMISSIVE",
         /// Mutual TLS only.
         Strict = "STRICT",
@@ -55,7 +55,7 @@ fn check(spec: &PeerAuthenticationSpec, node: &Node, cx: &mut Context) {
     let whole_namespace = spec.selector.as_ref().is_none_or(|s| s.match_labels.is_empty());
     if whole_namespace && !spec.port_level_mtls.is_empty() {
         let help = "add `selector.matchLabels`, or set `mtls.mode` for the whole namespace";
-        let message = "modes of single ports need a selector: a namespace has no ports";
+        let message = "modes of single ports need a selector, because a namespace has no ports";
         cx.at_field("portLevelMtls", |cx| {
             cx.error("missing-selector", node.span_of_path("portLevelMtls"), message, help)
         });

@@ -1,4 +1,4 @@
-//! ServiceEntry: hosts that no Kubernetes Service describes.
+//! ServiceEntry: hosts that are not Kubernetes Services.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::{LabelsSelector, check_export_to};
 use crate::decode::{Context, Label, Port};
 
 object! {
-    /// Hosts that no Kubernetes Service describes.
+    /// Hosts that are not Kubernetes Services.
     pub struct ServiceEntry {
-        /// What is wanted.
+        /// The specification.
         spec: ServiceEntrySpec = "spec",
     }
     inert: ["status"];
@@ -36,7 +36,7 @@ object! {
         endpoints: Vec<WorkloadEntry> = "endpoints",
         /// Pods as endpoints.
         workload_selector: Option<LabelsSelector> = "workloadSelector",
-        /// Who sees it.
+        /// The namespaces that see it.
         export_to: Vec<Spanned<String>> = "exportTo",
         /// Names of which a server's certificate must have one.
         subject_alt_names: Vec<String> = "subjectAltNames",
@@ -73,7 +73,7 @@ choices! {
     pub enum Resolution {
         /// The address the client called.
         None = "NONE",
-        /// Those given.
+        /// The given endpoints.
         Static = "STATIC",
         /// DNS, all addresses.
         Dns = "DNS",
@@ -88,7 +88,7 @@ object! {
     pub struct WorkloadEntry {
         /// An address, a DNS name (resolution DNS) or `unix://PATH`.
         address: Option<Spanned<String>> = "address",
-        /// Its ports by the names of the entry's.
+        /// Its ports, by the names of the ServiceEntry's ports.
         ports: BTreeMap<String, Port> = "ports",
         /// Its labels.
         labels: BTreeMap<String, String> = "labels",
@@ -96,7 +96,7 @@ object! {
         locality: Option<String> = "locality",
         /// Its share.
         weight: Option<u32> = "weight",
-        /// Its identity's service account.
+        /// The service account of its identity.
         service_account: Option<Label> = "serviceAccount",
     }
     later: ["network"];
@@ -112,11 +112,12 @@ fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
     let resolution = spec.resolution.unwrap_or(Resolution::None);
     let by_dns = matches!(resolution, Resolution::Dns | Resolution::DnsRoundRobin);
     if spec.workload_selector.is_some() && !spec.endpoints.is_empty() {
-        let message = "`workloadSelector` and `endpoints` exclude each other";
+        let message = "`workloadSelector` and `endpoints` cannot be used together";
         cx.error("conflict", node.span_of_path("workloadSelector"), message, "keep one of the two");
     }
     if resolution == Resolution::None && !spec.endpoints.is_empty() {
-        let message = "resolution NONE sends a call where the client wanted; endpoints would not be used";
+        let message =
+            "with `resolution: NONE` a call goes to the address the client called, so the endpoints are not used";
         cx.error(
             "conflict",
             node.span_of_path("endpoints"),
@@ -125,7 +126,7 @@ fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
         );
     }
     for host in spec.hosts.iter().filter(|h| h.is_wildcard() && by_dns && spec.endpoints.is_empty()) {
-        let message = format!("`{}` cannot be asked of DNS", host.value);
+        let message = format!("`{}` cannot be resolved by DNS", host.value);
         cx.error("bad-host", &host.span, message, "name the hosts, give endpoints, or set `resolution: NONE`");
     }
     check_ports(spec, cx);

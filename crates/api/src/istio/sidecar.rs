@@ -1,4 +1,4 @@
-//! Sidecar: what the proxies of a namespace see of the mesh, and what leads to their workloads.
+//! Sidecar: which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
 
 use std::net::IpAddr;
 
@@ -11,16 +11,16 @@ use super::{ConnectionPool, Destination, LabelsSelector, OutboundTrafficPolicyMo
 use crate::decode::{Context, Port};
 
 object! {
-    /// What the proxies of a namespace see of the mesh, and what leads to their workloads.
+    /// Which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
     pub struct Sidecar {
-        /// What is wanted.
+        /// The specification.
         spec: SidecarSpec = "spec",
     }
     inert: ["status"];
 }
 
 object! {
-    /// What proxies see of the mesh, and what leads to their workloads.
+    /// Which part of the mesh proxies see, and how connections reach their workloads.
     pub struct SidecarSpec {
         /// The workloads; all of the namespace if not given.
         workload_selector: Option<LabelsSelector> = "workloadSelector",
@@ -30,7 +30,7 @@ object! {
         egress: Vec<Spanned<EgressListener>> = "egress",
         /// Settings of connections to the workload, for ports without their own.
         inbound_connection_pool: Option<ConnectionPool> = "inboundConnectionPool",
-        /// What happens to calls of anything else; as the mesh says if not given.
+        /// What happens to calls of unknown hosts; the mesh's setting if not given.
         outbound_traffic_policy: Option<SidecarOutboundTrafficPolicy> = "outboundTrafficPolicy",
     }
     check: check;
@@ -43,7 +43,7 @@ object! {
         port: SidecarPort = "port",
         /// The address to listen on, where nothing is redirected; the Pod's if not given.
         bind: Option<Spanned<IpAddr>> = "bind",
-        /// How connections come to the proxy.
+        /// How connections reach the proxy.
         capture_mode: Option<CaptureMode> = "captureMode",
         /// Where the workload listens: `127.0.0.1:PORT`, `0.0.0.0:PORT` (its own address) or `unix:///PATH`; the address and
         /// port that were called if not given.
@@ -62,7 +62,7 @@ object! {
         port: Option<SidecarPort> = "port",
         /// The address it is called at; those of the services if not given, 127.0.0.1 where nothing is redirected.
         bind: Option<IpAddr> = "bind",
-        /// How connections come to the proxy.
+        /// How connections reach the proxy.
         capture_mode: Option<CaptureMode> = "captureMode",
         /// What may be called, each `NAMESPACE/HOST`: the namespace may be `.` (the workload's), `*` (any) or `~` (nothing), the
         /// host a wildcard.
@@ -76,7 +76,7 @@ object! {
     pub struct SidecarPort {
         /// Its number.
         number: Spanned<Port> = "number",
-        /// What it speaks.
+        /// Its protocol.
         protocol: Spanned<String> = "protocol",
         /// Its name.
         name: Option<String> = "name",
@@ -86,23 +86,23 @@ object! {
 }
 
 choices! {
-    /// How connections come to the proxy.
+    /// How connections reach the proxy.
     pub enum CaptureMode {
-        /// As everywhere: they are redirected to it.
+        /// The default: they are redirected to it.
         Default = "DEFAULT",
         /// They are redirected to it.
         Iptables = "IPTABLES",
-        /// They are made to it: it listens on a port of its own.
+        /// Clients connect to it directly: it listens on a port of its own.
         None = "NONE",
     }
 }
 
 object! {
-    /// What happens to calls of anything else.
+    /// What happens to calls of unknown hosts.
     pub struct SidecarOutboundTrafficPolicy {
-        /// Whether they pass; REGISTRY_ONLY if not given, as in Istio.
+        /// Whether such calls pass; REGISTRY_ONLY if not given, as in Istio.
         mode: Option<OutboundTrafficPolicyMode> = "mode",
-        /// Where they pass, instead of where they were meant for.
+        /// The egress proxy that such calls are sent to.
         egress_proxy: Option<Spanned<Destination>> = "egressProxy",
     }
     check: check_policy;
@@ -110,15 +110,15 @@ object! {
 
 /// Protocols of a port, in Istio's spelling.
 const PROTOCOLS: &[&str] = &["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS", "TCP", "MONGO", "MYSQL", "REDIS"];
-/// A proxy for requests of any host, which is not made yet.
+/// A proxy for requests to any host, which is not supported yet.
 const HTTP_PROXY: &str = "HTTP_PROXY";
 
-/// An entry of an egress listener's `hosts`, taken apart.
+/// A parsed entry of an egress listener's `hosts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressHost<'t> {
-    /// Where it is defined: `.`, `*`, `~` or a name.
+    /// The namespace: `.`, `*`, `~` or a name.
     pub namespace: &'t str,
-    /// What it is; may be a wildcard.
+    /// The host; may be a wildcard.
     pub host: Hostname,
 }
 
@@ -126,7 +126,7 @@ impl<'t> EgressHost<'t> {
     /// Reads `NAMESPACE/HOST`; an error says what is wrong.
     pub fn parse(text: &'t str) -> Result<Self, String> {
         let Some((namespace, name)) = text.split_once('/') else {
-            return Err(format!("`{text}` does not say in which namespace"));
+            return Err(format!("`{text}` does not name a namespace"));
         };
         let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if !matches!(namespace, "." | "*" | "~") && (namespace.is_empty() || !namespace.chars().all(named)) {
@@ -134,7 +134,7 @@ impl<'t> EgressHost<'t> {
         }
         let host = Hostname::parse(name).map_err(|error| error.to_string())?;
         if namespace == "~" && host.as_str() != "*" {
-            return Err("`~` stands for no namespace at all, so that no host can be in it".to_owned());
+            return Err("`~` means no namespace at all, so no host can follow it".to_owned());
         }
         Ok(Self { namespace, host })
     }
@@ -142,7 +142,7 @@ impl<'t> EgressHost<'t> {
 
 fn check(spec: &SidecarSpec, node: &Node, cx: &mut Context) {
     if spec.workload_selector.as_ref().is_some_and(|selector| selector.labels.is_empty()) {
-        let help = "give labels, or remove `workloadSelector` to mean the whole namespace";
+        let help = "add labels, or remove `workloadSelector` to select the whole namespace";
         cx.error("empty-selector", node.span_of_path("workloadSelector"), "the selector has no labels", help);
     }
     let is_empty = spec.ingress.is_empty()
@@ -151,7 +151,7 @@ fn check(spec: &SidecarSpec, node: &Node, cx: &mut Context) {
         && spec.inbound_connection_pool.is_none();
     if is_empty {
         let help = "add `egress: [{hosts: [\"./*\"]}]`, or remove the Sidecar";
-        cx.error("missing-field", &node.span, "the Sidecar says nothing", help);
+        cx.error("missing-field", &node.span, "the Sidecar is empty", help);
     }
     for (index, listener) in spec.ingress.iter().enumerate() {
         let before = spec.ingress.iter().take(index);
@@ -164,8 +164,8 @@ fn check(spec: &SidecarSpec, node: &Node, cx: &mut Context) {
                     check_unique(port, spec.egress.iter().take(index).filter_map(|e| e.port.as_ref()), cx);
                 }
                 None if index + 1 < spec.egress.len() => {
-                    let message = "an entry without `port` stands for all other ports, and comes last";
-                    cx.error("conflict", &listener.span, message, "move it to the end; there can be one");
+                    let message = "an entry without `port` applies to all other ports and must come last";
+                    cx.error("conflict", &listener.span, message, "move it to the end; only one such entry is allowed");
                 }
                 None => {}
             });
@@ -199,11 +199,11 @@ fn check_port(port: &SidecarPort, _: &Node, cx: &mut Context) {
 fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
     if listener.capture_mode == Some(CaptureMode::None) && listener.port.is_none() {
         let help = "add `port`, or remove `captureMode`";
-        let message = "without a port there is nothing to listen on where connections are not redirected";
+        let message = "`captureMode: NONE` needs a port to listen on";
         cx.error("missing-field", node.span_of_path("captureMode"), message, help);
     }
     if listener.hosts.is_empty() {
-        let help = "add `./*` for the own namespace, `*/*` for all, `~/*` for nothing";
+        let help = "add `./*` for this namespace, `*/*` for all, `~/*` for none";
         cx.at_field("hosts", |cx| cx.error("missing-field", &node.span, "at least one host is needed", help));
     }
     let parsed: Vec<_> = listener.hosts.iter().map(|host| EgressHost::parse(host)).collect();
@@ -229,7 +229,7 @@ fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
     }
 }
 
-/// Where a workload listens behind an ingress listener.
+/// Where an ingress listener forwards to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngressEndpoint {
     /// On its loopback address.
@@ -241,7 +241,7 @@ pub enum IngressEndpoint {
 }
 
 impl IngressEndpoint {
-    /// Reads a `defaultEndpoint`; `None`: it has another form.
+    /// Parses a `defaultEndpoint`; `None` if it has another form.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix://") {
             return path.starts_with(['/', '@']).then(|| Self::Unix(path.to_owned()));
@@ -263,12 +263,12 @@ impl IngressEndpoint {
 fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
     let is_captured = listener.capture_mode != Some(CaptureMode::None);
     if let Some(bind) = listener.bind.as_ref().filter(|_| is_captured) {
-        let message = "connections are redirected to the proxy whatever address they are for";
+        let message = "`bind` has no effect: connections are redirected to the proxy whatever address they are for";
         let help = "remove it, or add `captureMode: NONE`";
         cx.at_field("bind", |cx| cx.warning("no-effect", &bind.span, message, help));
     }
     if !is_captured && listener.default_endpoint.is_none() {
-        let message = "where connections are not redirected, `defaultEndpoint` has to say where they go";
+        let message = "`captureMode: NONE` needs `defaultEndpoint`, the address to send connections to";
         cx.error("missing-field", node.span_of_path("captureMode"), message, "add `defaultEndpoint: 127.0.0.1:PORT`");
     }
     if let Some(endpoint) = listener.default_endpoint.as_ref().filter(|e| IngressEndpoint::parse(e).is_none()) {
@@ -281,7 +281,7 @@ fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
 fn check_policy(policy: &SidecarOutboundTrafficPolicy, node: &Node, cx: &mut Context) {
     let Some(proxy) = &policy.egress_proxy else { return };
     if policy.mode != Some(OutboundTrafficPolicyMode::AllowAny) {
-        let message = "an egress proxy gets what passes, and without `mode: ALLOW_ANY` nothing does";
+        let message = "`egressProxy` needs `mode: ALLOW_ANY`: without it no traffic passes to the egress proxy";
         cx.error("conflict", node.span_of_path("egressProxy"), message, "add `mode: ALLOW_ANY`");
     }
     if proxy.port.is_none() {

@@ -5,7 +5,7 @@ use evenkeel_base::yaml::Node;
 use crate::decode::{Context, RegexText};
 
 object! {
-    /// A test on a text: one of three, or none, which any text passes that is there.
+    /// A test on a text: one of the three, or none, which any existing text passes.
     pub struct StringMatch {
         /// The whole text.
         exact: Option<String> = "exact",

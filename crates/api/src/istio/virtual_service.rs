@@ -15,7 +15,7 @@ use crate::decode::{Context, HeaderName, Label, Port, RegexText};
 object! {
     /// Routes for hosts.
     pub struct VirtualService {
-        /// What is wanted.
+        /// The specification.
         spec: VirtualServiceSpec = "spec",
     }
     inert: ["status"];
@@ -26,7 +26,7 @@ object! {
     pub struct VirtualServiceSpec {
         /// The hosts: full names, names of Services of the same namespace, wildcards.
         hosts: Vec<Spanned<Hostname>> = "hosts",
-        /// Where it applies: names of Gateways, `mesh`; `mesh` if not given.
+        /// Where it applies: names of Gateways or `mesh`; `mesh` if not given.
         gateways: Vec<Spanned<String>> = "gateways",
         /// Routes of HTTP requests.
         http: Vec<Spanned<HttpRoute>> = "http",
@@ -34,7 +34,7 @@ object! {
         tls: Vec<Spanned<TlsRoute>> = "tls",
         /// Routes of TCP connections.
         tcp: Vec<Spanned<TcpRoute>> = "tcp",
-        /// Who sees it.
+        /// The namespaces that see it.
         export_to: Vec<Spanned<String>> = "exportTo",
     }
     check: check;
@@ -49,9 +49,9 @@ object! {
         matches: Vec<Spanned<HttpMatch>> = "match",
         /// Where requests go.
         route: Vec<HttpRouteDestination> = "route",
-        /// Where clients are sent.
+        /// A redirect.
         redirect: Option<HttpRedirect> = "redirect",
-        /// What the proxy answers.
+        /// An answer by the proxy itself.
         direct_response: Option<DirectResponse> = "directResponse",
         /// Changes to path and authority.
         rewrite: Option<HttpRewrite> = "rewrite",
@@ -94,7 +94,7 @@ object! {
         source_labels: BTreeMap<String, String> = "sourceLabels",
         /// Namespace of the client.
         source_namespace: Option<Label> = "sourceNamespace",
-        /// Where the condition applies.
+        /// The gateways at which the condition applies.
         gateways: Vec<Spanned<String>> = "gateways",
     }
     later: ["statPrefix"];
@@ -104,7 +104,7 @@ object! {
 object! {
     /// A share of the requests.
     pub struct HttpRouteDestination {
-        /// Where it goes.
+        /// The destination.
         destination: Spanned<Destination> = "destination",
         /// Its size.
         weight: Option<u32> = "weight",
@@ -116,7 +116,7 @@ object! {
 object! {
     /// A share of the connections.
     pub struct RouteDestination {
-        /// Where it goes.
+        /// The destination.
         destination: Spanned<Destination> = "destination",
         /// Its size.
         weight: Option<u32> = "weight",
@@ -147,7 +147,7 @@ object! {
 object! {
     /// Changes to headers.
     pub struct Headers {
-        /// Of requests.
+        /// Limits on requests.
         request: Option<HeaderOperations> = "request",
         /// Of responses.
         response: Option<HeaderOperations> = "response",
@@ -167,7 +167,7 @@ object! {
 }
 
 object! {
-    /// Where clients are sent.
+    /// A redirect.
     pub struct HttpRedirect {
         /// The path.
         uri: Option<String> = "uri",
@@ -197,7 +197,7 @@ choices! {
 }
 
 object! {
-    /// What the proxy answers.
+    /// An answer by the proxy itself.
     pub struct DirectResponse {
         /// The status.
         status: Spanned<u32> = "status",
@@ -223,14 +223,14 @@ object! {
         uri: Option<String> = "uri",
         /// Replaces the authority.
         authority: Option<String> = "authority",
-        /// Replaces what an expression finds.
+        /// Replaces what a regular expression matches.
         uri_regex_rewrite: Option<RegexRewrite> = "uriRegexRewrite",
     }
     check: check_rewrite;
 }
 
 object! {
-    /// Replaces what an expression finds.
+    /// Replaces what a regular expression matches.
     pub struct RegexRewrite {
         /// The expression.
         regex: RegexText = "match",
@@ -248,11 +248,11 @@ object! {
         per_try_timeout: Option<Duration> = "perTryTimeout",
         /// Conditions, separated by commas.
         retry_on: Option<Spanned<String>> = "retryOn",
-        /// Whether hosts that were tried are avoided; they are if not given.
+        /// Whether retries avoid hosts that were tried; they do if not given.
         retry_ignore_previous_hosts: Option<bool> = "retryIgnorePreviousHosts",
-        /// Pause before the first retry, at most.
+        /// Longest pause before the first retry.
         backoff: Option<Duration> = "backoff",
-        /// Whether a retry leaves out localities that were tried.
+        /// Whether retries avoid localities that were tried.
         retry_remote_localities: Option<bool> = "retryRemoteLocalities",
     }
     check: check_retry;
@@ -282,7 +282,7 @@ object! {
         source_labels: BTreeMap<String, String> = "sourceLabels",
         /// Namespace of the client.
         source_namespace: Option<Label> = "sourceNamespace",
-        /// Where the condition applies.
+        /// The gateways at which the condition applies.
         gateways: Vec<Spanned<String>> = "gateways",
     }
 }
@@ -309,7 +309,7 @@ object! {
         source_labels: BTreeMap<String, String> = "sourceLabels",
         /// Namespace of the client.
         source_namespace: Option<Label> = "sourceNamespace",
-        /// Where the condition applies.
+        /// The gateways at which the condition applies.
         gateways: Vec<Spanned<String>> = "gateways",
     }
     refused: ["sourceSubnet"];
@@ -325,7 +325,7 @@ fn check(spec: &VirtualServiceSpec, node: &Node, cx: &mut Context) {
     check_reachable(&spec.http, cx);
     for sni in spec.tls.iter().flat_map(|r| &r.matches).flat_map(|m| &m.sni_hosts) {
         if !spec.hosts.iter().any(|h| h.covers(sni)) {
-            let message = format!("`{}` is none of the hosts of this VirtualService", sni.value);
+            let message = format!("`{}` is not one of the hosts of this VirtualService", sni.value);
             cx.at_field("tls", |cx| cx.error("bad-host", &sni.span, message, "add it to `hosts`"));
         }
     }
@@ -351,16 +351,17 @@ fn check_hosts(spec: &VirtualServiceSpec, node: &Node, cx: &mut Context) {
     });
 }
 
-/// A route behind one that takes every request is never used.
+/// Reports routes that are never used because an earlier route matches every request.
 fn check_reachable(routes: &[Spanned<HttpRoute>], cx: &mut Context) {
     let Some(first) = routes.iter().position(|r| r.matches.is_empty()) else { return };
     let (Some(takes_all), Some(next)) = (routes.get(first), routes.get(first + 1)) else { return };
     let path = cx.path();
-    let message = format!("`{path}.http[{}]`: never reached, an earlier route takes every request", first + 1);
+    let message =
+        format!("`{path}.http[{}]`: never reached, because an earlier route matches every request", first + 1);
     cx.push(
         Diagnostic::warning("unreachable-route", next.span.clone(), message)
             .with_help("move it before the other, or add a `match` to that one")
-            .with_related(takes_all.span.clone(), "takes every request"),
+            .with_related(takes_all.span.clone(), "matches every request"),
     );
 }
 
@@ -386,10 +387,10 @@ fn check_http_route(route: &HttpRoute, node: &Node, cx: &mut Context) {
         1 => {}
         0 => {
             let help = "add `route`, `redirect` or `directResponse`";
-            cx.error("missing-field", &node.span, "this route does not say what happens to requests", help);
+            cx.error("missing-field", &node.span, "this route has no action", help);
         }
         _ => {
-            let message = "`route`, `redirect` and `directResponse` exclude each other";
+            let message = "`route`, `redirect` and `directResponse` cannot be used together";
             cx.error("conflict", &node.span, message, "keep one of them");
         }
     }
@@ -415,7 +416,7 @@ fn check_http_route(route: &HttpRoute, node: &Node, cx: &mut Context) {
     }
 }
 
-/// A lone destination gets everything; of several, some share must be above zero.
+/// Checks weights: a single destination gets everything; of several, at least one must have a weight above zero.
 fn check_weights(weights: impl ExactSizeIterator<Item = u32>, node: &Node, cx: &mut Context) {
     let several = weights.len() > 1;
     if several && weights.map(u64::from).sum::<u64>() == 0 {
@@ -432,7 +433,7 @@ fn check_http_match(value: &HttpMatch, node: &Node, cx: &mut Context) {
     cx.at_field("gateways", |cx| check_gateways(&value.gateways, cx));
     if value.ignore_uri_case && value.uri.as_ref().is_some_and(|u| u.regex.is_some()) {
         let help = "write `(?i)` at the start of the expression instead";
-        cx.error("conflict", node.span_of_path("ignoreUriCase"), "`ignoreUriCase` is not for `regex`", help);
+        cx.error("conflict", node.span_of_path("ignoreUriCase"), "`ignoreUriCase` does not apply to `regex`", help);
     }
     for (kind, headers) in [("headers", &value.headers), ("withoutHeaders", &value.without_headers)] {
         for name in headers.keys().filter(|name| [":path", "uri"].contains(&&*name.0)) {
@@ -446,7 +447,7 @@ fn check_http_match(value: &HttpMatch, node: &Node, cx: &mut Context) {
 
 fn check_destination(destination: &Destination, _: &Node, cx: &mut Context) {
     if destination.host.is_wildcard() {
-        let message = format!("`{}` is not one service", destination.host.value);
+        let message = format!("`{}` does not name one service", destination.host.value);
         cx.at_field("host", |cx| {
             cx.error("bad-host", &destination.host.span, message, "a destination needs the name of one service")
         });
@@ -458,7 +459,7 @@ fn check_redirect(redirect: &HttpRedirect, node: &Node, cx: &mut Context) {
         cx.error(
             "conflict",
             node.span_of_path("derivePort"),
-            "`port` and `derivePort` exclude each other",
+            "`port` and `derivePort` cannot be used together",
             "keep one of the two",
         );
     }
@@ -466,7 +467,7 @@ fn check_redirect(redirect: &HttpRedirect, node: &Node, cx: &mut Context) {
         cx.error(
             "bad-value",
             &code.span,
-            format!("{} is not a redirect", code.value),
+            format!("{} is not a redirect status", code.value),
             "allowed: 301, 302, 303, 307 or 308",
         );
     }
@@ -483,7 +484,7 @@ fn check_redirect(redirect: &HttpRedirect, node: &Node, cx: &mut Context) {
 
 fn check_direct_response(response: &DirectResponse, _: &Node, cx: &mut Context) {
     if !(200..600).contains(&response.status.value) {
-        let message = format!("{} is not the status of a response", response.status.value);
+        let message = format!("{} is not a response status", response.status.value);
         cx.at_field("status", |cx| cx.error("bad-value", &response.status.span, message, "expected 200 to 599"));
     }
 }
@@ -493,7 +494,7 @@ fn check_rewrite(rewrite: &HttpRewrite, node: &Node, cx: &mut Context) {
         cx.error(
             "conflict",
             node.span_of_path("uri"),
-            "`uri` and `uriRegexRewrite` exclude each other",
+            "`uri` and `uriRegexRewrite` cannot be used together",
             "keep one of the two",
         );
     }
@@ -528,7 +529,7 @@ fn check_retry(retry: &HttpRetry, _: &Node, cx: &mut Context) {
                 Some(known) => format!("did you mean `{known}`?"),
                 None => format!("allowed: a status such as 503, {}", one_of(RETRY_CONDITIONS.iter().copied())),
             };
-            let message = format!("`{condition}` is not a condition for retries");
+            let message = format!("`{condition}` is not a retry condition");
             cx.at_field("retryOn", |cx| cx.error("bad-value", &conditions.span, message, help));
         }
     }

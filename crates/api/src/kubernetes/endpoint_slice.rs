@@ -13,7 +13,7 @@ use crate::kubernetes::TransportProtocol;
 object! {
     /// Endpoints of the Service that the label `kubernetes.io/service-name` names.
     pub struct EndpointSlice {
-        /// What the addresses are.
+        /// The type of the addresses.
         address_type: AddressType = "addressType",
         /// The endpoints.
         endpoints: Vec<SliceEndpoint> = "endpoints",
@@ -24,7 +24,7 @@ object! {
 }
 
 choices! {
-    /// What addresses are.
+    /// The type of addresses.
     pub enum AddressType {
         /// IPv4
         Ipv4 = "IPv4",
@@ -40,7 +40,7 @@ object! {
     pub struct SliceEndpoint {
         /// Its addresses; all are the same endpoint.
         addresses: Vec<Spanned<String>> = "addresses",
-        /// How it is.
+        /// Its status.
         conditions: Option<EndpointConditions> = "conditions",
         /// The Pod behind it.
         target_ref: Option<TargetRef> = "targetRef",
@@ -52,7 +52,7 @@ object! {
 }
 
 object! {
-    /// How an endpoint is.
+    /// The status of an endpoint.
     pub struct EndpointConditions {
         /// Whether it takes traffic; yes if not given.
         ready: Option<bool> = "ready",
@@ -96,7 +96,7 @@ fn check(slice: &EndpointSlice, _: &Node, cx: &mut Context) {
             };
             if !fits {
                 let kind = slice.address_type.as_str();
-                let message = format!("`{}` is not of the address type {kind}", address.value);
+                let message = format!("`{}` is not an address of type {kind}", address.value);
                 let help = "correct the address, or `addressType`";
                 cx.at_field("endpoints", |cx| {
                     cx.at_index(index, |cx| cx.error("bad-address", &address.span, message, help))

@@ -1,4 +1,4 @@
-//! Where a program's variables come from.
+//! Environment variables of containers.
 
 use crate::decode::Label;
 
@@ -9,21 +9,21 @@ object! {
         name: String = "name",
         /// Its value; empty if not given.
         value: Option<String> = "value",
-        /// Where its value is found instead.
+        /// The source of its value.
         value_from: Option<EnvVarSource> = "valueFrom",
     }
 }
 
 object! {
-    /// Where the value of a variable is found.
+    /// The source of a variable's value.
     pub struct EnvVarSource {
-        /// In the Pod.
+        /// A field of the Pod.
         field_ref: Option<ObjectFieldSelector> = "fieldRef",
-        /// In a container's resources.
+        /// A resource of a container.
         resource_field_ref: Option<ResourceFieldSelector> = "resourceFieldRef",
-        /// In a ConfigMap.
+        /// A text of a ConfigMap.
         config_map_key_ref: Option<KeySelector> = "configMapKeyRef",
-        /// In a Secret.
+        /// A text of a Secret.
         secret_key_ref: Option<KeySelector> = "secretKeyRef",
     }
     later: ["fileKeyRef"];
@@ -65,11 +65,11 @@ object! {
 object! {
     /// All texts of a ConfigMap or Secret as variables.
     pub struct EnvFromSource {
-        /// What stands before each name.
+        /// The prefix of each name.
         prefix: Option<String> = "prefix",
-        /// Which ConfigMap.
+        /// The ConfigMap.
         config_map_ref: Option<ObjectReference> = "configMapRef",
-        /// Which Secret.
+        /// The Secret.
         secret_ref: Option<ObjectReference> = "secretRef",
     }
 }
@@ -85,11 +85,11 @@ object! {
 }
 
 object! {
-    /// What a container asks for and may have.
+    /// Resource requests and limits of a container.
     pub struct ResourceRequirements {
-        /// What it may have.
+        /// Limits on connections and requests.
         limits: std::collections::BTreeMap<String, crate::decode::Quantity> = "limits",
-        /// What it asks for.
+        /// Requests.
         requests: std::collections::BTreeMap<String, crate::decode::Quantity> = "requests",
     }
     inert: ["claims"];

@@ -1,4 +1,4 @@
-//! The few Kubernetes kinds that a mesh looks at.
+//! The Kubernetes kinds that the mesh reads.
 
 mod config_map;
 mod endpoint_slice;

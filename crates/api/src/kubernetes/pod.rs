@@ -10,17 +10,17 @@ use evenkeel_base::yaml::Node;
 use evenkeel_base::{Span, Spanned};
 
 object! {
-    /// A replica that runs.
+    /// A running replica.
     pub struct Pod {
-        /// What runs.
+        /// The specification of the Pods.
         spec: PodSpec = "spec",
-        /// How it is.
+        /// Its status.
         status: Option<PodStatus> = "status",
     }
 }
 
 object! {
-    /// What runs in a Pod.
+    /// The specification of a Pod.
     pub struct PodSpec {
         /// Its programs.
         containers: Vec<Container> = "containers",
@@ -30,9 +30,9 @@ object! {
         host_network: Option<Spanned<bool>> = "hostNetwork",
         /// Directories its programs may mount.
         volumes: Vec<Volume> = "volumes",
-        /// Seconds it has to end; 30 if not given.
+        /// Seconds it has to terminate; 30 if not given.
         termination_grace_period_seconds: Option<u32> = "terminationGracePeriodSeconds",
-        /// Whom its programs run as in a cluster; one machine says that it does not follow it.
+        /// The user its programs run as in a cluster; on one machine this is ignored with a warning.
         security_context: Option<PodSecurityContext> = "securityContext",
         /// Its name under the Service that `subdomain` names; the Pods of a StatefulSet have theirs.
         hostname: Option<Label> = "hostname",
@@ -78,19 +78,19 @@ object! {
         env: Vec<EnvVar> = "env",
         /// ConfigMaps and Secrets whose texts are variables, before those of `env`.
         env_from: Vec<EnvFromSource> = "envFrom",
-        /// What it asks for and may have, for `resourceFieldRef` alone.
+        /// Requests and limits, used only for `resourceFieldRef`.
         resources: Option<ResourceRequirements> = "resources",
-        /// When it has started: until then the other probes wait.
+        /// Whether it has started; until then the other probes wait.
         startup_probe: Option<Probe> = "startupProbe",
-        /// When it takes traffic.
+        /// Whether it takes traffic.
         readiness_probe: Option<Probe> = "readinessProbe",
-        /// When it is started again.
+        /// Whether it is alive; otherwise it is restarted.
         liveness_probe: Option<Probe> = "livenessProbe",
-        /// What is done at the beginning and the end of its life.
+        /// Hooks after the start and before the end.
         lifecycle: Option<Lifecycle> = "lifecycle",
-        /// Where it finds volumes.
+        /// Mounted volumes.
         volume_mounts: Vec<VolumeMount> = "volumeMounts",
-        /// Whom it runs as in a cluster; before what the Pod says.
+        /// The user it runs as in a cluster; takes precedence over the Pod's setting.
         security_context: Option<SecurityContext> = "securityContext",
     }
     inert: [
@@ -101,7 +101,7 @@ object! {
 }
 
 object! {
-    /// Whom a Pod's programs run as, and what they may.
+    /// The user and privileges of a Pod's programs.
     pub struct PodSecurityContext {
         /// The user.
         run_as_user: Option<Spanned<u32>> = "runAsUser",
@@ -115,7 +115,7 @@ object! {
 }
 
 object! {
-    /// Whom a program runs as, and what it may.
+    /// The user and privileges of a program.
     pub struct SecurityContext {
         /// The user.
         run_as_user: Option<Spanned<u32>> = "runAsUser",
@@ -142,7 +142,7 @@ object! {
 }
 
 choices! {
-    /// What carries a port's bytes.
+    /// The transport protocol of a port.
     pub enum TransportProtocol {
         /// TCP
         Tcp = "TCP",
@@ -154,7 +154,7 @@ choices! {
 }
 
 object! {
-    /// How a Pod is.
+    /// The status of a Pod.
     pub struct PodStatus {
         /// `Running`, `Pending`, `Succeeded`, `Failed`.
         phase: Option<String> = "phase",
@@ -162,7 +162,7 @@ object! {
         pod_ip: Option<IpAddr> = "podIP",
         /// All its addresses.
         pod_ips: Vec<PodIp> = "podIPs",
-        /// What is true of it; `Ready` decides whether it takes traffic.
+        /// Its conditions; `Ready` decides whether it takes traffic.
         conditions: Vec<PodCondition> = "conditions",
     }
     inert: [
@@ -181,7 +181,7 @@ object! {
 }
 
 object! {
-    /// Something that is true of a Pod, or not.
+    /// A condition of a Pod.
     pub struct PodCondition {
         /// Its name.
         kind: String = "type",
@@ -197,12 +197,12 @@ impl PodSpec {
         self.service_account_name.as_ref().and_then(|name| name.0.as_ref()).map_or("default", |name| &name.0)
     }
 
-    /// Whether it shares the machine's network, and where that is written.
+    /// If it shares the machine's network, the position of that setting.
     pub fn shares_host_network(&self) -> Option<&Span> {
         self.host_network.as_ref().filter(|shares| shares.value).map(|shares| &shares.span)
     }
 
-    /// The users and groups its programs run as in a cluster: the fields' names, and what they say.
+    /// The users and groups its programs run as in a cluster: names and values of the fields.
     pub fn accounts(&self) -> impl Iterator<Item = (&'static str, &Spanned<u32>)> {
         let pod = self.security_context.iter().map(|context| (&context.run_as_user, &context.run_as_group));
         let contexts = self.containers.iter().filter_map(|container| container.security_context.as_ref());
@@ -219,7 +219,7 @@ impl PodSpec {
         self.containers.iter().flat_map(|c| &c.ports).filter(tcp)
     }
 
-    /// The number a Service's `targetPort` means here.
+    /// The port number that a Service's `targetPort` means for this Pod.
     pub fn target_port(&self, target: &IntOrString) -> Option<u16> {
         match target {
             IntOrString::Port(port) => Some(port.0),

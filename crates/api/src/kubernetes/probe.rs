@@ -1,9 +1,9 @@
-//! Probes, and what is done at the beginning and end of a container's life.
+//! Probes and lifecycle hooks of containers.
 
 use crate::decode::{IntOrString, Port};
 
 object! {
-    /// A question asked of a program again and again.
+    /// A check that is repeated while a container runs.
     pub struct Probe {
         /// A GET, which must answer with 200 to 399.
         http_get: Option<HttpGetAction> = "httpGet",
@@ -13,15 +13,15 @@ object! {
         exec: Option<ExecAction> = "exec",
         /// gRPC's health service, which must say SERVING.
         grpc: Option<GrpcAction> = "grpc",
-        /// Seconds before the first question; 0 if not given.
+        /// Seconds before the first check; 0 if not given.
         initial_delay_seconds: Option<u32> = "initialDelaySeconds",
-        /// Seconds between two questions.
+        /// Seconds between two checks.
         period_seconds: Option<u32> = "periodSeconds",
-        /// Seconds to answer; 1 if not given.
+        /// Timeout in seconds; 1 if not given.
         timeout_seconds: Option<u32> = "timeoutSeconds",
-        /// Successes in a row that count; 1 if not given.
+        /// Consecutive successes until it counts as successful; 1 if not given.
         success_threshold: Option<u32> = "successThreshold",
-        /// Failures in a row that count; 3 if not given.
+        /// Consecutive failures until it counts as failed; 3 if not given.
         failure_threshold: Option<u32> = "failureThreshold",
     }
     later: ["terminationGracePeriodSeconds"];
@@ -60,7 +60,7 @@ object! {
 }
 
 object! {
-    /// A command that is run beside the program.
+    /// A command that runs in the container.
     pub struct ExecAction {
         /// The program and its arguments; no shell is involved.
         command: Vec<String> = "command",
@@ -68,28 +68,28 @@ object! {
 }
 
 object! {
-    /// A question to gRPC's health service.
+    /// A check of gRPC's health service.
     pub struct GrpcAction {
         /// Its number.
         port: Port = "port",
-        /// The service asked for; the server as a whole if not given.
+        /// The service to check; the server as a whole if not given.
         service: Option<String> = "service",
     }
 }
 
 object! {
-    /// What is done at the beginning and the end of a container's life.
+    /// Lifecycle hooks of a container.
     pub struct Lifecycle {
-        /// Before it is asked to end.
+        /// Runs before the container is told to end.
         pre_stop: Option<LifecycleHandler> = "preStop",
-        /// After it was started.
+        /// Runs after the container was started.
         post_start: Option<LifecycleHandler> = "postStart",
     }
     later: ["stopSignal"];
 }
 
 object! {
-    /// Something that is done once.
+    /// A hook.
     pub struct LifecycleHandler {
         /// A command.
         exec: Option<ExecAction> = "exec",

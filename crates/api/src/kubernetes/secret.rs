@@ -13,7 +13,7 @@ object! {
     pub struct Secret {
         /// The bytes, in base64.
         data: BTreeMap<String, Bytes> = "data",
-        /// The same as text, which comes before `data`.
+        /// The same as text; takes precedence over `data`.
         string_data: BTreeMap<String, String> = "stringData",
     }
     inert: ["type", "immutable"];

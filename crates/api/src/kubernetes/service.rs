@@ -11,16 +11,16 @@ use crate::decode::{Context, Decode, IntOrString, Label, Port, Schema};
 use crate::kubernetes::TransportProtocol;
 
 object! {
-    /// A name for Pods.
+    /// A name and an address for Pods.
     pub struct Service {
-        /// What is wanted.
+        /// The specification.
         spec: ServiceSpec = "spec",
     }
     inert: ["status"];
 }
 
 object! {
-    /// What is wanted of a Service.
+    /// The specification of a Service.
     pub struct ServiceSpec {
         /// Ports clients call.
         ports: Vec<ServicePort> = "ports",
@@ -28,11 +28,11 @@ object! {
         selector: BTreeMap<String, String> = "selector",
         /// The virtual address, or `None`.
         cluster_ip: Option<Spanned<ClusterIp>> = "clusterIP",
-        /// What it is; ClusterIP if not given.
+        /// The type; ClusterIP if not given.
         kind: Option<ServiceType> = "type",
         /// The name an ExternalName stands for.
         external_name: Option<Spanned<Hostname>> = "externalName",
-        /// Whether Pods that are not ready take traffic too.
+        /// Whether Pods that are not ready take traffic, too.
         publish_not_ready_addresses: bool = "publishNotReadyAddresses",
     }
     later: ["sessionAffinity", "sessionAffinityConfig", "externalIPs", "internalTrafficPolicy", "trafficDistribution"];
@@ -46,7 +46,7 @@ object! {
 object! {
     /// One port of a Service.
     pub struct ServicePort {
-        /// Its name; required where there are several. Its prefix says the protocol.
+        /// Its name; required if there are several ports. Its prefix names the protocol.
         name: Option<Label> = "name",
         /// The number clients call.
         port: Spanned<Port> = "port",
@@ -54,14 +54,14 @@ object! {
         target_port: Option<Spanned<IntOrString>> = "targetPort",
         /// TCP if not given.
         protocol: Option<TransportProtocol> = "protocol",
-        /// The protocol inside, before the name's prefix.
+        /// The application protocol; takes precedence over the prefix of the name.
         app_protocol: Option<String> = "appProtocol",
     }
     inert: ["nodePort"];
 }
 
 choices! {
-    /// What a Service is.
+    /// The type of a Service.
     pub enum ServiceType {
         /// A virtual address.
         ClusterIp = "ClusterIP",
@@ -79,7 +79,7 @@ choices! {
 pub enum ClusterIp {
     /// `None`: clients are given the Pods' own addresses.
     Headless,
-    /// This one.
+    /// This address.
     Address(IpAddr),
 }
 
@@ -100,13 +100,18 @@ fn check_service(spec: &ServiceSpec, node: &Node, cx: &mut Context) {
     if let Some(kind @ (ServiceType::NodePort | ServiceType::LoadBalancer)) = spec.kind {
         let message = format!("on one machine {} is the same as ClusterIP", kind.as_str());
         cx.at_field("type", |cx| {
-            cx.note("no-effect", node.span_of_path("type"), message, "use a Gateway to let clients in")
+            cx.note(
+                "no-effect",
+                node.span_of_path("type"),
+                message,
+                "use a Gateway to accept clients from outside the mesh",
+            )
         });
     }
     let external = spec.kind == Some(ServiceType::ExternalName);
     match (external, &spec.external_name) {
         (true, None) => {
-            let help = "add `externalName`, the DNS name to stand for";
+            let help = "add `externalName`, the DNS name this Service stands for";
             cx.error("missing-field", &node.span, "a Service of type ExternalName needs `externalName`", help);
         }
         (false, Some(name)) => {
@@ -133,7 +138,12 @@ fn check_service(spec: &ServiceSpec, node: &Node, cx: &mut Context) {
                 }
                 match &port.name {
                     None if spec.ports.len() > 1 => {
-                        cx.error("missing-field", span, "ports need names where there are several", "add `name: http`");
+                        cx.error(
+                            "missing-field",
+                            span,
+                            "each port needs a name when there is more than one port",
+                            "add `name: http`",
+                        );
                     }
                     Some(name) if !names.insert(name.clone()) => {
                         cx.error(

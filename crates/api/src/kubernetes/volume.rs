@@ -1,4 +1,4 @@
-//! What programs find in their file system.
+//! Volumes of Pods.
 
 use evenkeel_base::yaml::{Node, Scalar, ScalarType, Value};
 
@@ -29,7 +29,7 @@ object! {
     pub struct ConfigMapVolume {
         /// The object's name.
         name: String = "name",
-        /// Which, and where; all if empty.
+        /// The selected texts and their files; all if empty.
         items: Vec<KeyToPath> = "items",
         /// The files' mode; 0644 if not given.
         default_mode: Option<FileMode> = "defaultMode",
@@ -43,7 +43,7 @@ object! {
     pub struct SecretVolume {
         /// The object's name.
         secret_name: String = "secretName",
-        /// Which, and where; all if empty.
+        /// The selected texts and their files; all if empty.
         items: Vec<KeyToPath> = "items",
         /// The files' mode; 0644 if not given.
         default_mode: Option<FileMode> = "defaultMode",
@@ -78,16 +78,17 @@ object! {
         name: String = "name",
         /// The place.
         mount_path: String = "mountPath",
-        /// What of the volume; all if not given.
+        /// The mounted part of the volume; all of it if not given.
         sub_path: Option<String> = "subPath",
-        /// Whether it must not be written to.
+        /// Whether it is read-only.
         read_only: bool = "readOnly",
     }
     later: ["subPathExpr"];
     inert: ["mountPropagation", "recursiveReadOnly"];
 }
 
-/// The permissions of a file. `0400` is octal, as Kubernetes' parser has it (YAML 1.1), though YAML 1.2 reads a decimal.
+/// The permissions of a file. `0400` is octal as in Kubernetes, whose parser follows YAML 1.1; YAML 1.2 would read a
+/// decimal number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMode(pub u32);
 
@@ -110,7 +111,7 @@ impl Decode for FileMode {
         let mode = mode.filter(|mode| *mode <= 0o777).map(Self);
         if mode.is_none() {
             let help = "expected permissions from 0 to 0777, such as 0400 or 256";
-            cx.error("out-of-range", &node.span, format!("`{text}` is no mode of a file"), help);
+            cx.error("out-of-range", &node.span, format!("`{text}` is not a file mode"), help);
         }
         mode
     }

@@ -15,20 +15,20 @@ pub const RUN_ANNOTATION: &str = "local.evenkeel.dev/run";
 object! {
     /// Replicas of a Pod.
     pub struct Deployment {
-        /// What is wanted.
+        /// The specification.
         spec: DeploymentSpec = "spec",
     }
     inert: ["status"];
 }
 
 object! {
-    /// What is wanted of a Deployment.
+    /// The specification of a Deployment.
     pub struct DeploymentSpec {
-        /// How many; 1 if not given.
+        /// Number of replicas; 1 if not given.
         replicas: Option<u32> = "replicas",
-        /// Which Pods are its own.
+        /// Selects its Pods.
         selector: LabelSelector = "selector",
-        /// What a replica is.
+        /// The template of its Pods.
         template: PodTemplate = "template",
     }
     inert: ["strategy", "minReadySeconds", "revisionHistoryLimit", "paused", "progressDeadlineSeconds"];
@@ -38,24 +38,24 @@ object! {
 object! {
     /// Replicas of a Pod that keep their names: NAME-0, NAME-1, …
     pub struct StatefulSet {
-        /// What is wanted.
+        /// The specification.
         spec: StatefulSetSpec = "spec",
     }
     inert: ["status"];
 }
 
 object! {
-    /// What is wanted of a StatefulSet.
+    /// The specification of a StatefulSet.
     pub struct StatefulSetSpec {
-        /// How many; 1 if not given.
+        /// Number of replicas; 1 if not given.
         replicas: Option<u32> = "replicas",
-        /// The Service without an address of its own through which each is found by its name.
+        /// The headless Service under which each Pod has a DNS name.
         service_name: Option<String> = "serviceName",
-        /// Whether one waits for the one before.
+        /// Whether replicas start one after the other.
         pod_management_policy: Option<PodManagementPolicy> = "podManagementPolicy",
-        /// Which Pods are its own.
+        /// Selects its Pods.
         selector: LabelSelector = "selector",
-        /// What a replica is.
+        /// The template of its Pods.
         template: PodTemplate = "template",
     }
     later: ["ordinals", "volumeClaimTemplates"];
@@ -66,11 +66,11 @@ object! {
 }
 
 choices! {
-    /// Whether one replica waits for the one before.
+    /// Whether replicas start one after the other.
     pub enum PodManagementPolicy {
-        /// It does.
+        /// Yes.
         OrderedReady = "OrderedReady",
-        /// It does not.
+        /// No.
         Parallel = "Parallel",
     }
 }
@@ -78,18 +78,18 @@ choices! {
 object! {
     /// One Pod on each machine.
     pub struct DaemonSet {
-        /// What is wanted.
+        /// The specification.
         spec: DaemonSetSpec = "spec",
     }
     inert: ["status"];
 }
 
 object! {
-    /// What is wanted of a DaemonSet.
+    /// The specification of a DaemonSet.
     pub struct DaemonSetSpec {
-        /// Which Pods are its own.
+        /// Selects its Pods.
         selector: LabelSelector = "selector",
-        /// What a replica is.
+        /// The template of its Pods.
         template: PodTemplate = "template",
     }
     inert: ["updateStrategy", "minReadySeconds", "revisionHistoryLimit"];
@@ -99,18 +99,18 @@ object! {
 object! {
     /// Chooses objects by their labels.
     pub struct LabelSelector {
-        /// Labels they have.
+        /// Labels that must match.
         match_labels: BTreeMap<String, String> = "matchLabels",
     }
     refused: ["matchExpressions"];
 }
 
 object! {
-    /// What a replica is.
+    /// The template of its Pods.
     pub struct PodTemplate {
         /// Labels and annotations of the replicas.
         metadata: Option<ObjectMeta> = "metadata",
-        /// What runs.
+        /// The specification of the Pods.
         spec: PodSpec = "spec",
     }
 }
@@ -128,7 +128,7 @@ impl PodTemplate {
 }
 
 impl Deployment {
-    /// How many replicas are wanted.
+    /// The number of replicas.
     pub fn replicas(&self) -> u32 {
         self.spec.replicas.unwrap_or(1)
     }
@@ -146,7 +146,7 @@ fn check_daemon_set(spec: &DaemonSetSpec, node: &Node, cx: &mut Context) {
     check_selector(&spec.selector, &spec.template, node, cx);
 }
 
-/// What a workload selects are the Pods of its template.
+/// Checks that a workload's selector matches the labels of its template.
 fn check_selector(selector: &LabelSelector, template: &PodTemplate, node: &Node, cx: &mut Context) {
     let (labels, wanted) = (template.labels(), &selector.match_labels);
     let span = node.get("selector").map_or(&node.span, |n| &n.span);

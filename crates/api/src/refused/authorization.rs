@@ -1,4 +1,4 @@
-//! What stands in for an AuthorizationPolicy.
+//! Stand-ins for refused AuthorizationPolicies.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,21 @@ use super::{selector, sound};
 use crate::decode::Decode;
 use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, WorkloadSelector};
 
-/// Fields that may stand beside `apiVersion`, `kind` and `metadata`.
+/// Fields that the document may have.
 const FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
-/// Fields of `spec` that leave no doubt about what the others mean.
+/// Fields of `spec` that do not change the meaning of other fields.
 const SPEC_FIELDS: [&str; 4] = ["selector", "action", "rules", "provider"];
 
-/// An ALLOW policy allows nothing. A DENY policy, and a CUSTOM one that asks nobody, refuses what its rules match where
-/// they can be read. Where the action cannot, everything is refused. `None`: it would have refused nothing.
+/// The stand-in for an ALLOW policy allows nothing. That for a DENY policy, and for a CUSTOM policy, whose provider is
+/// not asked, refuses what the readable parts of its rules match. If the action cannot be read, everything is refused.
+/// `None`: the policy would have refused nothing.
 pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
     let spec = document.get("spec").filter(|spec| !spec.is_null());
     let selector = selector(document);
     let has_only = |mapping: Option<&Mapping>, known: &[&str]| {
         mapping.is_some_and(|mapping| mapping.iter().all(|entry| known.contains(&&*entry.key)))
     };
-    // A name nobody knows may be a misspelt `action` or `rules`, or one of these in the wrong place.
+    // An unknown field may be a misspelt `action` or `rules`, or one of these in the wrong place.
     let is_clear =
         has_only(Some(document), &FIELDS) && spec.is_none_or(|spec| has_only(spec.as_mapping(), &SPEC_FIELDS));
     let action = spec.and_then(|spec| spec.get("action")).filter(|action| !action.is_null());
@@ -51,7 +52,7 @@ fn of(selector: BTreeMap<String, String>, action: Action, rules: Vec<Rule>) -> A
     AuthorizationPolicy { spec: Some(AuthorizationPolicySpec { selector, action: Some(action), rules }) }
 }
 
-/// A rule of which the parts that have a mistake match anything: all of its parts must match, so each says less.
+/// A rule whose parts with a mistake match anything. All parts of a rule must match, so leaving one out widens it.
 fn widened(rule: &Node) -> Rule {
     Rule { from: part(rule, "from"), to: part(rule, "to"), when: part(rule, "when") }
 }

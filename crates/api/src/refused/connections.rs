@@ -1,4 +1,4 @@
-//! What stands in for an object that says how connections are made: none is less protected than was asked for.
+//! Stand-ins for objects that configure connections: no connection is less protected than was asked for.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,7 @@ pub(super) fn strict(selector: BTreeMap<String, String>) -> PeerAuthentication {
     PeerAuthentication { spec: Some(PeerAuthenticationSpec { selector, mtls, port_level_mtls: BTreeMap::new() }) }
 }
 
-/// A DestinationRule that asks for TLS: its host is called with it, or not at all. Any other leaves calls as they are
-/// without it.
+/// A DestinationRule that asks for TLS: calls to its host use TLS or fail. A rule without TLS has no stand-in.
 pub(super) fn destination_rule(document: &Mapping) -> Option<DestinationRule> {
     let spec = near(document, "spec")?;
     let host = spec.get("host").and_then(sound::<Spanned<Hostname>>)?;
@@ -88,7 +87,7 @@ fn tls_settings<'n>(node: &'n Node, found: &mut Vec<&'n Node>) {
     }
 }
 
-/// The ConfigMap of the mesh's settings, with the text of these if there is one. Of any other nothing is read.
+/// The ConfigMap with the mesh's settings, with their text if there is one; `None` for any other ConfigMap.
 pub(super) fn settings(document: &Mapping) -> Option<ConfigMap> {
     let name = near(document, "metadata").and_then(|metadata| near(metadata.as_mapping()?, "name")).and_then(text_of);
     let text = near(document, "data").and_then(|data| near(data.as_mapping()?, MeshConfig::KEY));
@@ -96,7 +95,7 @@ pub(super) fn settings(document: &Mapping) -> Option<ConfigMap> {
     (name == Some(MeshConfig::CONFIG_MAP)).then(|| config_map(text.unwrap_or_default()))
 }
 
-/// The ConfigMap of settings of which nothing can be read.
+/// The ConfigMap for settings that cannot be read at all.
 pub(super) fn unknown_settings(span: &Span) -> ConfigMap {
     config_map(Spanned::new(String::new(), span.clone()))
 }
@@ -105,8 +104,8 @@ fn config_map(settings: Spanned<String>) -> ConfigMap {
     ConfigMap { data: BTreeMap::from([(MeshConfig::KEY.to_owned(), settings)]), binary_data: BTreeMap::new() }
 }
 
-/// The settings that have no mistake. Those with one are the defaults, but that calls to nobody knows where are refused if
-/// it cannot be read that they may be made.
+/// The settings without a mistake. A setting with a mistake gets its default, except that calls to unknown hosts are
+/// refused unless the text clearly allows them.
 pub(crate) fn mesh_config(text: &Spanned<String>) -> Option<MeshConfig> {
     let (documents, _) = yaml::parse_within(&text.span, text);
     let mut policy_unclear = documents.len() != 1;

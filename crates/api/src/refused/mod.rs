@@ -1,9 +1,8 @@
-//! What stands in for a security object that is refused: it closes what the object would have judged, so that a mistake
+//! Stand-ins for refused security objects. A stand-in closes what the object would have protected, so that a mistake
 //! opens nothing.
 //!
-//! The document is read as widely as it may have been meant: what cannot be read of a selector or of a rule selects and
-//! matches more, never less. Only where it lives is guessed from slips of the keyboard, because nothing is wider than a
-//! namespace but the mesh.
+//! The document is read in its widest sense: unreadable parts of a selector or of a rule select and match more, never
+//! less. Only the namespace is guessed from typing mistakes, because the only wider scope is the whole mesh.
 
 mod authorization;
 mod connections;
@@ -25,17 +24,17 @@ use crate::{Kind, Object, Resource};
 pub(crate) use self::connections::mesh_config;
 pub(crate) use self::text::of_text;
 
-/// Why an object is not what was written.
+/// Why a document was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Where the first mistake is.
+    /// The position of the first mistake.
     pub place: Span,
-    /// What it is.
+    /// The mistake.
     pub message: String,
 }
 
 impl Refusal {
-    /// By the first error.
+    /// Makes a refusal from the first error.
     pub(crate) fn of(error: &Diagnostic) -> Self {
         Self { place: error.span.clone(), message: error.message.clone() }
     }
@@ -50,12 +49,12 @@ impl fmt::Display for Refusal {
 
 /// The API group of the security kinds.
 const SECURITY: &str = "security.istio.io";
-/// That of Sidecars.
+/// The API group of Sidecars.
 const NETWORKING: &str = "networking.istio.io";
 /// The kinds that guard workloads.
 const GUARDS: [Kind; 3] = [Kind::AuthorizationPolicy, Kind::PeerAuthentication, Kind::Sidecar];
 
-/// What stands in for a document that is refused; nothing, if it guards nothing.
+/// The stand-ins for a refused document; none if it is not a security object.
 pub(crate) fn stand_ins(document: &Node, refusal: &Arc<Refusal>) -> Vec<Object> {
     match &document.value {
         // A List in a List, or objects without the `---` between them.
@@ -72,18 +71,18 @@ pub(crate) fn stand_ins(document: &Node, refusal: &Arc<Refusal>) -> Vec<Object> 
     }
 }
 
-/// Whether a document may be meant to guard something.
+/// Whether a document may be a security object.
 pub(crate) fn may_guard(document: &Node) -> bool {
     document.as_mapping().is_none_or(|document| kind_of(document).is_some())
 }
 
-/// Whether something stands in for a document if it is refused.
+/// Whether a document gets a stand-in if it is refused.
 pub(crate) fn guards(document: &Node) -> bool {
     let refusal = Refusal { place: document.span.clone(), message: String::new() };
     may_guard(document) && !stand_ins(document, &Arc::new(refusal)).is_empty()
 }
 
-/// The stand-ins for everything that could be in a file or directory nobody can read: the mesh is closed.
+/// The stand-ins for all that could be in an unreadable file or directory: they close the whole mesh.
 pub(crate) fn everything(path: &Arc<str>, refusal: Refusal) -> Vec<Object> {
     let name: Arc<str> = path.rsplit('/').next().unwrap_or_default().into();
     let refusal = Arc::new(refusal);
@@ -95,11 +94,11 @@ pub(crate) fn everything(path: &Arc<str>, refusal: Refusal) -> Vec<Object> {
     closed.into_iter().map(object).collect()
 }
 
-/// The kind that is meant, if an object of it can close something.
+/// The kind that is probably meant, if it is a security kind.
 fn kind_of(document: &Mapping) -> Option<Kind> {
     let text = |name| near(document, name).and_then(Node::as_str);
     let group = text("apiVersion").map(|version| version.split('/').next().unwrap_or_default());
-    // Others have kinds of these names too.
+    // Other groups have kinds of these names, too.
     let is_ours = group.is_none_or(|group| {
         !group.contains('.') || group.ends_with("istio.io") || closest(group, [SECURITY]).is_some()
     });
@@ -130,7 +129,7 @@ fn kind_of(document: &Mapping) -> Option<Kind> {
     }
 }
 
-/// No other kind of its group has this field.
+/// Whether a document has a field that no other kind of Sidecar's group has.
 fn looks_like_a_sidecar(document: &Mapping) -> bool {
     let version = near(document, "apiVersion").and_then(Node::as_str);
     let group = version.map(|version| version.split('/').next().unwrap_or_default());
@@ -180,13 +179,13 @@ fn made(name: Arc<str>, namespace: Arc<str>, origin: Span, resource: Resource, r
     }
 }
 
-/// What an object is called that has no name that can be read: `policies.yaml:12`.
+/// A name for an object whose name cannot be read: `policies.yaml:12`.
 fn name_at(span: &Span) -> Arc<str> {
     let file = span.file.rsplit('/').next().unwrap_or_default();
     format!("{file}:{}", span.line).into()
 }
 
-/// Labels that can be read, which select what was meant and perhaps more.
+/// The labels that can be read; they select what was meant and perhaps more.
 fn selector(document: &Mapping) -> BTreeMap<String, String> {
     labels(document.get("spec").and_then(|spec| spec.get("selector")).and_then(|s| s.get("matchLabels")))
 }
@@ -197,7 +196,7 @@ fn labels(labels: Option<&Node>) -> BTreeMap<String, String> {
     entries.filter_map(|entry| pair((&*entry.key, &entry.value))).collect()
 }
 
-/// The value under a name, or else under one that may be meant by it.
+/// The value of a field, or of a field whose name looks like a misspelling of it.
 fn near<'n>(mapping: &'n Mapping, name: &str) -> Option<&'n Node> {
     mapping.get(name).or_else(|| {
         let meant = mapping.iter().find(|entry| closest(&entry.key, [name]).is_some());
@@ -213,7 +212,7 @@ fn text_of(node: &Node) -> Option<&str> {
     }
 }
 
-/// A value that has no mistake in it.
+/// Decodes a value that has no mistake.
 fn sound<T: Decode>(node: &Node) -> Option<T> {
     let mut cx = Context::new("Istio");
     T::decode(node, &mut cx).filter(|_| !cx.has_errors())

@@ -1,28 +1,29 @@
-//! What stands in for a Sidecar: its workloads call nothing that no service describes, unless it can be read that they may.
+//! Stand-ins for refused Sidecars: their workloads can call only known services, unless the document clearly allows
+//! more.
 
 use evenkeel_base::yaml::{Mapping, Node, Value};
 
 use super::sound;
 use crate::istio::{LabelsSelector, OutboundTrafficPolicyMode, Sidecar, SidecarOutboundTrafficPolicy, SidecarSpec};
 
-/// Fields that may stand beside `apiVersion`, `kind` and `metadata`.
+/// Fields that the document may have.
 const FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
-/// Fields of `spec` that leave no doubt about what the others mean.
+/// Fields of `spec` that do not change the meaning of other fields.
 const SPEC_FIELDS: [&str; 5] =
     ["workloadSelector", "ingress", "egress", "inboundConnectionPool", "outboundTrafficPolicy"];
 
-/// REGISTRY_ONLY, with what else can be read. `None`: it can be read that anything may be called, or that the mesh says so;
-/// without the Sidecar as much holds.
+/// REGISTRY_ONLY, with whatever else can be read. `None`: the document clearly allows any call or leaves it to the
+/// mesh, which is also what holds without the Sidecar.
 pub(super) fn sidecar(document: &Mapping) -> Option<Sidecar> {
     let spec = document.get("spec").filter(|spec| !spec.is_null());
     let has_only = |mapping: Option<&Mapping>, known: &[&str]| {
         mapping.is_some_and(|mapping| mapping.iter().all(|entry| known.contains(&&*entry.key)))
     };
-    // A name nobody knows may be a misspelt `outboundTrafficPolicy`.
+    // An unknown field may be a misspelt `outboundTrafficPolicy`.
     let is_clear = has_only(Some(document), &FIELDS) && has_only(spec.and_then(Node::as_mapping), &SPEC_FIELDS);
     let policy = spec.and_then(|spec| spec.get("outboundTrafficPolicy")).filter(|policy| !policy.is_null());
     let allows = |policy: SidecarOutboundTrafficPolicy| {
-        // What passes through a proxy does so to be judged there.
+        // Traffic for an egress proxy must be checked there, so it is not simply allowed.
         policy.mode == Some(OutboundTrafficPolicyMode::AllowAny) && policy.egress_proxy.is_none()
     };
     let is_open = match policy {
@@ -47,7 +48,7 @@ pub(super) fn sidecar(document: &Mapping) -> Option<Sidecar> {
     Some(closed)
 }
 
-/// Of all workloads of a namespace.
+/// The stand-in for all workloads of a namespace.
 pub(super) fn registry_only() -> Sidecar {
     let mode = Some(OutboundTrafficPolicyMode::RegistryOnly);
     Sidecar {

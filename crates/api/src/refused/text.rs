@@ -1,4 +1,4 @@
-//! What stands in for security objects in a text that is not YAML.
+//! Stand-ins for security objects in a text that is not YAML.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::{Refusal, SECURITY, authorization, connections, made, name_at, sideca
 use crate::istio::MeshConfig;
 use crate::{Kind, Object, Resource};
 
-/// If the text speaks of a security object: one that closes all workloads of the namespaces it names, since what it
-/// selects cannot be known.
+/// If the text mentions a security kind, returns stand-ins that close all workloads of the namespaces it names, because
+/// its selector is not known.
 pub(crate) fn of_text(text: &str, span: &Span, refusal: &Arc<Refusal>) -> Vec<Object> {
     let lines = || text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let speaks_of = |word: &str| lines().any(|line| line.contains(word));
@@ -42,7 +42,7 @@ pub(crate) fn of_text(text: &str, span: &Span, refusal: &Arc<Refusal>) -> Vec<Ob
     namespaces.iter().flat_map(|namespace| found.iter().map(move |found| object(namespace, found))).collect()
 }
 
-/// What is written behind `key:` in a line of YAML or JSON.
+/// The values after `key:` in a line of YAML or JSON.
 fn values_of<'t>(line: &'t str, key: &str) -> impl Iterator<Item = &'t str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
     line.match_indices(key).filter_map(move |(at, _)| {

@@ -2,11 +2,11 @@
 
 const HEADER_BYTES: u8 = 5;
 
-/// A message on its own is longer than the reader allows, or compressed where nobody asked for that.
+/// A message is longer than the reader allows, or it is compressed although compression was not offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The message has more bytes than may be.
-    #[error("a message of {bytes} bytes")]
+    /// The message is longer than the limit.
+    #[error("a message of {bytes} bytes, which is over the limit")]
     TooLarge {
         /// Its length.
         bytes: usize,
@@ -16,7 +16,7 @@ pub enum FrameError {
     Flags(u8),
 }
 
-/// Appends a message to a body, not compressed. Longer ones than 4 GiB cannot be sent; none is made here.
+/// Appends an uncompressed message to a body. The format cannot carry messages over 4 GiB; this program makes none.
 pub fn frame(message: &[u8], body: &mut Vec<u8>) {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     body.reserve(usize::from(HEADER_BYTES) + message.len());
@@ -25,12 +25,12 @@ pub fn frame(message: &[u8], body: &mut Vec<u8>) {
     body.extend_from_slice(message.get(..length as usize).unwrap_or(message));
 }
 
-/// Reads messages, however the body is cut into pieces. It holds one unfinished message, of at most `max_bytes`, beside what was pushed
-/// and not taken.
+/// Reads messages, however the body is cut into pieces. It buffers one unfinished message of at most `max_bytes`, and
+/// the bytes that were pushed but not yet taken.
 #[derive(Debug)]
 pub struct Messages {
     bytes: Vec<u8>,
-    /// Of `bytes`, those that were taken.
+    /// How many of `bytes` have been taken.
     taken: usize,
     max_bytes: usize,
 }
@@ -51,7 +51,8 @@ impl Messages {
     /// The next whole message.
     ///
     /// # Errors
-    /// A message that is too long, or compressed. The same error comes again: nothing behind it can be read.
+    /// A message that is too long, or compressed. The error repeats on further calls, because nothing after it can be
+    /// read.
     #[allow(clippy::should_implement_trait)] // Two layers of `Option` and `Result` are what an iterator would make of it.
     pub fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         let rest = self.bytes.get(self.taken..).unwrap_or_default();
@@ -60,7 +61,7 @@ impl Messages {
         if length > self.max_bytes {
             return Err(FrameError::TooLarge { bytes: length });
         }
-        // What has no bytes is not compressed, whatever it says.
+        // An empty message cannot be compressed, whatever its flag says.
         if flags != 0 && length > 0 {
             return Err(FrameError::Flags(flags));
         }
@@ -71,7 +72,7 @@ impl Messages {
         Ok(message)
     }
 
-    /// Nothing of an unfinished message is left.
+    /// Whether no unfinished message is buffered.
     pub fn is_empty(&self) -> bool {
         self.taken == self.bytes.len()
     }

@@ -2,15 +2,16 @@
 
 pub mod frames;
 
-use std::borrow::Cow;
 use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
 
 pub use frames::{FrameError, Frames, Messages, frame};
 
-/// The content type of calls, without what their messages are encoded in.
+/// The content type of calls, without the suffix for the encoding of messages.
 pub const CONTENT_TYPE: &str = "application/grpc";
 
-/// Whether messages of this content type are gRPC's: `application/grpc`, or with what they are encoded in (`application/grpc+proto`).
+/// Whether this content type is gRPC's: `application/grpc`, with or without an encoding (`application/grpc+proto`).
 /// `application/grpc-web` is another protocol.
 pub fn is_grpc(content_type: &[u8]) -> bool {
     content_type.strip_prefix(CONTENT_TYPE.as_bytes()).is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
@@ -22,7 +23,7 @@ pub mod status {
     pub const OK: u8 = 0;
     /// The caller has cancelled it.
     pub const CANCELLED: u8 = 1;
-    /// Nothing better is known.
+    /// No more specific status is known.
     pub const UNKNOWN: u8 = 2;
     /// It took longer than the caller allows.
     pub const DEADLINE_EXCEEDED: u8 = 4;
@@ -30,11 +31,11 @@ pub mod status {
     pub const UNIMPLEMENTED: u8 = 12;
     /// One side broke the protocol.
     pub const INTERNAL: u8 = 13;
-    /// The service cannot be reached; to try again may help.
+    /// The service cannot be reached; a retry may help.
     pub const UNAVAILABLE: u8 = 14;
 }
 
-/// Names of the statuses, by number: as access logs write them.
+/// Names of the statuses by number, as access logs write them.
 pub const STATUS_NAMES: [(&str, &str); 17] = [
     ("OK", "OK"),
     ("Canceled", "CANCELLED"),
@@ -67,7 +68,7 @@ pub fn status_of_http(status: u16) -> u8 {
     }
 }
 
-/// The HTTP status that stands for a gRPC status: what statistics and health count.
+/// The HTTP status that stands for a gRPC status, for statistics and outlier detection.
 pub fn http_of_status(status: u8) -> u16 {
     match status {
         status::OK => 200,
@@ -85,45 +86,25 @@ pub fn http_of_status(status: u8) -> u16 {
     }
 }
 
-/// The number in `grpc-status`; `None` where it is none.
+/// The number in `grpc-status`; `None` if it is not a number.
 pub fn parse_status(value: &[u8]) -> Option<u8> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// `grpc-message` as it is sent: printable ASCII stays, but for `%`.
+/// What `grpc-message` escapes: all but printable ASCII, and `%`. Bytes beyond ASCII are escaped in any set.
+const NOT_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+
+/// `grpc-message` as it is sent.
 pub fn percent_encoded(text: &[u8]) -> Vec<u8> {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
-    let mut encoded = Vec::with_capacity(text.len());
-    for byte in text {
-        match byte {
-            b'%' | 0..=0x1f | 0x7f.. => encoded.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]),
-            _ => encoded.push(*byte),
-        }
-    }
-    encoded
+    percent_encode(text, NOT_IN_MESSAGE).flat_map(str::as_bytes).copied().collect()
 }
 
-/// What `grpc-message` says. What is no escape stands for itself.
+/// The text of `grpc-message`. Invalid escapes stay as they are.
 pub fn percent_decoded(value: &[u8]) -> String {
-    let hex = |digit: &u8| char::from(*digit).to_digit(16).map(|digit| digit as u8);
-    let mut decoded = Vec::with_capacity(value.len());
-    let mut rest = value;
-    while let Some((first, after)) = rest.split_first() {
-        let escaped = match (first, after) {
-            (b'%', [high, low, ..]) => hex(high).zip(hex(low)).map(|(high, low)| high << 4 | low),
-            _ => None,
-        };
-        decoded.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    match String::from_utf8_lossy(&decoded) {
-        Cow::Borrowed(text) => text.to_owned(),
-        Cow::Owned(text) => text,
-    }
+    percent_decode(value).decode_utf8_lossy().into_owned()
 }
 
-/// `grpc-timeout` for a time limit, in the finest unit from milliseconds up that eight digits are enough for.
+/// `grpc-timeout` for a time limit, in the finest unit (milliseconds or coarser) that needs at most eight digits.
 pub fn format_timeout(timeout: Duration) -> String {
     const MOST: u128 = 99_999_999;
     let units = [(timeout.as_millis(), 'm'), (timeout.as_secs().into(), 'S'), ((timeout.as_secs() / 60).into(), 'M')];

@@ -27,7 +27,7 @@ pub enum Value {
 pub struct Scalar {
     /// The text, unescaped and without quotes.
     pub text: Box<str>,
-    /// Whether it was quoted, or a block (`|`, `>`): then it is a string whatever it looks like.
+    /// Whether it was quoted or a block (`|`, `>`): then it is a string, whatever it looks like.
     pub quoted: bool,
     /// What it means.
     pub ty: ScalarType,
@@ -163,7 +163,7 @@ impl Node {
         }
     }
 
-    /// A value that was written in no file: all of it is at `span`.
+    /// Makes a tree from JSON that was not read from a file: all of its nodes have the position `span`.
     pub fn from_json(json: &serde_json::Value, span: &Span) -> Self {
         use serde_json::Value as Json;
         let scalar = |text: String, quoted: bool, ty| Value::Scalar(Scalar { text: text.into(), quoted, ty });
@@ -243,7 +243,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// Splits `a.b[0].c`; an index that is no number ends the path at a step that matches nothing.
+/// Splits `a.b[0].c`; an index that is not a number becomes a step that matches nothing.
 fn path_steps(path: &str) -> impl Iterator<Item = Step<'_>> {
     path.split(['.', '[']).filter(|part| !part.is_empty()).map(|part| match part.strip_suffix(']') {
         Some(index) => index.parse().map_or(Step::Name(part), Step::Index),

@@ -1,4 +1,4 @@
-//! From text to trees, within limits, all syntax errors of a file at once.
+//! Parses text into trees, within limits. It reports all syntax errors of a file at once.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -18,20 +18,20 @@ use crate::{Diagnostic, Diagnostics, Span};
 pub struct Parsed {
     /// The documents that could be read.
     pub documents: Vec<Node>,
-    /// Documents that could not, each with its first line and the line behind its last.
+    /// Documents that could not be read, each with its first line and the line after its last.
     pub broken: Vec<Range<u32>>,
-    /// Why.
+    /// Why they could not be read.
     pub diagnostics: Diagnostics,
 }
 
-/// Reads all documents of a file. A document with an error is left out and reading goes on behind the next `---`;
-/// empty documents are left out silently.
+/// Reads all documents of a file. A document with an error is left out, and reading goes on after the next `---`. Empty
+/// documents are left out silently.
 pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
     let Parsed { documents, diagnostics, .. } = parse_all(file, text);
     (documents, diagnostics)
 }
 
-/// As [`parse`], and says where the documents are that could not be read.
+/// Like [`parse`], and also returns where the unreadable documents are.
 pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
     let mut parsed = Parsed::default();
     let Parsed { documents, broken, diagnostics } = &mut parsed;
@@ -82,13 +82,14 @@ pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
     parsed
 }
 
-/// Spaces put before a line of a flow collection that stands too far left; more than any line is indented.
+/// How many spaces are inserted before a line of a flow collection that is indented too little; more than any real
+/// indentation.
 const FLOW_INDENT: usize = MAX_YAML_DEPTH * 16;
 
-/// The text, with lines of flow collections indented where the parser insists on it.
+/// The text, in which lines of flow collections are indented further where the parser requires it.
 ///
-/// The specification wants such lines, closing brackets included, to stand right of the block around them; manifests
-/// often have `]` in the column of the key, and Kubernetes' own parser accepts that.
+/// The specification requires such lines, closing brackets included, to be indented more than the block around them.
+/// Manifests often have `]` in the column of the key, and Kubernetes' own parser accepts that.
 struct Source<'a> {
     text: Cow<'a, str>,
     /// Lines (from 1) that have been indented by [`FLOW_INDENT`].
@@ -100,7 +101,7 @@ impl<'a> Source<'a> {
         Self { text: Cow::Borrowed(text), indented: BTreeSet::new() }
     }
 
-    /// Indents the line of an error that speaks of its indentation; false if that cannot help.
+    /// If the error is about the indentation of a line, indents that line. Returns false if that cannot help.
     fn indent(&mut self, error: &Failure) -> bool {
         let Some(line) = error.flow_indentation else { return false };
         if self.indented.len() >= MAX_YAML_FLOW_DEDENTS || !self.indented.insert(line) {
@@ -147,8 +148,8 @@ struct Start {
     line: usize,
 }
 
-/// The first `---` line behind `last` that has at least `lines` lines before it. An unclosed bracket is only noticed at
-/// the next `---`, which then is where reading goes on.
+/// The first `---` line after `last` that has at least `lines` lines before it. The parser notices an unclosed bracket
+/// only at the next `---`, so reading resumes there.
 fn next_document(text: &str, last: &Start, lines: usize) -> Option<Start> {
     let mut byte = last.byte;
     for (index, line) in text.get(last.byte..)?.split_inclusive('\n').enumerate() {
@@ -169,11 +170,11 @@ type Fallible<T> = Result<T, Box<Failure>>;
 /// Why a document cannot be read.
 struct Failure {
     diagnostic: Diagnostic,
-    /// The line (from 1), if all that is wrong is where a line of a flow collection begins.
+    /// The line (from 1) of a flow collection, if its indentation is the only mistake.
     flow_indentation: Option<usize>,
 }
 
-/// A failure that indenting does not cure.
+/// A failure that indentation cannot repair.
 fn failed<T>(diagnostic: Diagnostic) -> Fallible<T> {
     Err(Box::new(diagnostic.into()))
 }
@@ -213,7 +214,7 @@ enum Content {
     },
 }
 
-/// What one document may still use.
+/// What is left of one document's limits.
 struct Budget {
     nodes: usize,
     alias_nodes: usize,
@@ -247,7 +248,7 @@ impl Reader<'_> {
             Some(Err(error)) => {
                 let at = *error.marker();
                 let span = to_span(self.file, self.first_line, self.indented, Position::empty(at));
-                let message = format!("this is not YAML: {}", error.info());
+                let message = format!("this is not valid YAML: {}", error.info());
                 let flow = ["invalid indentation", "invalid indentation in flow construct"].contains(&error.info());
                 Err(Box::new(Failure {
                     diagnostic: Diagnostic::error("yaml-syntax", span, message).with_help(syntax_help(error.info())),
@@ -257,7 +258,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Builds one document without recursion, so that depth costs no stack.
+    /// Builds one document without recursion, so that deep nesting does not use up the stack.
     fn document(&mut self) -> Fallible<Node> {
         let mut budget = Budget { nodes: MAX_YAML_NODES, alias_nodes: MAX_YAML_ALIAS_NODES };
         let mut anchors: HashMap<usize, Node> = HashMap::new();
@@ -333,7 +334,7 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
             None => {
                 let Value::Scalar(scalar) = node.value else {
                     return failed(
-                        Diagnostic::error("yaml-key", node.span, "a key of a mapping must be a plain text")
+                        Diagnostic::error("yaml-key", node.span, "a key of a mapping must be plain text")
                             .with_help("lists and mappings cannot be keys; did you forget quotes around `{` or `[`?"),
                     );
                 };
@@ -377,7 +378,8 @@ fn close(content: Content, span: Span, budget: &mut Budget) -> Fallible<Node> {
     Ok(Node { value, span })
 }
 
-/// The merge key `<<`: entries of other mappings, where not given here. Of several sources the first wins.
+/// The merge key `<<`: adds the entries of other mappings whose names this mapping does not have. Of several sources
+/// the first wins.
 fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, budget: &mut Budget) -> Fallible<()> {
     let mappings = match source.value {
         Value::Mapping(mapping) => vec![mapping],
@@ -401,11 +403,12 @@ fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, 
     Ok(())
 }
 
-/// A copy of what an anchor marks, paid for from the budget before it is made: nested aliases grow exponentially.
+/// Copies the value that an anchor marks. The copy is charged to the budget before it is made, because nested aliases
+/// grow exponentially.
 fn resolve_alias(anchors: &HashMap<usize, Node>, anchor: usize, span: &Span, budget: &mut Budget) -> Fallible<Node> {
     let Some(node) = anchors.get(&anchor) else {
         return failed(
-            Diagnostic::error("yaml-alias", span.clone(), "this alias stands inside what it refers to")
+            Diagnostic::error("yaml-alias", span.clone(), "this alias refers to a value that contains it")
                 .with_help("an anchor can be used only after the value it marks is complete"),
         );
     };
@@ -445,7 +448,7 @@ fn refuse_tag(tag: Option<&Tag>, span: &Span, core: &str) -> Fallible<()> {
     }
 }
 
-/// As it is written.
+/// The tag as it is written in YAML.
 fn shown(tag: &Tag) -> String {
     match tag.is_yaml_core_schema() {
         true => format!("!!{}", tag.suffix),
@@ -476,15 +479,15 @@ fn syntax_help(info: &str) -> &'static str {
     } else if has("unprintable") {
         "remove this character; it may not be visible in an editor"
     } else if has("recursion") {
-        "nest lists and mappings less deep"
+        "use fewer levels of lists and mappings"
     } else if has("unexpected character") {
-        "a text that begins with this character needs quotes"
+        "put text that begins with this character in quotes"
     } else if has("quoted scalar") {
-        "check that the quote that opens here is closed; lines that go on within it are indented"
+        "check that the quote that opens here is closed; continuation lines must be indented"
     } else if has("mapping values are not allowed") || has("simple key") {
         "check the indentation of this line and the `:` before it; quote a text that contains `: `"
     } else if has("anchor") || has("alias") {
-        "a text that begins with `*`, as a host may, needs quotes; an alias `*name` needs an anchor `&name` before it"
+        "text that begins with `*`, such as a host, needs quotes; an alias `*name` needs an anchor `&name` before it"
     } else if has("block") || has("indent") {
         "check the indentation: entries of one mapping or list start in the same column"
     } else if has("flow") {

@@ -1,4 +1,4 @@
-//! What trees come out of texts, and what is refused.
+//! Which trees texts produce, and what is refused.
 
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn help_fits_the_mistake() {
     check("a: w\0b\n", "remove this character");
     check("a: [*]\n", "begins with `*`");
     check("a: *.example.com\n", "begins with `*`");
-    check("a: @b\n", "needs quotes");
+    check("a: @b\n", "in quotes");
     check("a: [\"b]\nc: 1\n", "quote that opens here");
     check("a: b: c\n", "quote a text that contains `: `");
     check("a: *nowhere\n", "needs an anchor `&name`");

@@ -13,11 +13,11 @@ use evenkeel_http::{
 };
 use evenkeel_proxy::bootstrap;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::hcm::{HttpFilterConfig, RouteSource};
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::rbac::Rules;
 use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;
@@ -215,7 +215,7 @@ fn select_route(table: &RouteTable, request: &PlainRequest) -> bool {
 #[inline(never)]
 fn evaluate_policy(rules: &Rules, connection: &ConnectionView, request: &PlainRequest) -> bool {
     let remote = connection.direct_remote.ip();
-    evaluate(rules, &Subject { connection, remote, request: Some(request) }).allowed
+    evaluate(rules, &Subject { connection, remote, request: Some(request), metadata: None }).allowed
 }
 
 /// Routes and rules, compiled from a bootstrap file as the proxy does.

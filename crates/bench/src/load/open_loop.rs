@@ -53,10 +53,7 @@ pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) ->
 
 /// By default the kernel may wake us 50 µs late, which is more than what is measured.
 fn precise_timers() -> Result<()> {
-    // SAFETY: takes numbers only.
-    let result = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
-    ensure!(result == 0, "timer slack: {}", std::io::Error::last_os_error());
-    Ok(())
+    nix::sys::prctl::set_timerslack(1).context("timer slack")
 }
 
 struct OpenLoop {

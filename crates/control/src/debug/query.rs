@@ -1,5 +1,7 @@
 //! The query of a page's address.
 
+use percent_encoding::percent_decode_str;
+
 /// The first value of a parameter, with `%XX` (RFC 3986, section 2.1) and `+` read as what they stand for.
 pub fn parameter(query: &str, name: &str) -> Option<String> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(decoded)
@@ -7,28 +9,7 @@ pub fn parameter(query: &str, name: &str) -> Option<String> {
 
 /// What is no escape stays as it is.
 fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        bytes.push(match first {
-            b'+' => b' ',
-            b'%' => match after.split_first_chunk::<2>().and_then(|(digits, then)| Some((hex(*digits)?, then))) {
-                Some((byte, then)) => {
-                    rest = then;
-                    byte
-                }
-                None => b'%',
-            },
-            other => *other,
-        });
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn hex(digits: [u8; 2]) -> Option<u8> {
-    let [high, low] = digits.map(|digit| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok()));
-    Some(high? << 4 | low?)
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

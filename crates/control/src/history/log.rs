@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evenkeel_base::replica::fit;
+use evenkeel_base::replica::match_name;
 use evenkeel_model::AddressBook;
 use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
@@ -237,7 +237,7 @@ impl Run {
 
     /// Whether its pod's name, with or without its namespace, begins so.
     pub fn begins_with(&self, wanted: &str) -> bool {
-        fit(wanted, &self.pod, &self.namespace, "").is_some()
+        match_name(wanted, &self.pod, &self.namespace, "").is_some()
     }
 
     /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.

@@ -9,22 +9,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use evenkeel_translate::ProxyView;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::streams::Registered;
 use super::{Admitted, Client, ConnectError};
 
 /// Proxies that wait for the translator at a time, in proxies: who comes then waits until there is room.
 pub const MAX_WAITING_JOINS: usize = 1024;
 
-/// Notes to the translator's thread.
+/// Notes to the translator's thread; `R` is what a proxy that joins is answered with.
 #[derive(Debug)]
-pub(super) struct Mailbox {
-    notes: Mutex<Notes>,
+pub(super) struct Mailbox<R> {
+    notes: Mutex<Notes<R>>,
     more: Condvar,
     room: Arc<Semaphore>,
 }
 
-#[derive(Debug, Default)]
-struct Notes {
+#[derive(Debug)]
+struct Notes<R> {
     /// Proxies that have gone: one for each stream at most, and no stream is opened but by the reader, who reads these first.
     left: Vec<Arc<ProxyView>>,
     /// There is another world.
@@ -32,7 +31,7 @@ struct Notes {
     /// It is to be made anew; whom to tell then.
     rebuild: Vec<oneshot::Sender<()>>,
     give_back: bool,
-    joins: VecDeque<Join>,
+    joins: VecDeque<Join<R>>,
     #[cfg(test)]
     asked: VecDeque<Question>,
     closed: bool,
@@ -40,7 +39,7 @@ struct Notes {
 
 /// What is to be done next.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum Work<R> {
     /// Forget these proxies.
     Leave(Vec<Arc<ProxyView>>),
     /// Follow the present world.
@@ -50,18 +49,18 @@ pub(super) enum Work {
     /// Return free memory to the system.
     GiveBack,
     /// Take in a proxy.
-    Join(Box<Join>),
+    Join(Box<Join<R>>),
     #[cfg(test)]
     Ask(Question),
 }
 
 /// A proxy that waits to be told what it is to hold.
 #[derive(Debug)]
-pub(super) struct Join {
+pub(super) struct Join<R> {
     pub client: Client,
     pub admitted: Admitted,
     /// Closed if its client has gone meanwhile.
-    pub answer: oneshot::Sender<Result<Registered, ConnectError>>,
+    pub answer: oneshot::Sender<Result<R, ConnectError>>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -76,13 +75,13 @@ impl std::fmt::Debug for Question {
     }
 }
 
-impl Default for Mailbox {
+impl<R> Default for Mailbox<R> {
     fn default() -> Self {
         Self::with_room(MAX_WAITING_JOINS)
     }
 }
 
-impl Mailbox {
+impl<R> Mailbox<R> {
     /// With room for so many joins.
     pub fn with_room(joins: usize) -> Self {
         Self { notes: Mutex::default(), more: Condvar::new(), room: Arc::new(Semaphore::new(joins)) }
@@ -111,7 +110,7 @@ impl Mailbox {
     }
 
     /// A proxy comes. Waits for room, and for its turn.
-    pub async fn join(&self, client: Client, admitted: Admitted) -> Result<Registered, ConnectError> {
+    pub async fn join(&self, client: Client, admitted: Admitted) -> Result<R, ConnectError> {
         let room = self.room.clone().acquire_owned().await.map_err(|_| ConnectError::Closed)?;
         let (answer, registered) = oneshot::channel();
         self.note(|notes| notes.joins.push_back(Join { client, admitted, answer, _room: room }));
@@ -140,7 +139,7 @@ impl Mailbox {
 
     /// Waits for the next thing to do; `None` at the end. A change of the world comes before proxies that join, so that nothing is
     /// made for these that is out of date already; after a change one of them is to be first.
-    pub fn next(&self, join_first: bool) -> Option<Work> {
+    pub fn next(&self, join_first: bool) -> Option<Work<R>> {
         let mut notes = self.lock();
         loop {
             if notes.closed {
@@ -153,7 +152,7 @@ impl Mailbox {
         }
     }
 
-    fn note(&self, write: impl FnOnce(&mut Notes)) {
+    fn note(&self, write: impl FnOnce(&mut Notes<R>)) {
         let mut notes = self.lock();
         if !notes.closed {
             write(&mut notes);
@@ -161,13 +160,28 @@ impl Mailbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Notes> {
+    fn lock(&self) -> MutexGuard<'_, Notes<R>> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Notes {
-    fn take(&mut self, join_first: bool) -> Option<Work> {
+impl<R> Default for Notes<R> {
+    fn default() -> Self {
+        Self {
+            left: Vec::new(),
+            publish: false,
+            rebuild: Vec::new(),
+            give_back: false,
+            joins: VecDeque::new(),
+            #[cfg(test)]
+            asked: VecDeque::new(),
+            closed: false,
+        }
+    }
+}
+
+impl<R> Notes<R> {
+    fn take(&mut self, join_first: bool) -> Option<Work<R>> {
         if !self.left.is_empty() {
             return Some(Work::Leave(std::mem::take(&mut self.left)));
         }

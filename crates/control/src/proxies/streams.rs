@@ -106,7 +106,7 @@ pub(super) struct Registered {
 #[derive(Debug)]
 pub(super) struct Registration {
     streams: Arc<Streams>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Registered>>,
     id: u64,
 }
 
@@ -127,7 +127,7 @@ impl Streams {
         client: Client,
         admitted: Admitted,
         joined: Joined,
-        mailbox: &Arc<Mailbox>,
+        mailbox: &Arc<Mailbox<Registered>>,
     ) -> Result<Registered, ConnectError> {
         let Joined { view, holding, shared } = joined;
         let id = self.next.fetch_add(1, Relaxed);

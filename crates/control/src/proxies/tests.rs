@@ -142,8 +142,8 @@ impl Proxy {
     /// Whether it was told to look since it did.
     fn is_told(&self) -> bool {
         match &self.session.resources {
-            Resources::Asked { notice, .. } => notice.has_changed().expect("it goes on"),
-            Resources::Given(_) => unreachable!("the control plane is asked"),
+            Resources::Polled { notice, .. } => notice.has_changed().expect("it goes on"),
+            Resources::Watched(_) => unreachable!("the control plane is asked"),
         }
     }
 
@@ -339,7 +339,7 @@ async fn who_goes_while_it_joins_leaves_nothing_behind() {
 async fn a_full_mailbox_keeps_those_waiting_who_come() {
     let mesh = Mesh::new(1);
     let busy = mesh.busy().await;
-    let mailbox = Arc::new(Mailbox::with_room(2));
+    let mailbox = Arc::new(Mailbox::<Registered>::with_room(2));
     let mut joining = Vec::new();
     for number in 0..5 {
         let admitted = mesh.proxies.admit(None).await.expect("leave");
@@ -370,7 +370,7 @@ async fn a_full_mailbox_keeps_those_waiting_who_come() {
 #[tokio::test]
 async fn the_world_comes_before_those_who_join_but_not_for_ever() {
     let mesh = Mesh::new(1);
-    let mailbox = Arc::new(Mailbox::default());
+    let mailbox = Arc::new(Mailbox::<Registered>::default());
     let mut joining = Vec::new();
     for number in 0..3 {
         let admitted = mesh.proxies.admit(None).await.expect("leave");

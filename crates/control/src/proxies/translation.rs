@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::cause;
 use super::mailbox::{Join, Mailbox, Work};
-use super::streams::Streams;
+use super::streams::{Registered, Streams};
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::world::World;
@@ -21,7 +21,7 @@ use crate::world::World;
 pub(super) struct Translation {
     translator: Translator,
     world: watch::Receiver<Arc<World>>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Registered>>,
     streams: Arc<Streams>,
     metrics: Arc<Metrics>,
     compare: bool,
@@ -44,7 +44,7 @@ impl Translation {
     /// made of it, and no proxy can come any more. So the mailbox is closed, and `failure` says why; whoever runs it ends.
     pub fn start(
         world: watch::Receiver<Arc<World>>,
-        mailbox: Arc<Mailbox>,
+        mailbox: Arc<Mailbox<Registered>>,
         streams: Arc<Streams>,
         metrics: Arc<Metrics>,
         compare: bool,
@@ -91,7 +91,7 @@ impl Translation {
         }
     }
 
-    fn join(&mut self, join: Join) {
+    fn join(&mut self, join: Join<Registered>) {
         let Join { client, admitted, answer, .. } = join;
         if answer.is_closed() {
             return;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use evenkeel_api::{Kind, ObjectKey, load_object};
 use evenkeel_base::{Diagnostics, ObjectRef, Rank, Severity, SourceId};
 use evenkeel_model::{
-    AddressBook, Builder, Built, LastGood, MeshConfig, Source, SourceEvent, Status, StatusSink, Taken,
+    AddressBook, Builder, Built, EntryChange, LastGood, MeshConfig, Source, SourceEvent, Status, StatusSink,
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ impl Served {
         let (held, findings) = self.objects.entry(key.clone()).or_default();
         let taken = held.take(objects, found.has_errors());
         *findings = found;
-        if let Taken::Changed(_) = taken {
+        if let EntryChange::Changed(_) = taken {
             self.told.push(SourceEvent::of_object(key, 0, held.objects().to_vec()));
         }
     }
@@ -159,8 +159,10 @@ fn of_one_name_the_source_of_the_lower_rank_counts() {
         assert_eq!(mesh.services(), [expected, "b 82"]);
         let [finding] = &mesh.told()[..] else { panic!("{:?}", mesh.told()) };
         let (place, message) = match rank < SourceId::files().rank() {
-            true => ("a.yaml:1:", "of files is ignored: that of kubernetes stands over it"),
-            false => ("kubernetes/Service/shop/a: info", "of kubernetes is ignored: that of files stands over it"),
+            true => ("a.yaml:1:", "from files is ignored: the one from kubernetes takes precedence"),
+            false => {
+                ("kubernetes/Service/shop/a: info", "from kubernetes is ignored: the one from files takes precedence")
+            }
         };
         assert!(finding.starts_with(place) && finding.contains(message), "{finding}");
         // What stood under it comes back.

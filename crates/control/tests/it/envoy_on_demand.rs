@@ -8,28 +8,14 @@ use std::sync::Arc;
 use evenkeel_testkit::{Backend, Connection, Process, Response, eventually};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
-use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use evenkeel_xds::pb::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
-use evenkeel_xds::server::{AdsServer, Session, Source, Status};
+use evenkeel_xds::server::{AdsServer, Published, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
-
-/// Serves one set to whoever comes, and notes how far the stream has got.
-struct OneSet {
-    resources: watch::Receiver<Arc<ResourceSet>>,
-    status: watch::Sender<Status>,
-}
-
-impl Source for OneSet {
-    async fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
-        let status = self.status.clone();
-        Ok(Session::new(self.resources.clone()).observed(move |now| _ = status.send(now)))
-    }
-}
 
 fn resource<M: prost::Name + Default>(name: &str, message: &Value) -> Resource {
     let read = read_text::<M>(&Schema::acquire(), "test.json", &message.to_string());
@@ -154,12 +140,10 @@ impl Envoy {
 
 #[tokio::test]
 async fn envoy_holds_requests_and_asks_for_hosts_clusters_and_endpoints() {
-    let (sender, resources) = watch::channel(Arc::new(ResourceSet::new(1)));
-    let (status, observed) = watch::channel(Status::default());
+    let (source, sender, observed) = Published::new(ResourceSet::new(1));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let source = Arc::new(OneSet { resources, status });
-    let server = tonic::transport::Server::builder().add_service(AdsServer::new(source));
+    let server = tonic::transport::Server::builder().add_service(AdsServer::new(Arc::new(source)));
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     let play = move || play(address, &sender, observed);
     tokio::task::spawn_blocking(play).await.expect("no panic");

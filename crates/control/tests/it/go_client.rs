@@ -6,8 +6,7 @@ use std::sync::Arc;
 use evenkeel_testkit::{Process, grpc_xds_client};
 use evenkeel_xds::pb::envoy::config::cluster::v3::{Cluster, cluster};
 use evenkeel_xds::pb::envoy::config::core::v3::{
-    Address, AggregatedConfigSource, ConfigSource, Locality, Node, SocketAddress, address, config_source,
-    socket_address,
+    Address, AggregatedConfigSource, ConfigSource, Locality, SocketAddress, address, config_source, socket_address,
 };
 use evenkeel_xds::pb::envoy::config::endpoint::v3::{
     ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints, lb_endpoint,
@@ -21,7 +20,7 @@ use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manag
     HttpConnectionManager, HttpFilter, Rds, http_connection_manager::RouteSpecifier, http_filter,
 };
 use evenkeel_xds::pb::google::protobuf::UInt32Value;
-use evenkeel_xds::server::{AdsServer, Session, Source};
+use evenkeel_xds::server::{AdsServer, Published};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, pack};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -90,21 +89,12 @@ fn put(set: &mut ResourceSet, kind: ResourceType, resource: Resource) {
     set.insert(kind, Arc::new(resource));
 }
 
-/// Serves one set to whoever comes.
-struct OneSet(watch::Receiver<Arc<ResourceSet>>);
-
-impl Source for OneSet {
-    async fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
-        Ok(Session::new(self.0.clone()))
-    }
-}
-
 #[tokio::test]
 async fn resolves_a_name_and_follows_changes() {
-    let (sender, resources) = watch::channel(Arc::new(ResourceSet::new(1)));
+    let (source, sender, _status) = Published::new(ResourceSet::new(1));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let server = tonic::transport::Server::builder().add_service(AdsServer::new(Arc::new(OneSet(resources))));
+    let server = tonic::transport::Server::builder().add_service(AdsServer::new(Arc::new(source)));
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     let config = format!(
         r#"{{"xds_servers": [{{"server_uri": "{}", "channel_creds": [{{"type": "insecure"}}], "server_features": ["xds_v3"]}}],

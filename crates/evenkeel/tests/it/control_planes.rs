@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
-use evenkeel_testkit::{Connection, Process, eventually};
+use evenkeel_testkit::{Connection, Process, Signal, eventually};
 use serde_json::{Value, json};
 
 struct ControlPlane {
@@ -52,7 +52,7 @@ impl ControlPlane {
     /// Ends it without a word, as a crash would.
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            process.signal(libc::SIGKILL);
+            process.signal(Signal::SIGKILL);
         }
     }
 

@@ -1,5 +1,5 @@
-//! `docs/yaml-fields.md` says what the decoders do, because it is written from their tables; run with `BLESS=1`
-//! after changing one. (The proxy's page is written by crate `runtime-config` itself.)
+//! `docs/yaml-fields.md` is generated from the decoders' field tables; run with `BLESS=1` after changing one. (The
+//! crate `runtime-config` generates the proxy's page.)
 
 use std::fmt::Write;
 
@@ -11,12 +11,14 @@ use evenkeel_testkit::{golden, workspace};
 fn yaml_fields_page_is_the_decoders_tables() {
     let mut page = String::from(
         "# YAML kinds and fields the control plane supports\n\n\
-         Written from the field tables in `crates/api` by a test (`BLESS=1 make test`); do not edit.\n\n\
-         A kind or a field that is not supported is named in a diagnostic with its file, line and column. Three kinds of \
-         fields are known but do not work:\n\n\
-         - *ignored*: a warning says so, and the rest of the object takes effect;\n\
-         - *refused*: without it the rest would mean something else (let more pass, for one), so the object is refused;\n\
-         - *no effect*: it means something only in a Kubernetes cluster.\n",
+         This page lists every kind and field of YAML that the control plane reads. \
+         A kind or field that is not supported is named in a [diagnostic](diagnostics.md) with its file, line and column. \
+         Three groups of fields are known but do not work:\n\n\
+         - *ignored*: a warning names the field, and the rest of the object takes effect;\n\
+         - *refused*: without the field the rest of the object would mean something else (for example let more requests pass), \
+         so the object is rejected;\n\
+         - *no effect*: the field has a meaning only in a Kubernetes cluster.\n\n\
+         The page is generated from the field tables in `crates/api` by a test (`BLESS=1 make test`); do not edit it.\n",
     );
     for kind in Kind::ALL.iter().filter(|kind| kind.is_supported()) {
         let group = if kind.group().is_empty() { "core".to_owned() } else { kind.group().to_owned() };
@@ -88,7 +90,7 @@ impl Rows {
                 let _ = writeln!(text, "{gap}{title}: {}.", paths.join(", "));
             }
         }
-        if text.is_empty() { "Only its metadata is read.\n".to_owned() } else { text }
+        if text.is_empty() { "Only the object's metadata is read.\n".to_owned() } else { text }
     }
 }
 

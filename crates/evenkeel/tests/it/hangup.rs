@@ -1,12 +1,12 @@
 //! SIGHUP: an operator's is nothing to a process that follows its configuration anyway; a closed terminal ends it in order.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use evenkeel_testkit::{Connection, Process};
+use evenkeel_testkit::{Connection, Process, Signal};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
 /// Long enough for a loaded machine; nothing waits for it when all goes well.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -15,16 +15,11 @@ const BOOTSTRAP: &str = "admin: {address: {socket_address: {address: 127.0.0.1, 
 
 /// The two ends of a terminal. Neither is inherited by what other tests start meanwhile.
 fn terminal() -> (File, File) {
-    let ours = File::options().read(true).write(true).open("/dev/ptmx").expect("a terminal");
-    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    // SAFETY: both only act on a descriptor that is open.
-    let theirs = unsafe {
-        assert_eq!(libc::unlockpt(ours.as_raw_fd()), 0);
-        libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags)
-    };
-    assert!(theirs >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the call succeeded: it is open, and nobody else's.
-    (ours, unsafe { File::from_raw_fd(theirs) })
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags).expect("a terminal");
+    unlockpt(&ours).expect("ours");
+    let theirs = ioctl_tiocgptpeer(&ours, flags).expect("its other end");
+    (ours.into(), theirs.into())
 }
 
 fn evenkeel(folder: &Path, command: &str) -> Command {
@@ -85,19 +80,19 @@ fn it_is_for_the_terminal_and_nothing_else() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut served = Process::spawn(&mut evenkeel(folder.path(), command));
         await_start(&mut served, folder.path(), command);
-        served.signal(libc::SIGHUP);
+        served.signal(Signal::SIGHUP);
         served.wait_for_line("SIGHUP: there is nothing to do");
-        served.signal(libc::SIGTERM);
+        served.signal(Signal::SIGTERM);
         assert_eq!(served.wait_for_exit(PATIENCE).code(), Some(0), "{}", served.output());
 
         let (ours, theirs) = terminal();
         let input = Stdio::from(theirs);
         let mut interactive = Process::spawn_with_input(&mut evenkeel(folder.path(), command), input);
         await_start(&mut interactive, folder.path(), command);
-        interactive.signal(libc::SIGHUP);
+        interactive.signal(Signal::SIGHUP);
         interactive.wait_for_line("SIGHUP: there is nothing to do");
         drop(ours);
-        interactive.signal(libc::SIGHUP);
+        interactive.signal(Signal::SIGHUP);
         assert_eq!(interactive.wait_for_exit(PATIENCE).code(), Some(0), "{}", interactive.output());
     }
 }
@@ -107,7 +102,7 @@ fn the_lab_goes_on_with_its_terminal_and_ends_without() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut background = Process::spawn(&mut evenkeel(folder.path(), "lab"));
     await_start(&mut background, folder.path(), "lab");
-    background.signal(libc::SIGHUP);
+    background.signal(Signal::SIGHUP);
     assert_eq!(background.wait_for_exit(PATIENCE).code(), Some(0), "{}", background.output());
 
     let (ours, theirs) = terminal();
@@ -115,7 +110,7 @@ fn the_lab_goes_on_with_its_terminal_and_ends_without() {
     await_start(&mut interactive, folder.path(), "lab");
     let started = children(interactive.pid());
     drop(ours);
-    interactive.signal(libc::SIGHUP);
+    interactive.signal(Signal::SIGHUP);
     assert_eq!(interactive.wait_for_exit(PATIENCE).code(), Some(1), "{}", interactive.output());
     let gone = |process: &u32| !Path::new(&format!("/proc/{process}")).exists();
     assert!(started.iter().all(gone), "{started:?}: {}", interactive.output());
@@ -128,5 +123,8 @@ fn what_only_prints_ends_as_other_programs_do_when_nobody_reads() {
     drop(reader);
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     let output = command.arg("version").stdout(writer).output().expect("it runs");
-    assert_eq!((output.status.signal(), String::from_utf8_lossy(&output.stderr)), (Some(libc::SIGPIPE), "".into()));
+    assert_eq!(
+        (output.status.signal(), String::from_utf8_lossy(&output.stderr)),
+        (Some(Signal::SIGPIPE as i32), "".into())
+    );
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use evenkeel_testkit::workspace;
+use evenkeel_testkit::{Signal, workspace};
 use serde_json::Value;
 
 /// Services and sidecars of these meshes.
@@ -202,8 +202,7 @@ fn a_signal_ends_everything() {
     command.args(["lab", "idle", "--scope", "envoy", "--services", "3", "--proxies", "2", "--pause", "60s"]);
     let mut lab = command.stderr(std::process::Stdio::null()).spawn().expect("the lab runs");
     let control_plane = evenkeel_testkit::eventually("a control plane", || children(lab.id()).first().copied());
-    // SAFETY: the process is our child, and has not been waited for.
-    assert_eq!(unsafe { libc::kill(lab.id().cast_signed(), libc::SIGINT) }, 0);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(lab.id().cast_signed()), Signal::SIGINT).expect("it runs");
     assert!(!lab.wait().expect("an end").success());
     assert!(!Path::new(&format!("/proc/{control_plane}")).exists(), "the control plane runs on");
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use evenkeel_testkit::Process;
+use evenkeel_testkit::{Process, Signal};
 
 /// Long enough for a loaded machine; nothing waits for it when all goes well.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -68,7 +68,7 @@ impl Listening {
 }
 
 fn ends(process: &mut Process) {
-    process.signal(libc::SIGTERM);
+    process.signal(Signal::SIGTERM);
     assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "{}", process.output());
 }
 

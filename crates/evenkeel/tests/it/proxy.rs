@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use evenkeel_testkit::{Connection, Process, eventually};
+use evenkeel_testkit::{Connection, Process, Signal, eventually};
 
 const BOOTSTRAP: &str = r#"
 admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
@@ -102,17 +102,17 @@ fn a_signal_ends_it_in_order_and_a_second_one_at_once() {
     eventually("the connection to be counted", || {
         admin_get(admin, "/stats?filter=server.total_connections").contains(": 1").then_some(())
     });
-    process.signal(libc::SIGTERM);
+    process.signal(Signal::SIGTERM);
     process.wait_for_line("draining");
     assert_eq!(admin_get(admin, "/ready"), "DRAINING\n");
     assert!(process.exited().is_none(), "{}", process.output());
-    process.signal(libc::SIGTERM);
+    process.signal(Signal::SIGTERM);
     assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "{}", process.output());
 
     std::fs::remove_file(folder.path().join("admin")).expect("it was written");
     let mut process = Process::spawn(&mut proxy(folder.path(), 0));
     listener_of(admin_of(folder.path()));
-    process.signal(libc::SIGINT);
+    process.signal(Signal::SIGINT);
     assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "{}", process.output());
 }
 

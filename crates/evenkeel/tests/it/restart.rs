@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
-use evenkeel_testkit::{Backend, Connection, Process, eventually};
+use evenkeel_testkit::{Backend, Connection, Process, Signal, eventually};
 
 use crate::mesh::{Plane, Proxy, host, page};
 
@@ -75,7 +75,7 @@ impl Mesh {
     }
 
     /// Ends the control plane and waits until both proxies have noticed.
-    fn end_control_plane(&mut self, signal: i32) {
+    fn end_control_plane(&mut self, signal: Signal) {
         self.control.take().expect("a running control plane").signal(signal);
         for proxy in self.proxies() {
             eventually("the end of the stream", || (proxy.stat("control_plane.connected_state") == 0).then_some(()));
@@ -138,7 +138,7 @@ fn requests_flow_through_restarts_and_only_what_was_edited_is_sent() {
         mesh.plane.settled(pod);
     }
     let held = mesh.held();
-    mesh.end_control_plane(libc::SIGTERM);
+    mesh.end_control_plane(Signal::SIGTERM);
     load.flows();
     assert_eq!(mesh.held(), held);
     mesh.control = Some(mesh.plane.start());
@@ -149,7 +149,7 @@ fn requests_flow_through_restarts_and_only_what_was_edited_is_sent() {
     assert_eq!(mesh.held(), held);
 
     // A host moves, one comes and one goes while it is away: that is sent, to those it concerns, and nothing else.
-    mesh.end_control_plane(libc::SIGKILL);
+    mesh.end_control_plane(Signal::SIGKILL);
     mesh.plane.write("moves", &host("moves", two));
     mesh.plane.write("comes", &host("comes", two));
     mesh.plane.remove("goes");
@@ -168,7 +168,7 @@ fn requests_flow_through_restarts_and_only_what_was_edited_is_sent() {
     // It is killed while it may be at the edit, and edited once more before it is back.
     mesh.plane.write("moves", &host("moves", one));
     mesh.plane.write("last", &host("last", one));
-    mesh.end_control_plane(libc::SIGKILL);
+    mesh.end_control_plane(Signal::SIGKILL);
     mesh.plane.write("last", &host("last", two));
     mesh.control = Some(mesh.plane.start());
     mesh.until_served("moves.test", "one");

@@ -5,6 +5,7 @@
 //! a filter that keeps the handle in its stream's state loses it with the stream. [`grpc`] puts calls of gRPC on top.
 
 pub mod grpc;
+mod nowhere;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,6 +17,8 @@ use std::time::Duration;
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
+
+pub(crate) use nowhere::Nowhere;
 
 /// Largest body of an answer that is collected, in bytes, where [`CallOptions::max_answer_bytes`] does not say.
 pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;

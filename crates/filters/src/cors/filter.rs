@@ -6,7 +6,7 @@ use evenkeel_http::RequestHead;
 use evenkeel_runtime_config::cors::{Cors, CorsPolicy};
 use evenkeel_stats::{ScopeName, Writer, layout};
 
-use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, ResponseContext, Setup};
 
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const ALLOW_CREDENTIALS: &str = "access-control-allow-credentials";
@@ -89,6 +89,11 @@ impl Filter for HttpFilter {
         let reply = answered.then(|| policies.preflight(origin.as_deref(), context.head));
         *allowed = origin.map(|origin| Box::new(Allowed { origin, policies }));
         reply.map_or(Decision::Continue, Decision::Reply)
+    }
+
+    fn remark(&self, allowed: &Self::State, _: &RequestContext<'_>) -> Option<Remark> {
+        let origin = String::from_utf8_lossy(&allowed.as_ref()?.origin);
+        Some(Remark::Note(format!("scripts of {origin} may read the answer")))
     }
 
     fn response_head(&self, allowed: &mut Self::State, context: &mut ResponseContext<'_>) {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use evenkeel_http::ResponseHead;
 use evenkeel_runtime_config::cors::{Cors, CorsPolicy};
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::matching::StringMatcher;
+use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::http::fixture::Fixture;
 use crate::{Body, Decision};

@@ -11,7 +11,7 @@ use evenkeel_stats::Writer;
 
 use super::counts::{Counts, Injected, OfCluster, stats};
 use super::limiter::Limiter;
-use crate::http::{Data, Decision, Filter, FilterFacts, Flow, Hooks, Pause, Reply, RequestContext, Setup};
+use crate::http::{Data, Decision, Filter, FilterFacts, Flow, Hooks, Pause, Remark, Reply, RequestContext, Setup};
 
 const DELAY: &[u8] = b"x-envoy-fault-delay-request";
 const DELAY_SHARE: &[u8] = b"x-envoy-fault-delay-request-percentage";
@@ -78,6 +78,18 @@ impl Filter for HttpFilter {
         match abort(&suffers.fault, context) {
             Some(reply) if self.begin(suffers) => self.abort(suffers, context, reply),
             _ => Decision::Continue,
+        }
+    }
+
+    fn remark(&self, state: &Suffering, _: &RequestContext<'_>) -> Option<Remark> {
+        let suffers = state.0.as_ref()?;
+        let slow = suffers.limiter.is_some().then_some("the answer is slowed down");
+        match (suffers.active, suffers.fault.max_active) {
+            (true, Some(most)) => Some(Remark::ByState(format!(
+                "{}unless {most} requests suffer already",
+                slow.map_or(String::new(), |slow| format!("{slow}, "))
+            ))),
+            _ => slow.map(|slow| Remark::Note(slow.into())),
         }
     }
 

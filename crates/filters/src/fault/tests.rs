@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::fault::{Abort, AbortStatus, Delay, Fault, RateLimit};
 use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm;
+use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::http::fixture::Fixture;
 use crate::{Body, Decision, Woken};

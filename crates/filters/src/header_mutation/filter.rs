@@ -27,10 +27,8 @@ pub struct Message {
 impl Filter for HttpFilter {
     type Config = HeaderMutationFilter;
     type State = Message;
-    const HOOKS: Hooks = Hooks::REQUEST_HEAD
-        .and(Hooks::REQUEST_TRAILERS)
-        .and(Hooks::RESPONSE_HEAD)
-        .and(Hooks::RESPONSE_TRAILERS);
+    const HOOKS: Hooks =
+        Hooks::REQUEST_HEAD.and(Hooks::REQUEST_TRAILERS).and(Hooks::RESPONSE_HEAD).and(Hooks::RESPONSE_TRAILERS);
 
     fn new(config: Arc<HeaderMutationFilter>, _: &Setup<'_>) -> Self {
         Self { config }
@@ -81,10 +79,7 @@ impl Filter for HttpFilter {
     }
 }
 
-fn levels<'l>(
-    config: &'l HeaderMutationFilter,
-    routes: &'l [Arc<Mutations>],
-) -> impl Iterator<Item = &'l Mutations> {
+fn levels<'l>(config: &'l HeaderMutationFilter, routes: &'l [Arc<Mutations>]) -> impl Iterator<Item = &'l Mutations> {
     std::iter::once(&config.mutations).chain(routes).map(|level| &**level)
 }
 

@@ -6,7 +6,7 @@ use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 
-use super::contract::{Data, Decision, Flow, RequestContext, ResponseContext, TrailersContext, Woken};
+use super::contract::{Data, Decision, Flow, Remark, RequestContext, ResponseContext, TrailersContext, Woken};
 use super::facts::FilterFacts;
 use super::{Hooks, HttpFilter, Setup, Slot};
 
@@ -46,6 +46,15 @@ pub struct FilterStreams {
     holder: usize,
 }
 
+/// What one filter says of a request.
+pub(crate) struct Asked {
+    /// Its name.
+    pub(crate) name: Arc<str>,
+    pub(crate) decision: Decision,
+    /// What the decision does not show.
+    pub(crate) remark: Option<Remark>,
+}
+
 impl FilterStreams {
     /// Forgets the request and keeps the memory.
     pub fn clear(&mut self) {
@@ -62,6 +71,11 @@ impl FilterStreams {
     /// The pause of the filter that stands next is over.
     pub fn wake(&mut self, woken: Woken) {
         self.woken = Some(woken);
+    }
+
+    /// The filter that stands next is not asked again.
+    pub(crate) fn skip(&mut self) {
+        self.position += 1;
     }
 
     /// All filters have let the request pass; true when this is said for the first time.
@@ -127,25 +141,43 @@ impl HttpFilters {
     /// Asks the filters about the request's head, in order, from where the request stands, until one does not let it go on.
     /// After [`Decision::Reroute`] the next one is asked.
     pub fn request_head<'r>(&'r self, streams: &mut FilterStreams, context: &mut RequestContext<'r>) -> Decision {
-        while let Some((entry, slot)) = self.filters.get(streams.position).zip(streams.slots.get_mut(streams.position))
-        {
-            let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
-            context.filter = &entry.name;
-            context.woken = streams.woken.take();
-            let decision = match asked {
-                true => entry.filter.request_head(slot, context),
-                false => Decision::Continue,
-            };
-            match decision {
-                Decision::Continue => streams.position += 1,
-                Decision::Reroute => {
-                    streams.position += 1;
-                    return decision;
-                }
-                Decision::Reply(_) | Decision::Pause(_) | Decision::Collect { .. } => return decision,
+        while let Some(decision) = self.ask_next(streams, context) {
+            if !matches!(decision, Decision::Continue) {
+                return decision;
             }
         }
         Decision::Continue
+    }
+
+    /// Asks the filter that stands next; `None`: all were asked.
+    #[inline]
+    fn ask_next<'r>(&'r self, streams: &mut FilterStreams, context: &mut RequestContext<'r>) -> Option<Decision> {
+        let (entry, slot) = self.filters.get(streams.position).zip(streams.slots.get_mut(streams.position))?;
+        let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
+        context.filter = &entry.name;
+        context.woken = streams.woken.take();
+        let decision = match asked {
+            true => entry.filter.request_head(slot, context),
+            false => Decision::Continue,
+        };
+        if matches!(decision, Decision::Continue | Decision::Reroute) {
+            streams.position += 1;
+        }
+        Some(decision)
+    }
+
+    /// As [`HttpFilters::request_head`], one filter at a time, with what there is to say of its decision.
+    pub(crate) fn explain_next<'r>(
+        &'r self,
+        streams: &mut FilterStreams,
+        context: &mut RequestContext<'r>,
+    ) -> Option<Asked> {
+        let at = streams.position;
+        let decision = self.ask_next(streams, context)?;
+        let (entry, slot) = self.filters.get(at).zip(streams.slots.get(at))?;
+        let on = streams.off >> at & 1 == 0;
+        let remark = if on { entry.filter.remark(slot, context) } else { None };
+        Some(Asked { name: Arc::clone(&entry.name), decision, remark })
     }
 
     /// Shows the filters a piece of the request's body.

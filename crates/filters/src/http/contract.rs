@@ -16,6 +16,7 @@ use evenkeel_runtime_config::view::ConnectionView;
 use super::facts::{ClusterScope, FilterFacts};
 use super::head::HeadView;
 use crate::callouts::Callouts;
+use crate::rbac::Verdict;
 
 /// What a filter may ask of the worker it runs on.
 pub trait Services {
@@ -120,6 +121,17 @@ pub enum Decision {
         /// Longest body, in bytes.
         max_bytes: usize,
     },
+}
+
+/// What a decision about a request does not show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remark {
+    /// Rules were evaluated.
+    Verdict(Verdict),
+    /// What becomes of the request or its answer.
+    Note(String),
+    /// The same, and it depends on more than the call and the configuration.
+    ByState(String),
 }
 
 /// What a filter waits for. A filter that is waited for no longer, because the client has left, is not told.

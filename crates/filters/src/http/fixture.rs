@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evenkeel_http::{RequestHead, ResponseHead};
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::{FilterOverride, FilterOverrides, PerRoute, RouteFilters};
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{
     Body, ClusterScope, Decision, FilterFacts, FilterStreams, HttpFilters, RequestContext, ResponseContext,
     RouteContext, Services, Setup,
 };
-use crate::callouts::Callouts;
-use crate::network::fixture::Nothing;
+use crate::callouts::{Callouts, Nowhere};
 
 /// The name of the one filter.
 const NAME: &str = "the filter";
@@ -124,6 +123,6 @@ impl Services for Worker {
     }
 
     fn callouts(&self) -> &dyn Callouts {
-        &Nothing
+        &Nowhere
     }
 }

@@ -19,10 +19,11 @@ use evenkeel_stats::{Registry, ScopeName};
 
 use crate::{buffer, cors, fault, grpc_stats, header_mutation, rbac, stateful_session};
 
+pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
 pub use contract::{
-    Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, TrailersContext,
-    Wait, Woken,
+    Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, RouteContext, Services,
+    TrailersContext, Wait, Woken,
 };
 pub use facts::{ClusterScope, FilterFacts, Form, HostOverride, StateObject};
 pub use head::HeadView;
@@ -80,6 +81,11 @@ pub(crate) trait Filter: Sized {
     /// the body says [`Decision::Collect`] while it is [`Body::Coming`], and is asked again when all of it is there.
     fn request_head(&self, _state: &mut Self::State, _context: &mut RequestContext<'_>) -> Decision {
         Decision::Continue
+    }
+
+    /// What its decision about the request's head does not show, for explanations. Asked after it has decided.
+    fn remark(&self, _state: &Self::State, _context: &RequestContext<'_>) -> Option<Remark> {
+        None
     }
 
     /// A piece of the request's body goes by; a body that was collected in one piece, after the last filter let the request pass.
@@ -146,6 +152,13 @@ macro_rules! filters {
                 match (self, slot) {
                     $((Self::$name(filter), Slot::$name(state)) => Filter::request_head(filter, state, context),)*
                     _ => Decision::Continue,
+                }
+            }
+
+            fn remark(&self, slot: &Slot, context: &RequestContext<'_>) -> Option<Remark> {
+                match (self, slot) {
+                    $((Self::$name(filter), Slot::$name(state)) => Filter::remark(filter, state, context),)*
+                    _ => None,
                 }
             }
 

@@ -97,19 +97,13 @@ impl NetworkFilters {
         self.hooks.has(Hooks::UPSTREAM_DATA)
     }
 
-    /// Asks filters that are immediate whether the connection may come in. What they have found out is left in its view.
-    ///
-    /// # Errors
-    /// It is to be closed.
+    /// Asks filters that are immediate whether the connection may come in. Beside it what they have found out.
     pub fn admit(
         &self,
-        connection: &mut ConnectionView,
+        connection: &ConnectionView,
         services: &dyn Services,
         now: std::time::Instant,
-    ) -> Result<(), Close> {
-        if self.filters.is_empty() {
-            return Ok(());
-        }
+    ) -> (ConnectionFacts, Result<(), Close>) {
         let mut facts = ConnectionFacts::default();
         let around = Surroundings { connection, services, now };
         let closed = self.filters.iter().find_map(|entry| {
@@ -121,8 +115,7 @@ impl NetworkFilters {
                 Decision::Pause(_) => Some(Close::new("filter_waits")),
             }
         });
-        facts.leave(connection);
-        closed.map_or(Ok(()), Err)
+        (facts, closed.map_or(Ok(()), Err))
     }
 
     /// Asks the filters about a new connection, in order, from where it stands, until one does not let it go on.

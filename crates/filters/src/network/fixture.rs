@@ -10,7 +10,7 @@ use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::Registry;
 
 use super::{Data, Decision, FilteredConnection, NetworkFilters, Setup, Surroundings};
-use crate::callouts::{CallOptions, Callout, Callouts, HttpCall, HttpStream};
+use crate::callouts::{Callouts, Nowhere};
 use crate::http::{ClusterScope, Services};
 
 /// A chain of filters with a connection on its way through it.
@@ -70,21 +70,6 @@ impl Services for Nothing {
     }
 
     fn callouts(&self) -> &dyn Callouts {
-        self
-    }
-}
-
-impl Callouts for Nothing {
-    fn http(&self, _: HttpCall) -> Callout {
-        Callout::new(std::future::pending())
-    }
-
-    fn stream(
-        &self,
-        _: &Arc<str>,
-        _: evenkeel_http::RequestHead,
-        _: CallOptions,
-    ) -> Box<dyn HttpStream> {
-        unimplemented!("no test has streams")
+        &Nowhere
     }
 }

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
-use evenkeel_runtime_config::explain::{Authorizer, PlainRequest, Verdict};
 use evenkeel_runtime_config::rbac::{NetworkRbac, RbacFilter, RbacPerRoute};
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
 use super::{Outcome, Subject, denied_details, evaluate};
-use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup};
 use crate::network::{self, Close, ConnectionContext};
 
 const FORBIDDEN: u16 = 403;
@@ -51,13 +50,7 @@ impl Filter for HttpFilter {
 
     /// Decides about a request by the route's rules, or by the filter's own when the route has none.
     fn request_head(&self, (): &mut (), context: &mut RequestContext<'_>) -> Decision {
-        let config = match context.per_route::<RbacPerRoute>() {
-            None => &*self.config,
-            Some(per_route) => match &per_route.filter {
-                None => return Decision::Continue,
-                Some(config) => config,
-            },
-        };
+        let Some(config) = self.config_for(context) else { return Decision::Continue };
         let view = context.view();
         let metadata = view.dynamic_metadata();
         let subject =
@@ -72,6 +65,23 @@ impl Filter for HttpFilter {
             Ok(()) => Decision::Continue,
             // Envoy sets no response flag here; the details say it all.
             Err(details) => Decision::Reply(Reply::new(FORBIDDEN, DENIED_BODY, details)),
+        }
+    }
+
+    fn remark(&self, (): &(), context: &RequestContext<'_>) -> Option<Remark> {
+        let view = context.view();
+        let (connection, remote, metadata) = (context.connection, context.remote, view.dynamic_metadata());
+        let subject = Subject { connection, remote, request: Some(&view), metadata };
+        Some(Remark::Verdict(Verdict::of(self.config_for(context)?, &subject)))
+    }
+}
+
+impl HttpFilter {
+    /// The route's rules, or the filter's own; `None`: the route has it off.
+    fn config_for<'c>(&'c self, context: &RequestContext<'c>) -> Option<&'c RbacFilter> {
+        match context.per_route::<RbacPerRoute>() {
+            None => Some(&self.config),
+            Some(per_route) => per_route.filter.as_ref(),
         }
     }
 }
@@ -212,27 +222,28 @@ impl Counts {
     }
 }
 
-/// RBAC for [`evenkeel_runtime_config::explain::explain`].
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Evaluator;
-
-impl Authorizer for Evaluator {
-    fn connection(&self, filter: &RbacFilter, connection: &ConnectionView) -> Verdict {
-        verdict(filter, &Subject::of_connection(connection, None))
-    }
-
-    fn request(&self, filter: &RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Verdict {
-        let remote = connection.remote.ip();
-        verdict(filter, &Subject { connection, remote, request: Some(request), metadata: request.dynamic_metadata() })
-    }
+/// What a filter's enforced rules say, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// It may pass.
+    pub allowed: bool,
+    /// The policy that decided; `None`: none matched.
+    pub policy: Option<Arc<str>>,
 }
 
-fn verdict<R: RequestView>(filter: &RbacFilter, subject: &Subject<'_, R>) -> Verdict {
-    let outcome = match &filter.rules {
-        None => Outcome { allowed: true, policy: None },
-        Some(rules) => evaluate(rules, subject),
-    };
-    Verdict { allowed: outcome.allowed, policy: outcome.policy.map(|policy| policy.name.clone()) }
+impl Verdict {
+    /// Of a network filter about a connection.
+    pub(crate) fn of_connection(filter: &RbacFilter, connection: &ConnectionView) -> Self {
+        Self::of(filter, &Subject::of_connection(connection, None))
+    }
+
+    fn of<R: RequestView>(filter: &RbacFilter, subject: &Subject<'_, R>) -> Self {
+        let outcome = match &filter.rules {
+            None => Outcome { allowed: true, policy: None },
+            Some(rules) => evaluate(rules, subject),
+        };
+        Self { allowed: outcome.allowed, policy: outcome.policy.map(|policy| policy.name.clone()) }
+    }
 }
 
 impl<'s> Subject<'s, NoRequest> {

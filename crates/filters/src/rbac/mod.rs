@@ -12,7 +12,7 @@ use evenkeel_runtime_config::matching::{StringMatcher, split_path};
 use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, Rules};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
-pub use filter::{Evaluator, HttpFilter, NetworkFilter, stats};
+pub use filter::{HttpFilter, NetworkFilter, Verdict, stats};
 
 /// What rules are evaluated over.
 #[derive(Debug)]

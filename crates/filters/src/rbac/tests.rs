@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::{MetadataMatcher, ValueMatcher};
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher, StringMatcher, full_match_regex};
 use evenkeel_runtime_config::rbac::{
     NetworkRbac, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules,
 };
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_testkit::Random;
@@ -332,10 +332,9 @@ fn shadow_rules_of_a_network_filter_leave_what_they_would_have_decided() {
     config.shadow_rules = config.rules.take();
     config.shadow_stat_prefix = "dry_".into();
     let mut filter = network(config, false);
-    let mut view = connection(None);
-    filter.filters.admit(&mut view, &Nothing, Instant::now()).expect("shadow rules refuse nothing");
-    let metadata = view.metadata.as_ref().expect("some metadata");
-    let result = metadata.get("envoy.filters.network.rbac", &["dry_shadow_engine_result".into()]);
+    let (facts, admitted) = filter.filters.admit(&connection(None), &Nothing, Instant::now());
+    admitted.expect("shadow rules refuse nothing");
+    let result = facts.metadata.get("envoy.filters.network.rbac", &["dry_shadow_engine_result".into()]);
     assert_eq!(result, Some(&MetadataValue::Text("denied".into())));
     assert_eq!(closing(&filter.open()), None);
 }
@@ -361,8 +360,12 @@ fn a_large_set_decides_as_its_policies_do_one_by_one() {
             for path in PATHS {
                 let request = PlainRequest::new("GET", "info", &format!("{path}?q=1"));
                 let connection = connection(name.copied());
-                let subject =
-                    Subject { connection: &connection, remote: connection.direct_remote.ip(), request: Some(&request), metadata: None };
+                let subject = Subject {
+                    connection: &connection,
+                    remote: connection.direct_remote.ip(),
+                    request: Some(&request),
+                    metadata: None,
+                };
                 let one_by_one = rules.policies().iter().find(|policy| Evaluation::of(&subject).matches(policy));
                 let one_by_one = one_by_one.or_else(|| rules.idle());
                 let indexed = evaluate(&rules, &subject).policy;

@@ -8,7 +8,7 @@ use evenkeel_runtime_config::stateful_session::{SessionState, StatefulSession, S
 use evenkeel_runtime_config::view::RequestView;
 
 use super::address;
-use crate::http::{Decision, Filter, Hooks, HostOverride, RequestContext, ResponseContext, Setup};
+use crate::http::{Decision, Filter, Hooks, HostOverride, Remark, RequestContext, ResponseContext, Setup};
 
 /// `envoy.filters.http.stateful_session`.
 #[derive(Debug)]
@@ -53,6 +53,12 @@ impl Filter for HttpFilter {
         context.facts.host_override.clone_from(&host);
         *session = Some(Session { config: Arc::clone(config), host });
         Decision::Continue
+    }
+
+    fn remark(&self, session: &Self::State, _: &RequestContext<'_>) -> Option<Remark> {
+        let host = session.as_ref()?.host.as_ref()?;
+        let otherwise = if host.strict { host.status_if_gone.to_string() } else { "another".into() };
+        Some(Remark::ByState(format!("host {} if it is there, else {otherwise}", host.address)))
     }
 
     fn response_head(&self, session: &mut Self::State, context: &mut ResponseContext<'_>) {

@@ -1,22 +1,22 @@
-//! Header blocks received: whose they are, and what they make of their stream.
+//! Received header blocks: the stream they belong to, and their effect on it.
 
-use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
+use super::connection::{Connection, GoAway, MAX_31_BITS, Role};
 use super::error::{ConnectionError, Reason, Violation, protocol_error};
 use super::frame::{FRAME_BYTES, FrameHeader, flag, number};
 use super::head::{self, Refusal, RequestReader, ResponseReader, TrailersReader};
 use super::hpack::HpackError;
-use super::partial::Block;
+use super::partial::HeaderBlock;
 use super::sink::{Counter, Fault, Sink, StreamKey};
-use super::streams::{Direction, Gone};
+use super::streams::{ClosedBy, Direction};
 use crate::framing::Framing;
 use crate::head::ResponseHead;
 
-/// A block may be so many times the header list's limit and so many bytes more and be answered in order; beyond, decoding it is
-/// not worth the connection.
+/// A header block may be this many times the limit of the header list, plus [`BLOCK_LIMIT_EXTRA_BYTES`], and still get
+/// a regular answer. A larger one ends the connection instead of being decoded.
 const BLOCK_LIMIT_FACTOR: usize = 2;
 const BLOCK_LIMIT_EXTRA_BYTES: usize = 16 * 1024;
 
-/// CONTINUATION frames of one block beside those that full frames would take.
+/// CONTINUATION frames allowed for one block beyond the number that full frames would need.
 const SPARE_CONTINUATIONS: u32 = 8;
 
 fn header_overflow(text: &'static str) -> ConnectionError {
@@ -63,7 +63,7 @@ impl Connection {
             return self.block(header.stream, end, self_dependent, fragment, sink);
         }
         let bytes = fragment.to_vec();
-        self.block = Some(Box::new(Block { stream: header.stream, end, self_dependent, bytes, frames: 0 }));
+        self.block = Some(Box::new(HeaderBlock { stream: header.stream, end, self_dependent, bytes, frames: 0 }));
         Ok(())
     }
 
@@ -133,12 +133,12 @@ impl Connection {
         }
     }
 
-    /// Decodes a block for nothing but the tables.
+    /// Decodes a block only to keep the HPACK tables in sync.
     fn discard(&mut self, block: &[u8]) -> Result<(), ConnectionError> {
         self.decoder.decode(block, &mut |_| {}).map_err(compression_error)
     }
 
-    /// Notes the number of a stream the peer opens; what lies between it and the last can be opened no more.
+    /// Records the id of a stream that the peer opens. Ids between it and the last one can no longer be opened.
     fn opened_by_peer(&mut self, id: u32) -> Result<(), ConnectionError> {
         if self.role == Role::Client || id.is_multiple_of(2) {
             return if self.is_idle(id) { Err(protocol_error("HEADERS on an idle stream")) } else { Ok(()) };
@@ -146,7 +146,7 @@ impl Connection {
         if id > self.last_peer_id {
             let next = if self.last_peer_id == 0 { 1 } else { self.last_peer_id + 2 };
             if id > next {
-                self.graveyard.skip(next, id - 2);
+                self.closed_streams.skip(next, id - 2);
             }
             self.last_peer_id = id;
         }
@@ -158,14 +158,14 @@ impl Connection {
             return Err(protocol_error("HEADERS on a stream that cannot be opened"));
         }
         self.discard(block)?;
-        match self.graveyard.look_up(id) {
-            Gone::ResetHere => Ok(()),
-            Gone::ResetByPeer => {
+        match self.closed_streams.look_up(id) {
+            ClosedBy::ResetHere => Ok(()),
+            ClosedBy::ResetByPeer => {
                 self.output.reset(id, Reason::STREAM_CLOSED);
                 Ok(())
             }
-            Gone::Skipped => Err(protocol_error("HEADERS on a stream with a lower number than another")),
-            Gone::Ended => Err(ConnectionError {
+            ClosedBy::Skipped => Err(protocol_error("HEADERS on a stream with a lower number than another")),
+            ClosedBy::Ended => Err(ConnectionError {
                 reason: Reason::STREAM_CLOSED,
                 text: "HEADERS on a closed stream",
                 violation: Violation::Protocol,
@@ -176,7 +176,7 @@ impl Connection {
     fn request_block(&mut self, id: u32, end: bool, block: &[u8], sink: &mut impl Sink) -> Result<(), ConnectionError> {
         self.opened_by_peer(id)?;
         let full = self.streams.len() >= self.options.max_concurrent_streams as usize;
-        if full || matches!(self.leaving, Leaving::Final { last } if id > last) {
+        if full || matches!(self.goaway, GoAway::Final { last } if id > last) {
             self.discard(block)?;
             self.refuse(id, Reason::REFUSED_STREAM, sink);
             return Ok(());
@@ -227,8 +227,9 @@ impl Connection {
         self.refuse(id, Reason::NO_ERROR, sink);
     }
 
-    /// Ends the connection because what [`Connection::begun`] has told of did not come. A request whose head it was is answered with 408
-    /// (RFC 9110 section 15.5.9); true if there was one.
+    /// Ends the connection because something that [`Connection::begun`] reported did not arrive completely in time. If
+    /// it was a request's head, the request is answered with 408 (RFC 9110 section 15.5.9). Returns true if there was
+    /// such a request.
     pub fn end_late(&mut self, input: &[u8]) -> bool {
         let late = self.begun(input).filter(|id| self.role == Role::Server && id % 2 == 1 && *id > self.last_peer_id);
         if let Some(id) = late {
@@ -240,7 +241,7 @@ impl Connection {
         late.is_some()
     }
 
-    /// An answer that is its head alone.
+    /// Sends a response without a body.
     fn answer(&mut self, id: u32, status: u16) {
         let head = ResponseHead { status, ..ResponseHead::default() };
         let encoder = &mut self.encoder;
@@ -305,7 +306,7 @@ impl Connection {
         self.fault(key, refusal, sink)
     }
 
-    /// A message on an open stream is not taken.
+    /// Refuses a message on an open stream.
     fn fault(&mut self, key: StreamKey, refusal: Refusal, sink: &mut impl Sink) -> Result<(), ConnectionError> {
         let fault = refusal.0;
         match fault {

@@ -1,4 +1,4 @@
-//! One connection: what it holds, and what concerns it as a whole.
+//! The state of one connection, and operations on the connection as a whole.
 
 use std::collections::VecDeque;
 
@@ -8,18 +8,19 @@ use super::floods::Floods;
 use super::frame::{FrameHeader, Output, flag, kind};
 use super::hpack::{Decoder, Encoder};
 use super::options::Options;
-use super::partial::{Block, PartialData};
+use super::partial::{HeaderBlock, PartialData};
 use super::sink::{PeerSettings, StreamKey};
-use super::streams::{Gone, Graveyard, Streams};
+use super::streams::{ClosedBy, ClosedStreams, Streams};
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Headers;
 
-/// Window of every stream and connection before anything else is said (RFC 9113 section 6.9.2).
+/// Initial window of every stream and connection (RFC 9113 section 6.9.2).
 pub(super) const DEFAULT_WINDOW: u32 = 65_535;
-/// Largest window, stream identifier and "all streams" of a first GOAWAY.
+/// Largest window and stream identifier; in a first GOAWAY it means "all streams".
 pub(super) const MAX_31_BITS: u32 = (1 << 31) - 1;
 
-/// Streams a client opens before it knows how many the server takes, the least a server should take (RFC 9113 section 6.5.2).
+/// Streams that a client opens before it knows the server's limit: the smallest limit a server should have (RFC 9113
+/// section 6.5.2).
 const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
 /// Payload of the PING between the two GOAWAYs of a shutdown.
@@ -31,13 +32,13 @@ pub(super) enum Role {
     Server,
 }
 
-/// How far ending the connection has come on this side.
+/// How far this side has come in ending the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leaving {
-    /// Not begun.
-    No,
+pub(super) enum GoAway {
+    /// No GOAWAY was sent.
+    NotSent,
     /// The first GOAWAY was sent.
-    Asked,
+    Announced,
     /// A GOAWAY was sent with the last stream that is served.
     Final { last: u32 },
 }
@@ -51,23 +52,23 @@ pub struct Connection {
     pub(super) encoder: Encoder,
     pub(super) decoder: Decoder,
     pub(super) streams: Streams,
-    pub(super) graveyard: Graveyard,
+    pub(super) closed_streams: ClosedStreams,
     pub(super) floods: Floods,
 
-    /// Streams that can send and wait for their turn.
+    /// The queue of streams that can send and wait for their turn.
     pub(super) line: VecDeque<StreamKey>,
-    /// Counts calls of [`Connection::receive`] and [`Connection::written`]; a turn given lasts until the next.
+    /// Counts calls of [`Connection::receive`] and [`Connection::written`]; a granted turn lasts until the next call.
     pub(super) turn: u32,
-    /// Bytes that the streams may send whose turn it is.
+    /// Bytes granted to the streams whose turn it is.
     pub(super) granted: usize,
 
     pub(super) send_window: i64,
     pub(super) recv_window: i64,
-    /// Bytes released and not yet told to the peer.
+    /// Bytes released but not yet announced to the peer in a WINDOW_UPDATE.
     pub(super) released: u64,
     /// Window of a new stream, as the peer has confirmed it.
     pub(super) stream_window: i32,
-    /// The same, as it was announced last.
+    /// The window of a new stream, as last announced to the peer.
     pub(super) stream_window_announced: i32,
     pub(super) peer: PeerSettings,
     pub(super) peer_initial_window: i32,
@@ -77,14 +78,14 @@ pub struct Connection {
     /// Settings this side has sent and the peer has not confirmed.
     pub(super) settings_unconfirmed: u32,
     /// A header block that is continued in the next frame.
-    pub(super) block: Option<Box<Block>>,
-    /// A DATA frame that has not come in whole.
+    pub(super) block: Option<Box<HeaderBlock>>,
+    /// A DATA frame that has not arrived completely.
     pub(super) partial: Option<PartialData>,
     /// The highest stream the peer has opened (server role).
     pub(super) last_peer_id: u32,
     /// The next stream to open (client role).
     pub(super) next_id: u32,
-    pub(super) leaving: Leaving,
+    pub(super) goaway: GoAway,
     /// The peer has sent GOAWAY.
     pub(super) peer_leaves: bool,
     pub(super) failed: Option<ConnectionError>,
@@ -97,12 +98,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The server's end. SETTINGS are in the output at once; what is received starts with the client's preface.
+    /// Makes a server's connection. Its output begins with SETTINGS; the input must begin with the client's preface.
     pub fn server(options: Options) -> Self {
         Self::new(Role::Server, options)
     }
 
-    /// The client's end. Preface and SETTINGS are in the output at once, and requests may follow them without waiting.
+    /// Makes a client's connection. Its output begins with preface and SETTINGS; requests may follow without waiting.
     pub fn client(options: Options) -> Self {
         Self::new(Role::Client, options)
     }
@@ -115,7 +116,7 @@ impl Connection {
             encoder: Encoder::new(options.hpack_table_size as usize),
             decoder: Decoder::new(),
             streams: Streams::default(),
-            graveyard: Graveyard::default(),
+            closed_streams: ClosedStreams::default(),
             floods: Floods::default(),
             line: VecDeque::new(),
             turn: 1,
@@ -138,7 +139,7 @@ impl Connection {
             partial: None,
             last_peer_id: 0,
             next_id: 1,
-            leaving: Leaving::No,
+            goaway: GoAway::NotSent,
             peer_leaves: false,
             failed: None,
             now_seconds: 0,
@@ -154,17 +155,17 @@ impl Connection {
         connection
     }
 
-    /// The peer's bytes have ended. True if that was in order: no frame was cut and no stream was open.
+    /// The peer's input has ended. Returns true if it ended in order: within no frame and with no open stream.
     pub fn end_of_input(&mut self) -> bool {
         self.partial.is_none() && self.block.is_none() && self.streams.is_empty()
     }
 
-    /// Tells the time in whole seconds since some moment of the caller's choice, for limits that depend on a stream's age.
+    /// Sets the time in whole seconds since any fixed moment, for limits that depend on a stream's age.
     pub fn tick(&mut self, now_seconds: u32) {
         self.now_seconds = now_seconds;
     }
 
-    /// What is to be written.
+    /// The bytes to write.
     pub fn output(&self) -> &[u8] {
         self.output.pending()
     }
@@ -175,7 +176,7 @@ impl Connection {
         self.next_turn();
     }
 
-    /// Takes the empty output's memory away, to be lent to other connections; `None` while there is output.
+    /// Takes the memory of an empty output, for use by other connections; `None` while there is output.
     pub fn take_output_buffer(&mut self) -> Option<Vec<u8>> {
         self.output.take_buffer()
     }
@@ -185,7 +186,7 @@ impl Connection {
         self.output.lend_buffer(buffer);
     }
 
-    /// Gives back memory that a connection does not need while nothing happens on it.
+    /// Frees memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.output.take_buffer();
         self.decoder.shrink();
@@ -194,8 +195,8 @@ impl Connection {
         (self.request, self.response, self.trailers) = Default::default();
     }
 
-    /// So much output waits, several times what DATA may fill, that nothing more should be received until some is written. A peer
-    /// that reads never brings this about, so two such ends do not wait for each other.
+    /// Whether so much output waits (several times what DATA may fill) that nothing more should be received until some
+    /// is written. This never happens with a peer that reads, so two such connections cannot block each other.
     pub fn is_congested(&self) -> bool {
         self.output.len() >= self.options.max_output_bytes.saturating_mul(4)
     }
@@ -205,7 +206,7 @@ impl Connection {
         self.streams.get(stream).is_some()
     }
 
-    /// Streams there are.
+    /// Number of open streams.
     pub fn open_streams(&self) -> usize {
         self.streams.len()
     }
@@ -215,17 +216,17 @@ impl Connection {
         self.output.control(kind::PING, 0, 0, &payload);
     }
 
-    /// Begins to end the connection in order (RFC 9113 section 6.8): a first GOAWAY asks the peer to open no more streams, a PING
-    /// follows; when it is back, or at [`Connection::finish_shutdown`], a second GOAWAY names the last stream that is served.
-    /// A client needs one GOAWAY only.
+    /// Begins a graceful shutdown (RFC 9113 section 6.8): a first GOAWAY asks the peer to open no more streams, and a
+    /// PING follows. When its answer arrives, or at [`Connection::finish_shutdown`], a second GOAWAY names the last
+    /// stream that is served. A client sends only one GOAWAY.
     pub fn shutdown(&mut self) {
-        if self.leaving != Leaving::No || self.failed.is_some() {
+        if self.goaway != GoAway::NotSent || self.failed.is_some() {
             return;
         }
         if self.role == Role::Client {
             return self.finish_shutdown();
         }
-        self.leaving = Leaving::Asked;
+        self.goaway = GoAway::Announced;
         self.output.goaway(MAX_31_BITS, Reason::NO_ERROR, b"");
         self.ping(SHUTDOWN_PING);
     }
@@ -235,46 +236,47 @@ impl Connection {
         self.goaway(Reason::NO_ERROR, b"");
     }
 
-    /// Ends the connection at once with this reason: GOAWAY, after which no stream is taken or opened and those there are can still
-    /// finish. Does nothing the second time.
+    /// Sends GOAWAY with this reason: no stream is accepted or opened any more, and existing streams can finish. A
+    /// second call does nothing.
     pub fn goaway(&mut self, reason: Reason, debug: &[u8]) {
-        if self.failed.is_none() && !matches!(self.leaving, Leaving::Final { .. }) {
+        if self.failed.is_none() && !matches!(self.goaway, GoAway::Final { .. }) {
             self.send_last_goaway(reason, debug);
         }
     }
 
     pub(super) fn send_last_goaway(&mut self, reason: Reason, debug: &[u8]) {
-        self.leaving = Leaving::Final { last: self.last_peer_id };
+        self.goaway = GoAway::Final { last: self.last_peer_id };
         self.output.goaway(self.last_peer_id, reason, debug);
     }
 
-    /// The connection was asked to end, by either side, and has no stream any more, or it failed: write the output, then close.
+    /// Whether the connection has failed, or either side has ended it and no stream is left: write the output, then
+    /// close.
     pub fn is_finished(&self) -> bool {
-        let leaves = self.peer_leaves || matches!(self.leaving, Leaving::Final { .. });
+        let leaves = self.peer_leaves || matches!(self.goaway, GoAway::Final { .. });
         self.failed.is_some() || (leaves && self.streams.is_empty())
     }
 
-    /// Starts a turn: grants of the last one that were not used are void.
+    /// Starts a turn; unused grants of the last turn expire.
     pub(super) fn next_turn(&mut self) {
         self.turn = self.turn.wrapping_add(1).max(1);
         self.granted = 0;
     }
 
-    /// Forgets a stream that has ended in both directions or was cut off.
-    pub(super) fn remove(&mut self, key: StreamKey, how: Gone) {
+    /// Removes a stream that has ended in both directions or was reset.
+    pub(super) fn remove(&mut self, key: StreamKey, how: ClosedBy) {
         let Some(stream) = self.streams.get(key) else { return };
         if stream.in_line {
             self.line.retain(|other| *other != key);
         }
         self.streams.remove(key);
         self.floods.stream_closed();
-        if how != Gone::Ended {
-            self.graveyard.bury(key.id, how);
+        if how != ClosedBy::Ended {
+            self.closed_streams.record(key.id, how);
         }
     }
 
-    /// What has begun to arrive and is not whole, of what a peer sends in one go: 0 for what a connection begins with, or the stream of a header
-    /// block. `input` is what [`Connection::receive`] has left.
+    /// What has arrived only in part although peers send it at once: 0 for the beginning of the connection, or the
+    /// stream of a header block. `input` is what [`Connection::receive`] has not consumed.
     pub fn begun(&self, input: &[u8]) -> Option<u32> {
         if !self.settings_received {
             return (self.preface_received || !input.is_empty()).then_some(0);
@@ -285,7 +287,7 @@ impl Connection {
         FrameHeader::parse(input).filter(|header| header.kind == kind::HEADERS).map(|header| header.stream)
     }
 
-    /// Whether the peer's SETTINGS have arrived: before that, what it takes is a guess.
+    /// Whether the peer's SETTINGS have arrived; before that its limits are assumed.
     pub fn is_settled(&self) -> bool {
         self.settings_received
     }

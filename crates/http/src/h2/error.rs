@@ -1,8 +1,8 @@
-//! Error codes, and what can go wrong.
+//! Error codes and errors.
 
 use std::fmt;
 
-/// An error code of RST_STREAM and GOAWAY (RFC 9113 section 7). Unknown codes are kept as they came.
+/// An error code of RST_STREAM and GOAWAY (RFC 9113 section 7). Unknown codes are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reason(pub u32);
 
@@ -100,7 +100,7 @@ pub enum Violation {
 /// Why a request could not be opened. It was not sent, so it may be sent elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// As many streams are open as the peer allows; one of them ends first.
+    /// The peer's limit of open streams is reached; wait until one of them ends.
     #[error("the peer's limit of concurrent streams is reached")]
     Concurrency,
     /// No stream id is left; use another connection.

@@ -1,4 +1,4 @@
-//! Counts of what costs this side more than it costs the peer.
+//! Limits on frames that cost this side more than they cost the peer.
 
 use super::error::{ConnectionError, Reason, Violation};
 use super::frame::Output;
@@ -6,7 +6,7 @@ use super::options::Options;
 
 #[derive(Debug, Default)]
 pub(super) struct Floods {
-    /// Frames without payload, one after another.
+    /// Consecutive frames without payload.
     empty: u32,
     priority: u64,
     window_updates: u64,
@@ -51,15 +51,15 @@ impl Floods {
         self.streams_closed += 1;
     }
 
-    /// A stream was reset before it was answered. The limit is Envoy's: over half of so many streams closed; or that already
-    /// certain before as many were.
+    /// A stream was reset before it was answered. The limit is Envoy's: more than half of so many closed streams,
+    /// checked as soon as this is certain.
     pub(super) fn premature_reset(&mut self, options: &Options) -> Result<(), ConnectionError> {
         self.premature_resets += 1;
         let of = self.streams_closed.max(u64::from(options.premature_reset_total_stream_count));
         check(self.premature_resets * 2 < of.max(1), Violation::PrematureResets, "too many streams reset prematurely")
     }
 
-    /// Whether the peer reads what it causes.
+    /// Checks that the peer reads the output that its frames cause.
     pub(super) fn output(output: &Output, options: &Options) -> Result<(), ConnectionError> {
         check(
             output.control_frames() <= options.max_outbound_control_frames,

@@ -39,7 +39,7 @@ pub(super) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Of the first nine bytes.
+    /// Parses the first nine bytes.
     #[inline]
     pub(super) fn parse(input: &[u8]) -> Option<Self> {
         let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = *input.first_chunk::<HEADER_BYTES>()?;
@@ -51,7 +51,7 @@ impl FrameHeader {
         })
     }
 
-    /// As bytes.
+    /// The header as bytes.
     #[inline]
     pub(super) fn bytes(self) -> [u8; HEADER_BYTES] {
         let [_, l0, l1, l2] = (self.length as u32).to_be_bytes();
@@ -69,11 +69,11 @@ pub(super) fn number(payload: &[u8]) -> Option<u32> {
     payload.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// The output buffer, which knows how many frames in it the peer has not taken yet.
+/// The output buffer, which counts the frames in it that are not written yet.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     bytes: Vec<u8>,
-    /// Bytes at the start that are written.
+    /// Bytes at the start that have been written.
     at: usize,
     /// Where the last frame begins.
     last: usize,
@@ -84,7 +84,7 @@ pub(super) struct Output {
 /// Largest payload of a frame that is sent: every peer takes it (RFC 9113 section 4.2), and larger ones would make other streams wait.
 pub(super) const FRAME_BYTES: usize = 16 * 1024;
 
-/// Written bytes that may lie in front of those that are not.
+/// Written bytes that may stay before the unwritten ones until they are removed.
 const SLACK_BYTES: usize = 64 * 1024;
 
 impl Output {
@@ -114,7 +114,8 @@ impl Output {
             (self.at, self.last) = (0, 0);
             return;
         }
-        // Where frames end is not recorded; their share of what is left is near enough for a bound.
+        // The ends of frames are not recorded; an estimate by their share of the remaining bytes is good enough for a
+        // limit.
         let share = |count: u32| (u64::from(count) * after as u64).div_ceil(before.max(1) as u64) as u32;
         (self.frames, self.control) = (share(self.frames), share(self.control));
         if self.at > SLACK_BYTES {
@@ -145,7 +146,7 @@ impl Output {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A frame of the peer's stream data.
+    /// Appends a frame of a stream.
     #[inline]
     pub(super) fn frame(&mut self, header: FrameHeader, payload: &[u8]) {
         self.frames += 1;
@@ -155,7 +156,7 @@ impl Output {
         self.bytes.extend_from_slice(payload);
     }
 
-    /// Makes the last frame, if it is one of that stream and still here as a whole, the stream's last; so that an end that is
+    /// Sets END_STREAM on the last frame, if it belongs to this stream and is not written yet, so that an end that is
     /// known a moment later needs no frame of its own.
     pub(super) fn end_with_last_frame(&mut self, stream: u32) -> bool {
         if self.last < self.at {
@@ -170,7 +171,7 @@ impl Output {
         ends_here
     }
 
-    /// A frame that answers or steers.
+    /// Appends a control frame.
     pub(super) fn control(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         self.control += 1;
         self.frame(FrameHeader { length: payload.len(), kind, flags, stream }, payload);

@@ -1,4 +1,4 @@
-//! Messages out of and into header blocks: the rules of RFC 9113 section 8 on top of HPACK.
+//! Converts header blocks to messages and back: the rules of RFC 9113 section 8 on top of HPACK.
 
 use super::hpack::{Decoded, Encoder, Name};
 use super::options::Options;
@@ -11,7 +11,8 @@ use crate::names::HeaderId;
 use crate::parse::{check_authority, content_length};
 use crate::underscores::Underscores;
 
-/// Why a message is not taken, and that in words. Decoding goes on to the block's end all the same, for the tables' sake.
+/// Why a message is refused, with a text. Decoding still goes on to the end of the block, to keep the HPACK tables in
+/// sync.
 pub(super) type Refusal = (Fault, &'static str);
 
 /// What all kinds of header lists have in common.
@@ -44,17 +45,17 @@ impl Fields {
         }
     }
 
-    /// A field is not in order.
+    /// Records that a field is malformed.
     fn fail(&mut self, why: &'static str) {
         self.refusal.get_or_insert((Fault::Field, why));
     }
 
-    /// The fields do not make a message.
+    /// Records that the fields together do not make a valid message.
     fn fail_message(&mut self, why: &'static str) {
         self.refusal.get_or_insert((Fault::Message, why));
     }
 
-    /// Counts a field against the limits; false when nothing more is to be done with it.
+    /// Counts a field against the limits; false if the field must be skipped.
     #[inline]
     fn admit(&mut self, field: &Decoded<'_>) -> bool {
         if self.refusal.is_some() || self.is_left_out(field) {
@@ -73,7 +74,7 @@ impl Fields {
         field.valid
     }
 
-    /// Whether nothing more is to be done with a field for its name's sake. What is malformed is so whatever its name.
+    /// Whether a field is skipped because of its name. A malformed field is an error whatever its name.
     #[inline]
     fn is_left_out(&mut self, field: &Decoded<'_>) -> bool {
         if self.underscores == Underscores::Allow
@@ -192,7 +193,7 @@ impl<'a> RequestReader<'a> {
         }
     }
 
-    /// `host` says what `:authority` says, or stands in for it (RFC 9113 section 8.3.1).
+    /// `host` must equal `:authority`, or replaces it if that is missing (RFC 9113 section 8.3.1).
     fn host(&mut self, value: &[u8]) {
         self.fields.ordinary = true;
         if std::mem::replace(&mut self.host, true) {
@@ -246,7 +247,7 @@ impl<'a> RequestReader<'a> {
                 return self.fields.fail_message("invalid extended CONNECT");
             }
         } else if connect {
-            // Whom to connect to cannot be said by host, since that has no port then (RFC 9113 section 8.5).
+            // CONNECT needs `:authority`; `host` cannot replace it here (RFC 9113 section 8.5).
             if self.scheme.is_some() || self.path || !self.authority || self.head.authority().is_empty() {
                 self.fields.fail_message("invalid CONNECT");
             }
@@ -431,7 +432,7 @@ pub(super) fn encode_trailers(encoder: &mut Encoder, out: &mut Vec<u8>, trailers
     }
 }
 
-/// Fields but those of the framing, of `:authority`, and of one connection only.
+/// Encodes all fields except those for framing, `:authority` and hop-by-hop fields.
 fn encode_fields(encoder: &mut Encoder, out: &mut Vec<u8>, headers: &Headers) {
     for (id, name, value, sensitive) in headers.iter_with_sensitivity() {
         match id {
@@ -447,7 +448,8 @@ fn encode_fields(encoder: &mut Encoder, out: &mut Vec<u8>, headers: &Headers) {
         }
         let secret = match id {
             HeaderId::Authorization | HeaderId::ProxyAuthorization => true,
-            // A short cookie could be guessed byte by byte from what it compresses to (RFC 7541 section 7.1.3).
+            // The value of a short cookie could be guessed byte by byte from its compressed size (RFC 7541 section
+            // 7.1.3).
             HeaderId::Cookie | HeaderId::SetCookie => value.len() < 20,
             _ => false,
         };

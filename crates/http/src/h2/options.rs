@@ -13,7 +13,8 @@ pub struct Options {
     pub max_stream_window_size: u32,
     /// Bytes of DATA the peer may send on all streams before some are released; 65,535 to 2,147,483,647.
     pub initial_connection_window_size: u32,
-    /// Largest frame payload taken, 16,384 to 16,777,215 bytes. The reader's buffer must be able to hold this and 9 bytes more.
+    /// Largest frame payload accepted, 16,384 to 16,777,215 bytes. The reader's buffer must be able to hold this and 9
+    /// bytes more.
     pub max_frame_size: u32,
     /// Bytes of HPACK table the peer's encoder may use (`hpack_table_size`). Our encoder uses at most as much too.
     pub hpack_table_size: u32,
@@ -21,7 +22,7 @@ pub struct Options {
     pub max_headers: u32,
     /// Most bytes of a header list, counted as RFC 9113 section 6.5.2 does (32 more for each line).
     pub max_header_list_bytes: u32,
-    /// Takes extended CONNECT (server role, RFC 8441; Envoy's `allow_connect`).
+    /// Accepts extended CONNECT (server role, RFC 8441; Envoy's `allow_connect`).
     pub enable_connect_protocol: bool,
     /// A malformed message resets its stream; otherwise it ends the connection
     /// (Envoy's `override_stream_error_on_invalid_http_message`).
@@ -44,14 +45,14 @@ pub struct Options {
     /// A stream reset before it was answered and before it was so many seconds old was reset prematurely
     /// (`overload.premature_reset_min_stream_lifetime_seconds`). Needs [`super::Connection::tick`].
     pub premature_reset_min_stream_lifetime_seconds: u32,
-    /// Bytes of output over which no more DATA is taken until some is written.
+    /// Bytes of output above which no more DATA is accepted until some is written.
     pub max_output_bytes: usize,
     /// Bytes of DATA a stream may send in one turn while others wait.
     pub quantum_bytes: usize,
 }
 
 impl Options {
-    /// Brings what the protocol bounds into its bounds.
+    /// Limits values to what the protocol allows.
     pub(super) fn clamp(&mut self) {
         const MAX_WINDOW: u32 = (1 << 31) - 1;
         self.initial_stream_window_size = self.initial_stream_window_size.clamp(65_535, MAX_WINDOW);
@@ -59,7 +60,7 @@ impl Options {
         self.initial_connection_window_size = self.initial_connection_window_size.clamp(65_535, MAX_WINDOW);
         self.max_frame_size = self.max_frame_size.clamp(1 << 14, (1 << 24) - 1);
         self.quantum_bytes = self.quantum_bytes.max(1);
-        // Less would never take a frame.
+        // A smaller buffer could never hold a frame.
         self.max_output_bytes = self.max_output_bytes.max(4 * 1024);
     }
 }

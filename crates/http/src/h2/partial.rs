@@ -1,11 +1,11 @@
-//! What has come in only in part, and is kept until the rest is there.
+//! Parts of frames and header blocks, kept until the rest has arrived.
 
 use super::sink::StreamKey;
 
-/// A DATA frame of which more is to come.
+/// A DATA frame that has arrived in part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartialData {
-    /// Whose it is; `None`: nobody's, it is skipped.
+    /// The stream it belongs to; `None` if it is skipped.
     pub stream: Option<StreamKey>,
     /// Bytes of data still to come.
     pub data: usize,
@@ -14,9 +14,9 @@ pub(super) struct PartialData {
     pub end: bool,
 }
 
-/// A header block of which more is to come.
+/// A header block that has arrived in part.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct HeaderBlock {
     pub stream: u32,
     pub end: bool,
     pub self_dependent: bool,

@@ -1,26 +1,26 @@
-//! What is received: frames, in the order of RFC 9113 section 6. Header blocks are in [`super::blocks`].
+//! Received frames, in the order of RFC 9113 section 6. Header blocks are in [`super::blocks`].
 
 use super::PREFACE;
-use super::connection::{Connection, Leaving, MAX_31_BITS, Role, SHUTDOWN_PING};
+use super::connection::{Connection, GoAway, MAX_31_BITS, Role, SHUTDOWN_PING};
 use super::error::{ConnectionError, Reason, Violation, protocol_error};
 use super::floods::Floods;
 use super::frame::{FrameHeader, HEADER_BYTES, flag, kind, number};
 use super::head::Refusal;
 use super::partial::PartialData;
 use super::sink::{Counter, Fault, Reset, Sink, StreamKey};
-use super::streams::{Direction, Gone};
+use super::streams::{ClosedBy, Direction};
 
 fn stream_closed(text: &'static str) -> ConnectionError {
     ConnectionError { reason: Reason::STREAM_CLOSED, text, violation: Violation::Protocol }
 }
 
 impl Connection {
-    /// Takes what was read: tells the sink about whole frames and the parts of DATA frames at the start of `input`, and returns how
-    /// many bytes are done with. Call again with the rest and what follows it (at most [`super::Options::max_frame_size`] + 9 bytes
-    /// stay).
+    /// Processes input: reports complete frames, and parts of DATA frames, at the start of `input` to the sink, and
+    /// returns how many bytes were consumed. Call it again with the rest and the bytes that follow (the rest has at
+    /// most [`super::Options::max_frame_size`] + 9 bytes).
     ///
     /// # Errors
-    /// The connection is over: write the output, then close. All streams are gone without further calls of the sink.
+    /// The connection has ended: write the output, then close. All streams end without further calls of the sink.
     pub fn receive(&mut self, input: &[u8], sink: &mut impl Sink) -> Result<usize, ConnectionError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -64,7 +64,7 @@ impl Connection {
         Ok(input.len() - rest.len())
     }
 
-    /// What is wrong with a frame before one looks into it.
+    /// Checks a frame's header before its payload is read.
     fn check_order(&self, header: FrameHeader) -> Result<(), ConnectionError> {
         if header.length > self.options.max_frame_size as usize {
             return Err(ConnectionError::frame_size("frame over MAX_FRAME_SIZE"));
@@ -124,7 +124,7 @@ impl Connection {
         }
         let stream = self.admit_data(header, data, sink)?;
         match stream {
-            // Only data is the application's to release.
+            // The application releases only data, not padding.
             Some(key) => {
                 self.release_stream(key, header.length - data);
                 self.release_connection(header.length - data);
@@ -147,10 +147,10 @@ impl Connection {
         sink: &mut impl Sink,
     ) -> Result<Option<StreamKey>, ConnectionError> {
         let Some(key) = self.streams.find(header.stream) else {
-            match self.graveyard.look_up(header.stream) {
-                Gone::ResetHere => {}
-                Gone::ResetByPeer => self.output.reset(header.stream, Reason::STREAM_CLOSED),
-                Gone::Ended | Gone::Skipped => return Err(stream_closed("DATA on a closed stream")),
+            match self.closed_streams.look_up(header.stream) {
+                ClosedBy::ResetHere => {}
+                ClosedBy::ResetByPeer => self.output.reset(header.stream, Reason::STREAM_CLOSED),
+                ClosedBy::Ended | ClosedBy::Skipped => return Err(stream_closed("DATA on a closed stream")),
             }
             return Ok(None);
         };
@@ -183,7 +183,7 @@ impl Connection {
         Ok(Some(key))
     }
 
-    /// Hands out what there is of a DATA frame; returns what follows it.
+    /// Delivers the available part of a DATA frame; returns what follows it.
     fn rest_of_data<'a>(&mut self, input: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         let Some(mut partial) = self.partial else { return input };
         let (piece, rest) = input.split_at(partial.data.min(input.len()));
@@ -198,7 +198,7 @@ impl Connection {
                         self.received_end(key);
                     }
                 }
-                // It was reset here since the frame began; a frame that was nobody's from the start is released already.
+                // This side reset the stream since the frame began; a frame without a stream was released at its start.
                 None if partial.stream.is_some() => self.release_connection(piece.len()),
                 None => {}
             }
@@ -241,7 +241,7 @@ impl Connection {
         let unprocessed = reason == Reason::REFUSED_STREAM && self.role == Role::Client;
         let premature = self.is_premature(key);
         sink.reset(key, Reset { reason, by_peer: true, unprocessed, fault: None });
-        self.remove(key, Gone::ResetByPeer);
+        self.remove(key, ClosedBy::ResetByPeer);
         if premature { self.floods.premature_reset(&self.options) } else { Ok(()) }
     }
 
@@ -294,7 +294,7 @@ impl Connection {
             payload.try_into().map_err(|_| ConnectionError::frame_size("PING of a length other than 8"))?;
         if !header.has(flag::ACK) {
             self.output.control(kind::PING, flag::ACK, 0, &payload);
-        } else if payload == SHUTDOWN_PING && self.leaving == Leaving::Asked {
+        } else if payload == SHUTDOWN_PING && self.goaway == GoAway::Announced {
             self.finish_shutdown();
         } else {
             sink.pong(payload);
@@ -320,7 +320,7 @@ impl Connection {
             for key in self.streams.above(last) {
                 let reset = Reset { reason: Reason::REFUSED_STREAM, by_peer: true, unprocessed: true, fault: None };
                 sink.reset(key, reset);
-                self.remove(key, Gone::ResetByPeer);
+                self.remove(key, ClosedBy::ResetByPeer);
             }
         }
         sink.goaway(last, Reason(reason), payload.get(8..).unwrap_or_default());
@@ -329,7 +329,8 @@ impl Connection {
 
     // What several of them need --------------------------------------------------------------------------------------------
 
-    /// No frame but HEADERS and PRIORITY may come on this stream yet; true for stream 0 and the peer's wrong half of the numbers.
+    /// Whether only HEADERS and PRIORITY may arrive on this stream yet; also true for stream 0 and for ids that the
+    /// peer must not use.
     pub(super) fn is_idle(&self, id: u32) -> bool {
         let newest = match self.role {
             Role::Server => self.last_peer_id,
@@ -343,7 +344,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(key) else { return };
         stream.recv = Direction::Ended;
         if stream.send == Direction::Ended {
-            self.remove(key, Gone::Ended);
+            self.remove(key, ClosedBy::Ended);
         }
     }
 
@@ -369,11 +370,11 @@ impl Connection {
         sink.count(Counter::TxReset);
         sink.reset(key, Reset { reason, by_peer: false, unprocessed: false, fault });
         self.reset(key, reason);
-        // A peer can make this side reset streams as well as reset them itself.
+        // A peer can make this side reset streams just as it can reset them itself.
         if premature { self.floods.premature_reset(&self.options) } else { Ok(()) }
     }
 
-    /// The message on a stream is malformed: the stream is reset, or the connection ends, as configured. `key` is there when
+    /// The message on a stream is malformed: resets the stream or ends the connection, as configured. `key` is set if
     /// the sink knows the stream.
     pub(super) fn malformed(
         &mut self,
@@ -386,7 +387,7 @@ impl Connection {
         let reason = Reason::PROTOCOL_ERROR;
         if !self.options.stream_error_on_invalid_http_message {
             if let Some(key) = key {
-                // The others end with the connection; this one is why.
+                // The other streams end with the connection; this one is the reason.
                 sink.reset(key, Reset { reason, by_peer: false, unprocessed: false, fault: Some(fault) });
             }
             return Err(ConnectionError { reason, text, violation: Violation::Messaging });
@@ -398,15 +399,15 @@ impl Connection {
         if self.role == Role::Server { self.floods.premature_reset(&self.options) } else { Ok(()) }
     }
 
-    /// Resets a stream that never came to be.
+    /// Resets a stream that was never opened.
     pub(super) fn refuse(&mut self, id: u32, reason: Reason, sink: &mut impl Sink) {
         sink.count(Counter::TxReset);
         self.output.reset(id, reason);
-        self.graveyard.bury(id, Gone::ResetHere);
+        self.closed_streams.record(id, ClosedBy::ResetHere);
         self.floods.stream_closed();
     }
 
-    /// A request that is cut off now would never have been answered, and is young.
+    /// Whether a reset of this request now counts as premature: it is young and not answered.
     fn is_premature(&self, key: StreamKey) -> bool {
         let most = self.options.premature_reset_min_stream_lifetime_seconds;
         self.role == Role::Server

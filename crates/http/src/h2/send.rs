@@ -1,22 +1,22 @@
-//! What is sent on streams.
+//! Sending on streams.
 
-use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
+use super::connection::{Connection, GoAway, MAX_31_BITS, Role};
 use super::error::{OpenError, Reason, StreamGone};
 use super::frame::{FRAME_BYTES, FrameHeader, flag, kind};
 use super::head;
 use super::settings::INITIAL_WINDOW_SIZE;
 use super::sink::StreamKey;
-use super::streams::{Direction, Gone, Stream};
+use super::streams::{ClosedBy, Direction, Stream};
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Headers;
 
-/// Room in the output below which no DATA is begun, so that it is not cut into splinters.
+/// Least room in the output for DATA, so that it is not cut into tiny frames.
 const LEAST_ROOM_BYTES: usize = 1024;
 
 impl Connection {
     /// Sends a request. `https`: what `:scheme` says. A body of known length announces it; without body `end` is true.
-    /// Header fields that mean one HTTP/1 connection only are left out; extended CONNECT is what has [`RequestHead::protocol`].
+    /// Hop-by-hop fields of HTTP/1 are left out. A request with [`RequestHead::protocol`] is an extended CONNECT.
     ///
     /// # Errors
     /// Nothing was sent.
@@ -49,7 +49,7 @@ impl Connection {
     /// # Errors
     /// Why it would not.
     pub fn can_open(&self) -> Result<(), OpenError> {
-        if self.role != Role::Client || self.peer_leaves || self.failed.is_some() || self.leaving != Leaving::No {
+        if self.role != Role::Client || self.peer_leaves || self.failed.is_some() || self.goaway != GoAway::NotSent {
             return Err(OpenError::GoingAway);
         }
         if self.next_id > MAX_31_BITS {
@@ -120,8 +120,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends as much of `data` as windows, room in the output and fairness allow, and returns how many bytes that was. `end` takes
-    /// effect with the last byte. When not all is taken the stream gets in line for [`Connection::next_writable`].
+    /// Appends as much of `data` as windows, room in the output and fairness allow, and returns how many bytes that
+    /// was. `end` takes effect with the last byte. If not all is taken, the stream is queued for
+    /// [`Connection::next_writable`].
     ///
     /// # Errors
     /// The stream is gone, its head was not sent, or its end was.
@@ -150,7 +151,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// DATA frames of bytes that the windows allow; one empty frame for no bytes.
+    /// Writes DATA frames for bytes that the windows allow; one empty frame if there are none.
     fn put_data(&mut self, key: StreamKey, data: &[u8], end: bool) {
         let mut pieces = data.chunks(FRAME_BYTES).peekable();
         loop {
@@ -182,7 +183,7 @@ impl Connection {
         } else if self.line.is_empty() && self.granted == 0 {
             usize::MAX
         } else if room >= self.granted + quantum * (self.line.len() + 1) {
-            // Enough for everyone in line and this one.
+            // There is enough for all queued streams and this one.
             quantum
         } else {
             0
@@ -198,7 +199,7 @@ impl Connection {
         output.min(usize::try_from(self.send_window).unwrap_or(0))
     }
 
-    /// Puts the stream in line for [`Connection::next_writable`] without offering data.
+    /// Queues the stream for [`Connection::next_writable`] without offering data.
     pub fn wait_for_capacity(&mut self, stream: StreamKey) {
         let key = stream;
         let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.send == Direction::Body) else { return };
@@ -209,17 +210,17 @@ impl Connection {
         }
     }
 
-    /// The next stream in line that can send, whose turn it now is: it has left the line, may send up to
-    /// [`super::Options::quantum_bytes`] before the next [`Connection::receive`] or [`Connection::written`], and gets in line again, at
-    /// the end, if that was not all. `None` when no stream can send, or enough have been named to use up the connection's window and
-    /// the room in the output.
+    /// Gives the next queued stream that can send its turn. It leaves the queue, may send up to
+    /// [`super::Options::quantum_bytes`] before the next [`Connection::receive`] or [`Connection::written`], and joins
+    /// the end of the queue again if it has more. Returns `None` if no stream can send, or if the returned streams can
+    /// use up the connection's window and the room in the output.
     pub fn next_writable(&mut self) -> Option<StreamKey> {
         while self.room() > self.granted {
             let key = self.line.pop_front()?;
             let Some(stream) = self.streams.get_mut(key) else { continue };
             stream.in_line = false;
             if stream.send_window <= 0 {
-                // Waits outside the line until its window opens.
+                // It waits outside the queue until its window opens.
                 continue;
             }
             stream.waiting = false;
@@ -247,25 +248,27 @@ impl Connection {
         stream.send = Direction::Ended;
         stream.waiting = false;
         if stream.recv == Direction::Ended {
-            self.remove(key, Gone::Ended);
+            self.remove(key, ClosedBy::Ended);
         }
     }
 
-    /// Cuts the stream off. Nothing more of it is reported. Does nothing for a stream that is gone.
+    /// Resets the stream. Nothing more of it is reported. Does nothing if the stream is gone.
     pub fn reset(&mut self, stream: StreamKey, reason: Reason) {
         if self.streams.get(stream).is_some() {
             self.output.reset(stream.id, reason);
-            self.remove(stream, Gone::ResetHere);
+            self.remove(stream, ClosedBy::ResetHere);
         }
     }
 
-    /// The stream's application took so many bytes it was given; the peer gets them back in its window for the stream, in batches.
+    /// The application has consumed so many bytes of the stream; the stream's window is opened by them again, in
+    /// batches.
     pub fn release_stream(&mut self, stream: StreamKey, bytes: usize) {
         self.release_and_widen(stream, bytes, 0);
     }
 
-    /// As [`Connection::release_stream`], for a stream whose reader keeps up: if the peer has made use of its window, that is doubled, up
-    /// to [`super::Options::max_stream_window_size`], if it takes no more than `room` bytes. Returns by how many bytes it is wider.
+    /// Like [`Connection::release_stream`], for a stream whose reader keeps up: if the peer has used most of its
+    /// window, the window is doubled, up to [`super::Options::max_stream_window_size`] and by at most `room` bytes.
+    /// Returns by how many bytes it grew.
     pub fn release_and_widen(&mut self, stream: StreamKey, bytes: usize, room: usize) -> usize {
         let key = stream;
         let most = self.options.max_stream_window_size as i32;
@@ -273,7 +276,7 @@ impl Connection {
         // More than was received cannot be given back.
         let outstanding = (i64::from(stream.recv_limit) - i64::from(stream.recv_window)).max(0) as u32;
         stream.released = stream.released.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX)).min(outstanding);
-        // It gets back what it has sent half a window later at most: now it is close to that.
+        // Released bytes are announced after half a window at most, so the window is nearly used now.
         let used = stream.recv_window <= stream.recv_limit / 8 * 5;
         let more = stream.recv_limit.min(most.saturating_sub(stream.recv_limit)).max(0);
         let more = if used && more as usize <= room { more } else { 0 };
@@ -287,8 +290,8 @@ impl Connection {
         more as usize
     }
 
-    /// Announces another window for all streams, those there are included (RFC 9113 section 6.9.2): they have so much less, or more, to
-    /// send once the peer has confirmed it. At most 2,147,483,647 bytes; ignored while an earlier change is unconfirmed.
+    /// Announces another window for all streams, including existing ones (RFC 9113 section 6.9.2); it takes effect when
+    /// the peer has confirmed it. At most 2,147,483,647 bytes; ignored while an earlier change is unconfirmed.
     pub fn announce_stream_window(&mut self, bytes: u32) {
         let bytes = bytes.min(MAX_31_BITS) as i32;
         if self.is_stream_window_confirmed() && bytes != self.stream_window {
@@ -302,7 +305,7 @@ impl Connection {
         self.stream_window_announced == self.stream_window
     }
 
-    /// So many bytes of any stream's data were taken; the peer gets them back in its window for the connection, in batches.
+    /// So many bytes of any stream's data were consumed; the connection's window is opened by them again, in batches.
     pub fn release_connection(&mut self, bytes: usize) {
         let most = i64::from(self.options.initial_connection_window_size);
         let outstanding = (most - self.recv_window).max(0) as u64;

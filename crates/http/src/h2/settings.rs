@@ -16,7 +16,7 @@ pub(super) const MAX_HEADER_LIST_SIZE: u16 = 6;
 pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 
 impl Connection {
-    /// The settings a connection starts with: what differs from the defaults.
+    /// Sends the first settings: those that differ from the defaults.
     pub(super) fn send_first_settings(&mut self) {
         let options = &self.options;
         let mut settings = vec![
@@ -87,7 +87,7 @@ impl Connection {
                 _ => {}
             }
         }
-        // The last value counts; applying each to all streams would let one frame cost a million steps.
+        // Only the last value counts; applying each one to all streams would let one frame cause a million steps.
         self.change_initial_window(initial_window)?;
         self.confirm_settings();
         if !std::mem::replace(&mut self.settings_received, true) {
@@ -119,14 +119,15 @@ impl Connection {
         Ok(())
     }
 
-    /// What comes from here on was sent in the knowledge of the new window.
+    /// From here on the peer knows the new window.
     fn change_stream_window(&mut self, window: i32) {
         let change = window - self.stream_window;
         self.stream_window = window;
         for (key, stream) in self.streams.iter_mut() {
             stream.recv_window = stream.recv_window.saturating_add(change);
             stream.recv_limit = stream.recv_limit.saturating_add(change);
-            // What was too little to tell may be all there is of a smaller window, and nothing would come to be released after it.
+            // Bytes that were too few to announce may be all of a smaller window; without an update the peer could not
+            // send again.
             if stream.recv != Direction::Ended && stream.released > 0 && stream.is_worth_telling() {
                 let given = std::mem::take(&mut stream.released);
                 stream.recv_window = stream.recv_window.saturating_add(given as i32);

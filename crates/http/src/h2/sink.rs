@@ -1,13 +1,13 @@
-//! What a connection reports.
+//! The events that a connection reports.
 
 use super::error::Reason;
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Headers;
 
-/// Names an open stream: by its number on the wire and by its place in a dense table, so that a driver can keep what belongs to a
-/// stream in a `Vec` indexed by [`StreamKey::slot`]. A slot is used again once its stream is gone; a key of a stream that is
-/// gone is recognized as such.
+/// Identifies an open stream by its id on the wire and by its index in a dense table, so that a driver can keep a
+/// stream's state in a `Vec` indexed by [`StreamKey::slot`]. A slot is reused when its stream is gone; keys of closed
+/// streams are recognized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey {
     pub(crate) id: u32,
@@ -50,7 +50,7 @@ pub struct ResponseMeta {
 /// What is wrong with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// A field that no message may have, or not there, or not twice.
+    /// A field is not allowed, or not in this position, or not twice.
     Field,
     /// Its fields do not make a message together, or its body is not as long as they say (RFC 9113 section 8.1.1).
     Message,
@@ -62,7 +62,7 @@ pub enum Fault {
     Block,
 }
 
-/// How a stream was cut off.
+/// How a stream was reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reset {
     /// Code in the RST_STREAM that was received or sent.
@@ -81,9 +81,9 @@ pub struct Reset {
 pub struct PeerSettings {
     /// Streams this side may have open (client role).
     pub max_concurrent_streams: u32,
-    /// Extended CONNECT is taken.
+    /// Whether the peer accepts extended CONNECT.
     pub enable_connect_protocol: bool,
-    /// Bytes of a header list the peer takes, as it says; `u32::MAX` when it says nothing.
+    /// Largest header list that the peer accepts, in bytes; `u32::MAX` if it has set no limit.
     pub max_header_list_bytes: u32,
 }
 
@@ -106,17 +106,17 @@ pub enum Counter {
     RejectedUnderscore,
 }
 
-/// Takes what [`super::Connection::receive`] finds, in the order of the wire. The connection cannot be called from inside; note
-/// what is to be done, and do it after `receive` has returned.
+/// Receives the events of [`super::Connection::receive`] in the order of the wire. The connection cannot be called from
+/// inside; record what to do, and do it after `receive` has returned.
 ///
 /// For each stream: a head (a client may get interim heads before), pieces of data, then the end — which comes with the head, with
 /// data or with trailers — or instead, at any time, a reset, after which nothing more comes.
 #[allow(unused_variables)]
 pub trait Sink {
-    /// A request (server role). `head` is to be swapped out or copied; the memory left in its place is used for the next one.
+    /// A request (server role). Swap or copy `head`; the memory left in its place is used for the next one.
     fn request(&mut self, stream: StreamKey, head: &mut RequestHead, meta: RequestMeta) {}
 
-    /// A request came that is none, for this reason, and was answered as far as it can be (server role).
+    /// A request was refused for this reason, and answered if that was possible (server role).
     fn refused(&mut self, fault: Fault) {}
 
     /// An interim (1xx) response (client role).
@@ -133,14 +133,14 @@ pub trait Sink {
     /// Trailers, which end the stream.
     fn trailers(&mut self, stream: StreamKey, trailers: &mut Headers) {}
 
-    /// The stream was cut off, by the peer or because of what the peer sent on it.
+    /// The stream was reset, by the peer or because of what the peer sent on it.
     fn reset(&mut self, stream: StreamKey, reset: Reset);
 
-    /// The peer goes away. Streams it will not process were each reported by [`Sink::reset`] before; no stream can be opened any
-    /// more, the others go on.
+    /// The peer sent GOAWAY. Streams that it will not process were reported by [`Sink::reset`] before; other streams go
+    /// on, and no new ones can be opened.
     fn goaway(&mut self, last_stream_id: u32, reason: Reason, debug: &[u8]) {}
 
-    /// A PING of ours came back.
+    /// The answer to one of our PINGs.
     fn pong(&mut self, payload: [u8; 8]) {}
 
     /// The peer's settings, the first time and whenever they change.

@@ -1,4 +1,4 @@
-//! Open streams, and a bounded memory of those that were cut off.
+//! Open streams, and a bounded record of those that were reset.
 
 use std::collections::VecDeque;
 
@@ -24,19 +24,19 @@ pub(super) struct Stream {
     pub send_window: i32,
     /// Bytes of DATA that may be received; negative after a change of our settings.
     pub recv_window: i32,
-    /// Most bytes that the peer may send before some are released: what `recv_window` comes to when all are.
+    /// Largest window of the peer: the value of `recv_window` when all bytes are released.
     pub recv_limit: i32,
-    /// Bytes released and not yet told to the peer.
+    /// Bytes released but not yet announced to the peer in a WINDOW_UPDATE.
     pub released: u32,
     /// Bytes of DATA that `content-length` still expects.
     pub expected: Option<u64>,
     /// When it was opened, in seconds of the caller's clock.
     pub opened: u32,
-    /// The turn in which it was its turn.
+    /// The turn that was granted to it last.
     pub granted: u32,
     pub recv: Direction,
     pub send: Direction,
-    /// It wants to send; while its window is open it stands in line.
+    /// Whether it wants to send; while its window is open it is queued.
     pub waiting: bool,
     pub in_line: bool,
     /// The request is HEAD.
@@ -46,7 +46,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Half of the window was released: that is a batch.
+    /// Whether half of the window is released, which is enough for a WINDOW_UPDATE.
     pub(super) fn is_worth_telling(&self) -> bool {
         i64::from(self.released) >= i64::from(self.recv_limit / 2)
     }
@@ -57,8 +57,8 @@ impl Stream {
 pub(super) struct Streams {
     slots: Vec<Stream>,
     free: Vec<u32>,
-    /// Ids and slots in the order of ids: new streams have the highest id, so this is a push, and looking up is a binary search.
-    /// Those that end are most often among the oldest, behind which nothing has to move up.
+    /// Ids and slots in the order of ids: new streams have the highest id, so this is a push, and looking up is a
+    /// binary search. Streams that end are mostly among the oldest, so few entries have to move.
     by_id: VecDeque<(u32, u32)>,
 }
 
@@ -83,7 +83,7 @@ impl Streams {
 
     #[inline]
     pub(super) fn find(&self, id: u32) -> Option<StreamKey> {
-        // The newest stream is what most frames are about.
+        // Most frames belong to the newest stream.
         let newest = self.by_id.back().filter(|(newest, _)| *newest == id);
         let at = || self.by_id.binary_search_by_key(&id, |(id, _)| *id).ok().and_then(|at| self.by_id.get(at));
         newest.or_else(at).map(|(id, slot)| StreamKey { id: *id, slot: *slot })
@@ -127,7 +127,7 @@ impl Streams {
         self.by_id.iter().skip(from).map(|(id, slot)| StreamKey { id: *id, slot: *slot }).collect()
     }
 
-    /// Gives back memory when no stream is there.
+    /// Frees memory when no stream is open.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() {
             *self = Self::default();
@@ -135,34 +135,34 @@ impl Streams {
     }
 }
 
-/// What became of a stream that is not open any more.
+/// How a stream that is no longer open was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum ClosedBy {
     /// Both sides ended it, or nothing is known.
     Ended,
     /// This side reset it: the peer may not have known when it sent more.
     ResetHere,
     /// The peer reset it, and should not send more.
     ResetByPeer,
-    /// Its number was passed over and can be used no more (RFC 9113 section 5.1.1).
+    /// Its id was skipped and can no longer be used (RFC 9113 section 5.1.1).
     Skipped,
 }
 
-/// The recent streams that did not end in order.
+/// The recent streams that were reset or skipped.
 #[derive(Debug, Default)]
-pub(super) struct Graveyard {
-    resets: VecDeque<(u32, Gone)>,
-    /// The highest id that was forgotten.
+pub(super) struct ClosedStreams {
+    resets: VecDeque<(u32, ClosedBy)>,
+    /// The highest id that is no longer remembered.
     forgotten: u32,
     skipped: VecDeque<(u32, u32)>,
 }
 
-/// Resets remembered: 8 KB at most, on a connection that has seen as many.
+/// Number of resets remembered, at most 8 KB for a connection.
 const MAX_RESETS: usize = 1024;
 const MAX_SKIPPED: usize = 32;
 
-impl Graveyard {
-    pub(super) fn bury(&mut self, id: u32, how: Gone) {
+impl ClosedStreams {
+    pub(super) fn record(&mut self, id: u32, how: ClosedBy) {
         if self.resets.len() == MAX_RESETS
             && let Some((id, _)) = self.resets.pop_front()
         {
@@ -179,15 +179,15 @@ impl Graveyard {
         self.skipped.push_back((first, last));
     }
 
-    pub(super) fn look_up(&self, id: u32) -> Gone {
+    pub(super) fn look_up(&self, id: u32) -> ClosedBy {
         if let Some((_, how)) = self.resets.iter().rev().find(|(other, _)| *other == id) {
             *how
         } else if self.skipped.iter().any(|(first, last)| (*first..=*last).contains(&id)) {
-            Gone::Skipped
+            ClosedBy::Skipped
         } else if id <= self.forgotten {
-            Gone::ResetHere
+            ClosedBy::ResetHere
         } else {
-            Gone::Ended
+            ClosedBy::Ended
         }
     }
 }
@@ -231,13 +231,13 @@ mod tests {
 
     #[test]
     fn remembers_so_many_resets() {
-        let mut graveyard = Graveyard::default();
-        graveyard.skip(3, 9);
-        (0..2_000).for_each(|n| graveyard.bury(11 + 2 * n, Gone::ResetByPeer));
-        assert_eq!(graveyard.look_up(11 + 2 * 1_999), Gone::ResetByPeer);
-        assert_eq!(graveyard.look_up(11), Gone::ResetHere, "forgotten: in doubt for the peer");
-        assert_eq!(graveyard.look_up(5), Gone::Skipped);
-        assert_eq!(graveyard.look_up(100_001), Gone::Ended);
-        assert_eq!(graveyard.resets.len(), MAX_RESETS);
+        let mut closed_streams = ClosedStreams::default();
+        closed_streams.skip(3, 9);
+        (0..2_000).for_each(|n| closed_streams.record(11 + 2 * n, ClosedBy::ResetByPeer));
+        assert_eq!(closed_streams.look_up(11 + 2 * 1_999), ClosedBy::ResetByPeer);
+        assert_eq!(closed_streams.look_up(11), ClosedBy::ResetHere, "forgotten: in doubt for the peer");
+        assert_eq!(closed_streams.look_up(5), ClosedBy::Skipped);
+        assert_eq!(closed_streams.look_up(100_001), ClosedBy::Ended);
+        assert_eq!(closed_streams.resets.len(), MAX_RESETS);
     }
 }

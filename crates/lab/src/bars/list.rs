@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::changes::ChangeKind;
 use crate::results::{KindSummary, Results};
-use crate::statistics::Spread;
+use crate::statistics::Distribution;
 
 /// Results by the runs' names.
-pub type Played = BTreeMap<String, Results>;
+pub type RunResults = BTreeMap<String, Results>;
 
 /// One bar: what is measured must not be more than the limit.
 #[derive(Debug, Clone, Copy)]
@@ -19,14 +19,14 @@ pub struct Bar {
     /// The most it may be; none: it is recorded only.
     pub limit: Option<f64>,
     /// Takes it from the runs; none if its run is missing.
-    pub measure: fn(&Played) -> Option<f64>,
+    pub measure: fn(&RunResults) -> Option<f64>,
 }
 
-const fn bar(what: &'static str, unit: &'static str, limit: f64, measure: fn(&Played) -> Option<f64>) -> Bar {
+const fn bar(what: &'static str, unit: &'static str, limit: f64, measure: fn(&RunResults) -> Option<f64>) -> Bar {
     Bar { what, unit, limit: Some(limit), measure }
 }
 
-const fn record(what: &'static str, unit: &'static str, measure: fn(&Played) -> Option<f64>) -> Bar {
+const fn record(what: &'static str, unit: &'static str, measure: fn(&RunResults) -> Option<f64>) -> Bar {
     Bar { what, unit, limit: None, measure }
 }
 
@@ -103,21 +103,21 @@ pub const BARS: &[Bar] = &[
 pub const MB_PER_MIB: f64 = 1.048_576;
 
 /// Resident memory after the changes.
-fn resident_mb(played: &Played, run: &str) -> Option<f64> {
+fn resident_mb(played: &RunResults, run: &str) -> Option<f64> {
     Some(played.get(run)?.cost.server?.resident_mib * MB_PER_MIB)
 }
 
-fn of_kind<'a>(played: &'a Played, run: &str, kind: ChangeKind) -> Option<&'a KindSummary> {
+fn of_kind<'a>(played: &'a RunResults, run: &str, kind: ChangeKind) -> Option<&'a KindSummary> {
     played.get(run)?.summary.iter().find(|summary| summary.kind == kind)
 }
 
 /// From the change to the last ACK, services added.
-pub fn added(played: &Played, run: &str) -> Option<Spread> {
+pub fn added(played: &RunResults, run: &str) -> Option<Distribution> {
     of_kind(played, run, ChangeKind::AddService)?.last_ack_ms
 }
 
 /// From the change to the last ACK, endpoints of both kinds.
-fn endpoints(played: &Played, run: &str) -> Option<Spread> {
+fn endpoints(played: &RunResults, run: &str) -> Option<Distribution> {
     let results: &Results = played.get(run)?;
-    Spread::of(results.changes.iter().filter_map(|change| Some(change.ack_ms?.max)))
+    Distribution::of(results.changes.iter().filter_map(|change| Some(change.ack_ms?.max)))
 }

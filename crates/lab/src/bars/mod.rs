@@ -16,7 +16,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 pub use growth::growth;
-pub use list::{BARS, Bar, MB_PER_MIB, Played, added};
+pub use list::{BARS, Bar, MB_PER_MIB, RunResults, added};
 pub use plan::{GROWTH_FULL, GROWTH_LEARNED, RUNS, Run};
 
 use crate::error::LabError;
@@ -32,23 +32,23 @@ pub struct BarsOptions {
     #[arg(long, value_name = "RUN", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Leave out the runs that an interrupted run of the same program completed.
+    /// Skip the runs that an interrupted invocation of the same program has finished.
     #[arg(long)]
     pub resume: bool,
 
-    /// Say which runs there are, and end.
+    /// List the runs and exit.
     #[arg(long)]
     pub list: bool,
 
-    /// The evenkeel binary to be measured, if not this one.
+    /// Binary to measure [default: this one].
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
 
-    /// Divide services and proxies by this: for trying it out. The bars mean nothing then.
+    /// Divide the numbers of services and proxies by this, for a trial run. The bars do not apply then.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub divide: u32,
 
-    /// Folder for control.json, and one JSON file and one figure per run.
+    /// Directory for control.json, and one JSON file and one figure per run.
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub out: PathBuf,
 }
@@ -84,7 +84,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn of(bar: &Bar, played: &Played) -> Self {
+    fn of(bar: &Bar, played: &RunResults) -> Self {
         let measured = (bar.measure)(played).map(round);
         let verdict = match (measured, bar.limit) {
             (None, _) => "not measured",
@@ -125,7 +125,7 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
         failed: BTreeMap::new(),
         bars: Vec::new(),
     };
-    let mut played = Played::new();
+    let mut played = RunResults::new();
     if options.resume {
         played = resume(&options.out, &summary.program)?;
         summary.complete = played.keys().cloned().collect();
@@ -178,13 +178,13 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Run>, LabError> {
 }
 
 /// What is held against the bars.
-pub fn verdicts(played: &Played) -> Vec<Verdict> {
+pub fn verdicts(played: &RunResults) -> Vec<Verdict> {
     BARS.iter().map(|bar| Verdict::of(bar, played)).collect()
 }
 
 /// The results that the same program left in the folder.
-fn resume(out: &Path, program: &str) -> Result<Played, LabError> {
-    let Ok((summary, played)) = read(out) else { return Ok(Played::new()) };
+fn resume(out: &Path, program: &str) -> Result<RunResults, LabError> {
+    let Ok((summary, played)) = read(out) else { return Ok(RunResults::new()) };
     if summary.program != program {
         return Err(LabError::Usage(format!(
             "{} is of another program ({}): leave --resume away, or choose another --out",
@@ -196,7 +196,7 @@ fn resume(out: &Path, program: &str) -> Result<Played, LabError> {
 }
 
 /// What a run left in the folder.
-pub fn read(out: &Path) -> Result<(Summary, Played), LabError> {
+pub fn read(out: &Path) -> Result<(Summary, RunResults), LabError> {
     let summary: Summary = read_json(&out.join("control.json"))?;
     let read = |name: &String| Ok((name.clone(), read_json(&out.join("control").join(format!("{name}.json")))?));
     let played = summary.complete.iter().map(read).collect::<Result<_, LabError>>()?;
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn a_bar_is_kept_missed_or_not_measured() {
-        let check = |limit, measure: fn(&Played) -> Option<f64>, expected: &str, ratio: Option<f64>| {
+        let check = |limit, measure: fn(&RunResults) -> Option<f64>, expected: &str, ratio: Option<f64>| {
             let bar = Bar { what: "x", unit: "ms", limit, measure };
-            let verdict = Verdict::of(&bar, &Played::new());
+            let verdict = Verdict::of(&bar, &RunResults::new());
             assert_eq!((verdict.verdict.as_str(), verdict.ratio()), (expected, ratio));
         };
         check(Some(10.0), |_| Some(5.0), "pass", Some(0.5));

@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use evenkeel_agent::sds::Material;
+use evenkeel_agent::sds::PemBundle;
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::{Value, json};
 
-use super::place::{Place, Ports};
+use super::ports::{Ports, ProxyKind};
 use crate::mesh;
 use crate::proxy::Scope;
 
 /// The proxy's bootstrap: everything comes over ADS in plain text, its certificate from `secrets`.
-pub fn bootstrap(place: Place, scope: Scope, xds: SocketAddr, ports: &Ports, secrets: &Path) -> Value {
+pub fn bootstrap(kind: ProxyKind, scope: Scope, xds: SocketAddr, ports: &Ports, secrets: &Path) -> Value {
     let mut dynamic = json!({
         "ads_config": {
             "api_type": "DELTA_GRPC",
@@ -22,15 +22,15 @@ pub fn bootstrap(place: Place, scope: Scope, xds: SocketAddr, ports: &Ports, sec
         },
         "cds_config": ads(),
     });
-    let listeners = match place {
-        Place::Gateway => {
+    let listeners = match kind {
+        ProxyKind::Gateway => {
             dynamic["lds_config"] = ads();
             json!([])
         }
-        Place::Sidecar => json!([outbound(scope, ports.http)]),
+        ProxyKind::Sidecar => json!([outbound(scope, ports.http)]),
     };
     json!({
-        "node": node(place, scope),
+        "node": node(kind, scope),
         "admin": {"address": socket(ports.admin)},
         "dynamic_resources": dynamic,
         "static_resources": {
@@ -43,11 +43,11 @@ pub fn bootstrap(place: Place, scope: Scope, xds: SocketAddr, ports: &Ports, sec
     })
 }
 
-fn node(place: Place, scope: Scope) -> Value {
+fn node(kind: ProxyKind, scope: Scope) -> Value {
     let namespace = mesh::NAMESPACE;
-    let (kind, name, labels) = match place {
-        Place::Gateway => ("router", mesh::GATEWAY, json!({"istio": mesh::GATEWAY})),
-        Place::Sidecar => ("sidecar", "caller", json!({"app": "caller"})),
+    let (node_type, name, labels) = match kind {
+        ProxyKind::Gateway => ("router", mesh::GATEWAY, json!({"istio": mesh::GATEWAY})),
+        ProxyKind::Sidecar => ("sidecar", "caller", json!({"app": "caller"})),
     };
     let mut metadata = json!({
         "NAME": format!("{name}-0"),
@@ -57,16 +57,16 @@ fn node(place: Place, scope: Scope) -> Value {
         "CLUSTER_ID": "Kubernetes",
         "LABELS": labels,
     });
-    let wanted = match (scope, place) {
+    let wanted = match (scope, kind) {
         (Scope::Envoy, _) => None,
-        (Scope::Learned, Place::Sidecar) => Some("learned"),
-        (Scope::Full, _) | (Scope::Learned, Place::Gateway) => Some("full"),
+        (Scope::Learned, ProxyKind::Sidecar) => Some("learned"),
+        (Scope::Full, _) | (Scope::Learned, ProxyKind::Gateway) => Some("full"),
     };
     if let Some(wanted) = wanted {
         metadata["EVENKEEL"] = json!({"SCOPE": wanted});
     }
     json!({
-        "id": format!("{kind}~127.0.0.1~{name}-0.{namespace}~{namespace}.svc.cluster.local"),
+        "id": format!("{node_type}~127.0.0.1~{name}-0.{namespace}~{namespace}.svc.cluster.local"),
         "cluster": format!("{name}.{namespace}"),
         "metadata": metadata,
     })
@@ -125,11 +125,11 @@ fn grpc_cluster(name: &str, address: &Value) -> Value {
 }
 
 /// A certificate of its own making: its clusters wait for one, though the backend speaks plain text.
-pub fn certificate() -> Result<Material, rcgen::Error> {
+pub fn certificate() -> Result<PemBundle, rcgen::Error> {
     let identity = format!("spiffe://cluster.local/ns/{}/sa/{}", mesh::NAMESPACE, mesh::GATEWAY);
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
     let certificate = params.self_signed(&key)?.pem();
-    Ok(Material { chain: certificate.clone(), key: key.serialize_pem(), roots: certificate })
+    Ok(PemBundle { chain: certificate.clone(), key: key.serialize_pem(), roots: certificate })
 }

@@ -3,7 +3,7 @@
 //! Backend and client live on a thread of their own: a busy fleet does not delay what they measure.
 
 mod bootstrap;
-mod place;
+mod ports;
 mod traffic;
 
 use std::fs;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::LabError;
 use crate::process::{Program, Usage};
 use crate::proxy::Scope;
-pub use place::{BACKENDS, Place, Ports};
+pub use ports::{BACKENDS, Ports, ProxyKind};
 use traffic::Probe;
 
 /// Hosts that may wait to be asked for, in hosts.
@@ -37,17 +37,17 @@ pub struct RealProxy {
 impl RealProxy {
     /// Starts the proxy, the backend and the client.
     pub fn start(
-        place: Place,
+        kind: ProxyKind,
         scope: Scope,
         program: &Path,
         work: &Path,
         ports: Ports,
         xds: SocketAddr,
     ) -> Result<Self, LabError> {
-        let name = place.name();
+        let name = kind.name();
         let in_work = |ending| work.join(format!("{name}.{ending}"));
         let (file, socket) = (in_work("json"), in_work("sock"));
-        let text = bootstrap::bootstrap(place, scope, xds, &ports, &socket).to_string();
+        let text = bootstrap::bootstrap(kind, scope, xds, &ports, &socket).to_string();
         fs::write(&file, text).map_err(LabError::io(format!("writing {}", file.display())))?;
         let probes = start_surroundings(ports, &socket).map_err(LabError::io("starting a proxy's backend"))?;
         let mut command = Command::new(program);

@@ -7,27 +7,27 @@ use crate::changes::ChangeKind;
 use crate::error::LabError;
 use crate::mesh::{self, Address};
 use crate::results::Results;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Most endpoints a service is given.
 const MAX_ENDPOINTS: usize = 6;
 /// How often a service is looked for that is not changing.
 const ATTEMPTS: usize = 16;
 
-pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
-    let changes = stage.options.changes;
-    stage.progress.begin("changing", changes as u64);
-    let mut population = Population::new(&stage);
-    let begin = stage.mark()?;
-    let mut ticks = Ticks::new(stage.options.interval);
+pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+    let changes = testbed.options.changes;
+    testbed.progress.begin("changing", changes as u64);
+    let mut population = Population::new(&testbed);
+    let begin = testbed.mark()?;
+    let mut ticks = Ticks::new(testbed.options.interval);
     for number in 0..changes {
-        ticks.next(&mut stage, |_| ()).await?;
-        population.change(&mut stage)?;
-        stage.progress.at(number as u64 + 1);
+        ticks.next(&mut testbed, |_| ()).await?;
+        population.change(&mut testbed)?;
+        testbed.progress.at(number as u64 + 1);
     }
-    stage.wait_settled().await?;
-    let cost = stage.cost_since(begin)?;
-    Ok(stage.results("churn", cost))
+    testbed.wait_settled().await?;
+    let cost = testbed.cost_since(begin)?;
+    Ok(testbed.results("churn", cost))
 }
 
 /// The services there are, and the dice.
@@ -39,63 +39,63 @@ struct Population {
 }
 
 impl Population {
-    fn new(stage: &Stage) -> Self {
-        let services = (0..stage.options.services).map(|service| (service, mesh::first_endpoints(service).to_vec()));
+    fn new(testbed: &Testbed) -> Self {
+        let services = (0..testbed.options.services).map(|service| (service, mesh::first_endpoints(service).to_vec()));
         Self {
             services: services.collect(),
-            next_service: stage.first_free_service(),
+            next_service: testbed.first_free_service(),
             next_endpoint: 0,
-            random: Random::new(stage.options.seed),
+            random: Random::new(testbed.options.seed),
         }
     }
 
     /// One change: of ten, three add an endpoint, three remove one, two add a service, two remove one.
-    fn change(&mut self, stage: &mut Stage) -> Result<(), LabError> {
+    fn change(&mut self, testbed: &mut Testbed) -> Result<(), LabError> {
         let die = self.random.below(10);
-        let Some(service) = self.quiet_service(stage).filter(|_| die < 8) else { return self.add_service(stage) };
+        let Some(service) = self.quiet_service(testbed).filter(|_| die < 8) else { return self.add_service(testbed) };
         let endpoints = self.services.get(&service).map_or(0, Vec::len);
         match die {
-            0..3 if endpoints < MAX_ENDPOINTS => self.add_endpoint(stage, service),
-            0..6 if endpoints > 1 => self.remove_endpoint(stage, service),
-            0..6 => self.add_endpoint(stage, service),
+            0..3 if endpoints < MAX_ENDPOINTS => self.add_endpoint(testbed, service),
+            0..6 if endpoints > 1 => self.remove_endpoint(testbed, service),
+            0..6 => self.add_endpoint(testbed, service),
             _ => {
                 self.services.remove(&service);
-                stage.change(ChangeKind::RemoveService, service, None, &[])?;
+                testbed.change(ChangeKind::RemoveService, service, None, &[])?;
                 Ok(())
             }
         }
     }
 
     /// A service of which no change is under way.
-    fn quiet_service(&mut self, stage: &Stage) -> Option<usize> {
+    fn quiet_service(&mut self, testbed: &Testbed) -> Option<usize> {
         (0..ATTEMPTS).find_map(|_| {
             let place = self.random.below(self.services.len());
-            self.services.keys().nth(place).copied().filter(|service| !stage.fleet.board().is_changing(*service))
+            self.services.keys().nth(place).copied().filter(|service| !testbed.fleet.tracker().is_changing(*service))
         })
     }
 
-    fn add_service(&mut self, stage: &mut Stage) -> Result<(), LabError> {
+    fn add_service(&mut self, testbed: &mut Testbed) -> Result<(), LabError> {
         let service = self.next_service;
         self.next_service += 1;
         let endpoints = mesh::first_endpoints(service).to_vec();
-        stage.change(ChangeKind::AddService, service, None, &endpoints)?;
+        testbed.change(ChangeKind::AddService, service, None, &endpoints)?;
         self.services.insert(service, endpoints);
         Ok(())
     }
 
-    fn add_endpoint(&mut self, stage: &mut Stage, service: usize) -> Result<(), LabError> {
+    fn add_endpoint(&mut self, testbed: &mut Testbed, service: usize) -> Result<(), LabError> {
         let new = mesh::further_endpoint(self.next_endpoint);
         self.next_endpoint += 1;
         let Some(endpoints) = self.services.get_mut(&service) else { return Ok(()) };
         endpoints.push(new);
-        stage.change(ChangeKind::AddEndpoint, service, Some(new), endpoints)?;
+        testbed.change(ChangeKind::AddEndpoint, service, Some(new), endpoints)?;
         Ok(())
     }
 
-    fn remove_endpoint(&mut self, stage: &mut Stage, service: usize) -> Result<(), LabError> {
+    fn remove_endpoint(&mut self, testbed: &mut Testbed, service: usize) -> Result<(), LabError> {
         let Some(endpoints) = self.services.get_mut(&service) else { return Ok(()) };
         let gone = endpoints.remove(self.random.below(endpoints.len()));
-        stage.change(ChangeKind::RemoveEndpoint, service, Some(gone), endpoints)?;
+        testbed.change(ChangeKind::RemoveEndpoint, service, Some(gone), endpoints)?;
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use crate::error::LabError;
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::results::Results;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// The scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,16 +65,16 @@ impl Scenario {
                 self.name()
             )));
         }
-        let stage = Stage::set(&options, program, progress).await?;
+        let testbed = Testbed::set(&options, program, progress).await?;
         match self {
-            Self::Services => services::play(stage).await,
-            Self::Churn => churn::play(stage).await,
-            Self::Rollout => rollout::play(stage).await,
-            Self::Restart => restart::play(stage).await,
-            Self::Storm => storm::play(stage).await,
-            Self::Idle => idle::play(stage).await,
-            Self::Sidecar => sidecar::play(stage).await,
-            Self::Shrink => shrink::play(stage).await,
+            Self::Services => services::play(testbed).await,
+            Self::Churn => churn::play(testbed).await,
+            Self::Rollout => rollout::play(testbed).await,
+            Self::Restart => restart::play(testbed).await,
+            Self::Storm => storm::play(testbed).await,
+            Self::Idle => idle::play(testbed).await,
+            Self::Sidecar => sidecar::play(testbed).await,
+            Self::Shrink => shrink::play(testbed).await,
         }
     }
 }

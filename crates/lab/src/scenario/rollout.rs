@@ -5,19 +5,19 @@ use crate::changes::ChangeKind;
 use crate::error::LabError;
 use crate::mesh;
 use crate::results::Results;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Additions and removals by which one service's two endpoints are replaced.
 const STEPS: usize = 4;
 
-pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
-    let (changes, services) = (stage.options.changes, stage.options.services);
-    stage.progress.begin("replacing endpoints", changes as u64);
-    let begin = stage.mark()?;
-    let mut ticks = Ticks::new(stage.options.interval);
+pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+    let (changes, services) = (testbed.options.changes, testbed.options.services);
+    testbed.progress.begin("replacing endpoints", changes as u64);
+    let begin = testbed.mark()?;
+    let mut ticks = Ticks::new(testbed.options.interval);
     let mut endpoints = Vec::new();
     for number in 0..changes {
-        ticks.next(&mut stage, |_| ()).await?;
+        ticks.next(&mut testbed, |_| ()).await?;
         let (round, step) = (number / STEPS, number % STEPS);
         let service = round % services;
         if step == 0 && round < services {
@@ -33,10 +33,10 @@ pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
             }
             _ => (ChangeKind::RemoveEndpoint, endpoints.remove(0)),
         };
-        stage.change(kind, service, Some(address), &endpoints)?;
-        stage.progress.at(number as u64 + 1);
+        testbed.change(kind, service, Some(address), &endpoints)?;
+        testbed.progress.at(number as u64 + 1);
     }
-    stage.wait_settled().await?;
-    let cost = stage.cost_since(begin)?;
-    Ok(stage.results("rollout", cost))
+    testbed.wait_settled().await?;
+    let cost = testbed.cost_since(begin)?;
+    Ok(testbed.results("rollout", cost))
 }

@@ -9,7 +9,7 @@ use crate::changes::{ChangeId, ChangeKind};
 use crate::error::LabError;
 use crate::proxy::Scope;
 use crate::results::Results;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Most first uses measured: one needs about as long as one change.
 const MAX_FIRST_USES: usize = 50;
@@ -23,47 +23,47 @@ struct Expected {
     answer: oneshot::Receiver<Instant>,
 }
 
-pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
-    let (changes, interval) = (stage.options.changes, stage.options.interval);
-    stage.pause(SETTLE).await?;
-    let begin = stage.mark()?;
-    stage.progress.begin("adding services", changes as u64);
+pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+    let (changes, interval) = (testbed.options.changes, testbed.options.interval);
+    testbed.pause(SETTLE).await?;
+    let begin = testbed.mark()?;
+    testbed.progress.begin("adding services", changes as u64);
     let mut added = Vec::with_capacity(changes);
     let mut expected: Vec<Expected> = Vec::new();
     let mut ticks = Ticks::new(interval);
     for number in 0..changes {
-        ticks.next(&mut stage, |stage| collect(stage, &mut expected)).await?;
-        let service = stage.first_free_service() + number;
-        let endpoints = stage.endpoints_of_new(service);
+        ticks.next(&mut testbed, |testbed| collect(testbed, &mut expected)).await?;
+        let service = testbed.first_free_service() + number;
+        let endpoints = testbed.endpoints_of_new(service);
         let since = Instant::now();
-        let id = stage.change(ChangeKind::AddService, service, None, &endpoints)?;
-        if let Some(gateway) = &stage.gateway {
-            let answer = gateway.first_answer(stage.mesh.host(service));
+        let id = testbed.change(ChangeKind::AddService, service, None, &endpoints)?;
+        if let Some(gateway) = &testbed.gateway {
+            let answer = gateway.first_answer(testbed.mesh.host(service));
             expected.push(Expected { id, since, answer });
         }
         added.push((id, service));
-        stage.progress.at(number as u64 + 1);
+        testbed.progress.at(number as u64 + 1);
     }
-    stage.wait_settled().await?;
-    stage
-        .wait("the gateway does not serve an added service", |stage| {
-            collect(stage, &mut expected);
+    testbed.wait_settled().await?;
+    testbed
+        .wait("the gateway does not serve an added service", |testbed| {
+            collect(testbed, &mut expected);
             expected.is_empty()
         })
         .await?;
-    stage.pause(SETTLE).await?;
-    let cost = stage.cost_since(begin)?;
-    if stage.options.scope == Scope::Learned {
-        first_uses(&mut stage, &added).await?;
+    testbed.pause(SETTLE).await?;
+    let cost = testbed.cost_since(begin)?;
+    if testbed.options.scope == Scope::Learned {
+        first_uses(&mut testbed, &added).await?;
     }
-    Ok(stage.results("services", cost))
+    Ok(testbed.results("services", cost))
 }
 
 /// Takes note of the services the gateway has begun to serve.
-fn collect(stage: &mut Stage, expected: &mut Vec<Expected>) {
+fn collect(testbed: &mut Testbed, expected: &mut Vec<Expected>) {
     expected.retain_mut(|one| match one.answer.try_recv() {
         Ok(at) => {
-            stage.note_ready(one.id, at.saturating_duration_since(one.since));
+            testbed.note_ready(one.id, at.saturating_duration_since(one.since));
             false
         }
         // A gateway that has ended is reported by whoever waits.
@@ -72,16 +72,16 @@ fn collect(stage: &mut Stage, expected: &mut Vec<Expected>) {
 }
 
 /// One workload after the other calls a service that no proxy has been told of.
-async fn first_uses(stage: &mut Stage, added: &[(ChangeId, usize)]) -> Result<(), LabError> {
-    let sidecars = stage.options.proxies;
-    stage.progress.begin("first uses", added.len().min(MAX_FIRST_USES) as u64);
+async fn first_uses(testbed: &mut Testbed, added: &[(ChangeId, usize)]) -> Result<(), LabError> {
+    let sidecars = testbed.options.proxies;
+    testbed.progress.begin("first uses", added.len().min(MAX_FIRST_USES) as u64);
     for (number, (id, service)) in added.iter().take(MAX_FIRST_USES).enumerate() {
-        let (proxy, host) = (number % sidecars, stage.mesh.host(*service));
+        let (proxy, host) = (number % sidecars, testbed.mesh.host(*service));
         let since = Instant::now();
-        stage.fleet.first_use(proxy, &host);
-        stage.wait("a proxy did not get what it asked for", |stage| stage.fleet.can_call(proxy, &host)).await?;
-        stage.note_first_use(*id, since.elapsed());
-        stage.progress.at(number as u64 + 1);
+        testbed.fleet.first_use(proxy, &host);
+        testbed.wait("a proxy did not get what it asked for", |testbed| testbed.fleet.can_call(proxy, &host)).await?;
+        testbed.note_first_use(*id, since.elapsed());
+        testbed.progress.at(number as u64 + 1);
     }
     Ok(())
 }

@@ -6,37 +6,37 @@ use crate::changes::ChangeKind;
 use crate::error::LabError;
 use crate::process::Usage;
 use crate::results::{Results, Shrink, round};
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Time given to the server to settle and to return memory.
 const SETTLE: Duration = Duration::from_secs(10);
 
-pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
-    let (kept, services) = (stage.options.keep, stage.options.services);
+pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+    let (kept, services) = (testbed.options.keep, testbed.options.services);
     if kept >= services {
         return Err(LabError::Usage("--keep has to be less than --services".to_owned()));
     }
-    stage.pause(SETTLE).await?;
-    let full_mib = resident(&stage)?;
-    let begin = stage.mark()?;
-    stage.progress.begin("removing services", (services - kept) as u64);
+    testbed.pause(SETTLE).await?;
+    let full_mib = resident(&testbed)?;
+    let begin = testbed.mark()?;
+    testbed.progress.begin("removing services", (services - kept) as u64);
     for service in kept..services {
-        stage.change(ChangeKind::RemoveService, service, None, &[])?;
-        stage.progress.at((service - kept + 1) as u64);
+        testbed.change(ChangeKind::RemoveService, service, None, &[])?;
+        testbed.progress.at((service - kept + 1) as u64);
     }
-    stage.wait_settled().await?;
-    stage.pause(SETTLE).await?;
-    let cost = stage.cost_since(begin)?;
-    let shrunk_mib = resident(&stage)?;
+    testbed.wait_settled().await?;
+    testbed.pause(SETTLE).await?;
+    let cost = testbed.cost_since(begin)?;
+    let shrunk_mib = resident(&testbed)?;
     // Before the proxies that went through it are replaced.
-    let mut results = stage.results("shrink", cost);
-    stage.start_over(kept).await?;
-    stage.pause(SETTLE).await?;
-    let fresh_mib = resident(&stage)?;
+    let mut results = testbed.results("shrink", cost);
+    testbed.start_over(kept).await?;
+    testbed.pause(SETTLE).await?;
+    let fresh_mib = resident(&testbed)?;
     results.shrink = Some(Shrink { kept, full_mib, shrunk_mib, fresh_mib });
     Ok(results)
 }
 
-fn resident(stage: &Stage) -> Result<f64, LabError> {
-    Ok(round(stage.server.usage()?.map_or(0.0, |Usage { resident_mib, .. }| resident_mib)))
+fn resident(testbed: &Testbed) -> Result<f64, LabError> {
+    Ok(round(testbed.server.usage()?.map_or(0.0, |Usage { resident_mib, .. }| resident_mib)))
 }

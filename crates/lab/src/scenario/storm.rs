@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::error::LabError;
 use crate::results::Results;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// How long the server is watched after the last proxy is configured.
 const CALM: Duration = Duration::from_secs(1);
 
-pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
-    let begin = stage.mark()?;
-    stage.pause(CALM).await?;
-    let cost = stage.cost_since(begin)?;
-    Ok(stage.results("storm", cost))
+pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+    let begin = testbed.mark()?;
+    testbed.pause(CALM).await?;
+    let cost = testbed.cost_since(begin)?;
+    Ok(testbed.results("storm", cost))
 }

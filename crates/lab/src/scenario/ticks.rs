@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::LabError;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Steps at even times: one that comes late does not move those after it.
 pub struct Ticks {
@@ -19,12 +19,16 @@ impl Ticks {
     }
 
     /// Waits for the next one.
-    pub async fn next(&mut self, stage: &mut Stage, mut meanwhile: impl FnMut(&mut Stage)) -> Result<(), LabError> {
+    pub async fn next(
+        &mut self,
+        testbed: &mut Testbed,
+        mut meanwhile: impl FnMut(&mut Testbed),
+    ) -> Result<(), LabError> {
         let due = self.start + self.interval.saturating_mul(self.count);
         self.count += 1;
-        stage
-            .wait("time stands still", |stage| {
-                meanwhile(stage);
+        testbed
+            .wait("time stands still", |testbed| {
+                meanwhile(testbed);
                 Instant::now() >= due
             })
             .await

@@ -1,4 +1,4 @@
-//! Steps in which something changes while requests run.
+//! Check steps in which something changes while requests run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,24 +9,24 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::example::{Example, POLL_PERIOD};
 use super::report::Line;
-use super::scene::{LOOK_PERIOD, Scene};
+use crate::addresses::CONTROL_DEBUG;
 use crate::client::Call;
-use crate::programs::CONTROL_DEBUG;
 
-/// An edit and an end must show within this time.
+/// Time within which an edit or an exit must take effect.
 const EFFECT: Duration = Duration::from_secs(1);
-/// How long to look before saying that something never happened.
+/// How long to wait before reporting that something did not happen.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers in a row that prove the new weights: by chance at 10 %, one in 10^25.
 const PROOF: u32 = 25;
 
 /// Other weights take effect within a second.
-pub async fn takes_effect(scene: &Scene<'_>) -> Line {
+pub async fn takes_effect(example: &Example<'_>) -> Line {
     let what = "an edited VirtualService (all to v2) takes effect within 1 s";
-    let file = Edited::open(scene);
+    let file = Edited::open(example);
     let measured = async {
-        let mut visit = scene.visit().await.map_err(|error| error.to_string())?;
+        let mut visit = example.visit().await.map_err(|error| error.to_string())?;
         file.write(&file.original.replace("weight: 90", "weight: 0").replace("weight: 10", "weight: 100"))?;
         let written = Instant::now();
         let (mut first, mut in_a_row) = (written, 0);
@@ -36,7 +36,7 @@ pub async fn takes_effect(scene: &Scene<'_>) -> Line {
             in_a_row = if version == "v2" { in_a_row + 1 } else { 0 };
             first = if in_a_row == 1 { asked } else { first };
             if written.elapsed() > PATIENCE {
-                return Err(format!("after {} s still answers from v1", PATIENCE.as_secs()));
+                return Err(format!("answers still came from v1 after {} s", PATIENCE.as_secs()));
             }
         }
         Ok(first - written)
@@ -53,13 +53,13 @@ pub async fn takes_effect(scene: &Scene<'_>) -> Line {
     }
 }
 
-/// A file with a mistake is refused with its place, while requests go on being answered.
-pub async fn is_refused(scene: &Scene<'_>) -> Line {
+/// A file with a mistake is refused with its position, while requests are still answered.
+pub async fn is_refused(example: &Example<'_>) -> Line {
     let what = "a broken edit is refused with file, line and column, and serving goes on";
-    let file = Edited::open(scene);
+    let file = Edited::open(example);
     let line = file.original.lines().position(|line| line.contains("weight: 90")).unwrap_or_default() + 1;
     let seen = async {
-        let mut visit = scene.visit().await.map_err(|error| error.to_string())?;
+        let mut visit = example.visit().await.map_err(|error| error.to_string())?;
         file.write(&file.original.replace("weight: 90", "wieght: 90"))?;
         let deadline = Instant::now() + PATIENCE;
         let place = loop {
@@ -99,24 +99,24 @@ async fn refusal(path: &std::path::Path, line: usize) -> Option<String> {
 }
 
 /// A killed replica leaves the load balancing within a second, and from then on no request fails.
-pub async fn replica_dies(scene: &Scene<'_>) -> Vec<Line> {
+pub async fn replica_dies(example: &Example<'_>) -> Vec<Line> {
     const REQUESTS: usize = 100;
     let what = "a killed replica leaves its callers' endpoints within 1 s";
     let measured = async {
-        let victim = scene.replica("capitals-info-v1")?;
+        let victim = example.replica("capitals-info-v1")?;
         let address = format!("{}:8080", victim.pod.address);
         let pid = victim.processes().program.ok_or("it has no process")?;
         let pid = i32::try_from(pid).map_err(|error| error.to_string())?;
-        if !caller_uses(scene, &address).await? {
-            return Err(format!("capitals-web's sidecar did not have {address} to begin with"));
+        if !caller_uses(example, &address).await? {
+            return Err(format!("capitals-web's sidecar did not have {address} at the start"));
         }
         kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|error| error.to_string())?;
         let killed = Instant::now();
-        while caller_uses(scene, &address).await? {
+        while caller_uses(example, &address).await? {
             if killed.elapsed() > PATIENCE {
                 return Err(format!("{address} is still there after {} s", PATIENCE.as_secs()));
             }
-            tokio::time::sleep(LOOK_PERIOD).await;
+            tokio::time::sleep(POLL_PERIOD).await;
         }
         Ok::<_, String>((killed.elapsed(), victim.pod.name.clone()))
     };
@@ -130,7 +130,7 @@ pub async fn replica_dies(scene: &Scene<'_>) -> Vec<Line> {
         "more than 1 s",
     );
     let served = async {
-        let mut visit = scene.visit().await.map_err(|error| error.to_string())?;
+        let mut visit = example.visit().await.map_err(|error| error.to_string())?;
         for _ in 0..REQUESTS {
             visit.version().await?;
         }
@@ -140,19 +140,19 @@ pub async fn replica_dies(scene: &Scene<'_>) -> Vec<Line> {
     let served = served.await;
     let what_back = "the killed replica is started again and ready";
     let deadline = Instant::now() + PATIENCE;
-    while !scene.is_ready(&victim) && Instant::now() < deadline {
-        tokio::time::sleep(LOOK_PERIOD).await;
+    while !example.is_ready(&victim) && Instant::now() < deadline {
+        tokio::time::sleep(POLL_PERIOD).await;
     }
     vec![
         left,
         Line::new(what, served.is_ok(), served.err().unwrap_or_default()),
-        Line::new(what_back, scene.is_ready(&victim), format!("not ready after {} s", PATIENCE.as_secs())),
+        Line::new(what_back, example.is_ready(&victim), format!("not ready after {} s", PATIENCE.as_secs())),
     ]
 }
 
-/// Whether capitals-web's sidecar has this endpoint of capitals-info v1, by its own account.
-async fn caller_uses(scene: &Scene<'_>, address: &str) -> Result<bool, String> {
-    let web = scene.replica("capitals-web")?;
+/// Whether capitals-web's sidecar reports this endpoint of capitals-info v1.
+async fn caller_uses(example: &Example<'_>, address: &str) -> Result<bool, String> {
+    let web = example.replica("capitals-web")?;
     let admin = ([127, 0, 0, 1], 15000).into();
     let answer = Call::get("localhost", "/clusters").send(Some(&web.namespace), admin).await;
     let answer = answer.map_err(|error| format!("the sidecar's /clusters: {error}"))?;
@@ -161,13 +161,13 @@ async fn caller_uses(scene: &Scene<'_>, address: &str) -> Result<bool, String> {
 }
 
 /// Each request leaves a line in the log of the sidecars it passes.
-pub async fn access_log(scene: &Scene<'_>) -> Line {
+pub async fn access_log(example: &Example<'_>) -> Line {
     let what = "access logs: the request for France is in both sidecars' logs";
     let deadline = Instant::now() + PATIENCE;
     let logs: Vec<PathBuf> = ["capitals-web", "capitals-info-v2"]
         .iter()
-        .filter_map(|workload| scene.replica(workload).ok())
-        .map(|replica| scene.plan.state.log(&replica.pod.name, "proxy"))
+        .filter_map(|workload| example.replica(workload).ok())
+        .map(|replica| example.plan.state.log(&replica.pod.name, "proxy"))
         .collect();
     let has_line = |path: &PathBuf| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -182,7 +182,7 @@ pub async fn access_log(scene: &Scene<'_>) -> Line {
         if Instant::now() > deadline {
             return Line::failed(what, format!("no such line in {}", missing.join(", ")));
         }
-        tokio::time::sleep(LOOK_PERIOD).await;
+        tokio::time::sleep(POLL_PERIOD).await;
     }
 }
 
@@ -193,8 +193,8 @@ struct Edited {
 }
 
 impl Edited {
-    fn open(scene: &Scene<'_>) -> Self {
-        let path = scene.plan.directory.join("routing.yaml");
+    fn open(example: &Example<'_>) -> Self {
+        let path = example.plan.directory.join("routing.yaml");
         let original = fs::read_to_string(&path).unwrap_or_default();
         Self { path, original }
     }

@@ -1,12 +1,12 @@
-//! `--check`: plays the example's scenario once and says, line by line, what was verified.
+//! `--check`: runs through the example once and prints line by line what was verified.
 //!
-//! It works on a copy of the directory, in which it adds two callers of its own and edits files. What is specific to the
-//! capitals example is left out when the directory is another one.
+//! It works on a copy of the directory, in which it adds two callers of its own and edits files. Steps for the capitals
+//! example are skipped for any other directory.
 
 mod edits;
+mod example;
 mod report;
 mod routing;
-mod scene;
 mod security;
 
 use std::fs;
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use example::Example;
 pub use report::Line;
-use scene::Scene;
 
 use crate::cleanup::StateDir;
 use crate::mesh::Mesh;
@@ -26,9 +26,9 @@ use crate::workloads::Manifest;
 
 /// Connections from the host's network that one check may open.
 pub const HOST_SOCKETS: usize = 64;
-/// How long everything may take to become ready.
+/// How long all replicas may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most files copied from the directory; more is not an application's configuration.
+/// Most files copied from the directory; a directory with more is not an application's configuration.
 const MAX_FILES: usize = 10_000;
 /// The two callers a check adds: one inside the mesh under an identity nothing is allowed to, one outside it.
 const CALLERS: &str = include_str!("callers.yaml");
@@ -65,7 +65,7 @@ fn is_capitals(manifest: &Manifest) -> bool {
     })
 }
 
-/// Plays the scenario; 0 if all of it held.
+/// Runs the check; 0 if everything holds.
 pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
     let mut passed = true;
     let mut tell = |line: Line| {
@@ -73,38 +73,38 @@ pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
         events.say(line.to_string());
         line.holds
     };
-    let scene = Scene::new(mesh, plan);
-    if !tell(scene.all_ready(READY_TIMEOUT).await) {
+    let example = Example::new(mesh, plan);
+    if !tell(example.all_ready(READY_TIMEOUT).await) {
         return 1;
     }
     if !is_capitals(&plan.manifest) {
-        tell(Line::held("this is not the capitals example, so the rest of its scenario is left out"));
+        tell(Line::held("this is not the capitals example, so the rest of the check is skipped"));
         return u8::from(!passed);
     }
-    tell(routing::reach(&scene).await);
-    for line in routing::names(&scene).await {
+    tell(routing::reach(&example).await);
+    for line in routing::names(&example).await {
         tell(line);
     }
-    tell(routing::split(&scene).await);
-    tell(routing::pin(&scene).await);
-    tell(routing::remember(&scene).await);
-    tell(security::identities(&scene).await);
-    tell(security::plaintext(&scene).await);
-    tell(security::stranger(&scene).await);
-    tell(security::method(&scene).await);
-    tell(edits::takes_effect(&scene).await);
-    tell(edits::is_refused(&scene).await);
-    for line in edits::replica_dies(&scene).await {
+    tell(routing::split(&example).await);
+    tell(routing::pin(&example).await);
+    tell(routing::remember(&example).await);
+    tell(security::identities(&example).await);
+    tell(security::plaintext(&example).await);
+    tell(security::stranger(&example).await);
+    tell(security::method(&example).await);
+    tell(edits::takes_effect(&example).await);
+    tell(edits::is_refused(&example).await);
+    for line in edits::replica_dies(&example).await {
         tell(line);
     }
-    tell(edits::access_log(&scene).await);
+    tell(edits::access_log(&example).await);
     u8::from(!passed)
 }
 
-/// The keeper's part, after everything has ended: nothing is left.
+/// The keeper's part after everything has ended: verifies that nothing is left.
 pub fn verify_removal(state: &Path, machine_unchanged: bool) -> Vec<Line> {
-    // Process 1 of the mesh's namespace is gone: the kernel has ended all that was in there, so asking for our own
-    // children is asking for all.
+    // Process 1 of the mesh's namespace is gone, so the kernel has killed everything in it, and checking our own
+    // children covers all processes.
     let childless = matches!(
         nix::sys::wait::waitpid(None, Some(nix::sys::wait::WaitPidFlag::WNOHANG)),
         Err(nix::errno::Errno::ECHILD)
@@ -119,7 +119,7 @@ pub fn verify_removal(state: &Path, machine_unchanged: bool) -> Vec<Line> {
     vec![
         Line::new("removal: no process is left", childless, "a child of this process still runs"),
         Line::new(
-            "removal: the machine's interfaces and mounts are what they were",
+            "removal: the machine's interfaces and mounts are unchanged",
             machine_unchanged,
             "they differ from those before the run",
         ),

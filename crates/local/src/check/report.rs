@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Something that was to hold, and whether it did.
+/// An expectation, and whether it held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// Whether it held.
@@ -14,7 +14,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// `what` held or, if not, `seen` was there instead.
+    /// A line for `what`, which held, or `seen` instead.
     pub fn new(what: impl Into<String>, holds: bool, seen: impl Into<String>) -> Self {
         Self { holds, what: what.into(), seen: seen.into() }
     }

@@ -1,15 +1,15 @@
-//! Steps about reaching the right replica.
+//! Check steps about routing.
 
 use std::time::Duration;
 
 use http::Method;
 use tokio::time::Instant;
 
+use super::example::{Example, POLL_PERIOD};
 use super::report::Line;
-use super::scene::{LOOK_PERIOD, Scene};
 use crate::client::Call;
 
-/// How long the first request may be refused while routes arrive.
+/// How long the first request may fail while routes arrive.
 const ARRIVAL: Duration = Duration::from_secs(5);
 /// Requests over which the split is counted.
 const SPLIT_REQUESTS: usize = 200;
@@ -17,12 +17,12 @@ const SPLIT_REQUESTS: usize = 200;
 const SPLIT_EXPECTED: std::ops::RangeInclusive<usize> = 160..=198;
 
 /// The gateway's port on the host leads through capitals-web to capitals-info.
-pub async fn reach(scene: &Scene<'_>) -> Line {
+pub async fn reach(example: &Example<'_>) -> Line {
     let what = "gateway → capitals-web → capitals-info: GET /api/capitals/France";
     let deadline = Instant::now() + ARRIVAL;
     loop {
         let call = Call::get("", "/api/capitals/France");
-        let seen = match scene.visit().await {
+        let seen = match example.visit().await {
             Ok(mut visit) => visit.call(call).await,
             Err(error) => Err(error),
         };
@@ -32,17 +32,17 @@ pub async fn reach(scene: &Scene<'_>) -> Line {
             }
             Ok(answer) if Instant::now() >= deadline => return Line::failed(what, answer),
             Err(error) if Instant::now() >= deadline => return Line::failed(what, error),
-            _ => tokio::time::sleep(LOOK_PERIOD).await,
+            _ => tokio::time::sleep(POLL_PERIOD).await,
         }
     }
 }
 
 /// Short and full names resolve inside a workload, and a program that knows nothing of the mesh gets through.
-pub async fn names(scene: &Scene<'_>) -> Vec<Line> {
+pub async fn names(example: &Example<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
     for name in ["capitals-info", "capitals-info.capitals.svc.cluster.local"] {
-        let resolved = match scene.replica("capitals-web") {
-            Ok(replica) => scene.resolve(&replica, name).await,
+        let resolved = match example.replica("capitals-web") {
+            Ok(replica) => example.resolve(&replica, name).await,
             Err(error) => Err(error),
         };
         lines.push(match resolved {
@@ -57,8 +57,8 @@ pub async fn names(scene: &Scene<'_>) -> Vec<Line> {
             Err(seen) => Line::failed(format!("{name} resolves in capitals-web"), seen),
         });
     }
-    let what = "http://capitals-info:8080/capitals/Peru from capitals-web, by a plain socket";
-    let answer = scene.call_from("capitals-web", "capitals-info", Call::get("", "/capitals/Peru")).await;
+    let what = "http://capitals-info:8080/capitals/Peru from capitals-web, over a plain socket";
+    let answer = example.call_from("capitals-web", "capitals-info", Call::get("", "/capitals/Peru")).await;
     lines.push(match answer {
         Ok(answer) => Line::new(format!("{what} answers Lima"), answer.body.contains("\"Lima\""), answer.to_string()),
         Err(seen) => Line::failed(what, seen),
@@ -66,11 +66,11 @@ pub async fn names(scene: &Scene<'_>) -> Vec<Line> {
     lines
 }
 
-/// Nine of ten go to v1.
-pub async fn split(scene: &Scene<'_>) -> Line {
+/// Nine of ten requests go to v1.
+pub async fn split(example: &Example<'_>) -> Line {
     let (low, high) = (SPLIT_EXPECTED.start(), SPLIT_EXPECTED.end());
     let counted = async {
-        let mut visit = scene.visit().await.map_err(|error| error.to_string())?;
+        let mut visit = example.visit().await.map_err(|error| error.to_string())?;
         let mut first = 0;
         for _ in 0..SPLIT_REQUESTS {
             first += usize::from(visit.version().await? == "v1");
@@ -86,12 +86,12 @@ pub async fn split(scene: &Scene<'_>) -> Line {
     }
 }
 
-/// The header decides before the weights do.
-pub async fn pin(scene: &Scene<'_>) -> Line {
+/// A header match takes precedence over weights.
+pub async fn pin(example: &Example<'_>) -> Line {
     const REQUESTS: usize = 30;
     let what = format!("header x-pin: v2 is answered by v2, {REQUESTS} of {REQUESTS} times");
     let asked = async {
-        let mut visit = scene.visit().await.map_err(|error| error.to_string())?;
+        let mut visit = example.visit().await.map_err(|error| error.to_string())?;
         for _ in 0..REQUESTS {
             let call = Call::get("", "/api/capitals/France").header("x-pin", "v2");
             let answer = visit.call(call).await.map_err(|error| error.to_string())?;
@@ -107,11 +107,11 @@ pub async fn pin(scene: &Scene<'_>) -> Line {
     }
 }
 
-/// What is posted can be asked for.
-pub async fn remember(scene: &Scene<'_>) -> Line {
+/// Posted data can be read again.
+pub async fn remember(example: &Example<'_>) -> Line {
     let what = "POST /api/capitals stores Atlantis, GET finds it";
     let done = async {
-        let mut visit = scene.visit().await.map_err(|error| error.to_string())?;
+        let mut visit = example.visit().await.map_err(|error| error.to_string())?;
         let entry = r#"{"country": "Atlantis", "capital": "Poseidonis"}"#;
         let post = Call::get("", "/api/capitals").method(Method::POST).json(entry);
         let posted = visit.call(post).await.map_err(|error| error.to_string())?;

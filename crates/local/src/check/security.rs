@@ -1,22 +1,22 @@
-//! Steps about who may call whom.
+//! Check steps about security.
 
 use std::net::SocketAddr;
 
 use http::Method;
 
+use super::example::Example;
 use super::report::Line;
-use super::scene::Scene;
 use crate::client::{Answer, Call};
 
-/// Body of a request that no policy allows, as Envoy says it.
+/// Body of the answer to a request that no policy allows, as in Envoy.
 const DENIED: &str = "RBAC: access denied";
 
 /// capitals-info sees the identity that capitals-web's certificate proves, and its own.
-pub async fn identities(scene: &Scene<'_>) -> Line {
-    let trust_domain = &scene.plan.options.trust_domain;
+pub async fn identities(example: &Example<'_>) -> Line {
+    let trust_domain = &example.plan.options.trust_domain;
     let spiffe = |account: &str| format!("spiffe://{trust_domain}/ns/capitals/sa/{account}");
     let what = format!("capitals-info is called by {} over mutual TLS", spiffe("capitals-web"));
-    match scene.call_from("capitals-web", "capitals-info", Call::get("", "/identity")).await {
+    match example.call_from("capitals-web", "capitals-info", Call::get("", "/identity")).await {
         Ok(answer) => {
             let (caller, own) = (format!("URI={}", spiffe("capitals-web")), format!("By={}", spiffe("capitals-info")));
             Line::new(what, answer.body.contains(&caller) && answer.body.contains(&own), answer.to_string())
@@ -26,9 +26,9 @@ pub async fn identities(scene: &Scene<'_>) -> Line {
 }
 
 /// Mutual TLS is STRICT: a caller without a sidecar gets no answer at all.
-pub async fn plaintext(scene: &Scene<'_>) -> Line {
+pub async fn plaintext(example: &Example<'_>) -> Line {
     let what = "STRICT: plaintext from outside the mesh to capitals-info is refused";
-    let (outsider, info) = match (scene.replica("check-outsider"), scene.replica("capitals-info-v1")) {
+    let (outsider, info) = match (example.replica("check-outsider"), example.replica("capitals-info-v1")) {
         (Ok(outsider), Ok(info)) => (outsider, info),
         (Err(seen), _) | (_, Err(seen)) => return Line::failed(what, seen),
     };
@@ -42,16 +42,16 @@ pub async fn plaintext(scene: &Scene<'_>) -> Line {
 }
 
 /// Another identity of the mesh is refused.
-pub async fn stranger(scene: &Scene<'_>) -> Line {
+pub async fn stranger(example: &Example<'_>) -> Line {
     let what = "AuthorizationPolicy: another identity's GET to capitals-info gets 403";
-    denied(what, scene.call_from("check-stranger", "capitals-info", Call::get("", "/capitals/France")).await)
+    denied(what, example.call_from("check-stranger", "capitals-info", Call::get("", "/capitals/France")).await)
 }
 
 /// The allowed identity with another method is refused.
-pub async fn method(scene: &Scene<'_>) -> Line {
+pub async fn method(example: &Example<'_>) -> Line {
     let what = "AuthorizationPolicy: capitals-web's DELETE gets 403";
     let call = Call::get("", "/capitals/France").method(Method::DELETE);
-    denied(what, scene.call_from("capitals-web", "capitals-info", call).await)
+    denied(what, example.call_from("capitals-web", "capitals-info", call).await)
 }
 
 fn denied(what: &str, answer: Result<Answer, String>) -> Line {

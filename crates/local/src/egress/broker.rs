@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use tokio::net::{TcpSocket, UdpSocket};
 use tokio::sync::Semaphore;
 
-use super::channel::{self, End, Message};
+use super::channel::{self, ChannelEnd, Message};
 use crate::ports::lift;
 
 /// How long a connection may take to be made. Envoy's own limit, 10 s by default in Istio, ends first when it is asked for less.
@@ -93,7 +93,7 @@ impl Broker {
     }
 
     /// The same for ways in, which the supervisor alone may ask for.
-    pub fn of_ways_in() -> io::Result<(Self, OwnedFd)> {
+    pub fn for_gateway_ports() -> io::Result<(Self, OwnedFd)> {
         Self::of(Role::WaysIn)
     }
 
@@ -107,7 +107,7 @@ impl Broker {
     /// # Errors
     /// When the descriptor cannot be watched; nothing is served then.
     pub async fn serve(self) -> io::Result<()> {
-        let requests = End::new(self.requests)?;
+        let requests = ChannelEnd::new(self.requests)?;
         let (role, slots) = (Arc::new(self.role), Arc::new(Semaphore::new(MAX_CONNECTING)));
         loop {
             match requests.receive().await {
@@ -127,13 +127,13 @@ impl Broker {
 
 /// Answers with the socket, or with the error's number; to nobody if nobody waits any more.
 async fn answer(message: Message, has_slot: bool, role: &Role) {
-    let Some(reply) = message.descriptor.and_then(|reply| End::new(reply).ok()) else { return };
+    let Some(reply) = message.descriptor.and_then(|reply| ChannelEnd::new(reply).ok()) else { return };
     let made = async {
         if !has_slot {
             return Err(Errno::EAGAIN);
         }
         let request: Request = message.text.parse()?;
-        make(request, role).await.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
+        make(request, role).await.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
     };
     let made = tokio::select! {
         made = made => made,

@@ -1,11 +1,11 @@
 //! Short messages between the keeper and the mesh, each of which may carry a descriptor (`SCM_RIGHTS`).
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -29,9 +29,9 @@ pub struct Message {
 
 /// One end, with its event loop.
 #[derive(Debug)]
-pub struct End(AsyncFd<OwnedFd>);
+pub struct ChannelEnd(AsyncFd<OwnedFd>);
 
-impl End {
+impl ChannelEnd {
     /// Must be called within a runtime.
     pub fn new(end: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` is open, and the same descriptor, until it is dropped.
@@ -61,21 +61,16 @@ impl End {
 
 fn receive(end: &OwnedFd) -> io::Result<Option<Message>> {
     let mut bytes = [0; MAX_MESSAGE_BYTES];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut carried = RecvAncillaryBuffer::new(&mut space);
+    let length = recvmsg(end, &mut [IoSliceMut::new(&mut bytes)], &mut carried, RecvFlags::CMSG_CLOEXEC)?.bytes;
     let mut descriptor = None;
-    let length = {
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let message = recvmsg::<()>(end.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-        for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(received) = control {
-                for raw in received {
-                    // SAFETY: the kernel installed these descriptors for us in this very call. All are owned, so that none stays open.
-                    descriptor = Some(unsafe { OwnedFd::from_raw_fd(raw) });
-                }
-            }
+    for message in carried.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            // All are owned, so that none stays open.
+            descriptor = received.last();
         }
-        message.bytes
-    };
+    }
     let text = bytes.get(..length).unwrap_or_default();
     let text = std::str::from_utf8(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok((length > 0).then(|| Message { text: text.to_owned(), descriptor }))
@@ -90,14 +85,14 @@ mod tests {
     #[tokio::test]
     async fn messages_stay_apart_and_carry_descriptors_until_the_end_is_closed() -> io::Result<()> {
         let (one, other) = pair()?;
-        let (one, other) = (End::new(one)?, End::new(other)?);
+        let (one, other) = (ChannelEnd::new(one)?, ChannelEnd::new(other)?);
         let (carried, kept) = pair()?;
         one.send("tcp 192.0.2.1:80", Some(carried.as_fd())).await?;
         one.send("second", None).await?;
         let first = other.receive().await?.expect("a message");
         assert_eq!(first.text, "tcp 192.0.2.1:80");
-        let received = End::new(first.descriptor.expect("a descriptor"))?;
-        End::new(kept)?.send("through", None).await?;
+        let received = ChannelEnd::new(first.descriptor.expect("a descriptor"))?;
+        ChannelEnd::new(kept)?.send("through", None).await?;
         assert_eq!(received.receive().await?.expect("a message").text, "through");
         let second = other.receive().await?.expect("a message");
         assert!(second.text == "second" && second.descriptor.is_none());

@@ -19,11 +19,11 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
 use super::EgressError;
-use super::ground::{MACHINE, MACHINE_NAMES};
+use super::broker_client::BrokerClient;
 use super::hosts::{self, MAX_HOSTS_BYTES};
-use super::outside::Outside;
+use super::rules::{MACHINE, MACHINE_NAMES};
 use super::services::{Services, cluster};
-use crate::network::{BRIDGE_ADDRESS, NAME_SERVER};
+use crate::addresses::{BRIDGE_ADDRESS, NAME_SERVER};
 
 /// DNS.
 const PORT: u16 = 53;
@@ -42,13 +42,13 @@ const MAX_QUESTIONS: usize = 512;
 
 /// The name server, on both of its addresses.
 pub struct Dns {
-    servers: [Arc<Server<Machine>>; 2],
+    servers: [Arc<Server<MachineResolver>>; 2],
 }
 
 impl Dns {
     /// On the cluster's usual address, and on the bridge's, which no capture rule touches: there proxies ask.
-    pub async fn bind(services: Arc<Services>, outside: Option<Arc<Outside>>) -> Result<Self, EgressError> {
-        let machine = Machine::new(services, outside);
+    pub async fn bind(services: Arc<Services>, outside: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
+        let machine = MachineResolver::new(services, outside);
         let bind = async |address: Ipv4Addr| {
             let address = SocketAddr::new(address.into(), PORT);
             let server = Server::bind(address, Names::default(), machine.clone()).await;
@@ -66,25 +66,25 @@ impl Dns {
 
 /// What the machine knows, and the mesh's services before that.
 #[derive(Debug, Clone)]
-struct Machine {
+struct MachineResolver {
     services: Arc<Services>,
-    outside: Option<Arc<Outside>>,
+    outside: Option<Arc<BrokerClient>>,
     /// No name, and the cluster's domain.
     cluster: Arc<Table>,
-    own: Arc<Mutex<Own>>,
+    own: Arc<Mutex<MachineNames>>,
     questions: Arc<Semaphore>,
 }
 
 /// Names of the machine itself, and of its `/etc/hosts` as it was when it was read.
 #[derive(Debug, Default)]
-struct Own {
+struct MachineNames {
     changed: Option<SystemTime>,
     table: Arc<Table>,
 }
 
-impl Machine {
-    fn new(services: Arc<Services>, outside: Option<Arc<Outside>>) -> Self {
-        let own = Own { changed: None, table: Arc::new(names_of_machine(outside.is_some(), "")) };
+impl MachineResolver {
+    fn new(services: Arc<Services>, outside: Option<Arc<BrokerClient>>) -> Self {
+        let own = MachineNames { changed: None, table: Arc::new(names_of_machine(outside.is_some(), "")) };
         Self {
             services,
             outside,
@@ -111,7 +111,7 @@ impl Machine {
     }
 
     /// The first answer of the machine's resolvers; who does not answer soon gets company.
-    async fn resolve(&self, outside: &Outside, query: &[u8], udp: bool) -> Option<Vec<u8>> {
+    async fn resolve(&self, outside: &BrokerClient, query: &[u8], udp: bool) -> Option<Vec<u8>> {
         let _question = self.questions.try_acquire().ok()?;
         let mut resolvers = resolv_conf::resolvers(Path::new(RESOLV_CONF), SocketAddr::new(NAME_SERVER.into(), PORT));
         if resolvers.is_empty() {
@@ -138,7 +138,7 @@ impl Machine {
     }
 }
 
-impl Upstream for Machine {
+impl Upstream for MachineResolver {
     async fn ask(&self, query: &[u8], udp: bool) -> Option<Vec<u8>> {
         // Names below the cluster's domain are nobody else's, whether there are such or not.
         if !matches!(answer(query, &self.cluster, udp), Outcome::Forward) {
@@ -158,7 +158,7 @@ fn responded(outcome: Outcome) -> Option<Vec<u8>> {
     }
 }
 
-async fn ask(outside: &Outside, resolver: SocketAddr, query: &[u8], udp: bool) -> std::io::Result<Vec<u8>> {
+async fn ask(outside: &BrokerClient, resolver: SocketAddr, query: &[u8], udp: bool) -> std::io::Result<Vec<u8>> {
     match udp {
         true => over_udp(&outside.udp(resolver).await?, query).await,
         false => over_tcp(&mut outside.tcp(resolver).await?, query).await,

@@ -11,10 +11,10 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::EgressError;
-use super::ground::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
-use super::outside::Outside;
-use super::services::{Book, Services};
-use crate::network::{BRIDGE_ADDRESS, POD_PREFIX};
+use super::broker_client::BrokerClient;
+use super::rules::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
+use super::services::{ServiceSnapshot, Services};
+use crate::addresses::{BRIDGE_ADDRESS, POD_PREFIX};
 
 /// Connections at one time, of the whole mesh; each takes two descriptors. Further ones are reset.
 pub const MAX_CONNECTIONS: usize = 4096;
@@ -26,7 +26,7 @@ const BACKLOG: u32 = 1024;
 const BUFFER_BYTES: usize = 16 * 1024;
 /// How long one replica behind a virtual address may take to accept.
 const SERVICE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// A peer that says nothing for this long is asked whether it is still there, in seconds; then this often, at this distance in seconds.
 const KEEP_ALIVE: (u32, u32, u32) = (60, 4, 15);
@@ -40,13 +40,13 @@ pub struct Gateway {
 
 struct Shared {
     services: Arc<Services>,
-    outside: Option<Arc<Outside>>,
+    outside: Option<Arc<BrokerClient>>,
     counts: Mutex<Counts>,
 }
 
 impl Gateway {
     /// Listens; must be called within a runtime.
-    pub fn bind(services: Arc<Services>, outside: Option<Arc<Outside>>) -> Result<Self, EgressError> {
+    pub fn bind(services: Arc<Services>, outside: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
         let listen = |port| {
             let address = SocketAddr::new(BRIDGE_ADDRESS.into(), port);
             let open = || {
@@ -117,23 +117,23 @@ impl Shared {
     async fn connect(&self, to: SocketAddrV4, plain: bool) -> Result<TcpStream, Failure> {
         // Sidecars have decided already, by the same policy and by what they know of the host.
         let book = if plain { Some(self.services.now().await) } else { None };
-        match (aim(to, book.as_deref())?, &self.outside) {
-            (Aim::Service(replicas), _) => first_of(&replicas).await,
-            (Aim::Outside(to), Some(outside)) => Ok(outside.tcp(to).await?),
-            (Aim::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
+        match (target_of(to, book.as_deref())?, &self.outside) {
+            (Target::Service(replicas), _) => first_of(&replicas).await,
+            (Target::Outside(to), Some(outside)) => Ok(outside.tcp(to).await?),
+            (Target::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
         }
     }
 
-    fn count(self: &Arc<Self>, peer: SocketAddr) -> Option<Place> {
+    fn count(self: &Arc<Self>, peer: SocketAddr) -> Option<ConnectionGuard> {
         let SocketAddr::V4(peer) = peer else { return None };
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.enter(*peer.ip()).then(|| Place { shared: self.clone(), replica: *peer.ip() })
+        counts.enter(*peer.ip()).then(|| ConnectionGuard { shared: self.clone(), replica: *peer.ip() })
     }
 }
 
 /// Where a connection is to go on to.
 #[derive(Debug, PartialEq, Eq)]
-enum Aim {
+enum Target {
     /// One of these replicas.
     Service(Vec<SocketAddr>),
     /// This address, as the machine knows it.
@@ -141,14 +141,14 @@ enum Aim {
 }
 
 /// Decides for one address. `book`: it comes from a replica without a sidecar, and this is what there is.
-fn aim(to: SocketAddrV4, book: Option<&Book>) -> Result<Aim, Failure> {
+fn target_of(to: SocketAddrV4, book: Option<&ServiceSnapshot>) -> Result<Target, Failure> {
     let (ip, refused) = (*to.ip(), |why| Err(Failure::Refused(why)));
     let within = |(first, prefix): (Ipv4Addr, u8)| network(ip, prefix) == first;
     if within(SERVICES) || within(RESERVED) {
         let replicas = book.and_then(|book| book.backends(to));
         return match replicas {
             Some([]) => refused("no replica of the service is ready"),
-            Some(replicas) => Ok(Aim::Service(replicas.to_vec())),
+            Some(replicas) => Ok(Target::Service(replicas.to_vec())),
             None => refused("no service has this address and port"),
         };
     }
@@ -156,7 +156,7 @@ fn aim(to: SocketAddrV4, book: Option<&Book>) -> Result<Aim, Failure> {
         return refused("no replica has this address");
     }
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.octets()[0] == 0 {
-        return refused("this address is nobody's");
+        return refused("nothing has this address");
     }
     if book.is_some_and(|book| !book.allow_any) {
         return refused(
@@ -164,10 +164,10 @@ fn aim(to: SocketAddrV4, book: Option<&Book>) -> Result<Aim, Failure> {
         );
     }
     let host = if ip == MACHINE { Ipv4Addr::LOCALHOST } else { ip };
-    Ok(Aim::Outside(SocketAddr::new(host.into(), to.port())))
+    Ok(Target::Outside(SocketAddr::new(host.into(), to.port())))
 }
 
-/// The first that accepts, from a random one on.
+/// Connects to the first replica that accepts, beginning with a random one.
 async fn first_of(replicas: &[SocketAddr]) -> Result<TcpStream, Failure> {
     // The clock's low bits are random enough to spread connections.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
@@ -183,7 +183,7 @@ async fn first_of(replicas: &[SocketAddr]) -> Result<TcpStream, Failure> {
     Err(failed.into())
 }
 
-/// Where it was to go before it was redirected.
+/// The destination before the redirect.
 fn original_destination(stream: &TcpStream) -> io::Result<SocketAddrV4> {
     let original = getsockopt(&stream.as_fd(), sockopt::OriginalDst)?;
     let address = Ipv4Addr::from(u32::from_be(original.sin_addr.s_addr));
@@ -199,13 +199,13 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// Closes it with a reset.
+/// Closes the connection with a reset.
 fn reset(stream: TcpStream) {
-    // If it cannot be had, an orderly end has to do.
+    // If that fails, the connection is closed in order.
     let _ = setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
-/// Connections by replica.
+/// The number of connections by replica.
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
@@ -234,13 +234,13 @@ impl Counts {
     }
 }
 
-/// A connection that counts while it lives.
-struct Place {
+/// Counts a connection as long as it exists.
+struct ConnectionGuard {
     shared: Arc<Shared>,
     replica: Ipv4Addr,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).leave(self.replica);
     }
@@ -253,9 +253,9 @@ mod tests {
     #[test]
     fn what_is_the_meshs_own_never_leaves_and_the_machine_is_its_loopback() {
         let check = |to: &str, expected: &str| {
-            let seen = match aim(to.parse().expect("an address"), None) {
-                Ok(Aim::Outside(to)) => to.to_string(),
-                Ok(Aim::Service(_)) => "a service".to_owned(),
+            let seen = match target_of(to.parse().expect("an address"), None) {
+                Ok(Target::Outside(to)) => to.to_string(),
+                Ok(Target::Service(_)) => "a service".to_owned(),
                 Err(error) => error.to_string(),
             };
             assert_eq!(seen, expected, "{to}");
@@ -268,7 +268,7 @@ mod tests {
         check("10.244.0.1:15098", "no replica has this address");
         check("10.244.9.9:80", "no replica has this address");
         for nobodys in ["127.0.0.1:80", "127.8.8.8:80", "0.0.0.0:80", "0.1.2.3:80", "224.0.0.1:80"] {
-            check(nobodys, "this address is nobody's");
+            check(nobodys, "nothing has this address");
         }
         check("255.255.255.255:80", "no service has this address and port");
     }
@@ -276,9 +276,13 @@ mod tests {
     #[test]
     fn without_a_sidecar_the_policy_is_held_here() {
         let to: SocketAddrV4 = "192.0.2.1:443".parse().expect("an address");
-        let refused = aim(to, Some(&Book::default())).err().map(|error| error.to_string()).unwrap_or_default();
+        let refused =
+            target_of(to, Some(&ServiceSnapshot::default())).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(refused.contains("REGISTRY_ONLY"), "{refused}");
-        assert_eq!(aim(to, Some(&Book { allow_any: true, ..Book::default() })).ok(), Some(Aim::Outside(to.into())));
+        assert_eq!(
+            target_of(to, Some(&ServiceSnapshot { allow_any: true, ..ServiceSnapshot::default() })).ok(),
+            Some(Target::Outside(to.into()))
+        );
     }
 
     #[test]

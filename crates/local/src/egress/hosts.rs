@@ -1,4 +1,4 @@
-//! Names the machine has in its `/etc/hosts`.
+//! Names in the machine's `/etc/hosts`.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,7 +7,8 @@ use evenkeel_agent::dns::HostEntry;
 /// Largest file that is read, in bytes: block lists have some megabytes.
 pub const MAX_HOSTS_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The entries of a hosts(5). Loopback addresses mean the machine there, so they become `machine`; without one they are left out.
+/// The entries of a hosts(5) file. Loopback addresses there mean the machine, so they become `machine`, or are left out
+/// without it.
 pub fn entries(text: &str, machine: Option<Ipv4Addr>) -> Vec<HostEntry> {
     let mut entries: Vec<HostEntry> = Vec::new();
     for line in text.lines() {
@@ -27,13 +28,13 @@ pub fn entries(text: &str, machine: Option<Ipv4Addr>) -> Vec<HostEntry> {
     together(entries)
 }
 
-/// Names that mean whoever asks.
+/// Whether a name means the querying host itself.
 fn is_everybodys_own(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name == "localhost" || name.starts_with("localhost.") || name.ends_with(".localhost") || name.starts_with("ip6-")
 }
 
-/// A name on several lines has all their addresses.
+/// Merges lines: a name on several lines has all their addresses.
 fn together(entries: Vec<HostEntry>) -> Vec<HostEntry> {
     let mut by_name: std::collections::BTreeMap<String, HostEntry> = std::collections::BTreeMap::new();
     for entry in entries {

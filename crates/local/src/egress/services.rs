@@ -1,7 +1,7 @@
-//! The mesh's services as programs without a sidecar need them: names, and which replicas stand behind a virtual address.
+//! The mesh's services for programs without a sidecar: names, and the replicas behind virtual addresses.
 //!
-//! In a cluster these are kube-dns and kube-proxy. Both follow the control plane; here it is asked, at most once per second, and only
-//! when somebody wants to know.
+//! In a cluster these are kube-dns and kube-proxy, which watch the control plane. Here the control plane is asked on
+//! demand, at most once per second.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -14,31 +14,30 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::addresses::{CLUSTER_DOMAIN, CONTROL_DEBUG};
 use crate::client::Call;
-use crate::mesh::CLUSTER_DOMAIN;
-use crate::programs::CONTROL_DEBUG;
 
-/// How long what the control plane has said is taken for true.
+/// How long an answer of the control plane is cached.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What was known last.
+/// A cache of the control plane's last answer.
 #[derive(Debug, Default)]
-pub struct Services(Mutex<Known>);
+pub struct Services(Mutex<Cache>);
 
 #[derive(Debug, Default)]
-struct Known {
-    book: Arc<Book>,
+struct Cache {
+    book: Arc<ServiceSnapshot>,
     asked: Option<Instant>,
 }
 
 impl Services {
-    /// What the mesh has now. If the control plane does not answer, what it had.
-    pub async fn now(&self) -> Arc<Book> {
+    /// The present services; the last known ones if the control plane does not answer.
+    pub async fn now(&self) -> Arc<ServiceSnapshot> {
         let mut known = self.0.lock().await;
         if known.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
             match fetch().await {
                 Ok(book) => known.book = Arc::new(book),
-                Err(error) => tracing::info!(error, "the control plane does not tell the mesh's services"),
+                Err(error) => tracing::info!(error, "cannot get the mesh's services from the control plane"),
             }
             known.asked = Some(Instant::now());
         }
@@ -48,17 +47,18 @@ impl Services {
 
 /// The mesh's services at one time.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct ServiceSnapshot {
     /// Names of services, and their addresses.
     pub names: Table,
     /// Ready replicas by virtual address and port.
     pub(super) backends: HashMap<SocketAddrV4, Vec<SocketAddr>>,
-    /// Whether programs may leave the mesh for what no service is: `outboundTrafficPolicy` of the mesh. Until that is known they may not.
+    /// Whether programs may call destinations that are not services (the mesh's `outboundTrafficPolicy`); `false` until
+    /// it is known.
     pub allow_any: bool,
 }
 
-impl Book {
-    /// Replicas that serve a virtual address' port; none if no service has it.
+impl ServiceSnapshot {
+    /// Replicas that serve a port of a virtual address; `None` if no service has it.
     pub fn backends(&self, service: SocketAddrV4) -> Option<&[SocketAddr]> {
         self.backends.get(&service).map(Vec::as_slice)
     }
@@ -97,7 +97,7 @@ struct Setting {
     outbound_traffic_policy: String,
 }
 
-async fn fetch() -> Result<Book, String> {
+async fn fetch() -> Result<ServiceSnapshot, String> {
     let services: Vec<Service> = page("/debug/registryz").await?;
     let endpoints: Vec<Endpoints> = page("/debug/endpointz").await?;
     let settings: Vec<Setting> = page("/debug/configz").await?;
@@ -109,7 +109,7 @@ async fn page<T: DeserializeOwned>(path: &str) -> Result<T, String> {
     serde_json::from_str(&answer.body).map_err(|error| format!("{path}: {error}"))
 }
 
-fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting]) -> Book {
+fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting]) -> ServiceSnapshot {
     let mut ready: HashMap<String, Vec<SocketAddr>> = HashMap::new();
     for Endpoints { service, endpoints } in endpoints {
         let addresses = endpoints.into_iter().filter(|endpoint| endpoint.ready);
@@ -117,7 +117,7 @@ fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting])
         ready.insert(service, addresses.collect());
     }
     let (mut names, mut backends) = (Vec::new(), HashMap::new());
-    // What a ServiceEntry says is between a sidecar and its control plane; others go by the real names.
+    // ServiceEntries apply only to proxies; programs without a sidecar use the real names.
     for service in services.into_iter().filter(|service| !service.external) {
         let mut ips: Vec<IpAddr> = service.addresses.iter().filter_map(|address| single(address)).collect();
         for Port { number } in service.ports {
@@ -126,7 +126,7 @@ fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting])
                 backends.insert(SocketAddrV4::new(ip, number), behind.clone());
             }
             if service.addresses.is_empty() {
-                // Headless.
+                // A headless service.
                 ips.extend(behind.iter().map(SocketAddr::ip));
             }
         }
@@ -135,15 +135,15 @@ fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting])
         names.push(HostEntry { host: service.host, ips, short_name: String::new(), namespace: String::new() });
     }
     let allow_any = settings.iter().any(|s| s.kind == "MeshConfig" && s.outbound_traffic_policy == "ALLOW_ANY");
-    Book { names: Table::new(names, &cluster()), backends, allow_any }
+    ServiceSnapshot { names: Table::new(names, &cluster()), backends, allow_any }
 }
 
-/// What lies below the cluster's domain is known here or nowhere.
+/// The cluster's domain, below which only this server knows names.
 pub fn cluster() -> SearchDomain {
     SearchDomain { namespace: String::new(), cluster_domain: CLUSTER_DOMAIN.to_owned() }
 }
 
-/// The only address of a network, as pages show a virtual address.
+/// The address of a network with a single address, which is the form of virtual addresses on the pages.
 fn single(network: &str) -> Option<IpAddr> {
     let (address, prefix) = network.split_once('/').unwrap_or((network, ""));
     let address: IpAddr = address.parse().ok()?;
@@ -171,7 +171,7 @@ mod tests {
                                                                   {"address": "10.244.1.2", "port": 8080, "ready": false}]},
         {"service": "db.shop.svc.cluster.local:5432", "endpoints": [{"address": "10.244.1.3", "port": 5432, "ready": true}]}]"#;
 
-    fn read(settings: &str) -> Book {
+    fn read(settings: &str) -> ServiceSnapshot {
         let parse = "the pages of a control plane";
         let (services, endpoints) =
             (serde_json::from_str(REGISTRY).expect(parse), serde_json::from_str(ENDPOINTS).expect(parse));
@@ -202,6 +202,6 @@ mod tests {
             true,
         );
         check(r#"[{"kind": "MeshConfig", "outbound_traffic_policy": "REGISTRY_ONLY"}]"#, false);
-        assert!(!Book::default().allow_any);
+        assert!(!ServiceSnapshot::default().allow_any);
     }
 }

@@ -1,4 +1,4 @@
-//! What runs a workload on this machine, as `evenkeel.yaml` says beside the manifests.
+//! Commands of workloads on this machine, from `evenkeel.yaml` beside the manifests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use evenkeel_base::suggest::instead;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_control::source::files::Files;
 
-/// What runs a replica.
+/// The command of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// For `sh -c`.
     pub run: String,
-    /// Where it runs; none: in the directory that `up` was given.
+    /// The working directory; `None`: the directory given to `up`.
     pub directory: Option<PathBuf>,
-    /// Variables besides those of the containers, which they overrule.
+    /// Variables that override those of the containers.
     pub environment: Vec<(String, String)>,
 }
 
-/// What is run before anything is started.
+/// A build step, which runs before anything is started.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Build {
-    /// Where.
+    /// The working directory.
     pub directory: PathBuf,
     /// For `sh -c`.
     pub run: String,
@@ -31,7 +31,7 @@ pub struct Build {
     pub span: Span,
 }
 
-/// All files' commands.
+/// The commands in all files.
 #[derive(Debug, Default)]
 pub struct Commands {
     /// By the name as written: NAME or NAMESPACE/NAME.
@@ -46,8 +46,8 @@ struct Entry {
 }
 
 impl Commands {
-    /// Those of all files; of a file with a mistake, the last good content. The findings are about several files: what is wrong
-    /// with one is found when it is read.
+    /// Reads all files; of a file with a mistake, the last good content. The findings are about conflicts between
+    /// files; mistakes within a file are reported when it is read.
     pub fn of(files: &Files) -> (Self, Diagnostics) {
         let mut commands = Self::default();
         let mut diagnostics = Diagnostics::new();
@@ -60,11 +60,11 @@ impl Commands {
                 match commands.entries.get(&workload) {
                     None => drop(commands.entries.insert(workload, entry)),
                     Some(first) => {
-                        let message = format!("`{workload}` has a command already; this one is ignored");
+                        let message = format!("`{workload}` already has a command; this one is ignored");
                         let finding = Diagnostic::error("duplicate-object", said.span, message);
                         diagnostics.push(
                             finding
-                                .with_related(first.span.clone(), "first said here")
+                                .with_related(first.span.clone(), "first given here")
                                 .with_help("remove one of the two"),
                         );
                     }
@@ -74,13 +74,13 @@ impl Commands {
         (commands, diagnostics)
     }
 
-    /// What runs a workload; a name with its namespace comes first.
+    /// The command of a workload; an entry with its namespace takes precedence.
     pub fn find(&self, namespace: &str, name: &str) -> Option<&Command> {
         let entry = self.entries.get(&format!("{namespace}/{name}")).or_else(|| self.entries.get(name));
         entry.map(|entry| &entry.command)
     }
 
-    /// What is to be built, each once.
+    /// The build steps, each once.
     pub fn builds(&self) -> Vec<Build> {
         let mut builds: Vec<Build> = self.entries.values().filter_map(|entry| entry.build.clone()).collect();
         builds.sort();
@@ -88,7 +88,7 @@ impl Commands {
         builds
     }
 
-    /// Warns about names that no workload has; they are given with their namespaces.
+    /// Warns about entries without a workload; `workloads` are given with their namespaces.
     pub fn note_unused(&self, workloads: &[(&str, &str)], diagnostics: &mut Diagnostics) {
         for (name, entry) in &self.entries {
             let is_meant = |(namespace, workload): &&(&str, &str)| {

@@ -1,4 +1,4 @@
-//! The variables of a program, as its containers ask for them.
+//! The environment variables of a program, from its containers.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use crate::pods::Pod;
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// What it holds.
+    /// Its content.
     pub value: Value,
 }
 
-/// What a variable holds.
+/// The value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A text, in which `$(NAME)` stands for a variable before it.
+    /// A text in which `$(NAME)` stands for an earlier variable.
     Expanded(String),
-    /// A text as it is.
+    /// A literal text.
     Text(String),
-    /// What is known of a replica only when it is made.
+    /// A property of the replica that is known only when it is made.
     Field(Field),
 }
 
@@ -43,7 +43,7 @@ pub enum Field {
     Node,
 }
 
-/// The variables of all containers in order; an error says what is not there.
+/// The variables of all containers in order; the error says what is missing.
 pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) -> Result<Vec<Variable>, String> {
     let mut variables = Vec::new();
     for container in &template.spec.containers {
@@ -76,7 +76,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// None: it may be missing, and is.
+    /// `None`: an optional value is missing.
     fn value(&self, variable: &EnvVar) -> Result<Option<Value>, String> {
         let Some(source) = &variable.value_from else {
             return Ok(Some(Value::Expanded(variable.value.clone().unwrap_or_default())));
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
             EnvVarSource { resource_field_ref: Some(resource), .. } => self.resource(resource).map(Some),
             EnvVarSource { config_map_key_ref: Some(key), .. } => self.key(Kind::ConfigMap, key),
             EnvVarSource { secret_key_ref: Some(key), .. } => self.key(Kind::Secret, key),
-            // Said when the file is read.
+            // The mistake was reported when the file was read.
             _ => Ok(None),
         }
     }
@@ -130,7 +130,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// In the unit that the divisor names, rounded up, as Kubernetes does. What is not limited has the machine's own size.
+    /// The value in units of the divisor, rounded up as in Kubernetes. A resource without a limit has the size of the
+    /// machine.
     fn resource(&self, wanted: &ResourceFieldSelector) -> Result<Value, String> {
         let containers = &self.template.spec.containers;
         let container = match &wanted.container_name {
@@ -147,10 +148,10 @@ impl<'a> Reader<'a> {
                 let asked = resources.and_then(|all| all.requests.get(name).or_else(|| all.limits.get(name)));
                 asked.map(|value| (name, value))
             }
-            _ => return Err(format!("`{}` is no resource, such as `limits.cpu`", wanted.resource)),
+            _ => return Err(format!("`{}` is not a resource such as `limits.cpu`", wanted.resource)),
         };
         let said =
-            |text: &str| quantity(text).ok_or_else(|| format!("`{text}` is no quantity, such as `500m` or `64Mi`"));
+            |text: &str| quantity(text).ok_or_else(|| format!("`{text}` is not a quantity such as `500m` or `64Mi`"));
         let value = match found {
             Some((_, value)) => said(&value.0)?,
             None if wanted.resource.ends_with(".cpu") => {
@@ -187,7 +188,7 @@ fn quantity(text: &str) -> Option<f64> {
     number.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0).map(|value| value * factor)
 }
 
-/// The variables of one replica; of two with one name the later one counts.
+/// The variables of one replica; of two with the same name the later one wins.
 pub fn of_replica(variables: &[Variable], pod: &Pod) -> Vec<(String, String)> {
     let mut known: BTreeMap<&str, String> = BTreeMap::new();
     let mut all = Vec::new();
@@ -198,7 +199,7 @@ pub fn of_replica(variables: &[Variable], pod: &Pod) -> Vec<(String, String)> {
             Value::Field(Field::Name) => pod.name.clone(),
             Value::Field(Field::Uid) => uid(pod),
             Value::Field(Field::Address) => pod.address.to_string(),
-            Value::Field(Field::HostAddress) => crate::network::BRIDGE_ADDRESS.to_string(),
+            Value::Field(Field::HostAddress) => crate::addresses::BRIDGE_ADDRESS.to_string(),
             Value::Field(Field::Node) => node_name(),
         };
         known.insert(name, value.clone());
@@ -207,7 +208,7 @@ pub fn of_replica(variables: &[Variable], pod: &Pod) -> Vec<(String, String)> {
     all
 }
 
-/// `$(NAME)` is the variable's value, `$$` a dollar; what names no variable stays.
+/// Expands `$(NAME)` to the variable's value and `$$` to a dollar; unknown names stay as they are.
 fn expand(text: &str, known: &BTreeMap<&str, String>) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -231,7 +232,7 @@ fn expand(text: &str, known: &BTreeMap<&str, String>) -> String {
     out + rest
 }
 
-/// As a UUID looks, and the same in every run.
+/// A text in the form of a UUID that is the same in every run.
 fn uid(pod: &Pod) -> String {
     let name = format!("{}/{}", pod.namespace, pod.name);
     let hash = |part: u8| {

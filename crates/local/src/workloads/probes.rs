@@ -1,18 +1,18 @@
-//! What is asked of a program, and done with it, as its first container says.
+//! Probes and hooks of a program, from its first container.
 
 use std::time::Duration;
 
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::kubernetes::{self, LifecycleHandler, PodSpec};
 
+use crate::lifecycle::{Hook, Lifecycle};
 use crate::probe::{Check, Probe};
-use crate::vitals::{Care, Hook};
 
 /// The first `readinessProbe`; without one, the first port must accept connections.
 pub(super) fn readiness(spec: &PodSpec) -> Probe {
     let first_port = || spec.tcp_ports().next().map_or(Check::Runs, |port| Check::Tcp(port.container_port.0));
     let wanted = spec.containers.iter().find_map(|container| container.readiness_probe.as_ref());
-    // One machine asks more often than a cluster where nothing is said.
+    // By default one machine probes more often than a cluster.
     wanted.map_or_else(
         || Probe::new(first_port()),
         |wanted| {
@@ -22,15 +22,15 @@ pub(super) fn readiness(spec: &PodSpec) -> Probe {
     )
 }
 
-/// What else is said of a program.
-pub(super) fn care(spec: &PodSpec) -> Care {
+/// The other probes and the hooks.
+pub(super) fn lifecycle(spec: &PodSpec) -> Lifecycle {
     let containers = || spec.containers.iter();
     let probe = |wanted: Option<&kubernetes::Probe>| {
         let wanted = wanted?;
         Some(timed(wanted, Probe { period: Duration::from_secs(10), ..Probe::new(check(spec, wanted)?) }))
     };
     let lifecycle = || containers().filter_map(|container| container.lifecycle.as_ref());
-    Care {
+    Lifecycle {
         startup: probe(containers().find_map(|container| container.startup_probe.as_ref())),
         liveness: probe(containers().find_map(|container| container.liveness_probe.as_ref())),
         post_start: lifecycle().find_map(|lifecycle| hook(spec, lifecycle.post_start.as_ref()?)),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_probe_and_hook_is_read_with_its_times() {
-        let of = |fields: &str| care(&spec(fields));
+        let of = |fields: &str| lifecycle(&spec(fields));
         let liveness = |fields: &str| of(&format!("livenessProbe: {{{fields}}}")).liveness.expect("it is said");
         let get = liveness("httpGet: {port: web, httpHeaders: [{name: a, value: b}]}, initialDelaySeconds: 3");
         let headers = vec![("a".to_owned(), "b".to_owned())];
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(hooks.pre_stop, Some(Hook::Sleep(Duration::from_secs(2))));
         assert_eq!(hooks.post_start, Some(Hook::Get { port: 80, path: "/warm".to_owned() }));
         assert_eq!(hooks.grace, Some(Duration::from_secs(7)));
-        assert_eq!(of("lifecycle: {}"), Care { grace: Some(Duration::from_secs(7)), ..Care::default() });
+        assert_eq!(of("lifecycle: {}"), Lifecycle { grace: Some(Duration::from_secs(7)), ..Lifecycle::default() });
         assert_eq!(readiness(&spec("readinessProbe: {tcpSocket: {port: web}, successThreshold: 2}")).successes, 2);
     }
 }

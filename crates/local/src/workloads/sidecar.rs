@@ -1,4 +1,4 @@
-//! Which proxy stands beside a program, as annotations and labels say.
+//! The sidecar of a program, from annotations and labels.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::{ENVOY_PATH_ANNOTATION, ENVOY_VARIABLE, INJECT_ANNOTATION, PROXY_ANNOTATION, SCOPE_ANNOTATION, Sidecar};
-use crate::egress::ground::MACHINE_NAMES;
+use crate::egress::rules::MACHINE_NAMES;
 use crate::tools::find_program;
 
-/// What a template asks for; none, with a finding, if there is no such proxy.
+/// The sidecar that a template requests; `None`, with a finding, if there is no such proxy.
 pub(super) fn sidecar(
     template: &PodTemplate,
     labels: &BTreeMap<String, String>,
@@ -60,10 +60,10 @@ pub(super) fn sidecar(
 }
 
 fn no_host_network(span: &Span) -> Diagnostic {
-    let said = "its replicas get networks of their own here, not the machine's; as in a cluster they get no sidecar";
+    let said = "hostNetwork has no effect on one machine: its replicas get networks of their own, and, as in a cluster, no sidecar";
     let [machine, _] = MACHINE_NAMES;
     let help = format!(
-        "what listens on the machine's loopback is `{machine}` to them; remove hostNetwork to give them a sidecar"
+        "they reach servers on the machine's loopback as `{machine}`; remove hostNetwork to give them a sidecar"
     );
     Diagnostic::warning("no-host-network", span.clone(), said).with_help(help)
 }

@@ -29,7 +29,7 @@ pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) ->
                 files.read(namespace, secret.optional, texts)?
             }
             Volume { empty_dir: Some(_), .. } => Content::Empty,
-            // Said when the file is read.
+            // The mistake was reported when the file was read.
             _ => continue,
         };
         all.push(Directory { name: volume.name.to_string(), content });
@@ -61,7 +61,8 @@ impl Files<'_> {
         for item in items {
             match texts.get(&item.key) {
                 Some(bytes) => {
-                    let path = inside(&item.path).ok_or_else(|| format!("`{}` leads out of the volume", item.path))?;
+                    let path =
+                        inside(&item.path).ok_or_else(|| format!("`{}` points outside the volume", item.path))?;
                     files.push(TextFile { path, bytes: bytes.clone(), mode: item.mode.map_or(mode, |mode| mode.0) });
                 }
                 None if optional => {}
@@ -110,21 +111,24 @@ fn place(mount: &VolumeMount, volume: &Directory, needed: &[PathBuf]) -> Result<
     let path = PathBuf::from(&mount.mount_path);
     let shown = path.display();
     if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
-        return Err(format!("`{shown}` is no absolute path"));
+        return Err(format!("`{shown}` is not an absolute path"));
     }
     let sub_path = match &mount.sub_path {
         None => None,
-        Some(below) => Some(inside(below).ok_or_else(|| format!("`{below}` leads out of the volume"))?),
+        Some(below) => Some(inside(below).ok_or_else(|| format!("`{below}` points outside the volume"))?),
     };
     let Ok(real) = path.canonicalize() else {
         return Err(format!("{shown} does not exist on this machine"));
     };
     if NEEDED.iter().any(|known| real == Path::new(known)) || needed.iter().any(|known| known.starts_with(&real)) {
-        return Err(format!("{shown} holds what is needed here"));
+        return Err(format!("{shown} holds files that every program here needs"));
     }
     let is_file = matches!(&volume.content, Content::Files(files) if files.iter().any(|file| Some(&file.path) == sub_path.as_ref()));
     if is_file == real.is_dir() {
-        return Err(format!("{shown} is {}, unlike what is mounted", if is_file { "a directory" } else { "a file" }));
+        return Err(format!(
+            "{shown} is {}, and what is mounted there is not",
+            if is_file { "a directory" } else { "a file" }
+        ));
     }
     let read_only = mount.read_only || volume.content != Content::Empty;
     Ok(Mount { volume: volume.name.clone(), path: real, sub_path, read_only })
@@ -176,12 +180,12 @@ mod tests {
         assert_eq!(mounts, [mount]);
         for (mounts, reason) in [
             ("{name: tmp, mountPath: FOLDER/none}", "does not exist on this machine"),
-            ("{name: tmp, mountPath: FOLDER/needed}", "holds what is needed here"),
-            ("{name: tmp, mountPath: /etc}", "holds what is needed here"),
-            ("{name: tmp, mountPath: FOLDER/config, subPath: ../x}", "leads out of the volume"),
+            ("{name: tmp, mountPath: FOLDER/needed}", "holds files that every program here needs"),
+            ("{name: tmp, mountPath: /etc}", "holds files that every program here needs"),
+            ("{name: tmp, mountPath: FOLDER/config, subPath: ../x}", "points outside the volume"),
             (
                 "{name: settings, mountPath: FOLDER/config, subPath: deep/a.txt}",
-                "is a directory, unlike what is mounted",
+                "is a directory, and what is mounted there is not",
             ),
         ] {
             let (_, mounts, said) = mounted(mounts);

@@ -1,4 +1,4 @@
-//! DestinationRules: resolved, checked, and those for one host merged.
+//! DestinationRules: resolves and checks them, and merges those for one host.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -66,20 +66,20 @@ impl Results for Table {
     }
 }
 
-/// What one object says.
+/// Reads one object.
 fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
     let (place, object) = cx.placed(id)?;
     let Resource::DestinationRule(rule) = &object.resource else { return None };
     let new = destination_rule(object, &rule.spec, cx.mesh())?;
     if object.refused.is_some() {
-        let effect = format!("`{}` is called with TLS or not at all", rule.spec.host.value);
+        let effect = format!("calls to `{}` use TLS or fail", rule.spec.host.value);
         found.push(refused::closed(object, &effect));
     }
     note_missing_host(cx, object, &new, &rule.spec.host.span, found);
     Some((place.clone(), new))
 }
 
-/// The rules of a namespace for a host, those for the same workloads merged.
+/// The rules of a namespace for a host; those for the same workloads are merged.
 fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
     let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
     let drafts = &cx.read(Fact::RuleDrafts(&key.0, key.1.as_str())).rules.by_host;
@@ -109,7 +109,7 @@ impl Table {
                 let here = self.by_host.entry(key.clone()).or_default();
                 match is_there {
                     true => drop(here.insert(place.clone(), (id.clone(), rule.clone()))),
-                    // Another object may stand there by now.
+                    // Another object may have this place by now.
                     false if here.get(place).is_some_and(|(owner, _)| owner == id) => drop(here.remove(place)),
                     false => {}
                 }
@@ -128,7 +128,7 @@ impl Table {
         let draft = |place: &Place| self.by_host.get(key)?.get(place).map(|(_, draft)| draft);
         let before = |place: &Place| old.iter().find(|(p, _)| p == place).map(|(_, rule)| rule);
         let share = |place: Place, rule: DestinationRule| {
-            // What is not merged is the draft itself.
+            // An unmerged rule is the draft itself.
             let same = draft(&place).filter(|draft| ***draft == rule).cloned();
             let shared = same.unwrap_or_else(|| kept(before(&place), rule));
             (place, shared)
@@ -144,7 +144,7 @@ impl Table {
         }
     }
 
-    /// The hosts for which a namespace has other rules than last time, with those it has now.
+    /// The hosts whose rules in a namespace have changed, with the new rules.
     fn changed(&mut self) -> Vec<(RulesKey, List<DestinationRule>)> {
         let changed = std::mem::take(&mut self.changed);
         let now = |key: &RulesKey| self.merged.get(key).into_iter().flatten().map(|(_, rule)| rule.clone()).collect();
@@ -153,7 +153,7 @@ impl Table {
 }
 
 impl<'t> Cx<'t> {
-    /// The rule that a client in `namespace` uses for a service.
+    /// The rule that clients in `namespace` use for a service.
     pub(super) fn destination_rule_for(&self, service: &Service, namespace: &str) -> Option<&'t Arc<DestinationRule>> {
         let root = &self.mesh().root_namespace;
         let client = RuleClient { own: Some(namespace), viewer: namespace, selected: |_: &Labels| false };
@@ -182,7 +182,7 @@ fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &M
     Some(DestinationRule {
         name: object.name.clone(),
         namespace: object.namespace.clone(),
-        // The host has been read as a name already, so this cannot fail but for a name too long in full.
+        // The host was parsed already, so this fails only if the full name is too long.
         host: Hostname::resolve(spec.host.as_str(), &object.namespace, &mesh.cluster_domain).ok()?,
         export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), &object.namespace),
         workload_selector: spec.workload_selector.as_ref().map(|s| s.match_labels.clone()).unwrap_or_default(),
@@ -192,7 +192,7 @@ fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &M
     })
 }
 
-/// Several rules for one host and namespace add their subsets to the first; its traffic policy stays.
+/// Merges two rules for one host and namespace: the second adds its subsets to the first, whose traffic policy stays.
 fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object, found: &mut Diagnostics) {
     let mut lost = Vec::new();
     for subset in &second.subsets {
@@ -209,12 +209,13 @@ fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object,
     let related = format!("{}/{} comes first", first.namespace, first.name);
     let diagnostic = match lost.is_empty() {
         true => {
-            let message = format!("{object} has the same host `{}` as another one; they are merged", first.host);
+            let message =
+                format!("{object} has the same host `{}` as another DestinationRule; the two are merged", first.host);
             Diagnostic::info("merged", object.origin.clone(), message).with_help("write one DestinationRule per host")
         }
         false => {
             let message = format!(
-                "{object} has the same host `{}` as another one: its {} is ignored",
+                "{object} has the same host `{}` as another DestinationRule: its {} is ignored",
                 first.host,
                 lost.join(", ")
             );
@@ -234,7 +235,7 @@ fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span:
         found.push(finding.with_help(help).about(object.reference()));
         return;
     }
-    // Only where Pods are the endpoints, and there are any, is there something to compare with.
+    // Labels can be compared only if the endpoints are Pods and there are any.
     let elsewhere = covered.iter().any(|s| s.external || s.resolution != crate::Resolution::Static);
     if elsewhere || rule.subsets.is_empty() {
         return;
@@ -254,9 +255,9 @@ fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span:
     }
 }
 
-/// How to go on when no service has a host.
+/// The hint for a host that no service has.
 pub(super) fn missing_host_help(cx: &Cx<'_>, host: &Hostname, namespace: &str) -> String {
-    // `reviews` and `reviews.shop` both mean a Service by its first label; the second says where.
+    // `reviews` and `reviews.shop` both name a Service by the first label; the second label is the namespace.
     let mut labels = host.as_str().split('.');
     let (name, wanted) = (labels.next().unwrap_or_default(), labels.next().unwrap_or(namespace));
     let mut named = cx.services().filter(|s| s.is_kubernetes() && &*s.name == name);
@@ -335,10 +336,10 @@ fn consistent_hash(hash: &istio::ConsistentHash) -> Option<LbPolicy> {
     Some(LbPolicy::ConsistentHash(key, table))
 }
 
-/// How long the answer to an HTTP/2 PING may take, unless the user says otherwise.
+/// The default time for the answer to an HTTP/2 PING.
 const DEFAULT_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Points of a ring, unless the user says otherwise.
+/// The default number of points of a hash ring.
 const DEFAULT_RING_SIZE: u32 = 1024;
 
 fn locality(setting: &istio::LocalityLbSetting) -> LocalityLb {

@@ -1,4 +1,4 @@
-//! Endpoints: Pods that a Service selects, and those that are written down.
+//! Endpoints: Pods that a Service selects, and those in ServiceEntries and EndpointSlices.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByP
     (!by_port.is_empty()).then_some(by_port)
 }
 
-/// Says why an EndpointSlice is of no use, if it is not.
+/// Reports an EndpointSlice that has no effect.
 fn note_slice(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     let Some(object) = cx.object(id) else { return };
     let Some(name) = EndpointSlice::service_name(&object.labels) else {
@@ -131,7 +131,8 @@ fn spec_of<'t>(cx: &Cx<'t>, service: &Service) -> Option<&'t ServiceSpec> {
     }
 }
 
-/// The name by which EndpointSlices mean a service: hosts of ServiceEntries may have a Service's form.
+/// The Service name that EndpointSlices use for a service; hosts of ServiceEntries may have the form of a Service's
+/// host.
 fn slices_name(cx: &Cx<'_>, service: &Service) -> Option<Arc<str>> {
     let suffix = format!(".{}.svc.{}", service.namespace, cx.mesh().cluster_domain);
     service.host.as_str().strip_suffix(&suffix).map(Arc::from)
@@ -172,7 +173,7 @@ fn of_workload(
     }
 }
 
-/// An endpoint about which nothing but its place is known.
+/// An endpoint of which only the address is known.
 fn bare(service: &Service, address: EndpointAddress, port: u16) -> Endpoint {
     Endpoint {
         address,

@@ -1,4 +1,4 @@
-//! What a kind takes: this file, a row in `step.rs`, and a list in the snapshot. In tests only.
+//! An example of all that a new kind needs: this file, a row in `step.rs`, and a list in the snapshot. Only in tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::tracking::Cx;
 use super::{kept, renew};
 use crate::Snapshot;
 
-/// What is made of an object.
+/// The result for one object.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Example {
     name: Arc<str>,
@@ -86,7 +86,7 @@ mod tests {
     fn a_row_is_all_it_takes_to_be_derived_and_kept_up_to_date() {
         let mut twin = gateway("front");
         Arc::make_mut(&mut twin).resource = Resource::KubernetesGateway(Arc::new(gateway_api::Gateway {}));
-        // Compares with what is made from nothing after each change.
+        // The builder compares with a full rebuild after each change.
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
         let mut apply =
             |path: &str, objects: Vec<Arc<Object>>| builder.apply_files([(Path::new(path).into(), objects)]);
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(shown(&apply("twin.yaml", Vec::new())), (Vec::new(), 0));
     }
 
-    /// A kind without a row is one that others ask about.
+    /// Kinds without a row are read only by the steps of others.
     #[test]
     fn kinds_have_a_row() {
         let none: Vec<&Kind> = Kind::ALL.iter().filter(|kind| !announced(**kind)).collect();

@@ -16,8 +16,8 @@ use crate::gateway::{ServerCertificate, TlsVersion};
 use crate::workload::selects;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Snapshot};
 
-/// Gateways in the order of precedence, each with its object. They are few, and one can take a port from another: they
-/// are built together.
+/// Gateways in the order of precedence, each with its object. They are few, and one can conflict with another over a
+/// port, so they are built together.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     gateways: Vec<(Arc<Object>, Arc<Gateway>)>,
@@ -36,7 +36,7 @@ impl Results for Table {
     }
 }
 
-/// All Gateways, without the servers that cannot stand beside others.
+/// All Gateways, without the servers that conflict with others.
 fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)> {
     let mut objects = Vec::new();
     let mut built: Vec<Gateway> = Vec::new();
@@ -65,7 +65,7 @@ impl Table {
     fn set(&mut self, new: Vec<(Arc<Object>, Gateway)>, tracker: &mut Tracker) {
         let old = std::mem::take(&mut self.gateways);
         let before: HashMap<_, _> = old.iter().map(|(object, gateway)| (Arc::as_ptr(object), gateway)).collect();
-        // Of an object that was written anew the gateway is new too: places in it may be others.
+        // If the object was written anew, the gateway is new, too: positions in it may differ.
         let share = |(object, gateway): (Arc<Object>, Gateway)| {
             let same = before.get(&Arc::as_ptr(&object)).filter(|old| ****old == gateway);
             let gateway = same.map_or_else(|| Arc::new(gateway), |same| Arc::clone(same));
@@ -89,7 +89,7 @@ impl Table {
         }
     }
 
-    /// All Gateways in the order of precedence; if there are others than last time.
+    /// All Gateways in the order of precedence, if they have changed.
     fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Gateway>> + use<'_>> {
         std::mem::take(&mut self.changed).then(|| self.gateways.iter().map(|(_, gateway)| gateway.clone()))
     }
@@ -131,16 +131,16 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
         );
         return None;
     }
-    if let Some((_, first)) = on_port.first().filter(|_| class(&server) == Class::Tcp) {
+    if let Some((_, first)) = on_port.first().filter(|_| class(&server) == PortUse::Tcp) {
         let message = format!("port {} is already served; this server is ignored", server.port);
         diagnostics.push(
             Diagnostic::error("port-conflict", server.origin.clone(), message)
-                .with_help("TCP has no names to tell two servers apart: use another port")
+                .with_help("two TCP servers cannot share a port: use another port")
                 .with_related(first.origin.clone(), "first served here"),
         );
         return None;
     }
-    let tls = class(&server) == Class::Tls;
+    let tls = class(&server) == PortUse::Tls;
     let port = server.port;
     server.hosts.retain(|host| {
         let same = |s: &&(&Gateway, &Server)| s.1.hosts.iter().any(|h| h.host == host.host);
@@ -151,7 +151,7 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
     (!server.hosts.is_empty()).then_some(server)
 }
 
-/// Behind plain HTTP two Gateways can share a host; a TLS handshake can only get one certificate.
+/// Two Gateways can share a host with plain HTTP, but a TLS handshake can use only one certificate.
 fn double_host(host: &Spanned<GatewayHost>, port: u16, tls: bool, gateway: &Gateway, first: &Server) -> Diagnostic {
     let at =
         format!("`{}` on port {port} is already served by Gateway {}/{}", host.host, gateway.namespace, gateway.name);
@@ -160,30 +160,30 @@ fn double_host(host: &Spanned<GatewayHost>, port: u16, tls: bool, gateway: &Gate
             .with_help("serve each host in one Gateway only"),
         false => {
             Diagnostic::warning("duplicate-host", host.span.clone(), format!("{at}; the routes of both are merged"))
-                .with_help("serve each host in one Gateway, unless this is what you want")
+                .with_help("serve each host in one Gateway, unless this is intended")
         }
     };
     diagnostic.with_related(first.origin.clone(), "first served here")
 }
 
-/// Whether some router could have the labels of both.
+/// Whether one gateway proxy could match both selectors.
 fn selectors_meet(a: &Labels, b: &Labels) -> bool {
     selects(a, b) || selects(b, a)
 }
 
-/// What can share a port.
+/// Protocols that can share a port.
 #[derive(PartialEq)]
-enum Class {
+enum PortUse {
     Http,
     Tls,
     Tcp,
 }
 
-fn class(server: &Server) -> Class {
+fn class(server: &Server) -> PortUse {
     match server.protocol {
-        ServerProtocol::Http => Class::Http,
-        ServerProtocol::Https | ServerProtocol::Tls => Class::Tls,
-        ServerProtocol::Tcp => Class::Tcp,
+        ServerProtocol::Http => PortUse::Http,
+        ServerProtocol::Https | ServerProtocol::Tls => PortUse::Tls,
+        ServerProtocol::Tcp => PortUse::Tcp,
     }
 }
 

@@ -54,7 +54,7 @@ impl Results for Namespaces {
     }
 }
 
-/// The defaults, overridden by what the ConfigMap `istio` of the root namespace says.
+/// The defaults, overridden by the ConfigMap `istio` in the root namespace.
 fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> MeshConfig {
     let mut mesh = defaults.clone();
     let root = defaults.root_namespace.clone();
@@ -67,8 +67,8 @@ fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> Mesh
                         Some(OutboundTrafficPolicyMode::RegistryOnly)
                     );
                     let effect = match only {
-                        true => "settings with a mistake have their defaults, and hosts nobody knows are not called",
-                        false => "settings with a mistake have their defaults",
+                        true => "settings with a mistake keep their defaults, and calls to unknown hosts are refused",
+                        false => "settings with a mistake keep their defaults",
                     };
                     found.push(refused::closed(object, effect));
                 }
@@ -76,7 +76,7 @@ fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> Mesh
             }
             continue;
         }
-        let message = format!("{object} has no effect: settings of the mesh are read in the namespace `{root}`");
+        let message = format!("{object} has no effect: mesh settings are read from the namespace `{root}`");
         let finding = Diagnostic::warning("no-effect", object.origin.clone(), message);
         found.push(finding.with_help("move it there").about(object.reference()));
     }
@@ -100,7 +100,7 @@ fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig) {
         }
         None => {}
     }
-    // An empty text switches the log off.
+    // An empty text turns the log off.
     if let Some(file) = said.access_log_file {
         mesh.access_log_file = (!file.is_empty()).then(|| shared(&file));
     }

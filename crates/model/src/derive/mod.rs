@@ -1,9 +1,9 @@
-//! From a user's objects to the [`Snapshot`], with what only shows when they are seen together.
+//! Builds the [`Snapshot`] from users' objects, and finds the mistakes that only show when objects are seen together.
 //!
-//! The work is cut into small steps (`step.rs` is the table of them, the other files do them), each about one object, host or
-//! service. A step asks for what it needs (`tracking.rs` writes the questions down), and what it makes goes into a table. When an
-//! object changes, the steps that asked about it are due; when one of these makes something else than before, those that
-//! asked about that are due too; everything else stays as it is, its pointers included.
+//! The work is split into small steps, each about one object, host or service. `step.rs` is the table of steps, the
+//! other files implement them. A step asks for what it needs, `tracking.rs` records these questions, and the result
+//! goes into a table. When an object changes, the steps that asked about it run again; if the result of one of them
+//! changes, so do the steps that asked about that result. Everything else stays as it is, including its pointers.
 
 mod destination_rules;
 mod endpoints;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, SourceId};
 
-use self::run::Outcome;
+use self::run::StepOutcome;
 use self::step::{Step, Tables};
 use self::tracking::Tracker;
 use crate::address_book::Allotment;
@@ -38,10 +38,11 @@ use crate::{AddressBook, Labels, List, MeshConfig, Snapshot, Source, SourceEvent
 
 pub(crate) use self::route_sets::Rank;
 
-/// Builds the snapshot of all objects, in the order of precedence: where two claim the same, the earlier one wins. `mesh` holds
-/// the settings that a ConfigMap `istio` does not override; `book` the addresses given so far, and afterwards those given now.
+/// Builds the snapshot of all objects, which are in the order of precedence: where two conflict, the earlier one wins.
+/// `mesh` has the settings that a ConfigMap `istio` does not override; `book` has the addresses assigned so far, and is
+/// updated.
 ///
-/// An error here means that one object, or part of it, is left out; everything else is in the snapshot.
+/// An error means that one object, or part of it, is left out; everything else is in the snapshot.
 pub fn build<'a>(
     objects: impl IntoIterator<Item = &'a Object>,
     mesh: &MeshConfig,
@@ -56,7 +57,7 @@ pub fn build<'a>(
     (Arc::unwrap_or_clone(built.snapshot), diagnostics)
 }
 
-/// Builds one snapshot after the other, each from what changed since the one before.
+/// Builds a sequence of snapshots, each from what changed since the previous one.
 #[derive(Debug)]
 pub struct Builder {
     defaults: MeshConfig,
@@ -68,22 +69,22 @@ pub struct Builder {
     checked: bool,
 }
 
-/// Up to how many objects a checked builder builds everything anew after each change, in objects.
+/// Most objects for which a checked builder also rebuilds everything after each change, in objects.
 const MAX_CHECKED_OBJECTS: usize = 1_000;
 
-/// A snapshot, and what is to be said of the objects it was built from.
+/// A snapshot, and the findings about the objects it was built from.
 #[derive(Debug, Clone, Default)]
 pub struct Built {
-    /// The same as before, if nothing in it changed.
+    /// The snapshot; the same allocation as before if nothing in it changed.
     pub snapshot: Arc<Snapshot>,
-    /// The same as before, if there is nothing else to say.
+    /// The findings; the same allocation as before if they have not changed.
     pub diagnostics: Arc<Diagnostics>,
     /// The statuses that are others than before.
     pub statuses: Arc<[(ObjectRef, Arc<Status>)]>,
 }
 
 impl Built {
-    /// Writes the statuses that are others than before to the sources they belong to.
+    /// Writes the statuses that have changed to the sources of their objects.
     pub fn write_statuses(&self, sources: &mut [&mut dyn Source]) {
         for source in sources {
             let id = source.id().clone();
@@ -95,8 +96,8 @@ impl Built {
 }
 
 impl Builder {
-    /// No objects yet. `mesh` holds the settings that a ConfigMap `istio` does not override; `book` the addresses given
-    /// so far.
+    /// Makes a builder without objects. `mesh` has the settings that a ConfigMap `istio` does not override; `book` has
+    /// the addresses assigned so far.
     pub fn new(mesh: MeshConfig, book: AddressBook) -> Self {
         let tables = Tables { mesh: mesh.clone(), addresses: Allotment::new(book), ..Tables::default() };
         let built =
@@ -112,14 +113,14 @@ impl Builder {
         }
     }
 
-    /// Whether to build everything anew after each change (of few objects) and compare. Debug builds do, unless told
-    /// otherwise.
+    /// Sets whether to rebuild everything after each change (if there are few objects) and compare. Debug builds do so
+    /// by default.
     pub fn checked(self, checked: bool) -> Self {
         Self { checked, ..self }
     }
 
-    /// Takes what sources tell, and builds the next snapshot. Where two claim the same, the one counts that is first by
-    /// [`Place`](crate::Place).
+    /// Applies the events of sources and builds the next snapshot. Where two objects conflict, the one that is first by
+    /// [`Place`](crate::Place) wins.
     pub fn apply(&mut self, events: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> Built {
         let before = self.checked.then(|| self.book().clone());
         for (source, event) in events {
@@ -135,40 +136,40 @@ impl Builder {
         self.built.clone()
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn objects(&self) -> usize {
         self.tables.objects.len()
     }
 
-    /// Takes the objects that changed files have now (none: the file is gone), and builds the next snapshot.
+    /// Applies the new objects of changed files (none: the file is gone) and builds the next snapshot.
     pub fn apply_files(&mut self, changed: impl IntoIterator<Item = (Arc<Path>, Vec<Arc<Object>>)>) -> Built {
         let files = SourceId::files();
         let event = |(path, objects)| (files.clone(), SourceEvent::of_file(path, objects));
         self.apply(changed.into_iter().map(event))
     }
 
-    /// All that the sources have told and that is there: what makes another builder the same.
+    /// All current objects of all sources as events, from which another builder can be made.
     pub fn told(&self) -> Vec<(SourceId, SourceEvent)> {
         self.tables.objects.told()
     }
 
-    /// Builds everything anew: tables that held much more stay as large as they were, and what is left of it lies where
-    /// it lay. `told` is all there is, with objects equal to those there were. The snapshot is equal to the one before, and
-    /// shares nothing with it.
+    /// Rebuilds everything to free memory, because tables that held much more keep their size and what is left in them
+    /// stays where it was allocated. `told` has all objects, equal to the present ones. The new snapshot equals the
+    /// previous one and shares nothing with it.
     pub fn rebuild(&mut self, told: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> Built {
         let (fresh, built) = self.fresh(self.book().clone(), told);
         *self = fresh.checked(self.checked);
         built
     }
 
-    /// A new builder of all this.
+    /// Makes a new builder with the same content.
     fn fresh(&self, book: AddressBook, told: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> (Self, Built) {
         let mut fresh = Self::new(self.defaults.clone(), book).checked(false);
         let built = fresh.apply(told);
         (fresh, built)
     }
 
-    /// Panics unless building everything anew gives the same.
+    /// Panics unless a full rebuild gives the same result.
     fn compare_with_new(&self, book: AddressBook) {
         let (fresh, built) = self.fresh(book, self.told());
         assert!(built.snapshot == self.built.snapshot, "{}", first_difference(&built.snapshot, &self.built.snapshot));
@@ -182,7 +183,7 @@ impl Builder {
     }
 
     fn run(&mut self, step: Step) {
-        let Outcome { reads, found } = run::run(&step, &mut self.tables, &mut self.tracker, &self.defaults);
+        let StepOutcome { reads, found } = run::run(&step, &mut self.tables, &mut self.tracker, &self.defaults);
         self.note(&step, found);
         match reads {
             Some(reads) => self.tracker.done(step, reads),
@@ -204,7 +205,7 @@ impl Builder {
         }
     }
 
-    /// Makes what the steps have changed the next snapshot.
+    /// Makes the next snapshot from what the steps have changed.
     fn publish(&mut self) {
         let Self { tables, built, .. } = self;
         let mut next = (*built.snapshot).clone();
@@ -232,7 +233,7 @@ fn first_difference(new: &Snapshot, incremental: &Snapshot) -> String {
     }
 }
 
-/// Takes over a list if it is another; whether it is.
+/// Replaces a list if it has changed; returns whether it has.
 fn renew<T>(list: &mut List<T>, changed: Option<impl Iterator<Item = Arc<T>>>) -> bool {
     let Some(changed) = changed else { return false };
     let changed: List<T> = changed.collect();
@@ -250,7 +251,7 @@ fn set<K: Ord + Clone, T>(index: &mut imbl::OrdMap<K, List<T>>, key: K, list: Li
     }
 }
 
-/// The old value if the new one is equal, so that nobody takes it for another.
+/// Returns the old value if the new one is equal, so that its pointer does not change.
 fn kept<T: PartialEq>(old: Option<&Arc<T>>, new: T) -> Arc<T> {
     match old {
         Some(old) if **old == new => old.clone(),

@@ -1,4 +1,4 @@
-//! The objects of all sources, each name once per group, kind and namespace, and what is asked of them often.
+//! The objects of all sources, each name once per group, kind and namespace, with indexes for frequent queries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::source::EntryId;
 use crate::workload::selects;
 use crate::{Address, Entry, Labels, Place, SourceEvent};
 
-/// An object and its place.
+/// An object and its place in the order of precedence.
 pub(super) type Placed = (Place, Arc<Object>);
 
 /// Namespace and name of a Service.
@@ -27,47 +27,47 @@ type ServiceKey = (Arc<str>, Arc<str>);
 /// All objects.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    sources: BTreeMap<SourceId, Told>,
+    sources: BTreeMap<SourceId, SourceObjects>,
     pub(super) statuses: Statuses,
-    /// All of one id, the one in force first.
+    /// All objects with the same key, the one in force first.
     claims: BTreeMap<ObjectKey, Vec<Placed>>,
     in_force: BTreeMap<Kind, BTreeMap<Place, Arc<Object>>>,
     /// Labels of Pods and of the templates of Deployments, by namespace.
     running: BTreeMap<Arc<str>, BTreeMap<Place, Labels>>,
-    /// Where in `running` a label is found.
+    /// The places in `running` of objects with a label.
     running_with: HashMap<u64, BTreeSet<Place>>,
-    /// Objects that select by labels, under the first label they want.
+    /// Objects with a selector, under the selector's first label.
     selecting: HashMap<u64, BTreeMap<Place, ObjectKey>>,
     /// EndpointSlices by namespace and Service.
     slices: BTreeMap<ServiceKey, BTreeMap<Place, Arc<Object>>>,
 }
 
-/// What a source has told.
+/// The objects that a source has announced.
 #[derive(Debug, Default)]
-struct Told {
+struct SourceObjects {
     entries: HashMap<Address, (EntryId, Vec<Arc<Object>>)>,
-    /// While it tells all it has once more: what it has not told again so far.
+    /// During a resync: the entries that it has not announced again yet.
     untold: Option<HashSet<Address>>,
 }
 
 impl Objects {
-    /// How many there are, those not in force included.
+    /// The number of objects, including those not in force.
     pub(super) fn len(&self) -> usize {
         self.sources.values().flat_map(|told| told.entries.values()).map(|(_, objects)| objects.len()).sum()
     }
 
-    /// All that all sources have.
+    /// All objects of all sources.
     pub(super) fn told(&self) -> Vec<(SourceId, SourceEvent)> {
         let entry = |(address, (id, objects)): (&Address, &(EntryId, Vec<Arc<Object>>))| Entry {
             address: address.clone(),
             created: id.created(),
             objects: objects.clone(),
         };
-        let all = |told: &Told| SourceEvent::Snapshot(told.entries.iter().map(entry).collect());
+        let all = |told: &SourceObjects| SourceEvent::Snapshot(told.entries.iter().map(entry).collect());
         self.sources.iter().map(|(source, told)| (source.clone(), all(told))).collect()
     }
 
-    /// Takes what a source tells.
+    /// Applies an event of a source.
     pub(super) fn take(&mut self, source: &SourceId, event: SourceEvent, tracker: &mut Tracker) {
         match event {
             SourceEvent::Upsert(entry) => self.set(source, entry, tracker),
@@ -92,7 +92,7 @@ impl Objects {
         }
     }
 
-    /// Takes what an entry has now; no objects: it is gone.
+    /// Sets the objects of an entry; none means that it is gone.
     fn set(&mut self, source: &SourceId, entry: Entry, tracker: &mut Tracker) {
         let Entry { address, created, objects } = entry;
         let told = match self.sources.get_mut(source) {
@@ -103,7 +103,7 @@ impl Objects {
             untold.remove(&address);
         }
         let old = told.entries.remove(&address);
-        // One that has another age has another place.
+        // An entry with another age has another place.
         let known = old.as_ref().map(|(id, _)| id).filter(|id| objects.is_empty() || id.created() == created);
         let moved = known.is_none();
         let id = known.cloned().unwrap_or_else(|| EntryId::new(source, created, &address));
@@ -132,7 +132,7 @@ impl Objects {
                 self.statuses.set(new, true);
             }
         }
-        // Of what did not change the old object stays, and with it all that was made of it.
+        // Objects that did not change keep their old allocation, and so do all results made from them.
         let now: Vec<Arc<Object>> = objects
             .into_iter()
             .enumerate()
@@ -144,7 +144,7 @@ impl Objects {
         self.settle(touched, tracker);
     }
 
-    /// The object in force under an id: the first one, unless that says that there is none.
+    /// The object in force for a key: the first one, unless that records a deletion.
     fn standing(&self, id: &ObjectKey) -> Option<&Placed> {
         self.claims.get(id)?.first().filter(|(_, object)| !object.is_deletion())
     }
@@ -157,14 +157,14 @@ impl Objects {
         }
     }
 
-    /// Brings the indexes up to date with who has each id now.
+    /// Updates the indexes for the keys whose object in force has changed.
     fn settle(&mut self, touched: BTreeMap<ObjectKey, Option<Placed>>, tracker: &mut Tracker) {
         let same = |a: &Placed, b: &Placed| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
         let mut changed = Vec::new();
         for (id, before) in touched {
             tracker.want(Step::Duplicates(id.clone()));
             if matches!(id.kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::Sidecar) {
-                // What is ignored closes what it would have judged.
+                // An ignored security object closes what it would have protected.
                 announce(&id, tracker);
             }
             let now = self.standing(&id).cloned();
@@ -172,7 +172,7 @@ impl Objects {
                 changed.push((id, before, now));
             }
         }
-        // One may now stand where another stood: all are taken out before any is put in.
+        // An object may now have the place of another, so all are removed before any is inserted.
         for (id, before, _) in &changed {
             before.iter().for_each(|(place, object)| self.index(id, place, object, false, tracker));
         }
@@ -220,7 +220,7 @@ impl Objects {
     }
 }
 
-/// Says that there is another object under an id.
+/// Records that the object in force for a key has changed.
 fn announce(id: &ObjectKey, tracker: &mut Tracker) {
     tracker.changed(Fact::Object(id));
     tracker.changed(Fact::Objects(id.kind));
@@ -239,7 +239,7 @@ fn label_keys(namespace: &str, labels: &Labels) -> Vec<u64> {
     labels.iter().map(|(name, value)| label_key(namespace, name, value)).collect()
 }
 
-/// Drops entries that have become empty.
+/// Removes entries that have become empty.
 trait RetainSome {
     fn retain_some(&mut self, keys: Vec<u64>);
 }
@@ -254,7 +254,7 @@ impl RetainSome for HashMap<u64, BTreeSet<Place>> {
     }
 }
 
-/// Labels of what runs, or would run.
+/// Labels of a Pod, or of the template of a Deployment.
 fn running_labels(object: &Object) -> Option<Labels> {
     match &object.resource {
         Resource::Pod(_) => Some(object.labels.clone()),
@@ -265,10 +265,10 @@ fn running_labels(object: &Object) -> Option<Labels> {
     }
 }
 
-/// The Pods an object selects. Services and Gateways that select nothing in particular do not select all.
+/// The selector of an object. Services and Gateways with an empty selector do not select all Pods.
 pub(super) fn selector_of(object: &Object) -> Option<&Labels> {
     match &object.resource {
-        // Without a selector endpoints are written down; it does not mean all Pods.
+        // A Service without a selector has explicit endpoints; it does not select all Pods.
         Resource::Service(service) => Some(&service.spec.selector).filter(|s| !s.is_empty()),
         Resource::ServiceEntry(entry) => {
             entry.spec.workload_selector.as_ref().map(|s| &s.labels).filter(|s| !s.is_empty())
@@ -281,7 +281,7 @@ pub(super) fn selector_of(object: &Object) -> Option<&Labels> {
     }
 }
 
-/// Gateways look in all namespaces.
+/// The namespace in which an object selects; Gateways select in all.
 fn selecting_namespace(kind: Kind, namespace: &str) -> &str {
     match kind {
         Kind::Gateway => "",
@@ -295,12 +295,12 @@ impl<'t> Cx<'t> {
         self.placed(id).map(|(_, object)| object)
     }
 
-    /// The object in force under an id, and its place.
+    /// The object in force for a key, and its place.
     pub(super) fn placed(&self, id: &ObjectKey) -> Option<&'t Placed> {
         self.read(Fact::Object(id)).objects.standing(id)
     }
 
-    /// All objects under an id.
+    /// All objects with a key.
     pub(super) fn claims(&self, id: &ObjectKey) -> &'t [Placed] {
         self.read(Fact::Object(id)).objects.claims.get(id).map_or(&[], Vec::as_slice)
     }
@@ -310,7 +310,7 @@ impl<'t> Cx<'t> {
         self.read(Fact::Objects(kind)).objects.in_force.get(&kind).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Those of one namespace.
+    /// All objects of a kind in one namespace, in the order of precedence.
     pub(super) fn objects_in(&self, kind: Kind, namespace: &Arc<str>) -> Vec<&'t Placed> {
         let claims = &self.read(Fact::ObjectsIn(kind, namespace)).objects.claims;
         let first = ObjectKey { kind, namespace: namespace.clone(), name: "".into() };
@@ -327,12 +327,12 @@ impl<'t> Cx<'t> {
         slices.get(&(namespace.clone(), service.clone())).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Labels of everything that runs or would run in a namespace.
+    /// Labels of all Pods and Deployment templates in a namespace.
     pub(super) fn running(&self, namespace: &str) -> impl Iterator<Item = &'t Labels> + use<'t> {
         self.read(Fact::Running(namespace)).objects.running.get(namespace).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Whether something that runs or would run in a namespace has the labels of a selector.
+    /// Whether a Pod or Deployment template in a namespace matches a selector.
     pub(super) fn selects_something(&self, namespace: &str, selector: &Labels) -> bool {
         if selector.is_empty() {
             return self.running(namespace).next().is_some();
@@ -380,9 +380,9 @@ pub(super) fn duplicates_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     })
 }
 
-/// Says which objects are ignored because their name is taken.
+/// Reports objects that are ignored because another has their name.
 fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
-    // What was applied stands over what is written on purpose.
+    // Applied objects replace others on purpose.
     let mut claims = cx.claims(id).iter().filter(|(_, object)| !object.is_applied());
     let Some((_, first)) = claims.next() else { return };
     for (_, object) in claims {
@@ -393,12 +393,12 @@ fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
                     .with_help("remove or rename one of the two")
                     .with_related(first.origin.clone(), "first defined here")
             }
-            // So does the rank of a source.
+            // The rank of a source does so, too.
             false => {
                 let (own, other) = (&object.source, &first.source);
-                let message = format!("{object} of {own} is ignored: that of {other} stands over it");
+                let message = format!("{object} from {own} is ignored: the one from {other} takes precedence");
                 Diagnostic::info("overruled-object", object.origin.clone(), message)
-                    .with_help("remove one of the two, unless this is what you want")
+                    .with_help("remove one of the two, unless this is intended")
                     .with_related(first.origin.clone(), "this one applies")
             }
         };
@@ -406,8 +406,7 @@ fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     }
 }
 
-/// Warns about a selector that fits nothing in its namespace, where there is something to choose from: it is most
-/// likely misspelt.
+/// Warns about a selector that matches nothing in a namespace with Pods: it is most likely misspelt.
 pub(super) fn note_idle_selector(cx: &Cx<'_>, object: &Object, selector: &Labels, found: &mut Diagnostics) {
     if selector.is_empty() || cx.selects_something(&object.namespace, selector) {
         return;
@@ -427,7 +426,7 @@ pub(super) fn note_idle_selector(cx: &Cx<'_>, object: &Object, selector: &Labels
     found.push(finding.with_help(help).about(object.reference()));
 }
 
-/// ConfigMaps that hold settings of the mesh.
+/// ConfigMaps with mesh settings.
 pub(super) fn mesh_settings<'t>(cx: &Cx<'t>) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
     cx.objects(Kind::ConfigMap).filter(|object| MeshConfig::is_in(object))
 }

@@ -20,7 +20,7 @@ use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuth
 pub(super) struct Table {
     peers: BTreeMap<Arc<str>, Vec<Arc<PeerAuthentication>>>,
     peers_changed: bool,
-    /// Of each name the one in force, and what stands in for others.
+    /// By key: the policy in force, and stand-ins for others.
     authorization: BTreeMap<ObjectKey, Vec<Arc<AuthorizationPolicy>>>,
     authorization_changed: bool,
 }
@@ -58,10 +58,10 @@ fn peer_authentications(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnosti
             let Resource::PeerAuthentication(ignored) = &other.resource else { continue };
             let ignored = peer_authentication(other, ignored.spec.as_ref());
             built.push(PeerAuthentication { mode: Some(MtlsMode::Strict), refused: true, ..ignored });
-            found.push(refused::closed(other, "its workloads take mutual TLS only"));
+            found.push(refused::closed(other, "its workloads accept only mutual TLS"));
         }
         if policy.refused {
-            found.push(refused::closed(object, "its workloads take mutual TLS only"));
+            found.push(refused::closed(object, "its workloads accept only mutual TLS"));
             built.push(policy);
             continue;
         }
@@ -82,7 +82,7 @@ fn peer_authentications(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnosti
     built
 }
 
-/// The AuthorizationPolicy of an object, and what stands in for others of the same name.
+/// The AuthorizationPolicy of an object, and stand-ins for others of the same name.
 fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
     let Some(object) = cx.object(id) else { return Vec::new() };
     let mut policies = Vec::new();
@@ -91,7 +91,7 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
         let Resource::AuthorizationPolicy(policy) = &object.resource else { continue };
         let mut policy = of_object(object, policy.spec.as_ref());
         if policy.namespace.is_empty() {
-            // Nobody can read where it would be.
+            // Its namespace cannot be read.
             policy.namespace = cx.mesh().root_namespace.clone();
         }
         if is_ignored {
@@ -107,20 +107,20 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
     policies
 }
 
-/// What a policy that is refused does.
+/// The effect of a stand-in, for the message.
 fn effect(policy: &AuthorizationPolicy) -> &'static str {
     let is_anything = |rule: &Rule| *rule == Rule::default();
     match policy.action {
-        AuthorizationAction::Allow => "its workloads serve only calls that other ALLOW policies allow",
-        AuthorizationAction::Deny if policy.rules.iter().any(is_anything) => "its workloads serve no call",
-        AuthorizationAction::Deny => "its workloads serve no call that its rules may mean",
+        AuthorizationAction::Allow => "its workloads accept only calls that other ALLOW policies allow",
+        AuthorizationAction::Deny if policy.rules.iter().any(is_anything) => "its workloads refuse every call",
+        AuthorizationAction::Deny => "its workloads refuse every call that its rules might match",
     }
 }
 
 impl Table {
     fn set_peers(&mut self, namespace: &Arc<str>, new: Vec<PeerAuthentication>, tracker: &mut Tracker) {
         let old = self.peers.remove(namespace).unwrap_or_default();
-        // Several may have one name, but no two are written in one place.
+        // Several may have the same name, but each has its own position.
         let by_place: HashMap<&Span, &Arc<PeerAuthentication>> = old.iter().map(|p| (&p.origin, p)).collect();
         let new: Vec<_> = new.into_iter().map(|p| kept(by_place.get(&p.origin.clone()).copied(), p)).collect();
         if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
@@ -142,16 +142,16 @@ impl Table {
         }
     }
 
-    /// All PeerAuthentications by namespace; if there are others than last time.
+    /// All PeerAuthentications by namespace, if they have changed.
     fn peers_changed(&mut self) -> Option<impl Iterator<Item = Arc<PeerAuthentication>> + use<'_>> {
         std::mem::take(&mut self.peers_changed).then(|| self.peers.values().flatten().cloned())
     }
 
-    /// All AuthorizationPolicies by namespace and name; if there are others than last time.
+    /// All AuthorizationPolicies by namespace and name, if they have changed.
     fn authorization_changed(&mut self) -> Option<impl Iterator<Item = Arc<AuthorizationPolicy>> + use<'_>> {
         std::mem::take(&mut self.authorization_changed).then(|| {
             let mut all: Vec<_> = self.authorization.values().flatten().cloned().collect();
-            // One that nobody can read the place of is counted to the root namespace.
+            // A policy whose namespace cannot be read belongs to the root namespace.
             all.sort_by(|a, b| a.namespace.cmp(&b.namespace));
             all.into_iter()
         })

@@ -1,4 +1,4 @@
-//! What is said of objects that stand in for others, and which others nobody hears of.
+//! Findings about stand-ins for refused objects, and about objects that are ignored.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use evenkeel_base::Diagnostic;
 
 use super::tracking::Cx;
 
-/// Says what an object closes that stands in for a document that is refused, or that is ignored because its name is taken.
+/// Reports what a stand-in closes for a document that is refused, or that is ignored because its name is taken.
 pub(super) fn closed(object: &Object, effect: &str) -> Diagnostic {
     let whole = object.namespace.is_empty();
-    let what = if whole { "what this file holds".to_owned() } else { object.to_string() };
+    let what = if whole { "the content of this file".to_owned() } else { object.to_string() };
     let message = format!("{what} is refused; until it is corrected, {effect}");
     let finding = Diagnostic::warning("closed", object.origin.clone(), message).about(object.reference());
     let finding = finding.with_help("correct the mistake, or remove the document");
     match &object.refused {
-        Some(refusal) => finding.with_related(refusal.place.clone(), "refused for this"),
+        Some(refusal) => finding.with_related(refusal.place.clone(), "refused because of this"),
         None => finding,
     }
 }
 
-/// The objects that are ignored because this one has their name, but for those that say the same. One that was applied, or whose
-/// source has a lower rank, stands over them, which is no mistake.
+/// The objects that are ignored because this one has their name, except those with the same content. Objects that an
+/// applied object or a source of lower rank replaces are not mistakes.
 pub(super) fn ignored<'t>(cx: &Cx<'t>, first: &'t Arc<Object>) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
     let claims = cx.claims(&first.key());
     let is_mistake =

@@ -1,4 +1,4 @@
-//! Route sets: each host of the mesh given to one, those of a gateway merged.
+//! Route sets: in the mesh each host belongs to one route set; at a gateway they are merged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub(super) struct Whole {
     service: Arc<RouteSet>,
 }
 
-/// Who names a host, in the order of precedence; the number is the host's position there.
+/// The objects that name a host, in the order of precedence; the number is the position of the host in the object.
 type Claimants = SortedMap<(Place, usize), ObjectKey>;
-/// A place in the list of route sets: those of one object may appear there in two parts.
+/// A place in the list of route sets; one object may appear there in two parts.
 pub(crate) type Rank = (Place, usize);
 
-/// A place in the order of what a gateway has.
+/// A place in the order of a gateway's route sets.
 type AtGateway = (GatewayRef, Rank);
 
 /// Route sets and their hosts.
@@ -42,7 +42,7 @@ pub(super) struct Table {
     listed: BTreeMap<Rank, Arc<RouteSet>>,
     by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<RouteSet>>>,
     by_destination: BTreeMap<Hostname, SortedMap<Rank, Arc<RouteSet>>>,
-    /// Places in `listed` that have changed.
+    /// The places in `listed` that have changed.
     changed: BTreeSet<Rank>,
     changed_hosts: BTreeSet<Hostname>,
     changed_destinations: BTreeSet<Hostname>,
@@ -101,7 +101,7 @@ impl Results for Table {
     }
 }
 
-/// The routes an object says, of whichever kind it is.
+/// The routes of an object of any kind.
 fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, RouteSet)> {
     let (place, object) = cx.placed(id)?;
     let whole = match &object.resource {
@@ -111,7 +111,7 @@ fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place,
     Some((place.clone(), object.clone(), whole))
 }
 
-/// At a gateway the routes of all who name a host are merged.
+/// Reports objects whose routes for a host are merged at a gateway.
 fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
     let claimants =
         cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways.get(&(gateway.clone(), host.clone()));
@@ -126,7 +126,7 @@ fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut D
         found.push(
             Diagnostic::info("merged", span.clone(), message)
                 .about(object.reference())
-                .with_help("the first route that matches is taken, one without a match comes last")
+                .with_help("the first route that matches is used; put a route without a match last")
                 .with_related(first_span.clone(), "these routes come first"),
         );
     }
@@ -138,7 +138,7 @@ fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
     claims.contains_key(&(gateway.clone(), host.clone()))
 }
 
-/// Who has a host in the mesh: those that no earlier one with common viewers has taken it from.
+/// The objects that own a host in the mesh: those without an earlier object for the host that a common namespace sees.
 fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
     struct Claim<'t> {
         owner: &'t Arc<Object>,
@@ -163,7 +163,7 @@ fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place
                     ),
                 )
                 .about(object.reference())
-                .with_help("write the routes of a host into one VirtualService")
+                .with_help("put all routes of a host into one VirtualService")
                 .with_related(first.span.clone(), "this one applies"),
             ),
             None => {
@@ -172,11 +172,11 @@ fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place
             }
         }
     }
-    // In the order of the claims, which is theirs.
+    // They are in the order of the claims.
     granted.into()
 }
 
-/// What is left of a route set: in the mesh the hosts it is granted, at gateways all.
+/// The parts of a route set that apply: in the mesh the hosts that it owns, at gateways all hosts.
 fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<RouteSet>)> {
     let Some(Whole { place, service: whole, .. }) = cx.whole(id) else { return Vec::new() };
     let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
@@ -201,7 +201,7 @@ impl Table {
     fn set_whole(&mut self, id: &ObjectKey, new: Option<(Place, Arc<Object>, RouteSet)>, tracker: &mut Tracker) {
         let old = self.wholes.remove(id);
         let new = new.map(|(place, object, service)| {
-            // Of an object that was written anew the service is new too: places in it may be others.
+            // If the object was written anew, the route set is new, too: positions in it may differ.
             let same = old.as_ref().filter(|old| Arc::ptr_eq(&old.object, &object) && *old.service == service);
             Whole { place, object, service: same.map_or_else(|| Arc::new(service), |old| old.service.clone()) }
         });
@@ -230,7 +230,7 @@ impl Table {
             }
             let named = service.gateways.iter().filter(|g| **g != GatewayRef::Mesh);
             for (number, gateway) in named.enumerate() {
-                // One that names a gateway or a host twice claims it twice.
+                // An object that names a gateway or a host twice claims it twice.
                 let rank = (whole.place.clone(), number * service.hosts.len() + at);
                 put(&mut self.at_gateways, (gateway.clone(), host.clone()), rank, id, is_there);
                 tracker.changed(Fact::GatewayHost(gateway, host.as_str()));
@@ -239,12 +239,12 @@ impl Table {
         }
     }
 
-    /// Whether anybody claims a host in the mesh.
+    /// Whether any object claims a host in the mesh.
     pub(super) fn claims(&self, host: &Hostname) -> bool {
         self.in_mesh.contains_key(host)
     }
 
-    /// Whether there is anything to grant.
+    /// Sets the owners of a host; returns whether there are any.
     fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
         let old = self.granted.remove(host).unwrap_or_default();
         if old != new {
@@ -258,7 +258,7 @@ impl Table {
     fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<RouteSet>)>) {
         let old = self.parts.remove(id).unwrap_or_default();
         let whole = self.wholes.get(id);
-        // A part is made anew only if the whole is, or the part is another.
+        // A part is replaced only if the whole route set is, or if the part has changed.
         let kept = |(rank, part): (Rank, Arc<RouteSet>)| {
             let is_whole = whole.is_some_and(|whole| Arc::ptr_eq(&whole.service, &part));
             let before = old.iter().find(|(before, old)| *before == rank && same_written(old, &part));
@@ -290,7 +290,7 @@ impl Table {
             put_ranked(self.by_host.entry(host.clone()).or_default(), rank, part, is_there);
             self.changed_hosts.insert(host.clone());
         }
-        // A part of no host in the mesh leads nobody there.
+        // A part without hosts in the mesh has no destinations there.
         for destination in part.destinations().filter(|_| part.applies_at(&GatewayRef::Mesh)) {
             put_ranked(self.by_destination.entry(destination.host.clone()).or_default(), rank, part, is_there);
             self.changed_destinations.insert(destination.host.clone());
@@ -298,25 +298,25 @@ impl Table {
         self.changed_at_gateways.extend(part.gateways.iter().map(|gateway| (gateway.clone(), rank.clone())));
     }
 
-    /// The places in the order of precedence that others than last time may have, with who has them now.
+    /// The places whose route set may have changed, with the present one.
     fn changed(&mut self) -> Vec<(Rank, Option<Arc<RouteSet>>)> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|rank| (rank.clone(), self.listed.get(&rank).cloned())).collect()
     }
 
-    /// The hosts that others than last time name, with who names them now.
+    /// The hosts whose route sets have changed, with the present ones.
     fn changed_hosts(&mut self) -> Vec<(Hostname, List<RouteSet>)> {
         let changed = std::mem::take(&mut self.changed_hosts);
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_host, &host))).collect()
     }
 
-    /// The services that others than last time lead to, with who does now.
+    /// The services whose route sets have changed, with the present ones.
     fn changed_destinations(&mut self) -> Vec<(Hostname, List<RouteSet>)> {
         let changed = std::mem::take(&mut self.changed_destinations);
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_destination, &host))).collect()
     }
 
-    /// The same of the places of those that name a gateway, each gateway for itself.
+    /// The places that may have changed at each gateway, with the present route sets.
     fn changed_at_gateways(&mut self) -> Vec<(AtGateway, Option<Arc<RouteSet>>)> {
         let changed = std::mem::take(&mut self.changed_at_gateways);
         let now =
@@ -325,7 +325,7 @@ impl Table {
     }
 }
 
-/// Whether two parts are the same, and of the same text.
+/// Whether two parts are equal and come from the same text.
 fn same_written(a: &RouteSet, b: &RouteSet) -> bool {
     let spans = |service: &RouteSet| service.hosts.iter().map(|host| host.span.clone()).collect::<Vec<_>>();
     a == b && spans(a) == spans(b)
@@ -335,7 +335,7 @@ fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, 
     let here = claims.entry(key.clone()).or_default();
     match is_there {
         true => drop(here.insert(rank, id.clone())),
-        // Another object may stand there by now.
+        // Another object may have this place by now.
         false if here.get(&rank) == Some(id) => drop(here.remove(&rank)),
         false => {}
     }
@@ -352,7 +352,7 @@ fn put_ranked(list: &mut SortedMap<Rank, Arc<RouteSet>>, rank: &Rank, part: &Arc
     }
 }
 
-/// The list of a key, which is dropped if there is none.
+/// Takes a list out of the map; it is put back unless it is empty.
 fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<RouteSet>>>, key: &K) -> List<RouteSet> {
     let list: List<RouteSet> = lists.get(key).into_iter().flat_map(SortedMap::values).cloned().collect();
     if list.is_empty() {

@@ -1,4 +1,4 @@
-//! Routes of a VirtualService: every name resolved, every destination looked up.
+//! Routes of a VirtualService: resolves every name and looks up every destination.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Whether a destination exists; if not, says so.
+    /// Looks up a destination; reports it if it does not exist.
     fn look_up(&mut self, written: &istio::Destination, host: &Hostname, port: Option<u16>) -> DestinationState {
         let object = self.object;
         let Some(service) = self.cx.service(host, &object.namespace) else {
@@ -198,8 +198,9 @@ impl Reader<'_, '_> {
                 return DestinationState::UnknownPort;
             }
             (None, _) if service.ports.len() > 1 && self.gateways.iter().any(|g| *g != GatewayRef::Mesh) => {
-                let message =
-                    format!("{object}: which port of `{host}` is meant? At a gateway the request's own port is taken");
+                let message = format!(
+                    "{object}: the destination `{host}` has several ports and none is chosen; a gateway uses the request's own port"
+                );
                 let help = format!("add `port: {{number: …}}`; its ports: {}", numbers());
                 self.warn("ambiguous-port", &written.host.span, message, help);
             }
@@ -210,8 +211,10 @@ impl Reader<'_, '_> {
         if rule.is_some_and(|r| r.subset(subset).is_some()) {
             return DestinationState::Known;
         }
-        let message =
-            format!("{object}: no DestinationRule gives `{host}` a subset `{}`; routes to it answer 503", subset.value);
+        let message = format!(
+            "{object}: no DestinationRule for `{host}` defines the subset `{}`; routes to it answer 503",
+            subset.value
+        );
         let help = match rule {
             Some(rule) if !rule.subsets.is_empty() => {
                 format!("its subsets: {}", one_of(rule.subsets.iter().map(|s| &*s.name)))
@@ -271,7 +274,7 @@ fn redirect_of(written: &istio::HttpRedirect) -> Redirect {
             (None, Some(DerivePort::FromRequestPort)) => Some(RedirectPort::Request),
             (None, None) => None,
         },
-        // The decoder has checked that it is a redirect's.
+        // The decoder has checked that it is a redirect status.
         code: written.redirect_code.as_ref().and_then(|c| u16::try_from(c.value).ok()).unwrap_or(301),
     }
 }

@@ -1,4 +1,4 @@
-//! A step at work: it reads, then it writes.
+//! Execution of steps: a step first reads, then writes.
 
 use evenkeel_base::Diagnostics;
 
@@ -6,26 +6,26 @@ use super::step::{Step, Tables};
 use super::tracking::{Cx, Key, Tracker};
 use crate::MeshConfig;
 
-/// What came of a step.
-pub(super) struct Outcome {
-    /// What it has read; `None`: there is nothing left that it could be about.
+/// The outcome of a step.
+pub(super) struct StepOutcome {
+    /// The keys it has read; `None` if its subject no longer exists.
     pub reads: Option<Vec<Key>>,
-    /// What is to be said of the objects.
+    /// The findings.
     pub found: Diagnostics,
 }
 
-/// Does one step. `defaults` are the settings that a ConfigMap does not override.
-pub(super) fn run(step: &Step, tables: &mut Tables, tracker: &mut Tracker, defaults: &MeshConfig) -> Outcome {
+/// Runs one step. `defaults` are the settings that a ConfigMap does not override.
+pub(super) fn run(step: &Step, tables: &mut Tables, tracker: &mut Tracker, defaults: &MeshConfig) -> StepOutcome {
     let mut run = Run { tables, tracker, defaults, reads: Vec::new(), found: Diagnostics::new() };
     let keep = step.run(&mut run);
-    Outcome { reads: keep.then_some(run.reads), found: run.found }
+    StepOutcome { reads: keep.then_some(run.reads), found: run.found }
 }
 
-/// A step at work. The function that does it says whether it has anything left to be about.
+/// A running step. Its function returns whether the step's subject still exists.
 pub(super) struct Run<'b> {
-    /// Where it writes, after it has read.
+    /// The tables, which it writes to after reading.
     pub(super) tables: &'b mut Tables,
-    /// Whom it tells what it has changed.
+    /// The tracker, which it tells what it has changed.
     pub(super) tracker: &'b mut Tracker,
     /// The settings that a ConfigMap does not override.
     pub(super) defaults: &'b MeshConfig,
@@ -34,7 +34,7 @@ pub(super) struct Run<'b> {
 }
 
 impl Run<'_> {
-    /// All that a step reads, in one go: what it writes must not change what it has read.
+    /// Performs all reads of a step in one call, because its writes must not change what it has read.
     pub(super) fn read<T>(&mut self, ask: impl FnOnce(&Cx<'_>, &mut Diagnostics) -> T) -> T {
         let cx = Cx::new(self.tables);
         let made = ask(&cx, &mut self.found);

@@ -24,10 +24,10 @@ use crate::{
     List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility,
 };
 
-/// The annotation by which a Service says who sees it.
+/// The annotation of a Service that limits which namespaces see it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
 
-/// What an object says of one host; its address may still be missing.
+/// One host of an object; its address may still be missing.
 #[derive(Debug, PartialEq)]
 pub(super) struct Draft {
     service: Service,
@@ -37,26 +37,26 @@ pub(super) struct Draft {
 /// Where a service's addresses come from.
 #[derive(Debug, PartialEq)]
 enum Address {
-    /// They are written, if there are any.
+    /// From the manifest, if there are any.
     AsWritten,
-    /// One is claimed.
+    /// An address that the manifest claims.
     Pinned(IpAddr, Span),
-    /// One is to be allotted.
+    /// An address must be assigned from this range.
     Wanted(Range),
 }
 
-/// Of the services of one host: by namespace, Services before ServiceEntries, then in the order of precedence.
+/// The order of one host's services: by namespace, Services before ServiceEntries, then by precedence.
 type Rank = (Arc<str>, Kind, Place, usize);
 
-/// Services and how they came about.
+/// Services, and the intermediate results they are made from.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     drafts: HashMap<ObjectKey, (Place, Vec<Arc<Draft>>)>,
     by_host: BTreeMap<Hostname, SortedMap<Rank, (ObjectKey, Arc<Draft>)>>,
-    /// Who claims an address, the first of whom gets it.
+    /// The objects that claim an address; the first one gets it.
     pins: HashMap<IpAddr, SortedMap<Place, (ObjectKey, Span)>>,
     listed: BTreeMap<Hostname, Vec<(ObjectKey, Arc<Service>)>>,
-    /// Hosts in `listed` that have others than last time.
+    /// Hosts in `listed` whose services have changed.
     changed: BTreeSet<Hostname>,
 }
 
@@ -101,7 +101,7 @@ impl Results for Table {
     }
 }
 
-/// What one object says of its hosts.
+/// Reads the hosts of one object.
 fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Vec<Draft>)> {
     let (place, object) = cx.placed(id)?;
     let drafts = match &object.resource {
@@ -123,24 +123,24 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
     Some((place.clone(), drafts))
 }
 
-/// Which range a host's address is to come from, if it needs one.
+/// The range for a host's address, if it needs one.
 fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
     let wanted = cx.drafts_of(host).filter_map(|(id, draft)| match &draft.address {
         Address::Wanted(range) => Some(*range),
-        // Another Service has it already.
+        // Another Service has the address already.
         Address::Pinned(address, _) if !cx.is_granted(*address, id) => Some(SERVICES),
         Address::Pinned(..) | Address::AsWritten => None,
     });
-    // A Service's range goes before a ServiceEntry's.
+    // The range of Services takes precedence over that of ServiceEntries.
     wanted.min_by_key(|range| *range != SERVICES)
 }
 
-/// Whether any object says something of a host.
+/// Whether any object defines a host.
 fn is_described(cx: &Cx<'_>, host: &Hostname) -> bool {
     cx.drafts_of(host).next().is_some()
 }
 
-/// The services of a host, ordered by namespace. One namespace can describe a host once; of several the first stays.
+/// The services of a host, ordered by namespace. A namespace can define a host only once; the first definition wins.
 fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectKey, Service)> {
     let mut listed: Vec<(ObjectKey, Service)> = Vec::new();
     for (id, draft) in cx.drafts_of(host) {
@@ -159,10 +159,10 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
                 let finding = Diagnostic::error(
                     "duplicate-host",
                     service.origin.clone(),
-                    format!("`{}` is already described in this namespace; this one is ignored", service.host),
+                    format!("`{}` is already defined in this namespace; this one is ignored", service.host),
                 )
                 .with_help("merge the two")
-                .with_related(first.origin.clone(), "first described here");
+                .with_related(first.origin.clone(), "first defined here");
                 found.push(about(cx, id, finding));
             }
             None => listed.push((id.clone(), service)),
@@ -181,7 +181,7 @@ fn about(cx: &Cx<'_>, id: &ObjectKey, finding: Diagnostic) -> Diagnostic {
 fn taken(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
     let (owner, first) = cx.pinned_by(address)?;
     let owner = cx.object(owner)?;
-    let message = format!("{address} is already the address of {owner}; another one is allotted");
+    let message = format!("{address} is already the address of {owner}; another one is assigned");
     Some(
         Diagnostic::error("address-conflict", span.clone(), message)
             .with_help("give each Service its own `clusterIP`, or leave it out")
@@ -213,7 +213,7 @@ impl Table {
                 let here = self.by_host.entry(host.clone()).or_default();
                 match is_there {
                     true => drop(here.insert(rank, (id.clone(), draft.clone()))),
-                    // Another object may stand there by now.
+                    // Another object may have this place by now.
                     false if here.get(&rank).is_some_and(|(owner, _)| owner == id) => drop(here.remove(&rank)),
                     false => {}
                 }
@@ -274,7 +274,7 @@ impl Table {
         }
     }
 
-    /// The hosts that have other services than last time, with those they have now, ordered by namespace.
+    /// The hosts whose services have changed, with the present ones, ordered by namespace.
     fn changed(&mut self) -> Vec<(Hostname, List<Service>)> {
         let changed = std::mem::take(&mut self.changed);
         let now = |host: &Hostname| self.listed.get(host).into_iter().flatten().map(|(_, s)| s.clone()).collect();
@@ -310,7 +310,7 @@ impl<'t> Cx<'t> {
         self.read(Fact::Address(host.as_str())).addresses.book().address(host.as_str()).map(IpNet::from)
     }
 
-    /// All services of exactly this host with the objects they come from, whoever sees them.
+    /// All services of exactly this host with their objects, regardless of visibility.
     pub(super) fn services_of(&self, host: &Hostname) -> &'t [(ObjectKey, Arc<Service>)] {
         self.read(Fact::Host(host.as_str())).services.listed.get(host).map_or(&[], Vec::as_slice)
     }
@@ -325,7 +325,7 @@ impl<'t> Cx<'t> {
         preferred(self.services_of(host).iter().map(|(_, service)| service), namespace)
     }
 
-    /// The services a host stands for: its own, or those a wildcard covers.
+    /// The services that a host matches: its own, or those that a wildcard covers.
     pub(super) fn covered(&self, host: &Hostname) -> Vec<&'t Arc<Service>> {
         if !host.is_wildcard() {
             return self.services_of(host).iter().map(|(_, service)| service).collect();
@@ -340,9 +340,9 @@ impl<'t> Cx<'t> {
         self.read(Fact::Services).services.listed.values().flatten().map(|(_, service)| service)
     }
 
-    /// The services that an object became, unless others took their place, ordered by host.
+    /// The services made from an object, unless others replaced them, ordered by host.
     pub(super) fn services_from(&self, id: &ObjectKey) -> Vec<&'t Arc<Service>> {
-        // What hosts an object has is in the object itself.
+        // The hosts of an object depend only on the object itself.
         let drafts = self.read(Fact::Object(id)).services.drafts.get(id).into_iter().flat_map(|(_, drafts)| drafts);
         let mut found: Vec<&Arc<Service>> = drafts
             .filter_map(|draft| self.service_in(&draft.service.host, &id.namespace).filter(|(owner, _)| owner == id))
@@ -378,7 +378,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
         addresses: Vec::new(),
         resolution: match (headless, &external_name) {
             (_, Some(_)) => Resolution::Dns,
-            // Clients choose a Pod themselves, and are taken there.
+            // Clients choose a Pod themselves, and their connections go there.
             (true, None) => Resolution::Passthrough,
             (false, None) => Resolution::Static,
         },
@@ -391,7 +391,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
     }
 }
 
-/// SCTP cannot be carried; the port does not exist for the mesh.
+/// The mesh cannot carry SCTP, so it ignores such ports.
 fn service_port(port: &kubernetes::ServicePort) -> Option<ServicePort> {
     let transport = port.protocol.unwrap_or(TransportProtocol::Tcp);
     if transport == TransportProtocol::Sctp {

@@ -1,4 +1,4 @@
-//! Sidecars, without those that others overrule.
+//! Sidecars, without those that others override.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -72,7 +72,7 @@ fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<S
         }
         built.push(sidecar(cx, object, &written.spec, found));
     }
-    // What is sound goes first: of those that are refused only what they close holds beside it.
+    // Valid Sidecars come first; stand-ins for refused ones only add what they close.
     built.extend(stand_ins);
     built
 }
@@ -95,20 +95,20 @@ fn selector(spec: &SidecarSpec) -> Labels {
     spec.workload_selector.as_ref().map(|selector| selector.labels.clone()).unwrap_or_default()
 }
 
-/// What stands in for one that is refused, or that is ignored because its name is taken; nothing if it lets anything pass.
+/// The stand-in for a Sidecar that is refused, or ignored because its name is taken; `None` if it allows any call.
 fn closed(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnostics) -> Option<Sidecar> {
     let written = sidecar(cx, object, spec, &mut Diagnostics::new());
     if matches!(written.outbound_policy, None | Some(SidecarOutboundPolicy::AllowAny)) {
         return None;
     }
-    found.push(refused::closed(object, "its workloads call nothing that no service describes (REGISTRY_ONLY)"));
+    found.push(refused::closed(object, "its workloads can call only known services (REGISTRY_ONLY)"));
     Some(Sidecar { outbound_policy: Some(SidecarOutboundPolicy::RegistryOnly), refused: true, ..written })
 }
 
 impl Table {
     fn set(&mut self, namespace: &Arc<str>, new: Vec<Sidecar>) {
         let old = self.sidecars.remove(namespace).unwrap_or_default();
-        // Several may have one name, but no two are written in one place.
+        // Several may have the same name, but each has its own position.
         let by_place: HashMap<&Span, &Arc<Sidecar>> = old.iter().map(|s| (&s.origin, s)).collect();
         let new: Vec<_> = new.into_iter().map(|s| kept(by_place.get(&s.origin.clone()).copied(), s)).collect();
         self.changed |= old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b));
@@ -117,13 +117,13 @@ impl Table {
         }
     }
 
-    /// All Sidecars by namespace; if there are others than last time.
+    /// All Sidecars by namespace, if they have changed.
     fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Sidecar>> + use<'_>> {
         std::mem::take(&mut self.changed).then(|| self.sidecars.values().flatten().cloned())
     }
 }
 
-/// Without any, everything that is exported may be called.
+/// The egress listeners; without any, all exported services may be called.
 fn egress(spec: &SidecarSpec) -> Vec<EgressListener> {
     if spec.egress.is_empty() {
         return vec![EgressListener { port: None, bind: None, is_bound: false, imports: Imports::everything() }];
@@ -192,7 +192,7 @@ fn egress_proxy(cx: &Cx<'_>, object: &Object, written: &istio::Destination, foun
     };
     if let Some(problem) = problem {
         let code = if service.is_none() { "missing-service" } else { "missing-port" };
-        let message = format!("{object}: {problem}; what should pass answers 503");
+        let message = format!("{object}: {problem}; traffic for the egress proxy gets 503");
         let help = "add it, or correct `egressProxy`";
         let finding = Diagnostic::warning(code, written.host.span.clone(), message).with_help(help);
         found.push(finding.about(object.reference()));
@@ -201,8 +201,7 @@ fn egress_proxy(cx: &Cx<'_>, object: &Object, written: &istio::Destination, foun
     Destination { host, subset, port, state, origin }
 }
 
-/// Says of a host that stands for itself and that nobody describes that it imports nothing: most likely its name is not
-/// the full one.
+/// Reports an imported host (not a wildcard) that no service has; most likely it is not the full name.
 fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, found: &mut Diagnostics) {
     let Ok(import) = EgressHost::parse(written) else { return };
     let host = &import.host;
@@ -219,7 +218,7 @@ fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, 
         Some(full) => format!("did you mean `{}/{full}`?", import.namespace),
         None => "add the service, or correct the name".to_owned(),
     };
-    let message = format!("{object}: there is no Service `{host}`; nothing is imported by it");
+    let message = format!("{object}: there is no Service `{host}`; this host imports nothing");
     let finding = Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help);
     found.push(finding.about(object.reference()));
 }

@@ -1,4 +1,4 @@
-//! Statuses of objects whose source has a place for them: one that counts generations.
+//! Statuses of objects from sources that count generations and so can store a status.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use evenkeel_base::{Diagnostic, ObjectRef};
 use super::step::Step;
 use crate::Status;
 
-/// The objects that have a status. Where all come from files there is none, and nothing is done here.
+/// The objects that have a status. Objects from files have none, so nothing is done for them.
 #[derive(Debug, Default)]
 pub(super) struct Statuses {
-    objects: HashMap<ObjectRef, Known>,
-    /// Of which the generation or a finding is another than last time.
+    objects: HashMap<ObjectRef, ObjectState>,
+    /// Objects whose generation or findings have changed.
     touched: BTreeSet<ObjectRef>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ObjectState {
     /// `None`: it is gone.
     generation: Option<i64>,
     /// The steps that have said something about it.
@@ -27,7 +27,7 @@ struct Known {
 }
 
 impl Statuses {
-    /// An object came, or goes.
+    /// Records that an object was added or removed.
     pub(super) fn set(&mut self, object: &Object, is_there: bool) {
         let Some(generation) = object.generation else { return };
         let reference = object.reference();
@@ -35,7 +35,7 @@ impl Statuses {
         self.touched.insert(reference);
     }
 
-    /// A step has found other things than last time.
+    /// Records that the findings of a step have changed.
     pub(super) fn found(&mut self, step: &Step, before: &[Diagnostic], now: &[Diagnostic]) {
         if self.objects.is_empty() {
             return;

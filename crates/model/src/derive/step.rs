@@ -1,7 +1,7 @@
 //! The table of what is derived from objects: one row for each table of results, with the steps that fill it.
 //!
-//! Rows and steps stand in the order in which they may read each other's results: a step reads only what those before it have
-//! made.
+//! Rows and steps are in the order in which they may read each other's results: a step reads only the results of those
+//! before it.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ use crate::{GatewayRef, MeshConfig, Snapshot};
 /// A namespace and a host: one service.
 pub(super) type ServiceKey = (Arc<str>, Hostname);
 
-/// What the steps of one row have made.
+/// The results of the steps of one row.
 pub(super) trait Results {
-    /// Brings what is others than last time into the next snapshot. Whether anything is.
+    /// Puts changed results into the next snapshot; returns whether there are any.
     fn publish(&mut self, _next: &mut Snapshot) -> bool {
         false
     }
 }
 
-/// Declares rows: `results: Type { steps }`. A step is what it is about, the function that does it ([`Run`] reads, then writes),
-/// and `for KIND by …`, which objects it is done for as they come, change and go: `id`, one for each object; `namespace`, one
-/// for all of a namespace; `all`, one.
+/// Declares rows: `results: Type { steps }`. A step has a subject, a function (a [`Run`] reads, then writes), and `for
+/// KIND by …`: the kinds whose changes run it. `id` makes one step for each object, `namespace` one for each namespace,
+/// `all` a single one.
 macro_rules! derived {
     ($(
         $(#[doc = $row_doc:literal])* $(#[cfg($row_cfg:meta)])?
@@ -42,7 +42,7 @@ macro_rules! derived {
             )*
         }
     )*) => {
-        /// One step: what it makes, and of what. Findings stand in this order where they are about the same place.
+        /// A step and its subject. Findings about the same position are in this order.
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub(super) enum Step {
             $($( $(#[doc = $doc])+ $(#[cfg($cfg)])? $step $(( $($About),+ ))?, )*)*
@@ -55,14 +55,14 @@ macro_rules! derived {
         }
 
         impl Step {
-            /// Its place in the order: a step reads only results of those before.
+            /// Its place in the order: a step reads only results of earlier stages.
             pub(super) fn stage(&self) -> Stage {
                 match self {
                     $($( $(#[cfg($cfg)])? Self::$step { .. } => Stage::$step, )*)*
                 }
             }
 
-            /// Does it. Whether there is anything left that it could be about.
+            /// Runs the step; returns whether its subject still exists.
             pub(super) fn run(&self, run: &mut Run<'_>) -> bool {
                 match self {
                     $($( $(#[cfg($cfg)])? Self::$step $(( $($about),+ ))? => $run(run $(, $($about),+)?), )*)*
@@ -70,7 +70,7 @@ macro_rules! derived {
             }
         }
 
-        /// Wants the steps that an object of this key is for.
+        /// Schedules the steps that depend on an object with this key.
         pub(super) fn announce(key: &ObjectKey, tracker: &mut Tracker) {
             $($(
                 $(#[cfg($cfg)])?
@@ -84,20 +84,20 @@ macro_rules! derived {
             )*)*
         }
 
-        /// Whether objects of a kind are for some step.
+        /// Whether some step depends on objects of this kind.
         #[cfg(test)]
         pub(super) fn announced(kind: Kind) -> bool {
             [$($($( $(Kind::$kind),+, )?)*)*].contains(&kind)
         }
 
-        /// What the steps have made.
+        /// The results of all steps.
         #[derive(Debug, Default)]
         pub(super) struct Tables {
             $( $(#[doc = $row_doc])* $(#[cfg($row_cfg)])? pub(super) $row: $Results, )*
         }
 
         impl Tables {
-            /// Brings what is others than last time into the next snapshot. Whether anything is.
+            /// Puts changed results into the next snapshot; returns whether there are any.
             pub(super) fn publish(&mut self, next: &mut Snapshot) -> bool {
                 let mut changed = false;
                 $(
@@ -140,7 +140,7 @@ derived! {
     }
     addresses: Allotment {}
     services: services::Table {
-        /// What a Service or ServiceEntry says of its hosts.
+        /// Reads the hosts of a Service or ServiceEntry.
         Service(key: ObjectKey) = services::object_step, for Service | ServiceEntry by id;
         /// Whether a host needs an address.
         Want(host: Hostname) = services::want_step;
@@ -158,17 +158,17 @@ derived! {
     workloads: workloads::Table {
         /// The workload of a Pod.
         Workload(key: ObjectKey) = workloads::pod_step, for Pod by id;
-        /// Two Services at odds over a port.
+        /// Reports two Services with different protocols for one port.
         Conflict(overruled: Hostname, first: Hostname, port: u16) = workloads::conflict_step;
     }
     endpoints: endpoints::Table {
         /// The endpoints of a service.
         Endpoints(service: ServiceKey) = endpoints::service_step;
-        /// Whether an EndpointSlice is of use.
+        /// Reports an EndpointSlice without effect.
         Slice(key: ObjectKey) = endpoints::slice_step, for EndpointSlice by id;
     }
     rules: destination_rules::Table {
-        /// What a DestinationRule says.
+        /// Reads a DestinationRule.
         Rule(key: ObjectKey) = destination_rules::object_step, for DestinationRule by id;
         /// The DestinationRules of a namespace for a host, merged.
         Rules(namespace: Arc<str>, host: Hostname) = destination_rules::merge_step;
@@ -178,13 +178,13 @@ derived! {
         Gateways = gateways::all_step, for Gateway by all;
     }
     routes: route_sets::Table {
-        /// What an object with routes says.
+        /// Reads the routes of an object.
         Route(key: ObjectKey) = route_sets::object_step, for VirtualService by id;
-        /// Whose routes a host has at a gateway.
+        /// The route sets of a host at a gateway.
         GatewayHost(gateway: GatewayRef, host: Hostname) = route_sets::gateway_host_step;
-        /// Whose routes a host has in the mesh.
+        /// The route sets that own a host in the mesh.
         MeshHost(host: Hostname) = route_sets::mesh_host_step;
-        /// What is left of an object's routes then.
+        /// The parts of an object's routes that apply.
         Parts(key: ObjectKey) = route_sets::parts_step;
     }
     sidecars: sidecars::Table {
@@ -193,7 +193,7 @@ derived! {
     }
     #[cfg(test)]
     example: example::Table {
-        /// What tests make of a kind that is not supported yet.
+        /// An example kind, only in tests.
         #[cfg(test)]
         Example(key: ObjectKey) = example::object_step, for KubernetesGateway by id;
     }

@@ -1,4 +1,4 @@
-//! What each step of the build has read, so that it is done again when some of that changes, and only then.
+//! Records what each step has read, so that it runs again only when some of that changes.
 
 use std::cell::RefCell;
 use std::collections::hash_map::DefaultHasher;
@@ -11,26 +11,26 @@ use evenkeel_api::{Kind, ObjectKey};
 use super::step::{Step, Tables};
 use crate::workload::Labels;
 
-/// Something a step can ask about. Whoever changes the answer says so with [`Tracker::changed`].
+/// Something that a step can ask about. Whoever changes the answer calls [`Tracker::changed`].
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) enum Fact<'a> {
-    /// The object in force under an id, and its place in the order of precedence.
+    /// The object in force for a key, and its place in the order of precedence.
     Object(&'a ObjectKey),
     /// All objects of a kind, in the order of precedence.
     Objects(Kind),
-    /// Those of one namespace.
+    /// All objects of a kind in one namespace, in the order of precedence.
     ObjectsIn(Kind, &'a str),
-    /// Labels of what runs or would run in a namespace.
+    /// Labels of Pods and Deployment templates in a namespace.
     Running(&'a str),
-    /// Of those, what has this label.
+    /// Those of them that have this label.
     RunningWith(&'a str, &'a str, &'a str),
-    /// Selectors that look in a namespace (empty: in all) and of which this label is the first.
+    /// Selectors for a namespace (empty: all namespaces) whose first label is this one.
     Selecting(&'a str, &'a str, &'a str),
     /// EndpointSlices of a Service.
     Slices(&'a str, &'a str),
-    /// What objects say of a host, before it has an address.
+    /// Definitions of a host, before it has an address.
     Drafts(&'a str),
-    /// Who claims an address.
+    /// The objects that claim an address.
     Pin(IpAddr),
     /// The address a host is allotted.
     Address(&'a str),
@@ -46,11 +46,11 @@ pub(super) enum Fact<'a> {
     Workload(&'a str, &'a str),
     /// The workloads of a service, by namespace and host.
     Members(&'a str, &'a str),
-    /// Workloads that find two Services at odds over a port.
+    /// Workloads with two Services that have different protocols for a port.
     Conflict(&'a str, &'a str, u16),
     /// The DestinationRules of a namespace with this host as they are written.
     RuleDrafts(&'a str, &'a str),
-    /// Those, merged.
+    /// The merged rules of a namespace for this host.
     Rules(&'a str, &'a str),
     /// The Gateway of this namespace and name.
     Gateway(&'a str, &'a str),
@@ -58,15 +58,15 @@ pub(super) enum Fact<'a> {
     Gateways,
     /// The routes of an object as a whole.
     Whole(&'a ObjectKey),
-    /// Who claims a host in the mesh.
+    /// The objects that claim a host in the mesh.
     MeshHost(&'a str),
-    /// Who is granted it.
+    /// The objects that own a host in the mesh.
     Granted(&'a str),
-    /// Who routes a host at a gateway.
+    /// The objects that route a host at a gateway.
     GatewayHost(&'a crate::GatewayRef, &'a str),
 }
 
-/// A fact as it is remembered: by its hash. Two facts that share one only make a step be done once too often.
+/// The hash of a fact. If two facts have the same hash, a step may run once too often, which does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key(u64);
 
@@ -78,19 +78,19 @@ impl Fact<'_> {
     }
 }
 
-/// The hash of a label in a namespace: where indexes look for what has it, or wants it.
+/// The hash of a label in a namespace, under which indexes keep objects that have or select it.
 pub(super) fn label_key(namespace: &str, name: &str, value: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (namespace, name, value).hash(&mut hasher);
     hasher.finish()
 }
 
-/// The label under which a selector is found: its first. Whatever it selects has that label.
+/// The label under which a selector is indexed: its first. Everything that it selects has this label.
 pub(super) fn first_label(selector: &Labels) -> (&str, &str) {
     selector.iter().next().map_or(("", ""), |(name, value)| (name, value))
 }
 
-/// What one step sees: everything built so far, through questions that are written down.
+/// A step's view of everything built so far; it records all questions.
 pub(super) struct Cx<'t> {
     tables: &'t Tables,
     reads: RefCell<Vec<Key>>,
@@ -101,13 +101,13 @@ impl<'t> Cx<'t> {
         Self { tables, reads: RefCell::default() }
     }
 
-    /// The tables, to answer this one question.
+    /// Records a question and returns the tables to answer it.
     pub(super) fn read(&self, fact: Fact<'_>) -> &'t Tables {
         self.reads.borrow_mut().push(fact.key());
         self.tables
     }
 
-    /// Settings of the mesh: when they change, everything is done again.
+    /// The mesh settings. When they change, all steps run again.
     pub(super) fn mesh(&self) -> &'t crate::MeshConfig {
         &self.tables.mesh
     }
@@ -121,26 +121,26 @@ impl<'t> Cx<'t> {
     }
 }
 
-/// The steps there are, what each has read, and which are due.
+/// All steps, what each has read, and which are due.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
-    steps: Vec<Option<Done>>,
+    steps: Vec<Option<CompletedStep>>,
     free: Vec<u32>,
     numbers: HashMap<Step, u32>,
-    /// Numbers of the steps that read something, ascending.
+    /// For each key the numbers of the steps that read it, ascending.
     readers: HashMap<Key, Vec<u32>>,
     due: BTreeSet<Step>,
     running: Option<Step>,
 }
 
 #[derive(Debug)]
-struct Done {
+struct CompletedStep {
     step: Step,
     reads: Box<[Key]>,
 }
 
 impl Tracker {
-    /// A step is to be done, whatever it has read.
+    /// Schedules a step.
     pub(super) fn want(&mut self, step: Step) {
         debug_assert!(self.running.as_ref().is_none_or(|running| running.stage() < step.stage()), "{step:?} is late");
         self.due.insert(step);
@@ -159,7 +159,7 @@ impl Tracker {
         }
     }
 
-    /// Everything is to be done again.
+    /// Schedules all steps.
     pub(super) fn all_changed(&mut self) {
         let running = self.running.as_ref().map(Step::stage);
         let later =
@@ -167,13 +167,13 @@ impl Tracker {
         self.due.extend(later.cloned());
     }
 
-    /// The next step to do: a step comes after all whose results it may read.
+    /// The next step to run; a step comes after all those whose results it may read.
     pub(super) fn next(&mut self) -> Option<Step> {
         self.running = self.due.pop_first();
         self.running.clone()
     }
 
-    /// A step is done; it has read this.
+    /// Records that a step has run, and what it has read.
     pub(super) fn done(&mut self, step: Step, reads: Vec<Key>) {
         let number = match self.numbers.get(&step) {
             Some(number) => *number,
@@ -196,7 +196,7 @@ impl Tracker {
         }
     }
 
-    /// There is nothing any more that the step could be about.
+    /// Removes a step whose subject no longer exists.
     pub(super) fn forget(&mut self, step: &Step) {
         let Some(number) = self.numbers.remove(step) else { return };
         let Some(done) = self.steps.get_mut(number as usize).and_then(Option::take) else { return };
@@ -207,7 +207,7 @@ impl Tracker {
     }
 
     fn add(&mut self, step: Step) -> u32 {
-        let done = Done { step: step.clone(), reads: Box::default() };
+        let done = CompletedStep { step: step.clone(), reads: Box::default() };
         let number = match self.free.pop() {
             Some(number) => number,
             None => {

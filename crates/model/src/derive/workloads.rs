@@ -17,22 +17,22 @@ use super::{kept, set};
 use crate::workload::Pod;
 use crate::{ContainerPort, Labels, Service, Snapshot, Workload};
 
-/// Says whether a sidecar accepts mutual TLS: `istio` or `disabled`. What injection writes.
+/// The label, written by sidecar injection, that tells whether a sidecar accepts mutual TLS: `istio` or `disabled`.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
-/// `"false"` keeps the sidecar away; both as label and as annotation.
+/// With `"false"`, as label or annotation, a Pod gets no sidecar.
 const INJECT: &str = "sidecar.istio.io/inject";
 
-/// Two Services by their hosts, the one that is overruled first, and the number of its port.
-type Odds = (Hostname, Hostname, u16);
+/// Two Services with different protocols for a port: the overridden one's host, the other's host, and the port number.
+type PortConflict = (Hostname, Hostname, u16);
 
-/// Workloads and where they are found.
+/// Workloads and their indexes.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     workloads: BTreeMap<Pod, Arc<Workload>>,
     members: HashMap<ServiceKey, BTreeSet<Pod>>,
     by_address: BTreeMap<IpAddr, BTreeSet<Pod>>,
-    conflicts: BTreeMap<Odds, BTreeMap<Pod, Diagnostic>>,
-    odds: HashMap<Pod, Vec<Odds>>,
+    conflicts: BTreeMap<PortConflict, BTreeMap<Pod, Diagnostic>>,
+    odds: HashMap<Pod, Vec<PortConflict>>,
     changed: BTreeSet<Pod>,
     changed_addresses: BTreeSet<IpAddr>,
 }
@@ -98,7 +98,7 @@ fn workload(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Work
     })
 }
 
-/// Whether a Pod is a router: its proxy serves what Gateways say, not mutual TLS on the ports of Services.
+/// Whether a Pod is a gateway proxy, which serves the ports of Gateways and not mutual TLS on the ports of Services.
 fn is_router(cx: &Cx<'_>, pod: &Object) -> bool {
     !pod.labels.contains_key(TLS_MODE_LABEL) && !cx.selecting(Kind::Gateway, &pod.namespace, &pod.labels).is_empty()
 }
@@ -112,10 +112,11 @@ fn services_of(cx: &Cx<'_>, pod: &Object) -> Vec<Arc<Service>> {
     services
 }
 
-/// Two Services that lead to one port but say different protocols: only one can be right. Detection copes with all.
-fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
+/// Finds pairs of Services that give one port different protocols, of which only one can be right. Ports with protocol
+/// detection accept any.
+fn conflicts(workload: &Workload) -> BTreeMap<PortConflict, Diagnostic> {
     let mut found = BTreeMap::new();
-    // One service cannot be at odds with another if there is none.
+    // A single service cannot conflict.
     if workload.services.len() < 2 {
         return found;
     }
@@ -133,7 +134,7 @@ fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
             };
             found.entry((service.host.clone(), first.host.clone(), port.number)).or_insert_with(|| {
                 let message = format!(
-                    "the port {number} of the Pods is `{}` by the Service {}, but `{}` by the Service {}; the former applies",
+                    "port {number} of the Pods has the protocol `{}` in the Service {}, but `{}` in the Service {}; the former applies",
                     inbound.protocol, first.host, port.protocol, service.host
                 );
                 Diagnostic::warning("protocol-conflict", service.origin.clone(), message)
@@ -145,8 +146,8 @@ fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
     found
 }
 
-/// What the first workload that finds two Services at odds says of it.
-fn conflict(cx: &Cx<'_>, odds: &Odds) -> Option<Diagnostic> {
+/// The finding for a conflict, from the first workload that has it.
+fn conflict(cx: &Cx<'_>, odds: &PortConflict) -> Option<Diagnostic> {
     let conflicts = &cx.read(Fact::Conflict(odds.0.as_str(), odds.1.as_str(), odds.2)).workloads.conflicts;
     let finding = conflicts.get(odds)?.values().next()?.clone();
     let owner = cx.services_of(&odds.0).iter().find(|(_, service)| service.origin == finding.span);
@@ -202,7 +203,7 @@ impl Table {
     fn set_conflicts(&mut self, pod: &Pod, workload: Option<&Workload>, tracker: &mut Tracker) {
         let new = workload.map(conflicts).unwrap_or_default();
         let old = self.odds.remove(pod).unwrap_or_default();
-        let touched: BTreeSet<Odds> = old.iter().chain(new.keys()).cloned().collect();
+        let touched: BTreeSet<PortConflict> = old.iter().chain(new.keys()).cloned().collect();
         for odds in &old {
             if let Some(said) = self.conflicts.get_mut(odds) {
                 said.remove(pod);
@@ -223,7 +224,7 @@ impl Table {
         }
     }
 
-    /// The Pods whose workloads are others than last time, with what they are now.
+    /// The Pods whose workloads have changed, with the present ones.
     fn changed(&mut self) -> impl Iterator<Item = (Pod, Option<Arc<Workload>>)> + use<'_> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|pod| {
@@ -232,7 +233,7 @@ impl Table {
         })
     }
 
-    /// The addresses at which there are others than last time, with who is there now.
+    /// The addresses whose workloads have changed, with the present ones.
     fn changed_addresses(&mut self) -> Vec<(IpAddr, Vec<Arc<Workload>>)> {
         let changed = std::mem::take(&mut self.changed_addresses);
         let at = |address: &IpAddr| {
@@ -265,7 +266,8 @@ impl<'t> Cx<'t> {
     }
 }
 
-/// What made the Pod: its owner, a ReplicaSet's Deployment, or a Deployment that selects it.
+/// The name of the workload that owns the Pod: its owner, the Deployment of its ReplicaSet, or a Deployment that
+/// selects it.
 fn workload_name(cx: &Cx<'_>, pod: &Object) -> Arc<str> {
     if let Some(owner) = pod.owners.first() {
         let hash = pod.labels.get("pod-template-hash");
@@ -280,7 +282,7 @@ fn workload_name(cx: &Cx<'_>, pod: &Object) -> Arc<str> {
     selecting.next().map_or_else(|| pod.name.clone(), |(_, workload)| workload.name.clone())
 }
 
-/// What the Pod itself says, or else the template of what made it. The Pods of a StatefulSet are called as they are.
+/// The host name in the Pod, otherwise in its owner's template. Pods of a StatefulSet use their own name.
 fn host_name(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> Option<(Arc<str>, Arc<str>)> {
     let written = |spec: &PodSpec| Some((spec.hostname.as_ref()?.0.clone(), spec.subdomain.as_ref()?.0.clone()));
     let of_template = || {
@@ -313,7 +315,7 @@ fn has_proxy(pod: &Object, spec: &PodSpec) -> bool {
 
 fn locality(labels: &Labels) -> Arc<str> {
     if let Some(own) = labels.get("istio-locality") {
-        // Labels cannot hold slashes, so Istio writes dots.
+        // Labels cannot contain slashes, so Istio writes dots.
         return own.replace('.', "/").into();
     }
     let names = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];

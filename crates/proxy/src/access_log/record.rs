@@ -3,11 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use evenkeel_filters::FilterFacts;
+use evenkeel_filters::{ConnectionInfo, FilterFacts};
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
-use evenkeel_runtime_config::listener::FilterChain;
-use evenkeel_runtime_config::view::ConnectionView;
-use evenkeel_tls::Session;
 
 use crate::response_flags::ResponseFlags;
 
@@ -134,30 +131,22 @@ impl Record<'_> {
 }
 
 impl<'a> Record<'a> {
-    /// Adds where the client's connection comes from and goes to.
-    pub fn set_ends(&mut self, view: &ConnectionView) {
+    /// Adds what is known of the client's connection.
+    pub fn set_connection(&mut self, info: &'a ConnectionInfo) {
+        let ConnectionInfo { view, session, .. } = info;
         self.downstream_local_address = Some(view.local);
         self.downstream_remote_address = Some(view.remote);
         self.downstream_direct_remote_address = Some(view.direct_remote);
-    }
-
-    /// Adds all that is known of the client's connection, once a filter chain serves it.
-    pub fn set_connection(&mut self, view: &'a ConnectionView, session: Option<&'a Session>, chain: &'a FilterChain) {
-        self.set_ends(view);
         if let Some(peer) = &view.peer {
             self.downstream_peer_uri_sans = &peer.uri_sans;
             self.downstream_local_uri_sans = &peer.local_uri_sans;
             self.downstream_peer_subject = &peer.subject;
         }
-        self.downstream_tls_version = session.map(|session| session.version);
-        self.downstream_tls_cipher = session.map(|session| session.cipher);
+        self.downstream_tls_version = session.as_ref().map(|session| session.version);
+        self.downstream_tls_cipher = session.as_ref().map(|session| session.cipher);
         self.requested_server_name = view.server_name.as_deref();
+        self.filter_chain_name = info.filter_chain_name.as_deref();
+        self.connection_id = info.id;
         self.connection_metadata = view.metadata.as_deref();
-        self.set_filter_chain(chain);
-    }
-
-    /// Adds the name of the filter chain that took the connection, if it has one.
-    pub fn set_filter_chain(&mut self, chain: &'a FilterChain) {
-        self.filter_chain_name = Some(&*chain.name).filter(|name| !name.is_empty());
     }
 }

@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::apart::Drawing;
 use super::{Admin, Query, Reply};
+use crate::pool::{BoundListener, WorkerSnapshot};
 use crate::scope::ScopeEntry;
 use crate::state::{Phase, Record, StreamState};
-use crate::subscribe::StreamKey;
-use crate::worker::{BoundListener, WorkerSnapshot};
+use crate::subscribe::key::StreamKey;
 
 /// `evenkeel/VERSION`, in the shape Envoy's version has there.
 pub(super) fn version() -> String {

@@ -20,6 +20,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use percent_encoding::percent_decode_str;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -343,27 +344,7 @@ impl Query {
 }
 
 fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        let decoded = match byte {
-            b'%' => {
-                let mut ahead = rest.clone();
-                let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-                match (digit(ahead.next()), digit(ahead.next())) {
-                    (Some(high), Some(low)) => {
-                        rest = ahead;
-                        u8::try_from(high * 16 + low).unwrap_or(b'%')
-                    }
-                    _ => b'%',
-                }
-            }
-            b'+' => b' ',
-            other => other,
-        };
-        bytes.push(decoded);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 fn home(_: &Admin, _: &Query) -> Reply {

@@ -19,11 +19,12 @@ use evenkeel_upstream::Upstreams;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::random::Random;
-use tokio::task::{JoinHandle, spawn_local};
-use tokio::time::Instant;
+use evenkeel_upstream::turn;
+use tokio::task::JoinHandle;
 
+use crate::http::Failure;
 use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, Wanted};
-use crate::http::{Failure, announce_timeout};
+use evenkeel_filters::decide::announce_timeout;
 
 /// Calls one worker has under way at once, mirrored requests among them; further ones fail at once ([`Problem::TooManyCalls`]). The
 /// circuit breakers of their clusters are lower, most often.
@@ -56,7 +57,7 @@ impl<T> Task<T> {
     where
         T: 'static,
     {
-        Self(spawn_local(task))
+        Self(turn::spawn(task))
     }
 }
 
@@ -147,7 +148,7 @@ impl Callouts for WorkerCallouts {
             let mut source = Whole { body, given: 0 };
             let mut sink = Collected { answer: HttpAnswer::default(), max_bytes: options.max_answer_bytes };
             // The request is here as a whole.
-            let until = Until::at(after(Instant::now(), options.timeout));
+            let until = Until::at(after(turn::now(), options.timeout));
             match call.run(&mut source, &mut sink, &until).await {
                 Ok(()) => Ok(sink.answer),
                 Err(broken) => Err(error_of(&broken, sink.answer.head.status != 0)),

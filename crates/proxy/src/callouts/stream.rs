@@ -11,7 +11,7 @@ use evenkeel_filters::callouts::{CalloutError, HttpStream, MAX_STREAM_BYTES, Pro
 use evenkeel_http::{Headers, ResponseHead};
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
-use tokio::time::Instant;
+use evenkeel_upstream::turn;
 
 use super::{Task, stopped};
 use crate::http::call::{Sent, Sink, Source, TooLarge, Until};
@@ -63,7 +63,7 @@ impl Uplink {
         let mut state = self.state.borrow_mut();
         if !std::mem::replace(&mut state.ended, true) {
             state.trailers = trailers;
-            self.until.set(after(Instant::now(), self.timeout));
+            self.until.set(after(turn::now(), self.timeout));
             wake(&mut state.reader);
         }
     }

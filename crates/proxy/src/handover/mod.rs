@@ -29,7 +29,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-pub(crate) use parcel::{Half, Parcel, TcpPart, Travelling};
+pub(crate) use parcel::{Facts, Half, Parcel, TcpPart, Travelling};
 pub(crate) use predecessor::{Heir, Predecessor, Request};
 pub use successor::Succession;
 pub(crate) use successor::{Inheritance, Successor, Taking};
@@ -65,8 +65,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> HandoverError {
 pub fn socket_path(folder: Option<&Path>, base_id: u32) -> PathBuf {
     let folder = folder.map(Path::to_owned).unwrap_or_else(|| match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) => Path::new(&runtime).join("evenkeel"),
-        // SAFETY: it only reads, and cannot fail.
-        None => std::env::temp_dir().join(format!("evenkeel-{}", unsafe { libc::geteuid() })),
+        None => std::env::temp_dir().join(format!("evenkeel-{}", nix::unistd::geteuid())),
     });
     folder.join(format!("proxy-{base_id}.sock"))
 }
@@ -77,8 +76,7 @@ fn prepare_folder(socket: &Path) -> Result<(), HandoverError> {
     let made = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);
     made.map_err(system("making the handover's folder"))?;
     let found = std::fs::symlink_metadata(folder).map_err(system("reading the handover's folder"))?;
-    // SAFETY: it only reads, and cannot fail.
-    let own = unsafe { libc::geteuid() };
+    let own = nix::unistd::geteuid().as_raw();
     match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
         true => Ok(()),
         false => Err(HandoverError::NotPrivate(folder.to_owned())),

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::wire::{ANSWER_TIMEOUT, Channel, Head, MAX_FDS, VERSION};
 use super::{HandoverError, Parcel, prepare_folder, system};
 use crate::listener::socket::HandedSockets;
-use crate::worker::WorkerPool;
+use crate::pool::WorkerPool;
 
 /// Connections that wait to be sent; more wait where they are.
 const MAX_WAITING_PARCELS: usize = 256;

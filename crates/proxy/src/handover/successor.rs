@@ -13,7 +13,7 @@ use evenkeel_stats::Registry;
 use super::wire::{ANSWER_TIMEOUT, Channel, Head, Packet, VERSION};
 use super::{HandoverError, Parcel, prepare_folder, system};
 use crate::listener::socket::HandedSockets;
-use crate::worker::WorkerPool;
+use crate::pool::WorkerPool;
 
 /// What a predecessor gave before anything else.
 #[derive(Debug, Default)]

@@ -4,12 +4,14 @@
 //! a Unix `SOCK_SEQPACKET` socket keep their boundaries, and descriptors stay with theirs.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -83,8 +85,7 @@ impl Channel {
     pub(super) fn accept(listener: &Socket) -> io::Result<Self> {
         let (socket, _) = listener.accept()?;
         let peer = nix::sys::socket::getsockopt(&socket.as_fd(), nix::sys::socket::sockopt::PeerCredentials)?;
-        // SAFETY: it only reads, and cannot fail.
-        match peer.uid() == unsafe { libc::geteuid() } {
+        match peer.uid() == nix::unistd::geteuid().as_raw() {
             true => Ok(Self(socket)),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }
@@ -127,20 +128,16 @@ impl Channel {
     /// The next packet; `None` when the other side is gone.
     pub(super) fn receive(&self) -> io::Result<Option<Packet>> {
         let mut bytes = vec![0; MAX_PACKET_BYTES];
-        let mut control = nix::cmsg_space!([std::os::fd::RawFd; MAX_FDS]);
-        let (count, fds) = {
-            let mut parts = [IoSliceMut::new(&mut bytes)];
-            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let message = recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
-            let mut fds = Vec::new();
-            for control in message.cmsgs()? {
-                if let ControlMessageOwned::ScmRights(raw) = control {
-                    // SAFETY: the kernel has just opened them for this process, and nobody else knows them.
-                    fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-                }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut carried = RecvAncillaryBuffer::new(&mut space);
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        let count = recvmsg(&self.0, parts, &mut carried, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let mut fds = Vec::new();
+        for message in carried.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
             }
-            (message.bytes, fds)
-        };
+        }
         if count == 0 {
             return Ok(None);
         }

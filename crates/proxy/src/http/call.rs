@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_base::grpc::{http_of_status, is_grpc};
+use evenkeel_filters::decide::{Policy, effective};
 use evenkeel_filters::{Body, Decision, RequestContext, RouteContext, Services as _};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
 use evenkeel_runtime_config::cluster::MetadataMatch;
@@ -20,21 +21,19 @@ use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::cluster_stats::{Counter, Histogram};
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::turn;
 use evenkeel_upstream::{Cluster, Host, Need, RequestGuard, Target};
 use tokio::time::Instant;
 
-use super::clock::Clock;
-use super::exchange::MAX_INTERIM;
 use super::failure::Failure;
-use super::forward::{count_failed_try, count_failure, count_reset, is_idempotent};
 use super::framed::Piece;
+use super::grpc;
+use super::pause::until_woken;
 use super::request::Request;
-use super::respond::count_response;
-use super::retry::{self, BackOff};
-use super::try_filters::until_woken;
+use super::retry::{self, BackOff, is_idempotent};
+use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
 use super::upstream::filtered::Filtered;
-use super::upstream::{Arrived, Upstream};
-use super::{grpc, retry::Policy};
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 use crate::callouts::WorkerCallouts;
 
 /// Where a call's body comes from.
@@ -202,7 +201,7 @@ impl Call {
         wanted: Wanted,
         services: WorkerCallouts,
     ) -> Self {
-        let mut request = Request::begin(Clock::new());
+        let mut request = Request::begin();
         request.grpc = head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
         request.head = head;
         request.info.framing = framing;
@@ -261,7 +260,7 @@ impl<'c> Running<'c> {
         let call = self.call;
         let cluster = &*call.cluster;
         cluster.drop_share().map_err(Failure::from)?;
-        let policy = retry::effective(call.wanted.retry.as_deref(), None, &self.request.view());
+        let policy = effective(call.wanted.retry.as_deref(), None, &self.request.view());
         let mut tried: Vec<Rc<Host>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.
         let mut retrying = None;
@@ -341,7 +340,7 @@ impl<'c> Running<'c> {
                     count_reset(cluster, &up, &failure);
                     up.complete(&mut self.request.facts);
                     if matches!(failure, Failure::UpstreamClosed { .. }) {
-                        up.lost_race(Instant::now());
+                        up.lost_race(turn::now());
                     }
                     if raced || !source.can_rewind() || !self.lost_race(&failure, &up) {
                         return Err(failure);
@@ -414,7 +413,7 @@ impl<'c> Running<'c> {
                 Some(collected) => Body::Whole(&collected.body),
                 None => Body::Coming,
             };
-            let now = Instant::now().into_std();
+            let now = turn::now().into_std();
             let (head, facts) = (&mut self.request.head, &mut self.request.facts);
             let mut context =
                 RequestContext::new((&view, nowhere.ip()), (head, body), route, facts, (&self.call.services, now));
@@ -459,7 +458,7 @@ impl<'c> Running<'c> {
         }
         drop(guard);
         up.complete(&mut request.facts);
-        let now = Instant::now();
+        let now = turn::now();
         let millis = now.duration_since(request.started).as_millis() as u64;
         cluster.stats().record(Histogram::upstream_rq_time, millis);
         match &result {

@@ -1,4 +1,4 @@
-//! Time as a connection sees it: read once per turn of its task, not once per question.
+//! The wall clock's time, worked out from the monotonic clock's.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
@@ -10,34 +10,6 @@ const WALL_CLOCK_TRUSTED: Duration = Duration::from_secs(1);
 
 thread_local! {
     static WALL: Cell<Option<(Instant, SystemTime)>> = const { Cell::new(None) };
-}
-
-/// A reading that holds until the task has waited.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
-    now: Instant,
-    waited: bool,
-}
-
-impl Clock {
-    pub(super) fn new() -> Self {
-        Self { now: Instant::now(), waited: false }
-    }
-
-    /// The time of this turn.
-    #[inline]
-    pub(super) fn now(&mut self) -> Instant {
-        if self.waited {
-            *self = Self::new();
-        }
-        self.now
-    }
-
-    /// The task waited, or is about to: the next reading is a new one.
-    #[inline]
-    pub(super) fn wait(&mut self) {
-        self.waited = true;
-    }
 }
 
 /// The wall clock's time at a recent moment of the monotonic one.
@@ -57,16 +29,6 @@ pub(super) fn wall_clock(at: Instant) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stands_still_within_a_turn() {
-        let mut clock = Clock::new();
-        let first = clock.now();
-        while Instant::now() == first {}
-        assert_eq!(clock.now(), first);
-        clock.wait();
-        assert!(clock.now() > first);
-    }
 
     #[test]
     fn the_wall_clock_follows() {

@@ -6,11 +6,12 @@ use std::task::{Context, Poll, ready};
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::ActiveStream;
 use crate::stats::http::Counter;
 
 impl ActiveStream<'_> {
@@ -30,7 +31,7 @@ impl ActiveStream<'_> {
             }
         })?;
         let request = &mut *self.request;
-        request.received_all = Some(request.clock.now());
+        request.received_all = Some(turn::now());
         request.info.framing = Framing::Length(body.len() as u64);
         request.body = Some(body);
         Ok(())
@@ -71,10 +72,9 @@ impl ActiveStream<'_> {
                 },
             }
         }
-        let until = timers.next(request.clock.now());
-        request.clock.wait();
-        ready!(self.deadline.poll(until, cx));
-        Poll::Ready(Err(timers.passed(request.clock.now(), false)))
+        let now = turn::now();
+        ready!(self.deadline.poll(timers.next(now), cx));
+        Poll::Ready(Err(timers.passed(now, false)))
     }
 
     /// Answers 100 where the client waits for it.

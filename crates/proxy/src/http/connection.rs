@@ -10,9 +10,9 @@ use evenkeel_runtime_config::hcm::Codec;
 use evenkeel_upstream::alpn::{Spoken, spoken_by_client};
 use evenkeel_upstream::stream::Stream;
 
+use super::context::{ConnectionContext, Protocol};
 use super::http1::{Beginning, Http1Connection, Next};
 use super::http2;
-use super::origin::{Origin, Protocol};
 use crate::listener::{self, Leaving, Terminating};
 use crate::worker::{Directive, Registration, Worker};
 
@@ -29,9 +29,9 @@ pub(crate) fn serve<'w>(
     let generation = worker.generation();
     let manager = generation.manager(worker, &hcm);
     drop(generation);
-    let idle_since = downstream.idle_since;
-    let (side, origin) = Origin::new(worker, manager, hcm, downstream, registration);
-    let mut connection = Http1Connection::new(origin, side, idle_since);
+    let (chain, idle_since) = (Arc::clone(&downstream.chain), downstream.idle_since);
+    let (side, origin) = ConnectionContext::new(worker, manager, hcm, downstream, registration);
+    let mut connection = Http1Connection::new((origin, side), chain, idle_since);
     Box::pin(async move {
         match protocol(&mut connection).await {
             Opening::Speaks(protocol @ Protocol::Http1) => {
@@ -81,8 +81,11 @@ enum Opening {
 /// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say.
 async fn protocol(connection: &mut Http1Connection) -> Opening {
     let origin = &connection.origin;
-    let agreed =
-        origin.session.as_ref().and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
+    let agreed = origin
+        .info
+        .session
+        .as_ref()
+        .and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
     match (origin.hcm.codec, agreed) {
         // Of those that have spoken, only such connections move.
         _ if origin.resumed && connection.side.requests() > 0 => Opening::Speaks(Protocol::Http1),

@@ -1,29 +1,28 @@
 //! Bytes between the two sides of one request: both directions at once, each only as fast as its reader.
 
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait};
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::Headers;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
-use tokio::time::{Instant, Sleep, sleep};
+use evenkeel_upstream::turn;
+use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::mirror::Mirrors;
-use super::phases::ActiveStream;
-use super::upstream::{Arrived, Upstream};
+use super::pause::Held;
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
-/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
-pub(super) const MAX_INTERIM: u32 = 100;
 
 /// The request on its way up.
 pub(super) struct Upload {
@@ -254,7 +253,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
-                    request.answered = Some(request.clock.now());
+                    request.answered = Some(turn::now());
                     return Poll::Ready(Ok(info));
                 }
                 Poll::Ready(Ok(Arrived::Interim)) => {
@@ -282,7 +281,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
             Poll::Ready(Ok(())) | Poll::Pending => {
                 if self.timers.flush_limit.is_some() {
-                    self.timers.watch_backlog(self.active.request.clock.now(), self.active.down.backlog());
+                    self.timers.watch_backlog(turn::now(), self.active.down.backlog());
                 }
                 self.poll_nothing(cx)
             }
@@ -311,7 +310,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             let mut take = |data: &[u8], last: bool| {
                 if filtered {
                     *filtered_end |= last;
-                    let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
+                    let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
                     request.bytes_sent += data.bytes.len() as u64;
                     *held = let_go(down, &data, flow);
@@ -324,7 +323,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 Piece::Data => self.timers.moved = true,
                 Piece::End if filtered && !self.filtered_end && request.response_trailers.is_empty() => {
                     self.filtered_end = true;
-                    let end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
+                    let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
                     self.filter_data(end, HttpFilters::response_data);
                 }
                 Piece::End => {
@@ -345,9 +344,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
 
     /// The filter that kept some of the answer back lets go of it.
     fn resume(&mut self) {
-        let clock = &mut self.active.request.clock;
-        clock.wait();
-        let more = Data { bytes: b"".into(), ends: false, now: clock.now().into_std() };
+        let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
         self.filter_data(more, HttpFilters::resume_response);
     }
@@ -420,7 +417,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                let now = request.clock.now();
+                let now = turn::now();
                 request.received_all.get_or_insert(now);
                 self.timers.complete(now);
             }
@@ -460,11 +457,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
         {
             return Poll::Ready(Err(failure));
         }
-        let clock = &mut self.active.request.clock;
-        let until = self.timers.next(clock.now());
-        clock.wait();
-        ready!(self.active.deadline.poll(until, cx));
-        Poll::Ready(Err(self.timers.passed(clock.now(), self.upload.ended)))
+        let now = turn::now();
+        ready!(self.active.deadline.poll(self.timers.next(now), cx));
+        Poll::Ready(Err(self.timers.passed(now, self.upload.ended)))
     }
 
     /// 100 was answered already, unless the proxy leaves that to the upstream; other interim responses are passed on.
@@ -486,24 +481,6 @@ fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, flow: Flow) -> Option<Held
     match flow {
         Flow::Continue => None,
         Flow::Pause(pause) => Some(Held::new(pause)),
-    }
-}
-
-/// What a filter waits for that keeps some of an answer back.
-pub(super) struct Held {
-    wait: Option<Wait>,
-    limit: Pin<Box<Sleep>>,
-}
-
-impl Held {
-    pub(super) fn new(pause: Pause) -> Self {
-        Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)) }
-    }
-
-    /// Ready when the filter is to be asked again.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let ready = self.wait.as_mut().is_some_and(|wait| wait.as_mut().poll(cx).is_ready());
-        if ready { Poll::Ready(()) } else { self.limit.as_mut().poll(cx) }
     }
 }
 

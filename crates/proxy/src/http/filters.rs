@@ -7,33 +7,23 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use evenkeel_filters::callouts::Callouts;
+use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
     Body, ClusterScope, Decision, Pause, RequestContext, ResponseContext, RouteContext, Services, TrailersContext,
     Woken,
 };
 use evenkeel_runtime_config::route::{Route, RouteAction};
-use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
-use super::decide::Matched;
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::Request;
 use crate::response_flags::ResponseFlags;
 use crate::worker::Worker;
-
-/// What the filters make of a request.
-pub(super) enum Filtered {
-    /// The router takes it.
-    Passes,
-    /// Its route is to be chosen again, and the filters that are left are to be asked.
-    Rerouted,
-    /// It is answered.
-    Answered(Reply),
-}
 
 impl Services for Worker {
     fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
@@ -51,12 +41,12 @@ impl Services for Worker {
 
 impl ActiveStream<'_> {
     /// Asks the filters that are left.
-    pub(super) async fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered {
+    pub(super) async fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered<Reply> {
         let filters = &self.origin.manager.filters;
         if filters.is_empty() {
             return Filtered::Passes;
         }
-        let route = context(matched);
+        let route = Matched::context(matched);
         if !self.request.filters.is_begun() {
             filters.begin(&mut self.request.filters, &route.filters);
         }
@@ -87,7 +77,7 @@ impl ActiveStream<'_> {
 
     fn ask_filters(&mut self, client: SocketAddr, route: RouteContext<'_>) -> Decision {
         let (origin, request) = (self.origin, &mut *self.request);
-        let now = request.clock.now().into_std();
+        let now = turn::now().into_std();
         let no_body = request.tunnel.is_some() || request.info.framing.is_empty();
         let body = match &request.body {
             Some(body) => Body::Whole(body),
@@ -107,7 +97,7 @@ impl ActiveStream<'_> {
     /// Waits for what a filter waits for, as long as the client and the request's limits let it.
     async fn pause(&mut self, mut pause: Pause, route: Option<&Route>) -> Result<Woken, Failure> {
         let mut timers = self.waiting_timers(route);
-        let until = after(self.request.clock.now(), Some(pause.limit));
+        let until = after(turn::now(), Some(pause.limit));
         poll_fn(|cx| self.poll_pause(&mut pause, until, &mut timers, cx)).await
     }
 
@@ -124,14 +114,10 @@ impl ActiveStream<'_> {
         if let Some(wait) = &mut pause.wait
             && wait.as_mut().poll(cx).is_ready()
         {
-            self.request.clock.wait();
             return Poll::Ready(Ok(Woken::Ready));
         }
-        let clock = &mut self.request.clock;
-        let next = earlier(timers.next(clock.now()), until);
-        clock.wait();
-        ready!(self.deadline.poll(next, cx));
-        let now = self.request.clock.now();
+        let now = turn::now();
+        ready!(self.deadline.poll(earlier(timers.next(now), until), cx));
         Poll::Ready(match until.is_some_and(|until| until <= now) {
             true => Ok(Woken::TimedOut),
             false => Err(timers.passed(now, self.down.received_all())),
@@ -177,12 +163,6 @@ impl ActiveStream<'_> {
 }
 
 fn since_request(request: &mut Request) -> Option<Duration> {
-    let now = request.clock.now();
+    let now = turn::now();
     request.received_all.map(|at| now.duration_since(at))
-}
-
-pub(super) fn context(matched: Option<Matched<'_>>) -> RouteContext<'_> {
-    let Some(Matched { table, route, leg, .. }) = matched else { return RouteContext::default() };
-    let filters = RouteFilters::new(table, route, leg);
-    RouteContext { route: Some(route), cluster: leg.map(|leg| &leg.cluster), filters }
 }

@@ -7,19 +7,23 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::HostOverride;
+use evenkeel_filters::decide::{announce_timeout, set_host};
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::turn;
+use evenkeel_upstream::{Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
 
-use super::decide::{Forward, set_host};
+use super::active_stream::ActiveStream;
+use super::decide::Forward;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
-use super::phases::ActiveStream;
 use super::reply::Reply;
-use super::retry::{self, BackOff};
+use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::Upstream;
+use super::upstream::count::{count_failed_try, count_failure, count_reset};
 use crate::response_flags::ResponseFlags;
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
@@ -50,28 +54,29 @@ impl ActiveStream<'_> {
         }
         let paused = self.request.tunnel.is_some() && self.request.info.framing.is_empty();
         let small = matches!(self.request.info.framing, Framing::Length(bytes) if bytes <= MAX_KEPT_BYTES);
-        let keep = small || forward.retry.is_some() || forward.cluster.may_refuse();
+        let keep = small || forward.retry.is_some() || forward.to.cluster.may_refuse();
         let mut upload = match self.request.body.take() {
             Some(body) => Upload::collected(body),
             None => Upload::new(keep, paused),
         };
-        let request_until = forward.request_until.filter(|_| !paused);
-        let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
+        let started = self.request.started;
+        let request_until = after(started, forward.limits.request).filter(|_| !paused);
+        let mut timers = Timers::new(forward.limits.idle, forward.limits.timeout, request_until);
         // A limit of all that may stand still is one of this, too.
-        timers.flush_limit = forward.idle.is_none().then_some(self.origin.hcm.stream_flush_timeout);
-        timers.longest = forward.ends_by;
+        timers.flush_limit = forward.limits.idle.is_none().then_some(self.origin.hcm.stream_flush_timeout);
+        timers.longest = after(started, forward.limits.longest);
         let mut tried: Vec<Rc<Host>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.
         let mut retrying = None;
         loop {
             self.request.attempts += 1;
             if let Some(policy) = forward.retry.as_deref() {
-                timers.begin_try(self.request.clock.now(), policy.per_try_timeout, policy.per_try_idle_timeout);
+                timers.begin_try(turn::now(), policy.per_try_timeout, policy.per_try_idle_timeout);
             }
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
             if let Err(failure) = &attempt {
-                count_failed_try(&forward.cluster, self.request.host.as_ref(), failure);
+                count_failed_try(&forward.to.cluster, self.request.host.as_ref(), failure);
             }
             if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
                 tried.push(Rc::clone(host));
@@ -80,7 +85,7 @@ impl ActiveStream<'_> {
             if let Verdict::Again = verdict {
                 // The retry before this one is over: its place is free.
                 drop(retrying.take());
-                match forward.cluster.begin_retry(forward.action.priority, attempt.is_err()) {
+                match forward.to.cluster.begin_retry(forward.action.priority, attempt.is_err()) {
                     Ok(permit) => {
                         retrying = Some(permit);
                         let pause = self.back_off(forward, attempt.is_ok());
@@ -89,7 +94,7 @@ impl ActiveStream<'_> {
                         let paused = Box::pin(self.unless_over(&mut timers, tokio::time::sleep(pause))).await;
                         if let Err(failure) = paused {
                             if matches!(failure, Failure::ResponseTimeout) {
-                                forward.cluster.stats().inc(cluster::Counter::upstream_rq_timeout);
+                                forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_timeout);
                             }
                             return self.give_up(forward, failure).await;
                         }
@@ -101,12 +106,12 @@ impl ActiveStream<'_> {
             }
             if let Verdict::Exhausted = verdict {
                 self.request.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
-                forward.cluster.stats().inc(cluster::Counter::upstream_rq_retry_limit_exceeded);
+                forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_retry_limit_exceeded);
             }
             return match attempt {
                 Ok(answered) => {
                     if self.request.attempts > 1 && matches!(verdict, Verdict::Final) {
-                        forward.cluster.stats().inc(cluster::Counter::upstream_rq_retry_success);
+                        forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_retry_success);
                     }
                     self.respond(forward, answered, &mut upload, &mut timers).await
                 }
@@ -121,7 +126,7 @@ impl ActiveStream<'_> {
             Failure::Filter(reply) => return self.reply(Reply::from(*reply), Some(forward.levels)).await,
             failure => failure,
         };
-        count_failure(&forward.cluster, &failure);
+        count_failure(&forward.to.cluster, &failure);
         if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
             return true;
         }
@@ -133,28 +138,28 @@ impl ActiveStream<'_> {
     }
 
     /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
-    pub(super) async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
+    pub(super) async fn unless_over<T>(
+        &mut self,
+        timers: &mut Timers,
+        awaited: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
         let mut awaited = pin!(awaited);
-        self.request.clock.wait();
         let complete = self.down.received_all();
         if complete {
-            let now = self.request.clock.now();
+            let now = turn::now();
             self.request.received_all.get_or_insert(now);
             timers.complete(now);
         }
         poll_fn(|cx| {
             if let Poll::Ready(come) = awaited.as_mut().poll(cx) {
-                self.request.clock.wait();
                 return Poll::Ready(Ok(come));
             }
             if let Poll::Ready(failure) = self.down.poll_gone(cx) {
                 return Poll::Ready(Err(failure));
             }
-            let clock = &mut self.request.clock;
-            let until = timers.next(clock.now());
-            clock.wait();
-            ready!(self.deadline.poll(until, cx));
-            Poll::Ready(Err(timers.passed(clock.now(), complete)))
+            let now = turn::now();
+            ready!(self.deadline.poll(timers.next(now), cx));
+            Poll::Ready(Err(timers.passed(now, complete)))
         })
         .await
     }
@@ -179,44 +184,45 @@ impl ActiveStream<'_> {
         tried: &[Rc<Host>],
     ) -> Result<Answered, Failure> {
         if self.request.attempts == 1 {
-            forward.cluster.drop_share()?;
+            forward.to.cluster.drop_share()?;
         }
         // The host a filter wants is asked once: a retry is to go elsewhere.
         let wanted = self.request.facts.host_override.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
-            original_dst: Some(self.origin.view.local),
+            original_dst: Some(self.origin.info.view.local),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
-            ..forward.affinity.target()
+            ..forward.to.affinity.target()
         };
         // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
         let mut raced = false;
         loop {
-            let host = forward.cluster.pick(&target)?;
+            let host = forward.to.cluster.pick(&target)?;
             self.request.host = Some(Rc::clone(&host));
             if forward.action.mirrors.is_some() && self.request.attempts == 1 && !raced {
                 upload.mirrors = self.mirror(forward, upload.known());
             }
-            let guard = forward.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
+            let guard =
+                forward.to.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
             let ready = match raced || self.request.tunnel.is_some() {
                 true => None,
-                false => forward.cluster.try_acquire(&host, self.request.head.version),
+                false => forward.to.cluster.try_acquire(&host, self.request.head.version),
             };
             let mut up = match ready.map(|connection| self.upstream(forward, connection)) {
                 Some(up) => up,
                 // Few requests wait for a connection; those that do not need no room for it.
                 None => Box::pin(self.connect(forward, timers, &host, raced)).await?,
             };
-            forward.cluster.report_connected(&host);
+            forward.to.cluster.report_connected(&host);
             self.request.upstream_local = up.local_addr();
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if let Err(failure) = &result {
-                count_reset(&forward.cluster, &up, failure);
+                count_reset(&forward.to.cluster, &up, failure);
                 up.complete(&mut self.request.facts);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
-                up.lost_race(self.request.clock.now());
+                up.lost_race(turn::now());
             }
             match result {
                 Ok(info) => return Ok(Answered { up, info, guard }),
@@ -235,15 +241,16 @@ impl ActiveStream<'_> {
         raced: bool,
     ) -> Result<Upstream, Failure> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
-        let (is_tcp, is_tunnel) = (forward.terminates_connect(self.request), self.request.tunnel.is_some());
-        let view = &self.origin.view;
+        let (is_tcp, is_tunnel) =
+            (forward.terminates_connect(self.request.tunnel.as_ref()), self.request.tunnel.is_some());
+        let view = &self.origin.info.view;
         let connecting = async {
             match raced {
-                _ if is_tcp => forward.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
-                _ if host.names_clients() => forward.cluster.acquire_naming(host, version, view).await,
-                _ if is_tunnel => forward.cluster.acquire_for(host, version, Need::Tunnel, priority).await,
-                true => forward.cluster.acquire_for(host, version, Need::Fresh, priority).await,
-                false => forward.cluster.acquire(host, version, priority).await,
+                _ if is_tcp => forward.to.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
+                _ if host.names_clients() => forward.to.cluster.acquire_naming(host, version, view).await,
+                _ if is_tunnel => forward.to.cluster.acquire_for(host, version, Need::Tunnel, priority).await,
+                true => forward.to.cluster.acquire_for(host, version, Need::Fresh, priority).await,
+                false => forward.to.cluster.acquire(host, version, priority).await,
             }
         };
         let connected = self.unless_over(timers, connecting).await?;
@@ -257,10 +264,10 @@ impl ActiveStream<'_> {
 
     fn upstream(&self, forward: &Forward<'_>, connection: PooledConnection) -> Upstream {
         match connection {
-            PooledConnection::Http1(connection) if forward.terminates_connect(self.request) => {
+            PooledConnection::Http1(connection) if forward.terminates_connect(self.request.tunnel.as_ref()) => {
                 Upstream::raw(connection)
             }
-            connection => Upstream::new(connection, &forward.cluster),
+            connection => Upstream::new(connection, &forward.to.cluster),
         }
     }
 
@@ -298,7 +305,7 @@ impl ActiveStream<'_> {
             self.request.head.headers.set(HeaderId::EnvoyAttemptCount, count.as_bytes());
         }
         if matches!(forward.action.host_rewrite, HostRewrite::Auto) && !up.host().hostname.is_empty() {
-            set_host(self.request, up.host().hostname.as_bytes());
+            set_host(&mut self.request.head, up.host().hostname.as_bytes());
         }
         if !upload.begin() {
             return Err(Failure::UpstreamClosed { sent: true });
@@ -330,14 +337,14 @@ impl ActiveStream<'_> {
             host.keep_alive().announced(value);
         }
         if attempt.is_ok() {
-            forward.cluster.heed_health_header(host, &self.request.response.headers);
+            forward.to.cluster.heed_health_header(host, &self.request.response.headers);
         }
         let outcome = match attempt {
             Ok(_) => Some(retry::outcome_of_response(&self.request.response)),
             Err(failure) => retry::outcome_of(failure),
         };
         if let Some(outcome) = outcome {
-            forward.cluster.report(host, outcome);
+            forward.to.cluster.report(host, outcome);
         }
     }
 
@@ -363,7 +370,7 @@ impl ActiveStream<'_> {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.origin.worker.random.next();
         let (pause, kind) = retry::back_off(policy, response, self.request.attempts, since_1970, random);
-        forward.cluster.stats().inc(match kind {
+        forward.to.cluster.stats().inc(match kind {
             BackOff::Exponential => cluster::Counter::upstream_rq_retry_backoff_exponential,
             BackOff::RateLimited => cluster::Counter::upstream_rq_retry_backoff_ratelimited,
         });
@@ -373,58 +380,14 @@ impl ActiveStream<'_> {
     /// Tells the server what is left of the time when it is asked again.
     fn announce_time_left(&mut self, forward: &Forward<'_>) {
         let request = &mut *self.request;
-        let (Some(all), Some(since)) = (forward.timeout, request.received_all) else { return };
-        let left = all.saturating_sub(request.clock.now().duration_since(since)).max(Duration::from_millis(1));
+        let (Some(all), Some(since)) = (forward.limits.timeout, request.received_all) else { return };
+        let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
         let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
-        retry::announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
-    }
-}
-
-/// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
-pub(super) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
-    let counter = match (up.codec(), failure) {
-        (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
-        (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
-        (Upstream::Http1(_) | Upstream::Filtered(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
-        (_, Failure::Filter(_)) => return,
-        (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
-        (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
-    };
-    cluster.stats().inc(counter);
-}
-
-/// Counts what went wrong with a try, whether or not there is another.
-pub(super) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
-    let stats = cluster.stats();
-    match failure {
-        Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
-        Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
-        Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
-        _ => {}
-    }
-    if let Some(host) = host {
-        host.count_failure(matches!(
-            failure,
-            Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
-        ));
-    }
-}
-
-/// Counts the end of a request without an answer.
-pub(super) fn count_failure(cluster: &Cluster, failure: &Failure) {
-    let stats = cluster.stats();
-    if failure.status() != 0 {
-        stats.status(failure.status());
-        stats.inc(cluster::Counter::upstream_rq_completed);
+        announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
     }
 }
 
 fn override_host(wanted: &HostOverride) -> OverrideHost<'_> {
     OverrideHost { address: &wanted.address, strict: wanted.strict, status_if_gone: wanted.status_if_gone }
-}
-
-/// RFC 9110 section 9.2.2.
-pub(super) fn is_idempotent(method: &[u8]) -> bool {
-    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
 }

@@ -1,9 +1,9 @@
 //! A request that waits for what the control plane has not been asked for before (`envoy.filters.http.on_demand`).
 
 use evenkeel_runtime_config::Demand;
-use tokio::time::Instant;
+use evenkeel_upstream::turn;
 
-use super::phases::ActiveStream;
+use super::active_stream::ActiveStream;
 use crate::stats::http::{Counter, Histogram};
 use crate::worker::HoldError;
 
@@ -17,10 +17,9 @@ impl ActiveStream<'_> {
             true => Vec::new(),
             false => vec![demand.clone()],
         };
-        self.request.clock.wait();
-        let begin = Instant::now();
+        let begin = turn::now();
         let held = worker.hold(missing).await;
-        let end = Instant::now();
+        let end = turn::now();
         stats.record(Histogram::on_demand_time, u64::try_from((end - begin).as_millis()).unwrap_or(u64::MAX));
         // A cluster may be waited for after the virtual host.
         self.request.held = Some((self.request.held.map_or(begin, |(begin, _)| begin), end));

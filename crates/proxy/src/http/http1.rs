@@ -7,16 +7,17 @@ use std::task::{Context, Poll};
 use evenkeel_http::{HeadError, HeadScan, Limits, RequestRules, Underscores, Version, parse_request};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::HeadersWithUnderscores;
+use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
-use super::clock::Clock;
+use super::active_stream::ActiveStream;
+use super::context::ConnectionContext;
 use super::downstream::{Downstream, Http1};
 use super::failure::Failure;
-use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::listener;
 use crate::stats::http::Counter;
@@ -45,17 +46,22 @@ pub(super) enum Beginning {
 
 /// A client's HTTP/1 connection at a message boundary.
 pub(super) struct Http1Connection {
-    pub(super) origin: Origin,
+    pub(super) origin: ConnectionContext,
     pub(super) side: Http1,
+    /// The filter chain that serves it, here or elsewhere.
+    chain: Arc<FilterChain>,
     deadline: Deadline,
-    clock: Clock,
     /// Since when it has waited for a request, here or elsewhere.
     idle_since: Option<Instant>,
 }
 
 impl Http1Connection {
-    pub(super) fn new(origin: Origin, side: Http1, idle_since: Option<Instant>) -> Self {
-        Self { origin, side, deadline: Deadline::default(), clock: Clock::new(), idle_since }
+    pub(super) fn new(
+        (origin, side): (ConnectionContext, Http1),
+        chain: Arc<FilterChain>,
+        idle_since: Option<Instant>,
+    ) -> Self {
+        Self { origin, side, chain, deadline: Deadline::default(), idle_since }
     }
 
     /// Whether the client's first bytes are `expected`.
@@ -67,13 +73,12 @@ impl Http1Connection {
         }
         // Without a limit for heads the connection is as good as idle: it has made no request yet.
         let hcm = &self.origin.hcm;
-        let until = after(self.clock.now(), hcm.request_headers_timeout.or(hcm.idle_timeout));
+        let until = after(turn::now(), hcm.request_headers_timeout.or(hcm.idle_timeout));
         loop {
             let bytes = self.side.input.bytes();
             if bytes.len() >= expected.len() || !expected.starts_with(bytes) {
                 return if bytes.starts_with(expected) { Beginning::Expected } else { Beginning::Other };
             }
-            self.clock.wait();
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx)).await {
                 More::Bytes => {}
                 More::End | More::Late => return Beginning::None,
@@ -84,13 +89,9 @@ impl Http1Connection {
     /// The connection as another worker can go on with it.
     pub(super) fn into_downstream(mut self) -> listener::Downstream {
         self.origin.leaves = true;
-        let Origin { view, chain, peer_text, id, opened, .. } = &mut self.origin;
         listener::Downstream {
-            view: view.clone(),
-            chain: Arc::clone(chain),
-            peer_text: std::mem::take(peer_text),
-            id: *id,
-            since: *opened,
+            info: Arc::clone(&self.origin.info),
+            chain: self.chain,
             requests: self.side.requests(),
             idle_since: self.idle_since,
             resumed: true,
@@ -102,7 +103,7 @@ impl Http1Connection {
     /// Serves the request that has begun to arrive; false when no other may follow it.
     pub(super) async fn serve_request(&mut self) -> bool {
         self.idle_since = None;
-        let mut request = Request::begin(self.clock);
+        let mut request = Request::begin();
         let read = self.read_head(&mut request).await;
         let down = Downstream::Http1(&mut self.side);
         let mut active = ActiveStream::new(&self.origin, &mut request, down, &mut self.deadline);
@@ -113,7 +114,6 @@ impl Http1Connection {
         drop(active);
         let trailers = std::mem::take(&mut self.side.underscored);
         self.count_underscores(trailers);
-        self.clock = request.clock;
         request.recycle();
         next
     }
@@ -125,7 +125,7 @@ impl Http1Connection {
         {
             return Next::Leave(leave);
         }
-        let idle_since = *self.idle_since.get_or_insert_with(|| self.clock.now());
+        let idle_since = *self.idle_since.get_or_insert_with(turn::now);
         let mut idle_until = earlier(after(idle_since, self.origin.hcm.idle_timeout), self.origin.until);
         let mut drains = false;
         // What the last answer's end waits for since when.
@@ -142,7 +142,7 @@ impl Http1Connection {
                 Idle::More(More::Bytes) => {}
                 Idle::More(More::End) => return Next::End,
                 Idle::More(More::Late) => {
-                    let expired = self.origin.is_expired(self.clock.now());
+                    let expired = self.origin.is_expired(turn::now());
                     self.origin.manager.http.inc(match drains {
                         true => Counter::downstream_cx_drain_close,
                         false if expired => Counter::downstream_cx_max_duration_reached,
@@ -159,7 +159,7 @@ impl Http1Connection {
                 Idle::Drains => {
                     drains = true;
                     let quiet = Some(self.origin.worker.drain_quiet);
-                    idle_until = earlier(idle_until, after(self.clock.now(), quiet));
+                    idle_until = earlier(idle_until, after(turn::now(), quiet));
                 }
             }
         }
@@ -178,7 +178,7 @@ impl Http1Connection {
                     self.count_underscores(info.dropped);
                     self.side.begin(&info);
                     request.info = info;
-                    request.started = request.clock.now();
+                    request.started = turn::now();
                     return match (request.head.version, hcm.accept_http_10) {
                         (Version::Http10, false) => Err(Failure::LowVersion),
                         _ => Ok(()),
@@ -194,7 +194,6 @@ impl Http1Connection {
             let late = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
             let until = earlier(late, after(first_byte, hcm.stream_idle_timeout));
             let room = rules.limits.max_head_bytes.max(BLOCK_BYTES) + 1;
-            request.clock.wait();
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
                 More::Bytes => {}
                 More::End => return Err(Failure::ClientGone),
@@ -227,7 +226,6 @@ impl Http1Connection {
     ) -> Poll<Idle> {
         let more = poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx);
         if more.is_pending() {
-            self.clock.wait();
             if let Some(now) = self.side.backlog()
                 && self.poll_stuck(now, backlog, cx).is_ready()
             {
@@ -250,7 +248,7 @@ impl Http1Connection {
     fn poll_stuck(&mut self, now: u64, backlog: &mut Option<(Instant, u64)>, cx: &mut Context<'_>) -> Poll<()> {
         let since = match *backlog {
             Some((since, before)) if before == now => since,
-            _ => backlog.insert((self.clock.now(), now)).0,
+            _ => backlog.insert((turn::now(), now)).0,
         };
         self.deadline.poll(after(since, Some(self.origin.hcm.stream_flush_timeout)), cx)
     }

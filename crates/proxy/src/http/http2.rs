@@ -11,21 +11,20 @@ use evenkeel_upstream::conn::{Buffer, Deadline};
 use evenkeel_upstream::h2::{Accepted, Incoming, Limits, Server, recycle};
 use evenkeel_upstream::stream::Stream;
 
-use super::clock::Clock;
+use super::active_stream::ActiveStream;
+use super::context::ConnectionContext;
 use super::downstream::{self, Downstream, Http2};
 use super::failure::Failure;
 use super::http1::rules;
 use super::lending::{carry, lend};
 use super::log;
-use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::stats::http::Counter;
 use crate::worker::spawn;
 
 /// Serves the connection until it has ended; then all its streams have, too. `carried`: what its messages are, which between
 /// sidecars may be HTTP/1.1.
-pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried: Version) {
+pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buffer, carried: Version) {
     let origin = &Rc::new(origin);
     let hcm = &*origin.hcm;
     let rules = rules(hcm);
@@ -66,7 +65,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
                 origin.manager.http.inc(Counter::downstream_rq_too_many_premature_resets);
             }
             if server.head_was_late() {
-                let mut request = Request::begin(Clock::new());
+                let mut request = Request::begin();
                 request.head.version = carried;
                 request.status = Failure::HeadTimeout.status();
                 end(origin, request, &Failure::HeadTimeout);
@@ -82,14 +81,14 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
         match accepted {
             Accepted::Request(incoming) => serve_stream(origin, incoming, carried),
             Accepted::Cut(head, cut) => {
-                let mut request = Request::begin(Clock::new());
+                let mut request = Request::begin();
                 recycle(std::mem::replace(&mut request.head, head));
                 request.head.version = carried;
                 request.bytes_received = cut.received as u64;
                 end(origin, request, &downstream::http2::failure(cut.reset));
             }
             Accepted::Refused(fault) => {
-                let mut request = Request::begin(Clock::new());
+                let mut request = Request::begin();
                 request.head.version = Version::Http2;
                 request.status = if fault == Fault::TooLarge { 431 } else { 0 };
                 end(origin, request, &Failure::ClientMessage(fault));
@@ -99,7 +98,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
 }
 
 /// Why the connection should end, by what that is counted.
-fn reason_to_leave(origin: &Origin, deadline: &mut Deadline, cx: &mut Context<'_>) -> Option<Counter> {
+fn reason_to_leave(origin: &ConnectionContext, deadline: &mut Deadline, cx: &mut Context<'_>) -> Option<Counter> {
     if origin.registration.drains() {
         return Some(Counter::downstream_cx_drain_close);
     }
@@ -107,7 +106,7 @@ fn reason_to_leave(origin: &Origin, deadline: &mut Deadline, cx: &mut Context<'_
 }
 
 /// Begins to serve a stream. What can be done before its task runs is done here: the task's future would keep room for it.
-fn serve_stream(origin: &Rc<Origin>, incoming: Incoming, carried: Version) {
+fn serve_stream(origin: &Rc<ConnectionContext>, incoming: Incoming, carried: Version) {
     let Incoming { stream, mut head, meta } = incoming;
     head.version = carried;
     let expect = head.headers.get(HeaderId::Expect);
@@ -126,14 +125,14 @@ fn serve_stream(origin: &Rc<Origin>, incoming: Incoming, carried: Version) {
         spawn(&origin.registration, Box::pin(carry(lending, down)));
         return;
     }
-    let mut request = Request::begin(Clock::new());
+    let mut request = Request::begin();
     recycle(std::mem::replace(&mut request.head, head));
     request.info = info;
     spawn(&origin.registration, Box::pin(live(Rc::clone(origin), request, down)));
 }
 
 /// Counts and logs a request that ends as it begins. All that can be answered is answered.
-fn end(origin: &Origin, mut request: Box<Request>, failure: &Failure) {
+fn end(origin: &ConnectionContext, mut request: Box<Request>, failure: &Failure) {
     request.flags = failure.flags();
     request.details = failure.details();
     origin.begin_request();
@@ -141,7 +140,7 @@ fn end(origin: &Origin, mut request: Box<Request>, failure: &Failure) {
     request.recycle();
 }
 
-async fn live(origin: Rc<Origin>, mut request: Box<Request>, down: Downstream<'static>) {
+async fn live(origin: Rc<ConnectionContext>, mut request: Box<Request>, down: Downstream<'static>) {
     let mut deadline = Deadline::default();
     ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;
     request.recycle();

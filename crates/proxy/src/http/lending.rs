@@ -8,65 +8,53 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use evenkeel_filters::ConnectionInfo;
 use evenkeel_http::{Headers, RequestHead, RequestInfo};
 use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::listener::FilterChain;
-use evenkeel_runtime_config::view::ConnectionView;
-use evenkeel_tls::Session;
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::pipe::{Receiver, Sender, pipe};
-use tokio::time::Instant;
 
-use super::clock::Clock;
+use super::active_stream::ActiveStream;
+use super::context::{ConnectionContext, Protocol};
 use super::downstream::lent::{Down, Lent, Up};
 use super::downstream::{Answer, Downstream};
 use super::failure::Failure;
 use super::framed::Piece;
-use super::origin::{Origin, Protocol};
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::overload::{Limit, MemoryLimit};
 use crate::stats::worker::Counter;
-use crate::worker::{Message, Registration, Worker};
+use crate::worker::{Delivery, Message, Registration, Worker};
 
 /// Bytes of body in either direction that wait between the two workers.
 const HELD_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// A stream on its way to the worker that borrows it.
-pub(crate) struct LentStream {
-    origin: Parts,
+struct LentStream {
+    hcm: Arc<HttpConnectionManager>,
+    /// The connection it is of, and what that speaks.
+    info: Arc<ConnectionInfo>,
+    protocol: Protocol,
+    /// What requests and memory of the connection count against.
+    requests: Option<Arc<Limit>>,
+    memory: Option<Arc<MemoryLimit>>,
     head: RequestHead,
-    info: RequestInfo,
+    request: RequestInfo,
     received_all: bool,
     up: Receiver<Up>,
     down: Sender<Down>,
 }
 
-/// What the requests of a connection share, without what belongs to one worker.
-pub(super) struct Parts {
-    pub(super) hcm: Arc<HttpConnectionManager>,
-    pub(super) view: ConnectionView,
-    pub(super) chain: Arc<FilterChain>,
-    pub(super) session: Option<Arc<Session>>,
-    pub(super) peer_text: Box<str>,
-    pub(super) id: u64,
-    pub(super) opened: Instant,
-    pub(super) protocol: Protocol,
-    pub(super) requests: Option<Arc<Limit>>,
-    pub(super) memory: Option<Arc<MemoryLimit>>,
-}
-
-impl LentStream {
-    /// What its buffers count against.
-    pub(crate) fn memory_limit(&self) -> Option<Arc<MemoryLimit>> {
-        self.origin.memory.clone()
+impl Delivery for LentStream {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        let registration = worker.register_under(self.memory.clone());
+        worker.start(&registration, serve_lent(Rc::clone(worker), self, Rc::clone(&registration)));
     }
 }
 
 impl fmt::Debug for LentStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LentStream(of connection {})", self.origin.id)
+        write!(f, "LentStream(of connection {})", self.info.id)
     }
 }
 
@@ -77,7 +65,12 @@ pub(super) struct Lending {
 }
 
 /// Lends a request to a worker with less to do, if this one never rests. The head is taken when it is lent.
-pub(super) fn lend(origin: &Origin, head: &mut RequestHead, info: RequestInfo, received_all: bool) -> Option<Lending> {
+pub(super) fn lend(
+    origin: &ConnectionContext,
+    head: &mut RequestHead,
+    request: RequestInfo,
+    received_all: bool,
+) -> Option<Lending> {
     let worker = &origin.worker;
     if worker.peers.len() < 2 || !worker.never_rests() {
         return None;
@@ -86,10 +79,20 @@ pub(super) fn lend(origin: &Origin, head: &mut RequestHead, info: RequestInfo, r
     let room = worker.peers.get(to).filter(|_| to != worker.index)?.try_reserve().ok()?;
     let (up, up_receiver) = pipe(HELD_BYTES);
     let (down_sender, down) = pipe(HELD_BYTES);
-    let head = std::mem::take(head);
-    let stream = LentStream { origin: origin.parts(), head, info, received_all, up: up_receiver, down: down_sender };
+    let stream = LentStream {
+        hcm: Arc::clone(&origin.hcm),
+        info: Arc::clone(&origin.info),
+        protocol: origin.protocol(),
+        requests: origin.registration.request_limit(),
+        memory: origin.registration.memory_limit(),
+        head: std::mem::take(head),
+        request,
+        received_all,
+        up: up_receiver,
+        down: down_sender,
+    };
     worker.stats.inc(Counter::downstream_rq_lent);
-    room.send(Message::Stream(Box::new(stream)));
+    room.send(Message::Deliver(Box::new(stream)));
     Some(Lending { up, down })
 }
 
@@ -170,16 +173,15 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
 }
 
 /// Serves a stream that another worker holds.
-pub(crate) async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
-    let LentStream { origin, head, info, received_all, up, down } = *stream;
-    if let Some(limit) = origin.requests.clone() {
+async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
+    let LentStream { hcm, info, protocol, requests, head, request: request_info, received_all, up, down, .. } = *stream;
+    if let Some(limit) = requests {
         registration.limit_requests(limit);
     }
-    let manager = worker.generation().manager(&worker, &origin.hcm);
-    let origin = Origin::lent(&worker, manager, origin, &registration);
-    let mut request = Request::begin(Clock::new());
+    let origin = ConnectionContext::lent(&worker, hcm, (info, protocol), &registration);
+    let mut request = Request::begin();
     request.head = head;
-    request.info = info;
+    request.info = request_info;
     let mut deadline = Deadline::default();
     let down = Downstream::Lent(Lent::new(up, down, received_all));
     ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;

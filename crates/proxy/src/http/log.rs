@@ -3,28 +3,33 @@
 use std::time::Duration;
 
 use evenkeel_http::Version;
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::clock::wall_clock;
-use super::origin::Origin;
-use super::phases::ActiveStream;
+use super::context::ConnectionContext;
 use super::request::{FieldsView, Request};
 use crate::access_log::Record;
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request by now.
-pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
-    let duration = request.clock.now().duration_since(request.started);
+pub(super) fn record<T>(origin: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
+    let duration = turn::now().duration_since(request.started);
     record_after(duration, origin, request, f)
 }
 
-fn record_after<T>(duration: Duration, origin: &Origin, request: &Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
+fn record_after<T>(
+    duration: Duration,
+    origin: &ConnectionContext,
+    request: &Request,
+    f: impl FnOnce(&Record<'_>) -> T,
+) -> T {
     let (head, response) = (request.view(), FieldsView(&request.response.headers));
     let trailers = FieldsView(&request.response_trailers);
-    let view = &origin.view;
+    let view = &origin.info.view;
     let since_start = |at: Option<Instant>| at.map(|at| at.duration_since(request.started));
-    let session = origin.session.as_deref();
     let mut record = Record::new(wall_clock(request.started));
     record.duration = duration;
     record.request_duration = since_start(request.received_all);
@@ -46,10 +51,9 @@ fn record_after<T>(duration: Duration, origin: &Origin, request: &Request, f: im
     record.upstream_local_address = request.upstream_local;
     record.upstream_transport_failure_reason = &request.transport_failure;
     record.upstream_attempts = request.attempts;
-    record.set_connection(view, session, &origin.chain);
+    record.set_connection(&origin.info);
     record.downstream_remote_address = Some(request.client.unwrap_or(view.remote));
     record.route_name = request.route_name.as_deref().filter(|name| !name.is_empty());
-    record.connection_id = origin.id;
     record.connection_termination_details = origin.closed_by_filter();
     record.filters = Some(&request.facts);
     f(&record)
@@ -65,7 +69,7 @@ impl ActiveStream<'_> {
 
 /// Counts and logs a request that was counted as begun. `cut_off`: it or its answer was not complete, which Envoy counts as a reset that
 /// was received, whoever cut it off.
-pub(super) fn end(origin: &Origin, request: &mut Request, cut_off: bool) {
+pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bool) {
     let stats = &origin.manager.http;
     origin.manager.filters.complete(&mut request.filters, &mut request.facts);
     stats.shift(Gauge::downstream_rq_active, -1);
@@ -96,7 +100,7 @@ pub(super) fn end(origin: &Origin, request: &mut Request, cut_off: bool) {
         _ => None,
     };
     timeout.into_iter().for_each(|timeout| stats.inc(timeout));
-    let duration = request.clock.now().duration_since(request.started);
+    let duration = turn::now().duration_since(request.started);
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
     let access_logs = &origin.hcm.access_logs;
     if !access_logs.is_empty() {

@@ -14,13 +14,14 @@ use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::route::{HeaderMutation, MirrorCluster, MirrorPolicy};
 use evenkeel_upstream::Cluster;
 use evenkeel_upstream::cluster_stats::Counter;
-use tokio::task::{JoinHandle, spawn_local};
+use evenkeel_upstream::turn;
+use tokio::task::JoinHandle;
 
+use super::active_stream::ActiveStream;
 use super::call::{Sink, TooLarge};
 use super::decide::Forward;
 use super::edits;
 use super::log::record;
-use super::phases::ActiveStream;
 use crate::callouts::stream::{Outgoing, Uplink};
 
 /// Bytes of a request's body that wait for one mirror; with more the mirror is cut, and `retry_or_shadow_abandoned` of the original's
@@ -97,7 +98,7 @@ impl ActiveStream<'_> {
         if mirrors.is_empty() {
             return None;
         }
-        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.cluster), since_turn: 0 };
+        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.to.cluster), since_turn: 0 };
         body.into_iter().for_each(|body| mirrors.send(body));
         if self.request.info.framing.is_empty() {
             mirrors.finish(&Headers::default());
@@ -120,11 +121,11 @@ impl ActiveStream<'_> {
             MirrorCluster::Header(header) => self.request.head.headers.find(header.as_bytes())?,
         };
         let name = std::str::from_utf8(name).ok()?;
-        let options = CallOptions { timeout: forward.timeout, ..CallOptions::default() };
+        let options = CallOptions { timeout: forward.limits.timeout, ..CallOptions::default() };
         let (call, active) = self.origin.worker.callouts.begin(name, head, framing, &options).ok()?;
         let uplink = Rc::new(Uplink::new(options.timeout));
         let mut source = Outgoing(Rc::clone(&uplink));
-        let task = spawn_local(async move {
+        let task = turn::spawn(async move {
             let _active = active;
             let uplink = Rc::clone(&source.0);
             // What becomes of it is in its cluster's statistics.

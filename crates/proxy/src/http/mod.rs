@@ -1,12 +1,12 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
+mod active_stream;
 pub(crate) mod affinity;
-mod between_proxies;
 pub(crate) mod call;
-mod client_cert;
 mod clock;
 mod collect;
 mod connection;
+mod context;
 mod decide;
 mod downstream;
 mod edits;
@@ -19,11 +19,10 @@ mod grpc;
 mod hold;
 mod http1;
 mod http2;
-mod identify;
 mod lending;
 mod log;
 mod mirror;
-mod origin;
+mod pause;
 mod phases;
 mod reply;
 mod request;
@@ -37,5 +36,3 @@ mod websocket;
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
-pub(crate) use lending::{LentStream, serve_lent};
-pub(crate) use retry::announce_timeout;

@@ -8,44 +8,20 @@
 //!    or **reply** ([`super::reply`]): an answer of the proxy's own;
 //! 4. **end** ([`super::log`]): statistics and access log.
 //!
-//! The client's side is a [`Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
+//! The client's side is a [`super::downstream::Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
 
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_runtime_config::overload::Action;
-use evenkeel_upstream::conn::Deadline;
 
+use super::active_stream::ActiveStream;
 use super::decide::Plan;
-use super::downstream::Downstream;
 use super::failure::Failure;
-use super::origin::Origin;
 use super::reply::Reply;
-use super::request::{Request, Tunnel};
 use crate::overload::{Exhausted, Permit};
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 
-/// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
-pub(super) struct ActiveStream<'l> {
-    pub(super) origin: &'l Origin,
-    pub(super) request: &'l mut Request,
-    pub(super) down: Downstream<'l>,
-    pub(super) deadline: &'l mut Deadline,
-    /// The response's end was handed over.
-    pub(super) response_ended: bool,
-    /// It was counted as begun, and not yet as ended.
-    pub(super) under_way: bool,
-}
-
-impl<'l> ActiveStream<'l> {
-    /// A request whose head was read.
-    pub(super) fn new(
-        origin: &'l Origin,
-        request: &'l mut Request,
-        down: Downstream<'l>,
-        deadline: &'l mut Deadline,
-    ) -> Self {
-        Self { origin, request, down, deadline, response_ended: false, under_way: false }
-    }
-
+impl ActiveStream<'_> {
     /// True when the connection may carry another request.
     pub(super) async fn run(&mut self) -> bool {
         self.begin();

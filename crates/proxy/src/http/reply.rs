@@ -8,20 +8,22 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::grpc::status_of_http;
+use evenkeel_filters::decide::{Levels, append_via};
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::turn;
+use httpdate::fmt_http_date;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Answer;
-use super::edits::Levels;
-use super::exchange::Held;
+use super::edits::Edits as _;
 use super::failure::Failure;
 use super::grpc;
-use super::identify::append_via;
 use super::log::record;
-use super::phases::ActiveStream;
+use super::pause::Held;
 use crate::response_flags::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
@@ -162,7 +164,7 @@ impl ActiveStream<'_> {
         request.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
-            request.received_all.get_or_insert(request.clock.now());
+            request.received_all.get_or_insert_with(turn::now);
         }
         let close = origin.is_to_end()
             || reply.close
@@ -203,7 +205,7 @@ impl ActiveStream<'_> {
     /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it.
     async fn send_filtered_body(&mut self, body: &[u8]) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
-        let mut data = Data { bytes: body.into(), ends: true, now: self.request.clock.now().into_std() };
+        let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
         loop {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
@@ -223,9 +225,8 @@ impl ActiveStream<'_> {
                 }
             })
             .await?;
-            self.request.clock.wait();
             pass = HttpFilters::resume_response;
-            data = Data { bytes: b"".into(), ends: false, now: self.request.clock.now().into_std() };
+            data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         }
     }
 
@@ -238,13 +239,11 @@ impl ActiveStream<'_> {
                 self.request.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
             }
-            // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
             let flushed = self.down.poll_flush(cx);
             if flushed.is_ready() {
                 return flushed;
             }
-            let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
-            self.request.clock.wait();
+            let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
             self.request.flags |= Failure::FlushTimeout.flags();
             self.request.details = Failure::FlushTimeout.details();
@@ -289,46 +288,8 @@ impl HttpDate {
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if second != self.second || self.text.is_empty() {
             self.second = second;
-            self.text = format_date(second).into_bytes();
+            self.text = fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)).into_bytes();
         }
         &self.text
-    }
-}
-
-/// IMF-fixdate (RFC 9110 section 5.6.7).
-fn format_date(second: u64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (days, time) = (second / 86_400, second % 86_400);
-    // Days to a civil date: Howard Hinnant's algorithm for the proleptic Gregorian calendar.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!(
-        "{}, {day:02} {} {year:04} {:02}:{:02}:{:02} GMT",
-        DAYS[(days % 7) as usize],
-        MONTHS[(month - 1) as usize],
-        time / 3600,
-        time / 60 % 60,
-        time % 60
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        let check = |second, expected: &str| assert_eq!(format_date(second), expected);
-        check(0, "Thu, 01 Jan 1970 00:00:00 GMT");
-        check(784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT");
-        check(1_709_164_800, "Thu, 29 Feb 2024 00:00:00 GMT");
-        check(1_735_689_599, "Tue, 31 Dec 2024 23:59:59 GMT");
     }
 }

@@ -5,14 +5,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_upstream::Host;
 use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
-use super::clock::Clock;
 use crate::access_log::HeadLookup;
 use crate::response_flags::ResponseFlags;
 
@@ -38,7 +39,6 @@ pub(super) struct Request {
     pub(super) grpc: bool,
     /// The request asks for a tunnel, and may have one.
     pub(super) tunnel: Option<Tunnel>,
-    pub(super) clock: Clock,
     pub(super) started: Instant,
     /// The last byte of the request was read.
     pub(super) received_all: Option<Instant>,
@@ -74,18 +74,8 @@ pub(super) struct Request {
     pub(super) unheld: bool,
 }
 
-/// What a connection, or a stream, is to become.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Tunnel {
-    /// This protocol (`websocket`), in lower case: `Upgrade` in HTTP/1, extended CONNECT in HTTP/2.
-    Upgrade(Vec<u8>),
-    /// A byte stream to the authority: CONNECT.
-    Connect,
-}
-
 impl Request {
-    fn new(clock: Clock) -> Self {
-        let mut clock = clock;
+    fn new() -> Self {
         Self {
             head: RequestHead::default(),
             info: RequestInfo {
@@ -102,8 +92,7 @@ impl Request {
             response_trailers: Headers::default(),
             grpc: false,
             tunnel: None,
-            started: clock.now(),
-            clock,
+            started: turn::now(),
             received_all: None,
             answered: None,
             status: 0,
@@ -129,11 +118,10 @@ impl Request {
     }
 
     /// A request about which nothing is known yet.
-    pub(super) fn begin(clock: Clock) -> Box<Self> {
+    pub(super) fn begin() -> Box<Self> {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
-        let Some(mut request) = pooled else { return Box::new(Self::new(clock)) };
-        request.clock = clock;
-        request.started = request.clock.now();
+        let Some(mut request) = pooled else { return Box::new(Self::new()) };
+        request.started = turn::now();
         request
     }
 
@@ -145,7 +133,7 @@ impl Request {
             trailers: std::mem::take(&mut self.trailers),
             response_trailers: std::mem::take(&mut self.response_trailers),
             filters: std::mem::take(&mut self.filters),
-            ..Self::new(self.clock)
+            ..Self::new()
         };
         self.head.clear();
         self.response.clear();

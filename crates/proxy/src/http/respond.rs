@@ -1,23 +1,24 @@
 //! The answer on its way down: response filters, head, body and trailers; the upstream back to its pool.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 
 use evenkeel_base::grpc::http_of_status;
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host};
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::downstream::Answer;
+use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
-use super::forward::{Answered, count_reset};
+use super::forward::Answered;
 use super::grpc;
 use super::log::record;
-use super::phases::ActiveStream;
 use super::reply::{Reply, finish_response};
-use super::request::{Request, Tunnel};
+use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
 
 impl ActiveStream<'_> {
@@ -31,7 +32,7 @@ impl ActiveStream<'_> {
     ) -> bool {
         let Answered { mut up, info, guard } = answered;
         let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
-        count_response(self.request, &forward.cluster, (!answers_later).then_some(up.host()));
+        count_response(self.request, &forward.to.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
             let reply = Reply::from(&Failure::UpstreamProtocol);
@@ -73,12 +74,12 @@ impl ActiveStream<'_> {
         }
         drop(guard);
         up.complete(&mut self.request.facts);
-        let now = self.request.clock.now();
+        let now = turn::now();
         let millis = now.duration_since(self.request.started).as_millis() as u64;
-        forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
+        forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
             Ok(()) => {
-                up.release(&forward.cluster, upload.finished && self.down.received_all(), now);
+                up.release(&forward.to.cluster, upload.finished && self.down.received_all(), now);
                 self.down.end(close)
             }
             Err(failure) => {
@@ -88,7 +89,7 @@ impl ActiveStream<'_> {
                 if failure.is_ours() {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
-                count_reset(&forward.cluster, &up, &failure);
+                count_reset(&forward.to.cluster, &up, &failure);
                 self.request.flags |= failure.flags();
                 let details = failure.details_after_head();
                 if !details.is_empty() {
@@ -122,7 +123,7 @@ impl ActiveStream<'_> {
         let http_10 = request.is_http_10();
         let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
         let limit = origin.hcm.max_requests_per_connection;
-        let expired = origin.is_expired(request.clock.now());
+        let expired = origin.is_expired(turn::now());
         let close =
             origin.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
         // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.
@@ -138,7 +139,7 @@ impl ActiveStream<'_> {
         let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
         headers.remove(HeaderId::EnvoyDecoratorOperation);
-        forward.affinity.edit_response(headers);
+        forward.to.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();
         // Envoy leaves the time out of answers to upgrades, refused ones too.
         if request.tunnel.is_none() {
@@ -159,22 +160,4 @@ impl ActiveStream<'_> {
             forward.levels.edit_response(&mut request.response.headers, values);
         }
     }
-}
-
-pub(super) fn count_response(request: &Request, cluster: &Cluster, host: Option<&Rc<Host>>) {
-    let status = request.response.status;
-    if let Some(host) = host {
-        let grpc = grpc::status(request).filter(|_| request.grpc);
-        host.count_response(grpc.map_or(status, http_of_status));
-    }
-    let stats = cluster.stats();
-    stats.inc(cluster::Counter::upstream_rq_completed);
-    stats.status(status);
-    stats.inc(match status / 100 {
-        1 => cluster::Counter::upstream_rq_1xx,
-        2 => cluster::Counter::upstream_rq_2xx,
-        3 => cluster::Counter::upstream_rq_3xx,
-        4 => cluster::Counter::upstream_rq_4xx,
-        _ => cluster::Counter::upstream_rq_5xx,
-    });
 }

@@ -1,12 +1,15 @@
 //! The filters of a cluster in the life of a try: after its host was picked, before its head goes up.
 
-use evenkeel_filters::{Body, Decision, Pause, RequestContext, Woken};
+use evenkeel_filters::decide::Matched;
+use evenkeel_filters::{Body, Decision, RequestContext};
 use evenkeel_http::Framing;
+use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::exchange::{Timers, Upload};
 use super::failure::Failure;
-use super::phases::ActiveStream;
+use super::pause::until_woken;
 use super::upstream::filtered::{Filtered, take_flags};
 
 impl ActiveStream<'_> {
@@ -24,9 +27,8 @@ impl ActiveStream<'_> {
                 Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),
                 Decision::Pause(pause) => side.wake(self.unless_over(timers, until_woken(pause)).await?),
                 Decision::Collect { max_bytes } => {
-                    self.collect(max_bytes, forward.route.route).await?;
-                    let now = self.request.clock.now();
-                    timers.complete(now);
+                    self.collect(max_bytes, Some(forward.matched.route)).await?;
+                    timers.complete(turn::now());
                     if let Some(body) = self.request.body.take() {
                         upload.take_collected(body, &self.request.trailers);
                     }
@@ -39,7 +41,7 @@ impl ActiveStream<'_> {
 
     fn ask_try_filters(&mut self, forward: &Forward<'_>, side: &mut Filtered, upload: &Upload) -> Decision {
         let (origin, request) = (self.origin, &mut *self.request);
-        let now = request.clock.now().into_std();
+        let now = turn::now().into_std();
         let body = match upload.known() {
             _ if request.tunnel.is_some() || request.info.framing.is_empty() => Body::Empty,
             Some(body) if self.down.received_all() => Body::Whole(body),
@@ -49,22 +51,10 @@ impl ActiveStream<'_> {
         let remote = request.client.map_or(view.remote.ip(), |client| client.ip());
         let message = (&mut request.head, body);
         let facts = &mut request.facts;
-        let mut context =
-            RequestContext::new((&view, remote), message, forward.route, facts, (&*origin.worker, now));
-        let decision = side.ask(&forward.route.filters, &mut context);
+        let route = Matched::context(Some(forward.matched));
+        let mut context = RequestContext::new((&view, remote), message, route, facts, (&*origin.worker, now));
+        let decision = side.ask(&route.filters, &mut context);
         take_flags(request);
         decision
-    }
-}
-
-/// Waits for what a filter waits for.
-pub(super) async fn until_woken(pause: Pause) -> Woken {
-    let Some(wait) = pause.wait else {
-        tokio::time::sleep(pause.limit).await;
-        return Woken::TimedOut;
-    };
-    match tokio::time::timeout(pause.limit, wait).await {
-        Ok(()) => Woken::Ready,
-        Err(_) => Woken::TimedOut,
     }
 }

@@ -11,10 +11,11 @@ use socket2::SockRef;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
+use super::serve::{Accepted, serve};
 use super::socket::ListenerKey;
 use crate::overload::Refused;
 use crate::stats::listener::Counter;
-use crate::worker::{Accepted, Message, Worker};
+use crate::worker::{Message, Worker};
 
 /// Pause after the system has run out of descriptors or memory: accepting again at once would only spin.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
@@ -127,9 +128,9 @@ async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAdd
     let accepted = Accepted { stream, peer, bound, seat };
     let chosen = accepted.seat.worker();
     if chosen == worker.index {
-        worker.serve(accepted);
+        serve(worker, accepted);
     } else if let Some(other) = worker.peers.get(chosen) {
         // A full inbox holds this accept loop back, and with it the kernel's queue; nothing is dropped.
-        let _ = other.send(Message::Connection(accepted)).await;
+        let _ = other.send(Message::Deliver(Box::new(accepted))).await;
     }
 }

@@ -6,20 +6,18 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_runtime_config::listener::{ChainInput, Terminal};
-use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::{Portable, Stream};
 use tokio::time::Instant;
 
-use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served};
+use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served, start};
 use super::socket::ListenerKey;
 use crate::balance::Seat;
-use crate::handover::{Parcel, Travelling};
+use crate::handover::{Facts, Parcel, Travelling};
 use crate::tcp::UpstreamHalf;
-use crate::worker::{Registration, Worker};
+use crate::worker::{Delivery, Registration, Worker};
 
 /// Gives a connection to the process that takes over. Gives it back when that process is gone.
 pub(super) async fn send(
@@ -48,9 +46,9 @@ pub(super) async fn send(
 
 fn parcel(leaving: Leaving, placement: &Placement) -> io::Result<Parcel> {
     let Leaving { downstream, upstream, .. } = leaving;
-    let Downstream { stream, input, view, since, requests, .. } = downstream;
+    let Downstream { stream, input, info, requests, .. } = downstream;
     let listener = ListenerKey::of(&placement.bound);
-    let inspects = placement.listener().listener_filters.inspects_http(view.local.port());
+    let inspects = placement.listener().listener_filters.inspects_http(info.view.local.port());
     let mut bytes = input.bytes().to_vec();
     let mut fds = vec![descriptor(stream)?];
     let tcp = match upstream {
@@ -65,10 +63,7 @@ fn parcel(leaving: Leaving, placement: &Placement) -> io::Result<Parcel> {
     let travelling = Travelling {
         listener: listener.address,
         listener_name: listener.name().map(str::to_owned),
-        direct_remote: view.direct_remote,
-        remote: view.remote,
-        local: view.local,
-        age_ms: u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
+        connection: Facts::of(&info),
         requests,
         detected: (inspects && tcp.is_none()).then(|| "http/1.1".to_owned()),
         tcp,
@@ -83,9 +78,34 @@ fn descriptor(stream: Stream) -> io::Result<OwnedFd> {
     }
 }
 
+/// A connection of the other process, on its way to a worker of this one.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    parcel: Parcel,
+    seat: Seat,
+}
+
+impl Adopted {
+    /// The worker is that of `seat`.
+    pub(crate) fn new(parcel: Parcel, seat: Seat) -> Self {
+        Self { parcel, seat }
+    }
+}
+
+impl Delivery for Adopted {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        let Self { parcel, seat } = *self;
+        let id = worker.next_id();
+        let listener = taken_by(worker, &parcel).unwrap_or_default();
+        start(worker, worker.register(&listener), move |worker, registration| {
+            adopted(worker, parcel, seat, id, registration)
+        });
+    }
+}
+
 /// Goes on with a connection where the other process left off; `None` when no filter chain here takes it, which closes it in
 /// order: it is between two messages, or a stream that nobody configures any more.
-pub(crate) fn adopted<'w>(
+fn adopted<'w>(
     worker: &'w Rc<Worker>,
     parcel: Parcel,
     seat: Seat,
@@ -97,12 +117,13 @@ pub(crate) fn adopted<'w>(
     let stream = streams.next()?;
     let placement = placement(worker, &travelling, &stream, seat)?;
     let detected: Vec<&str> = travelling.detected.as_deref().into_iter().collect();
+    let mut info = travelling.connection.info(id);
     let input = ChainInput {
-        destination: travelling.local,
-        source: travelling.remote,
-        direct_source: travelling.direct_remote,
-        server_name: None,
-        transport_protocol: "raw_buffer",
+        destination: info.view.local,
+        source: info.view.remote,
+        direct_source: info.view.direct_remote,
+        server_name: info.view.server_name.as_deref(),
+        transport_protocol: if info.view.server_name.is_some() { "tls" } else { "raw_buffer" },
         application_protocols: &detected,
     };
     let chain = Arc::clone(placement.listener().find_filter_chain(&input)?);
@@ -114,7 +135,8 @@ pub(crate) fn adopted<'w>(
     if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
         return None;
     }
-    let since = before(travelling.age());
+    info.set_filter_chain(&chain.name);
+    let since = Instant::from_std(info.accepted);
     let from_client = travelling.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);
     let (from_client, from_upstream) = bytes.split_at_checked(from_client)?;
     let upstream_half = match &travelling.tcp {
@@ -125,18 +147,11 @@ pub(crate) fn adopted<'w>(
         }
     };
     let counted = Counted::moved(worker, &placement, since);
-    let view = ConnectionView {
-        direct_remote: travelling.direct_remote,
-        ..ConnectionView::plaintext(travelling.remote, travelling.local)
-    };
     let downstream = Downstream {
         stream: Portable::Tcp(stream).into_stream().ok()?,
         input: Buffer::with(from_client),
-        peer_text: view.remote.ip().to_canonical().to_string().into(),
-        view,
+        info: Arc::new(info),
         chain,
-        id,
-        since,
         requests: travelling.requests,
         idle_since: None,
         resumed: true,
@@ -145,7 +160,7 @@ pub(crate) fn adopted<'w>(
 }
 
 /// The name of the listener that takes it, as far as it has one here.
-pub(crate) fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
+fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
     let Travelling { listener, listener_name, .. } = &*parcel.travelling;
     let key = ListenerKey::new(*listener, listener_name.as_deref());
     worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
@@ -156,17 +171,11 @@ fn placement(worker: &Worker, travelling: &Travelling, stream: &TcpStream, mut s
     let generation = worker.generation();
     let key = ListenerKey::new(travelling.listener, travelling.listener_name.as_deref());
     let bound = generation.shared.bound.get(&key)?.clone();
-    let redirected = stream.local_addr().ok()? != travelling.local;
+    let redirected = stream.local_addr().ok()? != travelling.connection.local;
     let logical = match redirected && bound.use_original_dst {
-        true => generation.shared.listener_of_destination(travelling.local).cloned(),
+        true => generation.shared.listener_of_destination(travelling.connection.local).cloned(),
         false => None,
     };
     seat.admit(worker.overload.admit_anyway(&bound.name));
     Some(Placement { seat: Some(seat), bound, logical })
-}
-
-/// The moment so long ago; as early as the clock goes, for one before its beginning.
-fn before(age: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_sub(age).unwrap_or(now)
 }

@@ -8,7 +8,6 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::ClientHello;
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::deadline::{after, earlier};
@@ -23,7 +23,6 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::inspect::{InspectError, Inspected, Wanted};
-use super::serve::plain_view;
 use crate::tcp::{self, Ahead};
 use crate::worker::Worker;
 
@@ -36,17 +35,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const LONGEST_BEGINNING: Duration = Duration::from_secs(60);
 /// How long a client may be silent where only TLS is served and the listener sets its filters no time, as long as a handshake may take.
 const LONGEST_SILENCE: Duration = Duration::from_secs(15);
-
-/// The ends of a connection, as filter chains match them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ends {
-    /// The socket's peer.
-    pub(super) direct: SocketAddr,
-    /// The client.
-    pub(super) remote: SocketAddr,
-    /// What the client dialled.
-    pub(super) destination: SocketAddr,
-}
 
 /// What was found out.
 pub(super) struct Detected {
@@ -62,26 +50,30 @@ pub(super) async fn detect(
     worker: &Rc<Worker>,
     stream: &TcpStream,
     listener: &Listener,
-    ends: Ends,
+    view: &ConnectionView,
     mut inspected: Inspected,
 ) -> Result<Detected, InspectError> {
     let filters = &listener.listener_filters;
-    let port = ends.destination.port();
+    let port = view.local.port();
     let wanted = Wanted { tls: filters.inspects_tls(port), http: filters.inspects_http(port) };
     let patience = filters.timeout.map_or(PATIENCE, |limit| limit.min(PATIENCE));
     let reading = poll_fn(|cx| inspected.poll(stream, wanted, cx));
     match timeout(patience, reading).await {
         Ok(result) => result?,
-        Err(_) => return Box::pin(outwait(worker, stream, listener, ends, wanted, inspected)).await,
+        Err(_) => return Box::pin(outwait(worker, stream, listener, view, wanted, inspected)).await,
     }
-    let chain = of_client(listener, &inspected, ends)?;
+    let chain = of_client(listener, &inspected, view)?;
     Ok(Detected { inspected, chain, ahead: None })
 }
 
 /// The chain that a client's bytes ask for. A client that closed its side before they told anything may still be served by
 /// a server that speaks first; nobody else could answer it.
-fn of_client(listener: &Listener, inspected: &Inspected, ends: Ends) -> Result<Option<Arc<FilterChain>>, InspectError> {
-    let chain = choose_chain(listener, inspected, ends);
+fn of_client(
+    listener: &Listener,
+    inspected: &Inspected,
+    view: &ConnectionView,
+) -> Result<Option<Arc<FilterChain>>, InspectError> {
+    let chain = choose_chain(listener, inspected, view);
     match inspected.ended && !chain.as_deref().is_some_and(is_plain_tcp) {
         true => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         false => Ok(chain),
@@ -93,15 +85,15 @@ fn is_plain_tcp(chain: &FilterChain) -> bool {
 }
 
 /// The chain of a connection of which this much is known.
-fn choose_chain(listener: &Listener, inspected: &Inspected, ends: Ends) -> Option<Arc<FilterChain>> {
+fn choose_chain(listener: &Listener, inspected: &Inspected, view: &ConnectionView) -> Option<Arc<FilterChain>> {
     let hello = inspected.hello.as_deref();
     let offered: Vec<&str> =
         hello.iter().flat_map(|hello| hello.alpn()).filter_map(|protocol| std::str::from_utf8(protocol).ok()).collect();
     let plain: Vec<&str> = inspected.http.into_iter().collect();
     let input = ChainInput {
-        destination: ends.destination,
-        source: ends.remote,
-        direct_source: ends.direct,
+        destination: view.local,
+        source: view.remote,
+        direct_source: view.direct_remote,
         server_name: hello.and_then(ClientHello::server_name),
         transport_protocol: if hello.is_some() { "tls" } else { "raw_buffer" },
         application_protocols: if hello.is_some() { &offered } else { &plain },
@@ -114,15 +106,15 @@ async fn outwait(
     worker: &Rc<Worker>,
     stream: &TcpStream,
     listener: &Listener,
-    ends: Ends,
+    view: &ConnectionView,
     wanted: Wanted,
     mut inspected: Inspected,
 ) -> Result<Detected, InspectError> {
-    let silent = choose_chain(listener, &Inspected::default(), ends);
+    let silent = choose_chain(listener, &Inspected::default(), view);
     let until = after(Instant::now(), longest_wait(listener, silent.as_deref()));
     let mut until_whole = None;
     let mut server = match &silent {
-        Some(chain) if is_plain_tcp(chain) => Server::connect(worker, chain, ends),
+        Some(chain) if is_plain_tcp(chain) => Server::connect(worker, chain, view),
         _ => Server::None,
     };
     let mut deadline = Deadline::default();
@@ -142,7 +134,7 @@ async fn outwait(
     let chain = match first {
         First::Server => silent,
         First::Client => {
-            let chain = of_client(listener, &inspected, ends)?;
+            let chain = of_client(listener, &inspected, view)?;
             if chain.as_ref().map(Arc::as_ptr) != silent.as_ref().map(Arc::as_ptr) {
                 server = Server::None;
             }
@@ -181,13 +173,13 @@ enum Server<'w> {
 
 impl<'w> Server<'w> {
     /// Begins to connect, when the chain is a TCP proxy's and its filters let the client through.
-    fn connect(worker: &'w Rc<Worker>, chain: &Arc<FilterChain>, ends: Ends) -> Self {
+    fn connect(worker: &'w Rc<Worker>, chain: &Arc<FilterChain>, view: &'w ConnectionView) -> Self {
         let Terminal::Tcp(proxy) = &chain.terminal else { return Self::None };
-        let (proxy, mut view) = (Arc::clone(proxy), plain_view(ends));
-        if !tcp::admits(worker, chain, &mut view) {
+        let proxy = Arc::clone(proxy);
+        if !tcp::admits(worker, chain, view) {
             return Self::None;
         }
-        Self::Connecting(Box::pin(async move { Box::new(Ahead::connect(worker, &view, &proxy).await) }))
+        Self::Connecting(Box::pin(async move { Box::new(Ahead::connect(worker, view, &proxy).await) }))
     }
 
     /// Ready when the server has spoken, or closed, or cannot be reached, before the client said anything. What a server

@@ -9,12 +9,13 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_filters::network::{
-    Close, ClosedBy, Data, Decision, End, FilteredConnection, NetworkFilters, Surroundings, Way,
+    Close, ClosedBy, ConnectionFacts, Data, Decision, End, FilteredConnection, NetworkFilters, Surroundings, Way,
 };
-use evenkeel_filters::{Pause, Woken};
+use evenkeel_filters::{ConnectionInfo, Pause, Woken};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
@@ -24,18 +25,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::Downstream;
 use crate::worker::Worker;
 
-/// Asks the filters about a connection, and has them look at its bytes if they want to. Where they close it, the time that they wanted to
-/// pass before has passed.
+/// Asks the filters about a connection. Beside `Ok`: what they keep, if they have something to do later ([`Filtered::over`]).
+///
+/// # Errors
+/// It is to be closed; the time that they wanted to pass before has passed.
 pub(crate) async fn admit(
     worker: &Rc<Worker>,
     filters: Rc<NetworkFilters>,
-    mut downstream: Downstream,
-) -> (Downstream, Result<(), Close>) {
+    info: &mut Arc<ConnectionInfo>,
+) -> Result<Option<Rc<Connection>>, Close> {
     let follow = filters.follow();
-    let connection = Rc::new(Connection::new(worker, filters, &downstream.view));
+    let connection = Rc::new(Connection::new(worker, filters, info));
     let mut waiting: Option<Waiting> = None;
     let admitted = poll_fn(|cx| {
         loop {
@@ -53,29 +55,40 @@ pub(crate) async fn admit(
         }
     })
     .await;
-    connection.state.borrow().facts.leave(&mut downstream.view);
-    match admitted {
-        Err(close) => {
-            connection.by.set(Some(ClosedBy::Filter));
-            refuse(&close, &downstream).await;
-            (downstream, Err(close))
-        }
-        Ok(()) if follow => {
-            let read = std::mem::take(&mut downstream.input);
-            let layered = downstream.map(|stream| Stream::Layered(Box::new(Filtered::new(stream, connection, &read))));
-            (layered, Ok(()))
-        }
-        Ok(()) => (downstream, Ok(())),
+    connection.leave(info);
+    if let Err(close) = admitted {
+        connection.by.set(Some(ClosedBy::Filter));
+        outwait(&close).await;
+        return Err(close);
+    }
+    Ok(follow.then_some(connection))
+}
+
+/// Asks filters that say all they have to say at once.
+pub(crate) fn admit_at_once(
+    worker: &Worker,
+    filters: &NetworkFilters,
+    info: &mut Arc<ConnectionInfo>,
+) -> Result<(), Close> {
+    if filters.is_empty() {
+        return Ok(());
+    }
+    let (facts, admitted) = filters.admit(&info.view, worker, Instant::now().into_std());
+    leave(&facts, info);
+    admitted
+}
+
+/// Leaves what filters have found out where others look for it. Few find out anything.
+fn leave(facts: &ConnectionFacts, info: &mut Arc<ConnectionInfo>) {
+    if !facts.metadata.is_empty() {
+        facts.leave(&mut Arc::make_mut(info).view);
     }
 }
 
 /// Waits until the time has come to close a connection that was not let in.
-pub(crate) async fn refuse(close: &Close, downstream: &Downstream) {
+pub(crate) async fn outwait(close: &Close) {
     if !close.after.is_zero() {
         tokio::time::sleep(close.after).await;
-    }
-    if close.reset {
-        downstream.stream.reset_on_close();
     }
 }
 
@@ -83,7 +96,7 @@ pub(crate) async fn refuse(close: &Close, downstream: &Downstream) {
 pub(crate) struct Connection {
     worker: Rc<Worker>,
     filters: Rc<NetworkFilters>,
-    view: ConnectionView,
+    info: Arc<ConnectionInfo>,
     state: RefCell<FilteredConnection>,
     /// A filter has closed it.
     closed: OnceCell<Close>,
@@ -94,11 +107,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn new(worker: &Rc<Worker>, filters: Rc<NetworkFilters>, view: &ConnectionView) -> Self {
+    fn new(worker: &Rc<Worker>, filters: Rc<NetworkFilters>, info: &Arc<ConnectionInfo>) -> Self {
         Self {
             worker: Rc::clone(worker),
             filters,
-            view: view.clone(),
+            info: Arc::clone(info),
             state: RefCell::default(),
             closed: OnceCell::new(),
             by: Cell::new(None),
@@ -108,7 +121,7 @@ impl Connection {
     }
 
     fn around(&self) -> Surroundings<'_> {
-        Surroundings { connection: &self.view, services: &*self.worker, now: Instant::now().into_std() }
+        Surroundings { connection: &self.info.view, services: &*self.worker, now: Instant::now().into_std() }
     }
 
     /// How and why a filter has closed it.
@@ -119,6 +132,11 @@ impl Connection {
     /// Adds what the filters have found out to the connection's view.
     pub(crate) fn leave_facts(&self, view: &mut ConnectionView) {
         self.state.borrow().facts.leave(view);
+    }
+
+    /// The same, for whoever shares what is known of the connection.
+    pub(crate) fn leave(&self, info: &mut Arc<ConnectionInfo>) {
+        leave(&self.state.borrow().facts, info);
     }
 
     /// Tells the filters that the connection is over; once.
@@ -224,7 +242,11 @@ impl Lane {
 }
 
 impl Filtered {
-    /// `read` was read from the stream already.
+    /// The stream as whoever serves it sees it. `read` was read from it already.
+    pub(crate) fn over(stream: Stream, connection: Rc<Connection>, read: &Buffer) -> Stream {
+        Stream::Layered(Box::new(Self::new(stream, connection, read)))
+    }
+
     fn new(stream: Stream, connection: Rc<Connection>, read: &Buffer) -> Self {
         let bytes = read.bytes();
         let mut up = Lane { held: bytes.to_vec(), unseen: !bytes.is_empty(), ..Lane::default() };

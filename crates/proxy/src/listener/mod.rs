@@ -7,10 +7,10 @@ pub(crate) mod filtered;
 mod handshake;
 mod inspect;
 pub(crate) mod log;
-pub(crate) mod moving;
+mod moving;
 pub(crate) mod original_dst;
 mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
 
-pub(crate) use serve::{Downstream, Leaving, Served, Terminating, accepted};
+pub(crate) use serve::{Downstream, Leaving, Terminating};

@@ -6,26 +6,29 @@ use std::rc::Rc;
 
 use evenkeel_upstream::stream::{Portable, Stream};
 
-use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served};
+use tokio::time::Instant;
+
+use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served, start};
 use crate::stats::worker::Counter;
-use crate::worker::{Cause, Message, Registration, Worker};
+use crate::worker::{Cause, Delivery, Message, Registration, Worker};
 
 /// A connection between two workers.
-pub(crate) struct Moved {
+struct Moved {
     downstream: Downstream<Portable>,
     placement: Placement,
 }
 
-impl Moved {
-    /// The name of the listener that accepted it.
-    pub(crate) fn accepted_by(&self) -> &str {
-        &self.placement.bound.name
+impl Delivery for Moved {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        worker.stats.inc(Counter::downstream_cx_moved_in);
+        let registration = worker.register(&self.placement.bound.name);
+        start(worker, registration, move |worker, registration| resumed(worker, *self, registration));
     }
 }
 
 impl fmt::Debug for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Moved({})", self.downstream.id)
+        write!(f, "Moved({})", self.downstream.info.id)
     }
 }
 
@@ -41,19 +44,15 @@ pub(super) fn send(
     // A socket that cannot leave its reactor is gone, and its connection with it.
     if let Ok(downstream) = leaving.downstream.map(Stream::into_portable).transpose() {
         worker.stats.inc(Counter::downstream_cx_moved_out);
-        room.send(Message::Moved(Box::new(Moved { downstream, placement })));
+        room.send(Message::Deliver(Box::new(Moved { downstream, placement })));
     }
     None
 }
 
 /// Goes on with a connection where the other worker left off.
-pub(crate) fn resumed<'w>(
-    worker: &'w Rc<Worker>,
-    moved: Moved,
-    registration: &'w Rc<Registration>,
-) -> Option<Served<'w>> {
+fn resumed<'w>(worker: &'w Rc<Worker>, moved: Moved, registration: &'w Rc<Registration>) -> Option<Served<'w>> {
     let Moved { downstream, placement } = moved;
-    let counted = Counted::moved(worker, &placement, downstream.since);
+    let counted = Counted::moved(worker, &placement, Instant::from_std(downstream.info.accepted));
     let downstream = downstream.map(Portable::into_stream).transpose().ok()?;
     Some(Served::new(worker, downstream, Arrival::Back(None), (placement, counted), registration))
 }

@@ -8,9 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_filters::ConnectionInfo;
+use evenkeel_filters::network::Close;
 use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
-use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
+use evenkeel_runtime_config::view::PeerIdentity;
 use evenkeel_runtime_config::{Config, HttpConnectionManager};
 use evenkeel_tls::{PeerCertificate, Session};
 use evenkeel_upstream::conn::Buffer;
@@ -20,18 +22,20 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::balance::Seat;
-use crate::listener::detect::{Ends, detect};
+use crate::listener::detect::detect;
+use crate::listener::filtered::{self, Filtered};
 use crate::listener::handshake::{self, Blame, Failure};
 use crate::listener::inspect::{InspectError, Inspected};
-use crate::listener::log::{self, Young};
+use crate::listener::log;
 use crate::listener::original_dst::original_destination;
 use crate::listener::proxy_protocol;
-use crate::listener::{adopt, filtered, moving};
+use crate::listener::{adopt, moving};
 use crate::stats::{
     http as http_stats, listener, listener_ssl, listener_ssl_factory, listener_worker, tcp as tcp_stats,
+    worker as worker_stats,
 };
 use crate::tcp::Ahead;
-use crate::worker::{Accepted, Cause, ConnectionStats, Directive, HoldError, Registration, Worker};
+use crate::worker::{Cause, ConnectionStats, Delivery, Directive, HoldError, Registration, Worker};
 use crate::{http, tcp};
 
 /// A connection that a filter chain has taken.
@@ -39,14 +43,9 @@ pub(crate) struct Downstream<S = Stream> {
     pub(crate) stream: S,
     /// Read already, to be used first.
     pub(crate) input: Buffer,
-    /// What matchers, filters and logs may know of it.
-    pub(crate) view: ConnectionView,
+    /// What is known of it.
+    pub(crate) info: Arc<ConnectionInfo>,
     pub(crate) chain: Arc<FilterChain>,
-    pub(crate) id: u64,
-    /// Peer address as text, for `x-forwarded-for`.
-    pub(crate) peer_text: Box<str>,
-    /// When it was accepted.
-    pub(crate) since: Instant,
     /// Requests served on it so far.
     pub(crate) requests: u32,
     /// Since when it has waited for the next one, if it does: its time does not begin anew on another worker.
@@ -58,17 +57,25 @@ pub(crate) struct Downstream<S = Stream> {
 impl<S> Downstream<S> {
     /// The same connection over another stream.
     pub(super) fn map<T>(self, map: impl FnOnce(S) -> T) -> Downstream<T> {
-        let Self { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed } = self;
-        let stream = map(stream);
-        Downstream { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed }
+        let Self { stream, input, info, chain, requests, idle_since, resumed } = self;
+        Downstream { stream: map(stream), input, info, chain, requests, idle_since, resumed }
+    }
+}
+
+impl Downstream {
+    /// The same connection, whose bytes pass through its network filters if these look at them.
+    pub(crate) fn filtered(mut self, connection: Option<Rc<filtered::Connection>>) -> Self {
+        let Some(connection) = connection else { return self };
+        let read = std::mem::take(&mut self.input);
+        self.map(|stream| Filtered::over(stream, connection, &read))
     }
 }
 
 impl<T> Downstream<io::Result<T>> {
     /// The same connection, if it has a stream.
     pub(super) fn transpose(self) -> io::Result<Downstream<T>> {
-        let Self { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed } = self;
-        Ok(Downstream { stream: stream?, input, view, chain, id, peer_text, since, requests, idle_since, resumed })
+        let Self { stream, input, info, chain, requests, idle_since, resumed } = self;
+        Ok(Downstream { stream: stream?, input, info, chain, requests, idle_since, resumed })
     }
 }
 
@@ -112,9 +119,51 @@ pub(crate) struct Served<'w> {
 /// Serves until the connection ends, or is to go on elsewhere.
 pub(crate) type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<Leaving>>> + 'w>>;
 
+/// A connection on its way to its worker.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) stream: std::net::TcpStream,
+    pub(super) peer: SocketAddr,
+    /// The listener that accepted it.
+    pub(super) bound: Arc<Listener>,
+    pub(super) seat: Seat,
+}
+
+impl Delivery for Accepted {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        serve(worker, *self);
+    }
+}
+
+/// Serves a connection just accepted, on a task of its own.
+pub(super) fn serve(worker: &Rc<Worker>, connection: Accepted) {
+    worker.stats.inc(worker_stats::Counter::downstream_cx_total);
+    let id = worker.next_id();
+    let (of, registration) = (Rc::clone(worker), worker.register(&connection.bound.name));
+    let entry = Rc::clone(&registration);
+    worker.start(&entry, async move {
+        if let Some(mut served) = Box::pin(accepted(&of, connection, id, &registration)).await {
+            served.serve_to_end(&of, &registration).await;
+        }
+    });
+}
+
+/// Serves a connection whose filter chain is known, on a task of its own.
+pub(super) fn start<F>(worker: &Rc<Worker>, registration: Rc<Registration>, begin: F)
+where
+    F: for<'w> FnOnce(&'w Rc<Worker>, &'w Rc<Registration>) -> Option<Served<'w>> + 'static,
+{
+    let (of, entry) = (Rc::clone(worker), Rc::clone(&registration));
+    worker.start(&entry, async move {
+        if let Some(mut served) = begin(&of, &registration) {
+            served.serve_to_end(&of, &registration).await;
+        }
+    });
+}
+
 /// Takes a connection just accepted as far as its filter chain. The future is large, and over before the connection's long
 /// life begins: box it.
-pub(crate) async fn accepted<'w>(
+async fn accepted<'w>(
     worker: &'w Rc<Worker>,
     accepted: Accepted,
     id: u64,
@@ -130,8 +179,8 @@ pub(crate) async fn accepted<'w>(
     let counted = Counted::new(worker, &placement);
     let stream = TcpStream::from_std(stream).ok()?;
     let listener = Arc::clone(placement.listener());
-    let ends = Ends { direct: peer, remote: peer, destination };
-    let (downstream, ahead) = establish(worker, stream, ends, listener, &counted, id).await?;
+    let info = ConnectionInfo::new(id, counted.since.into_std(), peer, destination);
+    let (downstream, ahead) = establish(worker, stream, info, listener, &counted).await?;
     Some(Served::new(worker, downstream, Arrival::New(ahead), (placement, counted), registration))
 }
 
@@ -244,23 +293,30 @@ fn http_terminal<'w>(
     }
     if !filters.are_immediate() {
         return Box::pin(async move {
-            match filtered::admit(worker, filters, downstream).await {
-                (downstream, Ok(())) => http::serve(worker, downstream, hcm, registration).await,
-                (downstream, Err(close)) => {
-                    log::refused(worker, &listener, &downstream, &close);
+            match filtered::admit(worker, filters, &mut downstream.info).await {
+                Ok(connection) => http::serve(worker, downstream.filtered(connection), hcm, registration).await,
+                Err(close) => {
+                    close_refused(worker, &listener, &downstream, &close);
                     None
                 }
             }
         });
     }
-    match filters.admit(&mut downstream.view, &**worker, Instant::now().into_std()) {
+    match filtered::admit_at_once(worker, &filters, &mut downstream.info) {
         Ok(()) => http::serve(worker, downstream, hcm, registration),
         Err(close) => Box::pin(async move {
-            filtered::refuse(&close, &downstream).await;
-            log::refused(worker, &listener, &downstream, &close);
+            filtered::outwait(&close).await;
+            close_refused(worker, &listener, &downstream, &close);
             None
         }),
     }
+}
+
+fn close_refused(worker: &Worker, listener: &Listener, downstream: &Downstream, close: &Close) {
+    if close.reset {
+        downstream.stream.reset_on_close();
+    }
+    log::refused(worker, listener, &downstream.info, close);
 }
 
 /// The address the client dialled, and whether a redirect brought it here.
@@ -278,42 +334,41 @@ fn destination(accepted: &Accepted) -> Option<(SocketAddr, bool)> {
 async fn establish(
     worker: &Rc<Worker>,
     stream: TcpStream,
-    mut ends: Ends,
+    mut info: ConnectionInfo,
     listener: Arc<Listener>,
     counted: &Counted,
-    id: u64,
 ) -> Option<(Downstream, Option<Box<Ahead>>)> {
     let stats = &counted.bound;
-    let young = Young { ends, id, since: counted.since, listener: &listener };
     let mut inspected = Inspected::default();
-    let mut tlvs = None;
     if let Some(filter) = &listener.listener_filters.proxy_protocol {
         let reading = proxy_protocol::read(worker, &stream, filter, &mut inspected);
         let header = within(listener.listener_filters.timeout, Box::pin(reading)).await;
-        let header = header.map_err(|error| refuse(worker, stats, young, &error)).ok()?;
-        if let Some((remote, destination)) = header.as_ref().and_then(|header| header.addresses) {
-            (ends.remote, ends.destination) = (remote, destination);
+        let header = header.map_err(|error| refuse(worker, stats, (&listener, &info), &error)).ok()?;
+        if let Some((remote, local)) = header.as_ref().and_then(|header| header.addresses) {
+            (info.view.remote, info.view.local) = (remote, local);
         }
-        tlvs = header.and_then(|header| proxy_protocol::passed_through(header.tlvs, filter));
+        info.view.tlvs = header.and_then(|header| proxy_protocol::passed_through(header.tlvs, filter));
     }
-    let detected = detect(worker, &stream, &listener, ends, inspected).await;
-    let young = Young { ends, ..young };
-    let detected = detected.map_err(|error| refuse(worker, stats, young, &error)).ok()?;
+    let detected = detect(worker, &stream, &listener, &info.view, inspected).await;
+    let detected = detected.map_err(|error| refuse(worker, stats, (&listener, &info), &error)).ok()?;
     let Some(chain) = detected.chain else {
         stats.listener.inc(listener::Counter::no_filter_chain_match);
-        log::unmatched(worker, young);
+        log::unmatched(worker, (&listener, &info));
         return None;
     };
+    info.set_filter_chain(&chain.name);
     let inspected = detected.inspected;
-    let mut server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
+    let server_name = &mut info.view.server_name;
+    *server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
     let (stream, input) = match &chain.tls {
-        Some(tls) => match handshake::accept(stream, (&listener, &chain, tls), inspected, &mut server_name).await {
+        Some(tls) => match handshake::accept(stream, (&listener, &chain, tls), inspected, server_name).await {
             Ok(stream) => {
-                count_handshake(worker, counted.serving(), young, &stream);
+                count_handshake(worker, counted.serving(), &listener, &stream);
+                complete(&mut info, &stream, &chain);
                 (stream, Buffer::default())
             }
             Err(failure) => {
-                refuse_handshake(worker, counted.serving(), young, &chain, server_name.as_ref(), &failure);
+                refuse_handshake(worker, counted.serving(), (&listener, &info), &chain, &failure);
                 return None;
             }
         },
@@ -322,15 +377,8 @@ async fn establish(
             (Stream::Tcp(stream), Buffer::with(&bytes))
         }
     };
-    let forwarded = match &chain.terminal {
-        Terminal::Http(hcm) => hcm.client_cert_details,
-        Terminal::Tcp(_) => ClientCertDetails::default(),
-    };
-    let view = ConnectionView { tlvs, ..connection_view(&stream, ends, server_name, forwarded) };
-    let peer_text = ends.remote.ip().to_canonical().to_string().into();
-    let since = counted.since;
-    let downstream =
-        Downstream { stream, input, view, chain, id, peer_text, since, requests: 0, idle_since: None, resumed: false };
+    let info = Arc::new(info);
+    let downstream = Downstream { stream, input, info, chain, requests: 0, idle_since: None, resumed: false };
     Some((downstream, detected.ahead))
 }
 
@@ -346,7 +394,7 @@ async fn within<T>(
 }
 
 /// Counts and logs a connection that a listener filter has closed.
-fn refuse(worker: &Worker, stats: &ConnectionStats, young: Young<'_>, error: &InspectError) {
+fn refuse(worker: &Worker, stats: &ConnectionStats, young: (&Listener, &ConnectionInfo), error: &InspectError) {
     stats.listener.inc(match error {
         InspectError::Timeout => listener::Counter::downstream_pre_cx_timeout,
         InspectError::Socket(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -357,8 +405,8 @@ fn refuse(worker: &Worker, stats: &ConnectionStats, young: Young<'_>, error: &In
     log::closed(worker, young);
 }
 
-fn count_handshake(worker: &Worker, stats: &ConnectionStats, young: Young<'_>, stream: &Stream) {
-    let tls = stats.tls(worker, young.listener.address);
+fn count_handshake(worker: &Worker, stats: &ConnectionStats, listener: &Listener, stream: &Stream) {
+    let tls = stats.tls(worker, listener.address);
     tls.inc(listener_ssl::Counter::handshake);
     if stream.session().is_some_and(|session| session.peer.is_none()) {
         tls.inc(listener_ssl::Counter::no_certificate);
@@ -369,16 +417,16 @@ fn count_handshake(worker: &Worker, stats: &ConnectionStats, young: Young<'_>, s
 fn refuse_handshake(
     worker: &Worker,
     stats: &ConnectionStats,
-    young: Young<'_>,
+    young: (&Listener, &ConnectionInfo),
     chain: &FilterChain,
-    server_name: Option<&Arc<str>>,
     failure: &Failure,
 ) {
+    let (listener, info) = young;
     match failure.blame {
-        Blame::Tls(counter) => stats.tls(worker, young.listener.address).inc(counter),
+        Blame::Tls(counter) => stats.tls(worker, listener.address).inc(counter),
         Blame::Timeout => stats.listener.inc(listener::Counter::downstream_cx_transport_socket_connect_timeout),
         Blame::Secret => {
-            let factory = stats.tls_factory(worker, young.listener.address);
+            let factory = stats.tls_factory(worker, listener.address);
             factory.inc(listener_ssl_factory::Counter::downstream_context_secrets_not_ready);
         }
         Blame::Other => {}
@@ -395,29 +443,25 @@ fn refuse_handshake(
             generation.tcp_stats(&proxy.stat_prefix).inc(tcp_stats::Counter::downstream_cx_total);
         }
     }
-    let (peer, reason) = (young.ends.direct, &failure.reason);
-    tracing::debug!(%peer, listener = %young.listener.name, reason, "TLS handshake failed");
-    log::failed_handshake(worker, young, chain, server_name, failure);
+    let (peer, reason) = (info.view.direct_remote, &failure.reason);
+    tracing::debug!(%peer, listener = %listener.name, reason, "TLS handshake failed");
+    log::failed_handshake(worker, young, chain, failure);
 }
 
-fn connection_view(
-    stream: &Stream,
-    ends: Ends,
-    server_name: Option<Arc<str>>,
-    forwarded: ClientCertDetails,
-) -> ConnectionView {
-    let session = stream.session().map(|session| &**session);
-    ConnectionView {
-        server_name: session.and_then(|session| session.server_name.as_deref().map(Arc::from)).or(server_name),
-        tls: session.is_some(),
-        peer: session.and_then(|session| Some(Arc::new(identity(session.peer.as_deref()?, session, forwarded)))),
-        ..plain_view(ends)
+/// Adds what the TLS handshake has told, as far as it did one.
+fn complete(info: &mut ConnectionInfo, stream: &Stream, chain: &FilterChain) {
+    let Some(session) = stream.session() else { return };
+    let forwarded = match &chain.terminal {
+        Terminal::Http(hcm) => hcm.client_cert_details,
+        Terminal::Tcp(_) => ClientCertDetails::default(),
+    };
+    let view = &mut info.view;
+    view.tls = true;
+    view.peer = session.peer.as_deref().map(|peer| Arc::new(identity(peer, session, forwarded)));
+    if let Some(name) = &session.server_name {
+        view.server_name = Some(name.as_str().into());
     }
-}
-
-/// A connection before anything but its ends is known.
-pub(super) fn plain_view(ends: Ends) -> ConnectionView {
-    ConnectionView { direct_remote: ends.direct, ..ConnectionView::plaintext(ends.remote, ends.destination) }
+    info.session = Some(Arc::clone(session));
 }
 
 fn identity(peer: &PeerCertificate, session: &Session, forwarded: ClientCertDetails) -> PeerIdentity {

@@ -9,7 +9,18 @@ use std::sync::Arc;
 use evenkeel_runtime_config::Listener;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::worker::BindError;
+/// A listener that could not be bound. The others serve.
+#[derive(Debug, thiserror::Error)]
+#[error("listener {listener}: cannot bind {address}: {error}")]
+pub struct BindError {
+    /// Listener name.
+    pub listener: Arc<str>,
+    /// Where it was to listen.
+    pub address: SocketAddr,
+    /// The system's reason.
+    #[source]
+    pub error: io::Error,
+}
 
 /// What a listening socket is known by: its configured address, so that a socket passes from one listener to the next that
 /// has it. Port 0 names no port, and each listener with it has a socket of its own.

@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Overload;
 use crate::memory;
-use crate::worker::WorkerPool;
+use crate::pool::WorkerPool;
 
 layout! {
     /// `overload.MONITOR.`

@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 use super::admin_port::AdminPort;
 use crate::admin::DrainListeners;
 use crate::handover::Parcel;
+use crate::pool::WorkerPool;
 use crate::state::{Phase, Shared};
-use crate::worker::{DrainScope, WorkerPool};
+use crate::worker::DrainScope;
 
 /// What drains while the process lives, by whose order.
 pub(super) struct Drains {

@@ -16,8 +16,9 @@ use crate::access_log::LogHandle;
 use crate::admin::Command;
 use crate::handover::{HandoverError, Heir, Parcel, Predecessor, Request, Successor, Taking};
 use crate::options::Settings;
+use crate::pool::WorkerPool;
 use crate::state::{Phase, Shared};
-use crate::worker::{DrainScope, WorkerPool};
+use crate::worker::DrainScope;
 
 /// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

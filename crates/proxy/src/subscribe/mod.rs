@@ -1,6 +1,7 @@
 //! The proxy's xDS streams: which there are, and what each asks for.
 
 mod channel;
+pub(crate) mod key;
 mod stream;
 
 use std::cell::{Cell, RefCell};
@@ -13,52 +14,12 @@ use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope};
 use evenkeel_runtime_config::builder::SubscriptionChange;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::Client;
-use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::sync::Notify;
 
+use self::key::StreamKey;
 use self::stream::StreamError;
 use crate::state::Shared;
-
-/// One stream.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StreamKey {
-    /// The aggregated one.
-    Aggregated,
-    /// One type from a server of its own; secrets have a stream each, as Envoy's do.
-    Single { kind: ResourceType, cluster: Arc<str>, delta: bool, secret: Option<Arc<str>> },
-}
-
-impl StreamKey {
-    pub fn is_aggregated(&self) -> bool {
-        *self == Self::Aggregated
-    }
-
-    fn service(&self) -> Service {
-        match self {
-            Self::Aggregated => Service::Aggregated,
-            Self::Single { kind, .. } => Service::of(*kind),
-        }
-    }
-
-    /// How resources that come from this stream are referred to.
-    fn source(&self) -> Source {
-        match self {
-            Self::Aggregated => Source::Ads,
-            Self::Single { cluster, delta, .. } => Source::Grpc { cluster: cluster.clone(), delta: *delta },
-        }
-    }
-}
-
-impl std::fmt::Display for StreamKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Aggregated => f.write_str("ADS"),
-            Self::Single { kind, cluster, secret: Some(secret), .. } => write!(f, "{kind} {secret} from {cluster}"),
-            Self::Single { kind, cluster, .. } => write!(f, "{kind} from {cluster}"),
-        }
-    }
-}
 
 /// What a stream asks for: written here, and read by the stream's task.
 #[derive(Debug, Default)]

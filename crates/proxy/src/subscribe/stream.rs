@@ -13,8 +13,9 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 
+use super::Wanted;
 use super::channel::{self, ChannelError};
-use super::{StreamKey, Wanted};
+use super::key::StreamKey;
 use crate::scope::memory;
 use crate::state::Shared;
 

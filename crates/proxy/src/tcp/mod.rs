@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
+use evenkeel_filters::decide::{TcpDestination, tcp_destination};
 use evenkeel_filters::network::Close;
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::demand::DEFAULT_HOLD;
-use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, TcpProxy};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
@@ -27,8 +27,8 @@ use tokio::time::Instant;
 
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
-use crate::listener::log::of_connection;
 use crate::listener::filtered::{self, Filtered};
+use crate::listener::log::of_connection;
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
@@ -68,30 +68,28 @@ pub(crate) async fn serve(
     drop(generation);
     let _counted = Counted::new(&stats);
     let ahead = match ahead {
-        Some(ahead) => {
-            downstream.view.metadata.clone_from(&ahead.metadata);
-            *ahead
-        }
+        Some(ahead) => *ahead,
         None => {
             let admitted = if filters.are_immediate() {
-                let admitted = filters.admit(&mut downstream.view, &**worker, Instant::now().into_std());
+                let admitted = filtered::admit_at_once(worker, &filters, &mut downstream.info);
                 if let Err(close) = &admitted {
-                    Box::pin(filtered::refuse(close, &downstream)).await;
+                    Box::pin(filtered::outwait(close)).await;
                 }
-                admitted
+                admitted.map(|()| None)
             } else {
                 // Boxed, as what follows: it is large and over before the connection's long life begins.
-                let (back, admitted) = Box::pin(filtered::admit(worker, filters, downstream)).await;
-                downstream = back;
-                admitted
+                Box::pin(filtered::admit(worker, filters, &mut downstream.info)).await
             };
             match admitted {
-                Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
+                Ok(connection) => {
+                    downstream = downstream.filtered(connection);
+                    Box::pin(Ahead::connect(worker, &downstream.info.view, &proxy)).await
+                }
                 Err(close) => Ahead::refused(worker, &close, &downstream, &proxy),
             }
         }
     };
-    let Ahead { mut outcome, upstream, input, .. } = ahead;
+    let Ahead { mut outcome, upstream, input } = ahead;
     if let Some((upstream, _guard)) = upstream {
         registration.set_travels(matches!(downstream.stream, Stream::Tcp(_)) && upstream.travels());
         let relaying = relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome, registration);
@@ -136,7 +134,7 @@ fn end_filters(downstream: &mut Downstream, outcome: &mut Outcome) {
     let Some(filtered) = downstream.stream.layer::<Filtered>() else { return };
     let connection = Rc::clone(filtered.connection());
     connection.complete();
-    connection.leave_facts(&mut downstream.view);
+    connection.leave(&mut downstream.info);
     if let Some(close) = connection.closed() {
         outcome.closed_by(close);
     }
@@ -205,9 +203,9 @@ impl UpstreamHalf {
 }
 
 /// Whether the chain's filters let a connection through, as far as they can say so before there is one.
-pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &mut ConnectionView) -> bool {
+pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &ConnectionView) -> bool {
     let filters = worker.generation().network_filters(worker, chain);
-    filters.are_immediate() && filters.admit(view, &**worker, Instant::now().into_std()).is_ok()
+    filters.are_immediate() && filters.admit(view, &**worker, Instant::now().into_std()).1.is_ok()
 }
 
 /// The upstream's end of a connection.
@@ -238,8 +236,6 @@ pub(crate) struct Ahead {
     upstream: Option<(Upstream, RequestGuard)>,
     /// What the upstream has said already.
     input: Buffer,
-    /// What filters have found out about the client.
-    metadata: Option<Arc<DynamicMetadata>>,
 }
 
 /// A server's side of a connection whose client is silent.
@@ -262,16 +258,19 @@ impl Ahead {
         if let Some((upstream, _)) = &upstream {
             outcome.upstream_local = upstream.local_addr();
         }
-        Self { outcome, upstream, input, metadata: view.metadata.clone() }
+        Self { outcome, upstream, input }
     }
 
     /// Filters close the connection before there is an upstream.
     fn refused(worker: &Worker, close: &Close, downstream: &Downstream, proxy: &TcpProxy) -> Self {
         let mut outcome = Outcome::new();
-        let chosen = proxy.destination(downstream.view.server_name.as_ref(), worker.random.next());
+        let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
         outcome.cluster = chosen.map(|(cluster, _)| Arc::clone(cluster));
         outcome.closed_by(close);
-        Self { outcome, upstream: None, input: Buffer::default(), metadata: None }
+        if close.reset {
+            downstream.stream.reset_on_close();
+        }
+        Self { outcome, upstream: None, input: Buffer::default() }
     }
 
     /// Waits for the server to speak.
@@ -359,9 +358,12 @@ async fn connect(
     outcome: &mut Outcome,
     input: &mut Buffer,
 ) -> Option<(Upstream, RequestGuard)> {
-    let (name, metadata_match) = proxy.destination(view.server_name.as_ref(), worker.random.next())?;
+    let generation = worker.generation();
+    let destination = tcp_destination(&generation.shared.config, proxy, view, worker.random.next());
+    drop(generation);
+    let TcpDestination { cluster: name, metadata_match, demand } = destination?;
     outcome.cluster = Some(Arc::clone(name));
-    if proxy.on_demand.is_some() {
+    if demand.is_some() {
         demand_cluster(worker, proxy, name).await;
     }
     let Some(cluster) = worker.upstreams.cluster(name) else {
@@ -425,12 +427,7 @@ async fn connect(
 /// Waits for a cluster that was not asked for before (`on_demand`).
 async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) {
     let missing = |config: &Config| config.unanswered_cluster(name).into_iter().collect();
-    let generation = worker.generation();
-    if generation.shared.config.unanswered_cluster(name).is_none() {
-        return;
-    }
-    let stats = generation.tcp_stats(&proxy.stat_prefix);
-    drop(generation);
+    let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     stats.inc(Counter::on_demand_cluster_attempt);
     let limit = proxy.on_demand.map_or(DEFAULT_HOLD, |asked| asked.timeout);
     let held = tokio::time::timeout(limit, Box::pin(worker.hold(missing))).await;
@@ -472,7 +469,7 @@ fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, 
     if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
     }
-    let mut record = of_connection(downstream);
+    let mut record = of_connection(&downstream.info);
     (record.start, record.duration) = (outcome.started_at, outcome.started.elapsed());
     record.flags = outcome.flags;
     record.connection_termination_details = &outcome.termination;

@@ -15,6 +15,7 @@ use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::conn::splice::Pipe;
 use evenkeel_upstream::conn::{Buffer, Deadline};
 use evenkeel_upstream::stream::Stream;
+use evenkeel_upstream::turn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -148,7 +149,7 @@ impl<'s, U: End> Relay<'s, U> {
         until: Option<Instant>,
         registration: &Registration,
     ) -> Ending {
-        let mut idle_until = after(Instant::now(), idle);
+        let mut idle_until = after(turn::now(), idle);
         registration.ends_itself();
         poll_fn(|cx| {
             let before = (self.to_up.bytes, self.to_down.bytes);
@@ -164,7 +165,7 @@ impl<'s, U: End> Relay<'s, U> {
                 return Poll::Ready(Ending::Closed);
             }
             if idle.is_some() && before != (self.to_up.bytes, self.to_down.bytes) {
-                idle_until = after(Instant::now(), idle);
+                idle_until = after(turn::now(), idle);
             }
             registration.watch(cx.waker());
             if registration.is_cut() {
@@ -182,7 +183,7 @@ impl<'s, U: End> Relay<'s, U> {
                 self.to_down.leaves = false;
             }
             deadline.poll(earlier(idle_until, until), cx).map(|()| {
-                let expired = until.is_some_and(|until| until <= Instant::now());
+                let expired = until.is_some_and(|until| until <= turn::now());
                 if expired { Ending::Expired } else { Ending::Idle }
             })
         })

@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use evenkeel_upstream::conn::held;
-use tokio::task::{JoinHandle, spawn_local};
+use evenkeel_upstream::turn;
+use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 
-use super::roster::Registration;
+use super::registration::Registration;
 use crate::overload::MemoryLimit;
 
 /// Bytes a connection may hold and read on whatever the others hold: what most requests need.
@@ -23,10 +24,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Starts a task of the connection; its buffers count where the connection's listener limits them.
 pub(crate) fn spawn(registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
     match registration.memory_limit() {
-        None => spawn_local(task),
+        None => turn::spawn(task),
         Some(limit) => {
             let registration = Rc::clone(registration);
-            spawn_local(Charged { task: Some(Box::pin(task)), registration, limit, pause: None })
+            turn::spawn(Charged { task: Some(Box::pin(task)), registration, limit, pause: None })
         }
     }
 }

@@ -16,7 +16,7 @@ use super::Worker;
 /// Requests and connections one worker holds at a time; further ones go on with what is known.
 pub(crate) const MAX_HELD: usize = 1024;
 /// Demands of all workers on their way to the control thread.
-pub(super) const MAX_DEMANDS: usize = 4096;
+pub(crate) const MAX_DEMANDS: usize = 4096;
 /// How long something is held if the control thread says nothing at all: three answers one after the other, and a bit.
 const LONGEST_HOLD: Duration = Duration::from_secs(3 * DEFAULT_HOLD.as_secs() + 1);
 

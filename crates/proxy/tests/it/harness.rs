@@ -12,9 +12,8 @@ use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::wait::PATIENCE;
 use evenkeel_testkit::{Connection, Identity, Response, TestCa, eventually};
 use evenkeel_xds::json::read_text;
-use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
-use evenkeel_xds::server::{AdsServer, AdsService, Session, Source, Status};
+use evenkeel_xds::server::{AdsServer, AdsService, Published, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -200,18 +199,6 @@ pub struct ControlPlane {
     runtime: Option<Runtime>,
 }
 
-struct OneSet {
-    resources: watch::Receiver<Arc<ResourceSet>>,
-    status: watch::Sender<Status>,
-}
-
-impl Source for OneSet {
-    async fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
-        let status = self.status.clone();
-        Ok(Session::new(self.resources.clone()).observed(move |now| _ = status.send(now)))
-    }
-}
-
 impl ControlPlane {
     pub fn start(set: ResourceSet) -> Self {
         Self::start_on("127.0.0.1:0".parse().expect("an address"), set)
@@ -220,9 +207,8 @@ impl ControlPlane {
     pub fn start_on(address: SocketAddr, set: ResourceSet) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
-        let (resources, receiver) = watch::channel(Arc::new(set.clone()));
-        let (status_sender, status) = watch::channel(Status::default());
-        let source = Arc::new(OneSet { resources: receiver, status: status_sender });
+        let (source, resources, status) = Published::new(set.clone());
+        let source = Arc::new(source);
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let server = Server::builder()
@@ -378,13 +364,7 @@ pub fn static_cluster(name: &str, host: SocketAddr, extra: &str) -> String {
 
 /// Lets this process open as many files as the system allows it, and says how many those are.
 pub fn raise_open_files() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `getrlimit` writes to the `rlimit` it is given, which lives for the call.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0, "the limit can be read");
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: `setrlimit` only reads the `rlimit` it is given, which lives for the call.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0, "raised within the hard limit");
-    limit.rlim_cur
+    evenkeel_process::resources::raise_open_files().expect("raised within the hard limit")
 }
 
 /// The values of all statistics whose name ends so.

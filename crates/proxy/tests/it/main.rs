@@ -10,6 +10,7 @@ mod data_path;
 mod detection;
 mod dns;
 mod exchanges;
+mod explanation;
 mod floods;
 mod half_close;
 mod harness;

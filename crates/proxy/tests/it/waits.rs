@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use evenkeel_testkit::{Connection, Http2Frames as H2, eventually};
+use evenkeel_testkit::{Backend, Connection, Http2Frames as H2, Reply, eventually};
 
 use crate::harness::{Proxy, http_listener, stat, static_bootstrap, static_cluster};
 
@@ -102,5 +102,54 @@ fn the_routes_timeout_holds() {
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with("HTTP/1.1 504 "), "{what}: {answer}");
         assert_eq!(stat(&proxy, "cluster.far.upstream_rq_timeout"), [1], "{what}");
+    }
+}
+
+/// How long the upstream takes for an answer.
+const TAKES: Duration = Duration::from_millis(150);
+
+#[test]
+fn time_goes_on_while_a_request_waits_and_while_a_connection_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log");
+    let manager = format!(
+        "route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{{match: {{prefix: /}}, route: \
+         {{cluster: slow}}}}]}}]}}\n      access_log: [{{name: file, typed_config: {{\"@type\": \
+         type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: {}, log_format: {{text_format_source: \
+         {{inline_string: \"%START_TIME(%s%3f)% %DURATION% %RESPONSE_DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%\\n\"}}}}}}}}]",
+        path.display()
+    );
+    let backend = Backend::start(|_| {
+        let (_sender, receiver) = std::sync::mpsc::channel::<()>();
+        assert!(receiver.recv_timeout(TAKES).is_err());
+        Reply::text("hello")
+    });
+    let cluster = static_cluster("slow", backend.address(), "");
+    let proxy = Proxy::start_with(&static_bootstrap(&http_listener("web", &manager, ""), &[cluster]), 1);
+    proxy.wait_live();
+    let lines = |count: usize| -> Vec<Vec<u64>> {
+        eventually("the access log", || {
+            let text = std::fs::read_to_string(&path).ok().filter(|text| text.lines().count() >= count)?;
+            let numbers = |line: &str| line.split(' ').map(|number| number.parse().expect("a number")).collect();
+            Some(text.lines().map(numbers).collect())
+        })
+    };
+    let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+    for _ in 0..2 {
+        assert_eq!(client.get("a", "/", "").expect("an answer").text(), "hello");
+    }
+    let mut client = H2::open(proxy.listener("web")).expect("it accepts");
+    client.frame(H2::SETTINGS, 0, 0, b"").expect("it reads");
+    for streams in [3, 4] {
+        client.get().expect("it reads");
+        lines(streams);
+    }
+    let (mut ended, takes) = (0, TAKES.as_millis() as u64);
+    for line in lines(4) {
+        let [start, duration, response, service] = line[..] else { panic!("{line:?}") };
+        // The log's times are whole milliseconds.
+        assert!(start + 1 >= ended, "{start} {ended}");
+        assert!(duration >= response && response + 1 >= takes && service + 1 >= takes, "{line:?}");
+        ended = start + duration;
     }
 }

@@ -173,9 +173,7 @@ fn principal(cx: &mut Cx<'_>, principal: &rbac::Principal, layer: Layer) -> Opti
             Some(Principal::Header(matcher))
         }
         Some(Identifier::UrlPath(path)) => url_path(cx, path, layer).map(Principal::UrlPath),
-        Some(Identifier::Metadata(matcher)) => {
-            dynamic_metadata(cx, "metadata", matcher).map(Principal::Metadata)
-        }
+        Some(Identifier::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher).map(Principal::Metadata),
         Some(Identifier::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced).map(Principal::Metadata),
         _ => cx.fail("an identifier is required"),
     }

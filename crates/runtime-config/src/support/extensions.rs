@@ -11,8 +11,8 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
     MessageSupport { name, role: Part, full, values: &[], no_effect: &[] }
 }
 
-const NO_RUNTIME: &str = "there is no runtime layer; the configured value holds";
-const NO_TRACING: &str = "there is no tracing, and it does nothing else";
+const NO_RUNTIME: &str = "there is no runtime layer; the configured value applies";
+const NO_TRACING: &str = "tracing is not supported, and the field has no other use";
 
 #[rustfmt::skip]
 pub(super) static MESSAGES: &[MessageSupport] = &[
@@ -21,7 +21,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     MessageSupport {
         name: "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
         role: Extension, full: &[], values: &[],
-        no_effect: &[("a ClientHello is read in full whatever the first read brings", &["initial_read_buffer_size"])],
+        no_effect: &[("a ClientHello is always read completely", &["initial_read_buffer_size"])],
     },
     extension("envoy.extensions.filters.listener.http_inspector.v3.HttpInspector", &[]),
 
@@ -178,7 +178,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         role: Extension,
         full: &["transport_socket", "config"],
         values: &[],
-        no_effect: &[("a connection to such a cluster serves one TCP connection or one request only", &["tlv_as_pool_key"])],
+        no_effect: &[("a connection to such a cluster serves only one TCP connection or one request", &["tlv_as_pool_key"])],
     },
     part("envoy.config.core.v3.ProxyProtocolConfig", &["version", "pass_through_tlvs", "added_tlvs"]),
     part("envoy.config.core.v3.TlvEntry", &["type", "value"]),

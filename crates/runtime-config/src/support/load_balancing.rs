@@ -3,8 +3,8 @@
 use super::MessageSupport;
 use super::Role::{Extension, Part};
 
-const NO_LOCAL_CLUSTER: &str = "zones are routed by only with cluster_manager.local_cluster_name, which is refused; without it Envoy does not either";
-const NO_RUNTIME: &str = "there is no runtime layer; the default value holds";
+const NO_LOCAL_CLUSTER: &str = "zone-aware routing needs cluster_manager.local_cluster_name, which is rejected; without it the field has no effect in Envoy either";
+const NO_RUNTIME: &str = "there is no runtime layer; the default value applies";
 
 const fn extension(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
     MessageSupport { name, role: Extension, full, values: &[], no_effect: &[] }
@@ -31,7 +31,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         full: &["healthy_panic_threshold", "locality_weighted_lb_config", "zone_aware_lb_config",
             "consistent_hashing_lb_config", "ignore_new_hosts_until_first_hc", "close_connections_on_host_set_change", "override_host_status"],
         values: &[],
-        no_effect: &[("changes that come together are applied together, without waiting for more",
+        no_effect: &[("updates that arrive together are applied together, without waiting for more",
             &["update_merge_window"])],
     },
     part("envoy.config.cluster.v3.Cluster.CommonLbConfig.LocalityWeightedLbConfig", &[]),
@@ -75,7 +75,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         role: Extension,
         full: &["choice_count", "active_request_bias", "slow_start_config", "locality_lb_config", "selection_method"],
         values: &[],
-        no_effect: &[("Envoy does not look at it either; selection_method does what it was for", &["enable_full_scan"])],
+        no_effect: &[("it has no effect in Envoy either; selection_method replaces it", &["enable_full_scan"])],
     },
     extension("envoy.extensions.load_balancing_policies.random.v3.Random", &["locality_lb_config"]),
     extension("envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash",

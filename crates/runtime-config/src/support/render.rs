@@ -20,19 +20,23 @@ pub fn markdown() -> String {
 
 const HEADER: &str = "# xDS fields the proxy supports
 
-Generated from `crates/runtime-config/src/support`; a test keeps it true (`BLESS=1 cargo test -p evenkeel-runtime-config`).
+This page lists every xDS field that `evenkeel proxy` ([proxy.md](proxy.md)) accepts, by message. The proxy rejects every other field that is set, and
+every other extension type: with a NACK, or with an error at start-up. The message has the field's full path. No field is ignored silently.
 
-A field that is set and not listed here is refused: a NACK, or an error at start-up, with the field's full path. So is an
-extension type that is not listed. Nothing is ignored in silence.
+- *works*: the field has the same effect as in Envoy; values in the table are the supported ones;
+- *accepted without effect*: the field changes nothing here, for the stated reason.
+
+The page is generated from `crates/runtime-config/src/support`; do not edit it. A test fails if it is out of date;
+`BLESS=1 cargo test -p evenkeel-runtime-config` writes it.
 ";
 
 fn section(out: &mut String, message: &MessageSupport) {
     _ = writeln!(out, "\n### {}\n", message.name);
     if message.full.is_empty() && message.values.is_empty() && message.no_effect.is_empty() {
-        out.push_str("No fields: its presence is all it says.\n");
+        out.push_str("No fields: only its presence matters.\n");
         return;
     }
-    out.push_str("| field | |\n|---|---|\n");
+    out.push_str("| field | support |\n|---|---|\n");
     let mut rows: Vec<(&str, String)> = message.full.iter().map(|field| (*field, "works".to_owned())).collect();
     rows.extend(message.values.iter().map(|(field, values)| (*field, format!("works: {values}"))));
     for (reason, fields) in message.no_effect {

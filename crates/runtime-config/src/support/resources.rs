@@ -3,10 +3,10 @@
 use super::Role::{Extension, Part};
 use super::{MessageSupport, Role};
 
-const METADATA: &str = "metadata is for the control plane and for people; nothing here decides by it";
-const NO_TRACING: &str = "there is no tracing, and it does nothing else";
-const FIXED_BUFFERS: &str = "bytes are passed on as they come, through buffers of a fixed size";
-const NO_RUNTIME: &str = "there is no runtime layer; the default value holds";
+const METADATA: &str = "this metadata is informational; no decision depends on it";
+const NO_TRACING: &str = "tracing is not supported, and the field has no other use";
+const FIXED_BUFFERS: &str = "bytes are passed on as they arrive, through buffers of a fixed size";
+const NO_RUNTIME: &str = "there is no runtime layer; the default value applies";
 
 const fn message(
     name: &'static str,
@@ -32,10 +32,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["name", "address", "filter_chains", "default_filter_chain", "use_original_dst",
           "bind_to_port", "listener_filters", "listener_filters_timeout", "continue_on_listener_filters_timeout",
           "enable_reuse_port", "access_log", "tcp_backlog_size", "traffic_direction"],
-        &[("metadata", "`evenkeel.dev`: `listeners`, names of others to hold along with it, comma-separated; nothing decides by the rest")],
+        &[("metadata", "`evenkeel.dev`: `listeners`, the comma-separated names of listeners to hold together with this one; other keys have no effect")],
         &[(FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
           ("connections are always balanced exactly", &["connection_balance_config"]),
-          ("it tunes the accept loop of another implementation", &["max_connections_to_accept_per_socket_event"]),
+          ("it tunes the accept loop of Envoy's implementation", &["max_connections_to_accept_per_socket_event"]),
           ("there is no global connection limit to be exempt from", &["ignore_global_conn_limit"])]),
     message("envoy.config.listener.v3.FilterChain", Part,
         &["filter_chain_match", "filters", "transport_socket", "transport_socket_connect_timeout", "name"],
@@ -116,7 +116,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     // Matchers
     part("envoy.type.matcher.v3.StringMatcher", &["exact", "prefix", "suffix", "contains", "safe_regex", "ignore_case"]),
     message("envoy.type.matcher.v3.RegexMatcher", Part, &["regex"], &[],
-        &[("patterns are always read as RE2 reads them, with a limit of their own", &["google_re2"])]),
+        &[("patterns always have RE2 syntax, with Evenkeel's own limit", &["google_re2"])]),
     part("envoy.type.matcher.v3.RegexMatchAndSubstitute", &["pattern", "substitution"]),
     part("envoy.type.matcher.v3.PathMatcher", &["path"]),
     part("envoy.type.v3.Int64Range", &["start", "end"]),
@@ -135,7 +135,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &[("type", "STATIC, EDS, STRICT_DNS, LOGICAL_DNS, ORIGINAL_DST"),
           ("typed_dns_resolver_config", "the c-ares resolver")],
         &[(METADATA, &["metadata"]), (FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
-          ("hosts of original destinations are forgotten with their last connection", &["cleanup_interval"])]),
+          ("a host of an original destination is removed with its last connection", &["cleanup_interval"])]),
     part("envoy.config.cluster.v3.Cluster.EdsClusterConfig", &["eds_config", "service_name"]),
     part("envoy.config.cluster.v3.Cluster.OriginalDstLbConfig", &["upstream_port_override"]),
     part("envoy.config.cluster.v3.Cluster.RefreshRate", &["base_interval", "max_interval"]),
@@ -174,10 +174,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.core.v3.TcpKeepalive", &["keepalive_probes", "keepalive_time", "keepalive_interval"]),
     part("envoy.config.core.v3.BindConfig", &["source_address", "socket_options"]),
     message("envoy.config.core.v3.SocketOption", Part, &["level", "name", "int_value"],
-        &[("state", "STATE_PREBIND")], &[("it is for people", &["description"])]),
+        &[("state", "STATE_PREBIND")], &[("it is informational", &["description"])]),
     message("envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig", Extension,
         &["resolvers", "dns_resolver_options"], &[],
-        &[("it tunes another implementation's sockets", &["udp_max_queries"])]),
+        &[("it tunes the sockets of Envoy's implementation", &["udp_max_queries"])]),
     part("envoy.config.core.v3.DnsResolverOptions", &["use_tcp_for_dns_lookups"]),
 
     // Endpoints
@@ -186,7 +186,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["locality", "lb_endpoints", "priority", "load_balancing_weight"], &[],
         &[(METADATA, &["metadata"])]),
     message("envoy.config.endpoint.v3.LbEndpoint", Part, &["endpoint", "health_status", "load_balancing_weight"],
-        &[("metadata", "envoy.transport_socket_match labels and envoy.lb; nothing decides by the rest")], &[]),
+        &[("metadata", "envoy.transport_socket_match labels and envoy.lb; other keys have no effect")], &[]),
     part("envoy.config.core.v3.Metadata", &["filter_metadata"]),
     part("envoy.config.endpoint.v3.Endpoint", &["address", "hostname", "health_check_config"]),
     part("envoy.config.core.v3.Locality", &["region", "zone", "sub_zone"]),
@@ -245,7 +245,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.config.bootstrap.v3.Bootstrap", Part,
         &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin", "overload_manager", "layered_runtime"],
         &[("typed_dns_resolver_config", "the c-ares resolver")],
-        &[("statistics are read, not flushed: there are no sinks", &["stats_flush_interval"])]),
+        &[("statistics are only read; there are no sinks to flush them to", &["stats_flush_interval"])]),
     part("envoy.config.overload.v3.OverloadManager", &["refresh_interval", "resource_monitors", "actions"]),
     part("envoy.config.overload.v3.ResourceMonitor", &["name", "typed_config"]),
     message("envoy.config.overload.v3.OverloadAction", Part, &["triggers"], &[("name", "stop_accepting_requests, \
@@ -261,7 +261,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.config.bootstrap.v3.RuntimeLayer", Part, &["name"],
         &[("static_layer", "overload.global_downstream_max_connections, envoy.resource_limits.listener.NAME.connection_limit, \
            evenkeel.resource_limits.listener.NAME.request_limit and .memory_limit; envoy.reloadable_features.* and re2.* have no effect")],
-        &[("runtime values cannot be changed through the admin interface", &["admin_layer"])]),
+        &[("runtime values cannot be changed through the admin port", &["admin_layer"])]),
     message("envoy.config.core.v3.Node", Part, &["id", "cluster", "metadata", "locality"], &[], &[]),
     part("envoy.config.bootstrap.v3.Bootstrap.StaticResources", &["listeners", "clusters"]),
     part("envoy.config.bootstrap.v3.Bootstrap.DynamicResources", &["lds_config", "cds_config", "ads_config"]),

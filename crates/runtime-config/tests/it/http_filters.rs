@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::fault::{AbortStatus, Fault};
 use evenkeel_runtime_config::hcm::{HttpConnectionManager, RouteSource};
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::view::RequestView;
 
 use crate::input;

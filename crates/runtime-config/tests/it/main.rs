@@ -3,7 +3,6 @@
 mod bootstrap;
 mod builder;
 mod changes;
-mod explanation;
 mod fields;
 mod filter_chains;
 mod formats;

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::domains::DomainIndex;
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::filter_chain_match::ChainIndex;
 use evenkeel_runtime_config::listener::{ChainInput, FilterChainMatch, SourceType};
 use evenkeel_runtime_config::matching::{full_match_regex, query_parameter, search_regex, split_path};
@@ -14,6 +13,7 @@ use evenkeel_runtime_config::route::PathMatch;
 use evenkeel_runtime_config::route::{RedirectAction, RedirectPath, RouteMatch};
 use evenkeel_runtime_config::route_match::without_port;
 use evenkeel_runtime_config::support;
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_xds::Any;
 use proptest::collection::vec;
 use proptest::option;

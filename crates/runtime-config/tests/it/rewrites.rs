@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::rewrite::{https_location, path_as_location};
 use evenkeel_runtime_config::route::{Route, RouteAction};
+use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::{input, routes};
 

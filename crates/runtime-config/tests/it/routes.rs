@@ -1,9 +1,9 @@
 //! Virtual hosts and routes: golden tables of Envoy's semantics.
 
 use evenkeel_runtime_config::RouteTable;
-use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::view::PlainRequest;
 use std::sync::Arc;
 
 use crate::input;

@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tls", &["base"]),
     ("ca", &["tls", "base"]),
     ("control", &["translate", "model", "api", "xds", "ca", "tls", "stats", "process", "base"]),
-    ("http", &["base"]),
+    ("http", &[]),
     ("stats", &["base"]),
     ("runtime-config", &["xds", "tls", "base"]),
     ("filters", &["runtime-config", "http", "stats", "base"]),
@@ -46,7 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
-    ("bench", &["ca", "proxy", "upstream", "filters", "runtime-config", "http", "stats", "tls", "xds"]),
+    ("bench", &["ca", "proxy", "upstream", "filters", "runtime-config", "http", "process", "stats", "tls", "xds"]),
     ("fuzz", &["proxy", "upstream", "runtime-config", "http", "stats", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
@@ -72,6 +72,15 @@ const IMPURE_NAMES: &[&str] = &[
 /// Files and folders of crate `xds` that do its input and output, and the one that loads the descriptors, apart for the allocator's sake;
 /// every other file there is a state machine or a table, and pure.
 const XDS_IO: &[&str] = &["client/connection.rs", "schema.rs", "server/service.rs", "server/stream.rs", "server/grpc"];
+
+/// Crates with `unsafe` code, and what for. All others forbid it.
+const UNSAFE: &[(&str, &str)] = &[
+    ("evenkeel", "the allocator's heaps"),
+    ("local", "fork, what runs between fork and exec, signal handlers, mount_setattr(2)"),
+    ("process", "prctl(2) between fork and exec"),
+    ("proxy", "descriptors handed over, memory of loaded files, clocks of threads"),
+    ("upstream", "sockets by number, splice(2), epoll(7)"),
+];
 
 #[test]
 fn crates_depend_only_along_the_allowed_edges() {
@@ -157,6 +166,34 @@ fn routes_are_made_of_route_sets_and_name_no_kind() {
             assert!(!text.contains(name), "{} names {name}", path.display());
         }
     }
+}
+
+#[test]
+fn only_the_listed_crates_have_unsafe_code() {
+    let mut broken = Vec::new();
+    for package in packages() {
+        let name = package.name.as_str();
+        let folder = workspace::root().join("crates").join(name).join("src");
+        let reason = UNSAFE.iter().find(|(listed, _)| *listed == name);
+        match reason {
+            Some(_) if !sources(&folder).iter().any(|path| has_unsafe_code(path)) => broken.push(format!(
+                "crate {name} has no unsafe code any more: remove its row from UNSAFE, and add #![forbid(unsafe_code)] to it"
+            )),
+            Some(_) => {}
+            None => broken.extend(["lib.rs", "main.rs"].map(|root| folder.join(root)).into_iter().filter_map(|root| {
+                let text = std::fs::read_to_string(&root).ok()?;
+                let forbids = text.lines().any(|line| line == "#![forbid(unsafe_code)]");
+                (!forbids).then(|| format!("{}: add #![forbid(unsafe_code)]", root.display()))
+            })),
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+fn has_unsafe_code(path: &Path) -> bool {
+    let text = std::fs::read_to_string(path).expect("a source file");
+    let mut code = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+    code.any(|line| ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|word| line.contains(word)))
 }
 
 fn is_xds_io(path: &Path) -> bool {

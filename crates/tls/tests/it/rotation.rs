@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use evenkeel_tls::config::{CertificateSource, DataSource, TrustSource, Validation};
 use evenkeel_tls::secrets::SecretKind;
-use evenkeel_tls::{DownstreamTls, FileNews, HandshakeError, SdsSecret, SdsServer, SecretStore};
+use evenkeel_tls::{DownstreamTls, FileChange, HandshakeError, SdsSecret, SdsServer, SecretStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{INFO, TestCa, WEB, client, client_context, server_context, shake};
@@ -114,9 +114,9 @@ async fn a_root_that_is_taken_away_stops_resumption_too() {
 
 /// What the last look at the files said: `replaced`, the reason of a refusal, or nothing.
 fn look(store: &SecretStore) -> String {
-    let said = |news: FileNews| match news {
-        FileNews::Replaced { .. } => "replaced".to_owned(),
-        FileNews::Refused { reason, .. } => reason,
+    let said = |news: FileChange| match news {
+        FileChange::Replaced { .. } => "replaced".to_owned(),
+        FileChange::Refused { reason, .. } => reason,
     };
     store.look_at_files(SystemTime::now()).into_iter().map(said).collect::<Vec<_>>().join("; ")
 }

@@ -9,7 +9,7 @@ use evenkeel_model::{EndpointAddress, Labels, Service, TrafficPolicy};
 
 use crate::context::Context;
 use crate::endpoints::assignment;
-use crate::failover::Nearness;
+use crate::failover::EndpointRanking;
 use crate::load_balancer;
 use crate::pb::config::endpoint::{ClusterLoadAssignment, LocalityLbEndpoints};
 use crate::proto::u32_value;
@@ -30,7 +30,7 @@ pub fn assigned(
         EndpointAddress::Ip(address) => taken.insert((address, endpoint.port)),
         EndpointAddress::Name(_) | EndpointAddress::Unix(_) => false,
     });
-    let mut assigned = assignment(cluster, distinct, &Nearness::new(context, policy));
+    let mut assigned = assignment(cluster, distinct, &EndpointRanking::new(context, policy));
     if let Some(setting) = policy.load_balancer.as_ref().and_then(|balancer| balancer.locality.as_ref()) {
         load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
     }

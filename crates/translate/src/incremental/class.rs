@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Key, Snapshot};
-use evenkeel_xds::server::Touched;
+use evenkeel_xds::server::ChangedNames;
 use evenkeel_xds::{ResourceSet, ResourceType};
 use imbl::{OrdMap, OrdSet};
 
-use super::made::{Made, Maker};
+use super::unit::{UnitMaker, UnitResult};
 use crate::facts::{Client, Question};
 use crate::plan::{Collection, Part, Unit};
 
@@ -21,7 +21,7 @@ pub struct Class {
     set: ResourceSet,
     /// The same as its proxies were told last; `None` before that.
     told: Option<Arc<ResourceSet>>,
-    units: OrdMap<Unit, Arc<Made>>,
+    units: OrdMap<Unit, Arc<UnitResult>>,
     /// Parts of collections, in the order of the units that gave them.
     parts: OrdMap<Collection, Parts>,
     /// Which units asked for a key.
@@ -38,7 +38,7 @@ pub struct Class {
 type Parts = OrdMap<(Unit, usize), Arc<Part>>;
 
 /// Units made for one class, for others of the same change that would get the same.
-pub type Siblings = HashMap<Unit, Vec<Arc<Made>>>;
+pub type Siblings = HashMap<Unit, Vec<Arc<UnitResult>>>;
 
 impl Class {
     /// A class of which nothing is made yet.
@@ -79,9 +79,9 @@ impl Class {
     }
 
     /// What its proxies are to be told anew, and in which names that differs.
-    pub fn tell(&mut self, generation: u64) -> Option<(Arc<ResourceSet>, Touched)> {
+    pub fn tell(&mut self, generation: u64) -> Option<(Arc<ResourceSet>, ChangedNames)> {
         let before = self.told.take_if(|told| !self.set.is_same(told))?;
-        let touched = Touched::between(&before, &self.set);
+        let touched = ChangedNames::between(&before, &self.set);
         // Only where resources were written has changed: nothing to tell, and the same generation.
         let generation = if touched.is_empty() { before.generation } else { generation };
         let now = Arc::new(self.set_at(generation));
@@ -106,7 +106,7 @@ impl Class {
     }
 
     /// What a unit came to.
-    pub fn made(&self, unit: &Unit) -> Option<&Arc<Made>> {
+    pub fn made(&self, unit: &Unit) -> Option<&Arc<UnitResult>> {
         self.units.get(unit)
     }
 
@@ -142,7 +142,7 @@ impl Class {
     }
 
     /// Makes units anew, and those that are put together from their parts.
-    pub fn redo(&mut self, mut units: BTreeSet<Unit>, maker: &mut Maker<'_>, siblings: &mut Siblings) {
+    pub fn redo(&mut self, mut units: BTreeSet<Unit>, maker: &mut UnitMaker<'_>, siblings: &mut Siblings) {
         let (mut gone, mut redone) = (Vec::new(), Vec::new());
         while let Some(unit) = units.pop_first() {
             let before = self.units.get(&unit).cloned();
@@ -168,10 +168,10 @@ impl Class {
     fn make(
         &self,
         unit: &Unit,
-        before: Option<&Made>,
-        maker: &mut Maker<'_>,
+        before: Option<&UnitResult>,
+        maker: &mut UnitMaker<'_>,
         siblings: &mut Siblings,
-    ) -> Option<Arc<Made>> {
+    ) -> Option<Arc<UnitResult>> {
         if let Unit::Assembly(collection) = unit {
             let parts = self.parts_of(collection);
             return (!parts.is_empty()).then(|| Arc::new(maker.make(unit, &self.client, &parts, before)));
@@ -193,8 +193,8 @@ impl Class {
     }
 
     /// The assemblies of which a part is another now.
-    fn replace_parts(&mut self, unit: &Unit, before: Option<&Made>, now: Option<&Made>) -> Vec<Unit> {
-        fn given(made: Option<&Made>) -> &[(Collection, Arc<Part>)] {
+    fn replace_parts(&mut self, unit: &Unit, before: Option<&UnitResult>, now: Option<&UnitResult>) -> Vec<Unit> {
+        fn given(made: Option<&UnitResult>) -> &[(Collection, Arc<Part>)] {
             made.map(|made| &*made.parts).unwrap_or_default()
         }
         let (before, now) = (given(before), given(now));
@@ -240,7 +240,11 @@ impl Class {
     }
 
     /// What the unit no longer gives is returned: another of the same change may give the same name.
-    fn replace_resources(&mut self, before: Option<&Made>, now: Option<&Made>) -> Vec<(ResourceType, Arc<str>)> {
+    fn replace_resources(
+        &mut self,
+        before: Option<&UnitResult>,
+        now: Option<&UnitResult>,
+    ) -> Vec<(ResourceType, Arc<str>)> {
         for (kind, resource) in now.into_iter().flat_map(|made| &made.resources) {
             if self.set.get(*kind, &resource.name).is_none_or(|held| !Arc::ptr_eq(held, resource)) {
                 self.set.insert(*kind, resource.clone());
@@ -253,7 +257,7 @@ impl Class {
     }
 
     /// Removes resources that units gave up, but for those whose names others of these units give now.
-    fn remove(&mut self, gone: &[(ResourceType, Arc<str>)], redone: &[Unit], maker: &mut Maker<'_>) {
+    fn remove(&mut self, gone: &[(ResourceType, Arc<str>)], redone: &[Unit], maker: &mut UnitMaker<'_>) {
         if gone.is_empty() {
             return;
         }
@@ -266,7 +270,7 @@ impl Class {
         }
     }
 
-    fn replace_reads(&mut self, unit: &Unit, before: Option<&Made>, now: Option<&Made>) {
+    fn replace_reads(&mut self, unit: &Unit, before: Option<&UnitResult>, now: Option<&UnitResult>) {
         if before.map(|made| &made.reads) != now.map(|made| &made.reads) {
             for key in before.into_iter().flat_map(|made| &made.reads) {
                 self.readers.remove(&(key.clone(), unit.clone()));

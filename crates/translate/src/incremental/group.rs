@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
-use evenkeel_xds::server::Touched;
+use evenkeel_xds::server::ChangedNames;
 use evenkeel_xds::{Cause, Resource, ResourceType};
 
 use super::class::{Class, Siblings};
-use super::made::{Made, Maker};
-use super::places::Places;
+use super::proxy_index::ProxyIndex;
 use super::readers::Readers;
+use super::unit::{UnitMaker, UnitResult};
 use super::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange};
 use crate::facts::{Answer, Client, Question};
 use crate::plan::Unit;
@@ -22,7 +22,7 @@ pub struct Group {
     classes: BTreeMap<ClassId, Class>,
     members: HashMap<Arc<ProxyView>, Member>,
     /// Whose workload is looked for where.
-    places: Places,
+    index: ProxyIndex,
     /// Whose own resources were made of what.
     readers: Readers,
     /// Members whose own or class is another than they were told last: as it was then.
@@ -37,13 +37,13 @@ struct Member {
     client: Client,
     holding: Holding,
     /// What is made for it alone.
-    units: Vec<(Unit, Made)>,
+    units: Vec<(Unit, UnitResult)>,
     users: usize,
 }
 
 /// What a proxy that changes its group takes along.
 #[derive(Debug)]
-pub struct Left {
+pub struct CarryOver {
     /// What it was told last.
     told: Joined,
     users: usize,
@@ -53,7 +53,7 @@ pub struct Left {
 }
 
 impl Member {
-    fn new(client: Client, class: ClassId, users: usize, maker: &mut Maker<'_>) -> Self {
+    fn new(client: Client, class: ClassId, users: usize, maker: &mut UnitMaker<'_>) -> Self {
         let units = Unit::of_one(client.is_sidecar()).iter();
         let units: Vec<_> = units.map(|unit| (unit.clone(), maker.make(unit, &client, &[], None))).collect();
         let holding = Holding { class, own: given(&units), since: maker.cause.generation };
@@ -61,8 +61,8 @@ impl Member {
     }
 
     /// The units of its own, made anew.
-    fn made_anew(&self, maker: &mut Maker<'_>) -> Vec<(Unit, Made)> {
-        let anew = |(unit, made): &(Unit, Made)| (unit.clone(), maker.make(unit, &self.client, &[], Some(made)));
+    fn made_anew(&self, maker: &mut UnitMaker<'_>) -> Vec<(Unit, UnitResult)> {
+        let anew = |(unit, made): &(Unit, UnitResult)| (unit.clone(), maker.make(unit, &self.client, &[], Some(made)));
         self.units.iter().map(anew).collect()
     }
 
@@ -85,7 +85,7 @@ impl Group {
     }
 
     /// Adds a proxy.
-    pub fn join(&mut self, client: Client, maker: &mut Maker<'_>) -> Joined {
+    pub fn join(&mut self, client: Client, maker: &mut UnitMaker<'_>) -> Joined {
         let view = client.view.clone();
         match self.members.get_mut(&view) {
             Some(member) => member.users += 1,
@@ -98,7 +98,7 @@ impl Group {
     }
 
     /// Adds a proxy that has left another group.
-    pub fn admit(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) {
+    pub fn admit(&mut self, client: Client, left: CarryOver, maker: &mut UnitMaker<'_>) {
         if let Some(class) = left.class.filter(|_| self.classes.is_empty()) {
             let mut class = class.led_by(client.clone());
             class.redo(class.everything(maker.snapshot), maker, &mut Siblings::new());
@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// Puts a proxy into the class of those that answer as it does.
-    fn enter(&mut self, client: Client, users: usize, maker: &mut Maker<'_>) {
+    fn enter(&mut self, client: Client, users: usize, maker: &mut UnitMaker<'_>) {
         let view = client.view.clone();
         let answers = answers(&self.questions, &client);
         let same = |class: &Class| self::answers(&self.questions, &class.client) == answers;
@@ -119,7 +119,7 @@ impl Group {
         let class = found.unwrap_or_else(|| maker.work.new_class());
         let member = Member::new(client, class, users, maker);
         self.readers.add(&view, &member.units);
-        self.places.add(&view);
+        self.index.add(&view);
         self.members.insert(view.clone(), member);
         if found.is_none() {
             self.add_class(&view, class, maker);
@@ -128,7 +128,7 @@ impl Group {
 
     /// Makes a class for a proxy that answers as nobody else does: of another class, with what the answers concern made
     /// anew or taken from whom it is the same for.
-    fn add_class(&mut self, view: &Arc<ProxyView>, id: ClassId, maker: &mut Maker<'_>) {
+    fn add_class(&mut self, view: &Arc<ProxyView>, id: ClassId, maker: &mut UnitMaker<'_>) {
         let client = self.members.get(view).map(|member| member.client.clone());
         let (Some((_, template)), Some(client)) = (self.classes.last_key_value(), client) else {
             return self.settle(maker);
@@ -136,7 +136,7 @@ impl Group {
         let mut class = template.led_by(client);
         let units = class.mismatched();
         let known = |unit: &Unit| {
-            let mut made: Vec<Arc<Made>> = Vec::new();
+            let mut made: Vec<Arc<UnitResult>> = Vec::new();
             for other in self.classes.values().filter_map(|class| class.made(unit)) {
                 if !made.iter().any(|known| Arc::ptr_eq(known, other)) {
                     made.push(other.clone());
@@ -161,7 +161,7 @@ impl Group {
 
     /// The proxies whose workloads may have changed.
     pub fn views_at(&self, changes: &Changes) -> HashSet<Arc<ProxyView>> {
-        self.places.touched(changes)
+        self.index.touched(changes)
     }
 
     /// Takes out those of `views` that do not belong here any more, each as it is now.
@@ -169,23 +169,23 @@ impl Group {
         &mut self,
         views: HashSet<Arc<ProxyView>>,
         leaves: impl Fn(&Client) -> bool,
-        maker: &mut Maker<'_>,
-    ) -> Vec<(Client, Left)> {
+        maker: &mut UnitMaker<'_>,
+    ) -> Vec<(Client, CarryOver)> {
         let now = views.into_iter().map(|view| maker.look_up(view));
         let leaving: Vec<Client> = now.filter(|client| leaves(client)).collect();
         if leaving.is_empty() {
             return Vec::new();
         }
-        let left: Vec<(Client, Left)> = leaving
+        let left: Vec<(Client, CarryOver)> = leaving
             .into_iter()
             .filter_map(|client| {
                 let member = self.members.remove(&client.view)?;
                 self.readers.remove(&client.view, &member.units);
-                self.places.remove(&client.view);
+                self.index.remove(&client.view);
                 let class = self.classes.get(&member.holding.class).cloned();
                 let now = || member.joined(&client.view, &self.classes);
                 let told = self.moved.remove(&client.view).unwrap_or_else(now);
-                Some((client, Left { told, users: member.users, class }))
+                Some((client, CarryOver { told, users: member.users, class }))
             })
             .collect();
         // A class nobody is left in goes.
@@ -195,16 +195,16 @@ impl Group {
     }
 
     /// The proxies, with nothing but what they were told.
-    pub fn into_members(self, snapshot: &Snapshot) -> impl Iterator<Item = (Client, Left)> {
+    pub fn into_members(self, snapshot: &Snapshot) -> impl Iterator<Item = (Client, CarryOver)> {
         let Self { members, classes, mut moved, .. } = self;
         members.into_iter().map(move |(view, member)| {
             let told = moved.remove(&view).unwrap_or_else(|| member.joined(&view, &classes));
-            (Client::new(view, snapshot), Left { told, users: member.users, class: None })
+            (Client::new(view, snapshot), CarryOver { told, users: member.users, class: None })
         })
     }
 
     /// Takes a proxy out once.
-    pub fn leave(&mut self, view: &ProxyView, maker: &mut Maker<'_>) {
+    pub fn leave(&mut self, view: &ProxyView, maker: &mut UnitMaker<'_>) {
         let Some(member) = self.members.get_mut(view) else { return };
         member.users -= 1;
         if member.users > 0 {
@@ -213,7 +213,7 @@ impl Group {
         let Some((view, gone)) = self.members.remove_entry(view) else { return };
         self.moved.remove(&view);
         self.readers.remove(&view, &gone.units);
-        self.places.remove(&view);
+        self.index.remove(&view);
         for (kind, resource) in &*gone.holding.own {
             maker.work.pool.dropped(*kind, &resource.name);
         }
@@ -223,7 +223,7 @@ impl Group {
     }
 
     /// Follows a change; [`changed`](Self::changed) tells what came of it.
-    pub fn update(&mut self, changes: &Changes, maker: &mut Maker<'_>) {
+    pub fn update(&mut self, changes: &Changes, maker: &mut UnitMaker<'_>) {
         let others = self.update_clients(changes, maker);
         let mut siblings = Siblings::new();
         for class in self.classes.values_mut() {
@@ -243,9 +243,9 @@ impl Group {
 
     /// Looks up anew the workloads that may be others. Whether a proxy answers otherwise for that, and so may belong into
     /// another class.
-    fn update_clients(&mut self, changes: &Changes, maker: &mut Maker<'_>) -> bool {
+    fn update_clients(&mut self, changes: &Changes, maker: &mut UnitMaker<'_>) -> bool {
         let mut answers_otherwise = false;
-        for view in self.places.touched(changes) {
+        for view in self.index.touched(changes) {
             let client = maker.look_up(view);
             let Some(member) = self.members.get_mut(&client.view) else { continue };
             // By pointer: workloads are large, and an unchanged one is the same.
@@ -268,7 +268,7 @@ impl Group {
     }
 
     /// Makes anew what is made for one proxy alone.
-    fn redo_own(&mut self, view: &Arc<ProxyView>, maker: &mut Maker<'_>) {
+    fn redo_own(&mut self, view: &Arc<ProxyView>, maker: &mut UnitMaker<'_>) {
         let Some(member) = self.members.get_mut(view) else { return };
         let units = member.made_anew(maker);
         self.readers.remove(view, &member.units);
@@ -291,7 +291,7 @@ impl Group {
     /// Sorts proxies into classes by their answers, until nothing more is asked of them: a class that is split makes
     /// anew what the answers concern, which may ask more. What is asked in the end depends on the proxies alone, so
     /// this ends.
-    fn settle(&mut self, maker: &mut Maker<'_>) {
+    fn settle(&mut self, maker: &mut UnitMaker<'_>) {
         let mut siblings = Siblings::new();
         loop {
             self.questions = self.asked();
@@ -315,7 +315,7 @@ impl Group {
         before: &BTreeMap<ClassId, Class>,
         answers: &[Answer],
         views: &[Arc<ProxyView>],
-        maker: &mut Maker<'_>,
+        maker: &mut UnitMaker<'_>,
         siblings: &mut Siblings,
     ) {
         let members = || views.iter().filter_map(|view| self.members.get(view));
@@ -362,7 +362,7 @@ impl Group {
         for (view, before) in std::mem::take(&mut self.moved) {
             let Some(member) = self.members.get_mut(&view) else { continue };
             let before = before.set();
-            let touched = Touched::between(&before, &member.joined(&view, &self.classes).set());
+            let touched = ChangedNames::between(&before, &member.joined(&view, &self.classes).set());
             member.holding.since = if touched.is_empty() { before.generation } else { cause.generation };
             changed.proxies.push(ProxyChange { now: member.joined(&view, &self.classes), touched });
         }
@@ -383,7 +383,7 @@ impl Group {
     }
 
     /// Makes everything anew; [`changed`](Self::changed) tells what came of it.
-    pub fn rebuild(&mut self, maker: &mut Maker<'_>) {
+    pub fn rebuild(&mut self, maker: &mut UnitMaker<'_>) {
         let views: Vec<_> = self.members.keys().cloned().collect();
         for view in &views {
             let Some(member) = self.members.get_mut(view) else { continue };
@@ -405,6 +405,6 @@ fn answers(questions: &[Question], client: &Client) -> Vec<Answer> {
 }
 
 /// All that units give.
-fn given(units: &[(Unit, Made)]) -> Arc<[Given]> {
+fn given(units: &[(Unit, UnitResult)]) -> Arc<[Given]> {
     units.iter().flat_map(|(_, made)| &made.resources).cloned().collect()
 }

@@ -6,9 +6,9 @@
 
 mod class;
 mod group;
-mod made;
-mod places;
+mod proxy_index;
 mod readers;
+mod unit;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,13 +16,13 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Sidecar, Snapshot};
-use evenkeel_xds::server::Touched;
+use evenkeel_xds::server::ChangedNames;
 use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
 use crate::facts::Client;
 use crate::view::{ClientKind, ProxyKind, ProxyView};
 use group::Group;
-use made::{Maker, Work};
+use unit::{SharedWork, UnitMaker};
 
 /// What every connected proxy is to hold.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Translator {
     snapshot: Arc<Snapshot>,
     cause: Cause,
     groups: HashMap<GroupKey, Group>,
-    work: Work,
+    work: SharedWork,
 }
 
 /// Kinds and Sidecars. Proxies that differ in one of these share no units.
@@ -142,7 +142,7 @@ pub struct ClassChange {
     /// What it shares.
     pub shared: Arc<ResourceSet>,
     /// In which names that differs from what it was.
-    pub touched: Touched,
+    pub touched: ChangedNames,
 }
 
 /// A proxy's own is different now, or it is in another class.
@@ -151,7 +151,7 @@ pub struct ProxyChange {
     /// As it is now, changes of its class included.
     pub now: Joined,
     /// In which names what it is to hold differs from what it was; none if it is in another class that shares the same.
-    pub touched: Touched,
+    pub touched: ChangedNames,
 }
 
 /// A resource that differs from what is made from nothing: a defect.
@@ -174,7 +174,7 @@ impl fmt::Display for Mismatch {
 impl Translator {
     /// No proxy is known yet.
     pub fn new(snapshot: Arc<Snapshot>, cause: Cause) -> Self {
-        Self { snapshot, cause, groups: HashMap::new(), work: Work::default() }
+        Self { snapshot, cause, groups: HashMap::new(), work: SharedWork::default() }
     }
 
     /// The snapshot proxies are told of.
@@ -207,7 +207,7 @@ impl Translator {
         let Self { snapshot, cause, groups, work } = self;
         let client = Client::new(view, snapshot);
         let group = groups.entry(GroupKey::of(&client)).or_default();
-        group.join(client, &mut Maker { snapshot, cause: *cause, work })
+        group.join(client, &mut UnitMaker { snapshot, cause: *cause, work })
     }
 
     /// Takes a proxy out, and all that was kept for it alone.
@@ -215,7 +215,7 @@ impl Translator {
         let key = self.group_of(view);
         let Some(group) = self.groups.get_mut(&key) else { return };
         let Self { snapshot, cause, work, .. } = self;
-        group.leave(view, &mut Maker { snapshot, cause: *cause, work });
+        group.leave(view, &mut UnitMaker { snapshot, cause: *cause, work });
         if group.is_empty() {
             self.groups.remove(&key);
         }
@@ -241,7 +241,7 @@ impl Translator {
             return Changed::default();
         }
         let Self { snapshot, cause, groups, work } = self;
-        let mut maker = Maker { snapshot, cause: *cause, work };
+        let mut maker = UnitMaker { snapshot, cause: *cause, work };
         let mut leaving = Vec::new();
         // Which Sidecar holds for a proxy depends on its labels, and on the name of the root namespace.
         let any_may = changes.sidecars || changes.mesh && !snapshot.sidecars.is_empty();
@@ -270,7 +270,7 @@ impl Translator {
         let mut fresh = Self::new(snapshot, self.cause);
         fresh.work = std::mem::take(&mut self.work).renewed();
         let Self { snapshot, cause, groups, work } = &mut fresh;
-        let mut maker = Maker { snapshot, cause: *cause, work };
+        let mut maker = UnitMaker { snapshot, cause: *cause, work };
         for group in std::mem::take(&mut self.groups).into_values() {
             for (client, left) in group.into_members(maker.snapshot) {
                 groups.entry(GroupKey::of(&client)).or_default().admit(client, left, &mut maker);
@@ -291,7 +291,7 @@ impl Translator {
         for group in groups.values_mut() {
             let found = group.compare(snapshot);
             if !found.is_empty() {
-                group.rebuild(&mut Maker { snapshot, cause: *cause, work });
+                group.rebuild(&mut UnitMaker { snapshot, cause: *cause, work });
                 healed.extend(group.changed(*cause));
                 mismatches.extend(found);
             }

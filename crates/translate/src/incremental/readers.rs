@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_model::{Changes, Key};
 
-use super::made::Made;
+use super::unit::UnitResult;
 use crate::plan::Unit;
 use crate::view::ProxyView;
 
@@ -15,7 +15,7 @@ pub struct Readers(BTreeMap<Key, HashSet<Arc<ProxyView>>>);
 
 impl Readers {
     /// Notes what the units of one proxy were made of.
-    pub fn add(&mut self, view: &Arc<ProxyView>, units: &[(Unit, Made)]) {
+    pub fn add(&mut self, view: &Arc<ProxyView>, units: &[(Unit, UnitResult)]) {
         for key in keys(units) {
             match self.0.get_mut(key) {
                 Some(views) => _ = views.insert(view.clone()),
@@ -25,7 +25,7 @@ impl Readers {
     }
 
     /// Forgets it.
-    pub fn remove(&mut self, view: &ProxyView, units: &[(Unit, Made)]) {
+    pub fn remove(&mut self, view: &ProxyView, units: &[(Unit, UnitResult)]) {
         for key in keys(units) {
             let Some(views) = self.0.get_mut(key) else { continue };
             views.remove(view);
@@ -43,6 +43,6 @@ impl Readers {
     }
 }
 
-fn keys(units: &[(Unit, Made)]) -> impl Iterator<Item = &Key> {
+fn keys(units: &[(Unit, UnitResult)]) -> impl Iterator<Item = &Key> {
     units.iter().flat_map(|(_, made)| &made.reads)
 }

@@ -7,10 +7,10 @@ use evenkeel_model::{Gateway, GatewayRef, L4Match, RouteSet, Server, ServerProto
 use evenkeel_xds::ResourceType;
 
 use super::outbound::to_destinations;
-use super::{Inspect, chain, listener, push_distinct, secured};
+use super::{Inspectors, chain, listener, push_distinct, secured};
 use crate::access_log;
 use crate::context::Context;
-use crate::http::{self, Side};
+use crate::http::{self, Direction};
 use crate::names;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
@@ -101,7 +101,7 @@ fn of_port(
         return None;
     }
     let tls = made.filter_chains.iter().any(|c| c.filter_chain_match.is_some());
-    Inspect { tls, proxy_protocol: context.takes_proxy_protocol(), ..Inspect::default() }
+    Inspectors { tls, proxy_protocol: context.takes_proxy_protocol(), ..Inspectors::default() }
         .apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     made.access_log = access_log::of_unmatched(context);
     Some((made, first.origin.clone()))
@@ -117,11 +117,11 @@ fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
             let manager = manager(context, port, &https_route(gateway, server));
             let made = chain("", server_names(server), vec![manager]);
-            vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Http))]
+            vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, tls::InnerProtocol::Http))]
         }
         (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode.terminates() => {
             let made = tcp_chains(context, gateway, server, &server_names(server)).into_iter();
-            let socket = || tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Tcp);
+            let socket = || tls::gateway_server(context.snapshot.mesh(), server_tls, tls::InnerProtocol::Tcp);
             made.map(|chain| secured(chain, socket())).collect()
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) => sni_chains(context, gateway, server),
@@ -131,7 +131,7 @@ fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -
 
 fn manager(context: Context<'_>, port: u16, route: &str) -> Filter {
     let stat = format!("outbound_{}", names::wildcard_listener(port));
-    http::manager_with_rds(context, Side::Gateway, &stat, route, rbac::http_filters(context))
+    http::manager_with_rds(context, Direction::Gateway, &stat, route, rbac::http_filters(context))
 }
 
 /// The SNI values of a server's hosts; `*` is everything.
@@ -146,13 +146,13 @@ fn server_names(server: &Server) -> FilterChainMatch {
 /// Opaque connections: the first TCP route that applies.
 fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: &FilterChainMatch) -> Vec<FilterChain> {
     let reference = reference(gateway);
-    let place = context.place(server.port);
+    let route_context = context.route_context(server.port);
     for ruling in bound(context, &reference, server) {
         let applies = |m: &L4Match| applies(context, &reference, server, m);
         let route = ruling.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
         if let Some(route) = route {
             let mut filters = rbac::network_filters(context);
-            filters.push(to_destinations(context, place, &route.destinations));
+            filters.push(to_destinations(context, route_context, &route.destinations));
             return vec![chain("", wanted.clone(), filters)];
         }
     }
@@ -162,7 +162,7 @@ fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: 
 /// TLS passed on unread: one chain per SNI condition.
 fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
     let reference = reference(gateway);
-    let place = context.place(server.port);
+    let route_context = context.route_context(server.port);
     let mut chains = Vec::new();
     for ruling in bound(context, &reference, server) {
         for route in &ruling.tls {
@@ -171,7 +171,7 @@ fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<F
                     let server_names = names.iter().map(ToString::to_string).collect();
                     let wanted = FilterChainMatch { server_names, ..Default::default() };
                     let mut filters = rbac::network_filters(context);
-                    filters.push(to_destinations(context, place, &route.destinations));
+                    filters.push(to_destinations(context, route_context, &route.destinations));
                     chains.push(chain("", wanted, filters));
                 }
             }

@@ -8,10 +8,10 @@ use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Selectable};
 use evenkeel_xds::ResourceType;
 
 use super::outbound::PLAIN_HTTP;
-use super::{Inspect, chain, companions, listener, secured};
+use super::{Inspectors, chain, companions, listener, secured};
 use crate::access_log;
-use crate::context::{Carried, Context};
-use crate::http::{self, Side};
+use crate::context::{Context, PortProtocol};
+use crate::http::{self, Direction};
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
@@ -41,11 +41,11 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
         all.filter_chains.extend(chains(context, &target, mode));
     }
 
-    let inspect = Inspect {
+    let inspect = Inspectors {
         original_dst: true,
         tls: modes.iter().any(|mode| *mode != MtlsMode::Disable),
         http: modes.iter().any(|mode| *mode != MtlsMode::Strict),
-        ..Inspect::default()
+        ..Inspectors::default()
     };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
@@ -64,7 +64,8 @@ pub fn bound_ports(context: Context<'_>, out: &mut Output) {
         let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Inbound);
         let mode = mode(context, number);
         made.filter_chains = chains(context, &target, mode);
-        let inspect = Inspect { tls: mode != MtlsMode::Disable, http: mode != MtlsMode::Strict, ..Inspect::default() };
+        let inspect =
+            Inspectors { tls: mode != MtlsMode::Disable, http: mode != MtlsMode::Strict, ..Inspectors::default() };
         inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
         made.access_log = access_log::of_unmatched(context);
         let origin = context.sidecar().map(|sidecar| sidecar.origin.clone());
@@ -98,7 +99,7 @@ fn mode(context: Context<'_>, port: u16) -> MtlsMode {
 struct Target {
     /// Destination port; `None`: those no service names.
     port: Option<u16>,
-    carried: Carried,
+    port_protocol: PortProtocol,
     cluster: String,
     service_port: u16,
     http_name: String,
@@ -109,7 +110,7 @@ impl Target {
     fn rest() -> Self {
         Self {
             port: None,
-            carried: Carried::Auto,
+            port_protocol: PortProtocol::Auto,
             cluster: INBOUND_PASSTHROUGH_CLUSTER.to_owned(),
             service_port: 0,
             http_name: "virtualInbound-catchall-http".to_owned(),
@@ -127,7 +128,7 @@ impl Target {
         let name = names::wildcard_listener(port.port);
         Some(Self {
             port: Some(port.port),
-            carried: Carried::of(port.protocol)?,
+            port_protocol: PortProtocol::of(port.protocol)?,
             cluster: names::inbound_cluster(port.port),
             service_port: port.service.as_ref().map_or(port.port, |(_, number)| *number),
             http_name: name.clone(),
@@ -150,30 +151,30 @@ impl Target {
 fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterChain> {
     let http = |wanted, terminate| http_chain(context, target, wanted, terminate);
     let tcp = |wanted, terminate| tcp_chain(context, target, wanted, terminate);
-    match (mode, target.carried) {
-        (MtlsMode::Strict, Carried::Http) => vec![http(target.wants(TLS, &[]), true)],
-        (MtlsMode::Strict, Carried::Tcp) => vec![tcp(target.wants(TLS, &[]), true)],
-        (MtlsMode::Strict, Carried::Auto) => {
+    match (mode, target.port_protocol) {
+        (MtlsMode::Strict, PortProtocol::Http) => vec![http(target.wants(TLS, &[]), true)],
+        (MtlsMode::Strict, PortProtocol::Tcp) => vec![tcp(target.wants(TLS, &[]), true)],
+        (MtlsMode::Strict, PortProtocol::Auto) => {
             vec![http(target.wants(TLS, &MESH_HTTP_ALPN), true), tcp(target.wants(TLS, &[]), true)]
         }
-        (MtlsMode::Permissive, Carried::Http) => {
+        (MtlsMode::Permissive, PortProtocol::Http) => {
             vec![http(target.wants(TLS, &MESH_ALPN), true), http(target.wants(PLAIN, &[]), false)]
         }
-        (MtlsMode::Permissive, Carried::Tcp) => vec![
+        (MtlsMode::Permissive, PortProtocol::Tcp) => vec![
             tcp(target.wants(TLS, &MESH_ALPN), true),
             tcp(target.wants(TLS, &[]), false),
             tcp(target.wants(PLAIN, &[]), false),
         ],
-        (MtlsMode::Permissive, Carried::Auto) => vec![
+        (MtlsMode::Permissive, PortProtocol::Auto) => vec![
             http(target.wants(TLS, &MESH_HTTP_ALPN), true),
             http(target.wants(PLAIN, &PLAIN_HTTP), false),
             tcp(target.wants(TLS, &MESH_TCP_ALPN), true),
             tcp(target.wants(PLAIN, &[]), false),
             tcp(target.wants(TLS, &[]), false),
         ],
-        (MtlsMode::Disable, Carried::Http) => vec![http(target.wants("", &[]), false)],
-        (MtlsMode::Disable, Carried::Tcp) => vec![tcp(target.wants("", &[]), false)],
-        (MtlsMode::Disable, Carried::Auto) => {
+        (MtlsMode::Disable, PortProtocol::Http) => vec![http(target.wants("", &[]), false)],
+        (MtlsMode::Disable, PortProtocol::Tcp) => vec![tcp(target.wants("", &[]), false)],
+        (MtlsMode::Disable, PortProtocol::Auto) => {
             vec![http(target.wants("", &PLAIN_HTTP), false), tcp(target.wants("", &[]), false)]
         }
     }
@@ -185,7 +186,7 @@ fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, t
         Some(port) => format!("inbound_0.0.0.0_{port}"),
         None => target.cluster.clone(),
     };
-    let manager = http::manager_with_routes(context, Side::Inbound, &stat, routes, rbac::http_filters(context));
+    let manager = http::manager_with_routes(context, Direction::Inbound, &stat, routes, rbac::http_filters(context));
     with_tls(context, chain(&target.http_name, wanted, vec![manager]), terminate)
 }
 

@@ -45,7 +45,7 @@ fn listener(name: String, host: &str, port: u16, direction: TrafficDirection) ->
 
 /// What a listener looks at before it chooses a filter chain.
 #[derive(Debug, Clone, Copy, Default)]
-struct Inspect {
+struct Inspectors {
     /// Who the client is, as the load balancer before this proxy says.
     proxy_protocol: bool,
     /// The destination before the redirect.
@@ -56,7 +56,7 @@ struct Inspect {
     http: bool,
 }
 
-impl Inspect {
+impl Inspectors {
     /// Sets a listener's filters. With `wait` (zero: for ever) over, the connection goes on with what is known, as for
     /// protocols whose server speaks first.
     fn apply(self, wait: Duration, listener: &mut Listener) {

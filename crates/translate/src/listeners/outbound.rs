@@ -7,20 +7,20 @@ use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Protocol, Service, WeightedDestination};
 use evenkeel_xds::{Resource, ResourceType};
 
-use super::{Inspect, chain, companions, listener, push_distinct, unbound};
+use super::{Inspectors, chain, companions, listener, push_distinct, unbound};
 use crate::access_log;
 use crate::clusters::outbound_name;
-use crate::context::{Carried, Context};
-use crate::http::{self, Side};
+use crate::context::{Context, PortProtocol};
+use crate::http::{self, Direction};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
 use crate::pb::config::listener::{FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{CidrRange, TrafficDirection};
 use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{bool_value, u32_value};
-use crate::routes::action::{Place, cluster_of};
+use crate::routes::action::{RouteContext, cluster_of};
 use crate::routes::outbound::own_route_name;
-use crate::scope::Callable;
-use crate::tls::Inner;
+use crate::scope::CallablePort;
+use crate::tls::InnerProtocol;
 
 /// Any IPv4 address.
 const ANY_ADDRESS: &str = "0.0.0.0";
@@ -42,7 +42,7 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
         chain(
             "virtualOutbound-catchall-tcp",
             FilterChainMatch::default(),
-            vec![http::tcp(context, &context.unknown_cluster(context.outbound_policy(), Inner::Tcp))],
+            vec![http::tcp(context, &context.unknown_cluster(context.outbound_policy(), InnerProtocol::Tcp))],
         ),
     ];
     all
@@ -52,25 +52,25 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
 /// address for other ports; where a Sidecar names an address, that one for all of them.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     let origin = || service.origin.clone();
-    for Callable { port, carried, bind } in context.callable(service) {
+    for CallablePort { port, port_protocol, bind } in context.callable(service) {
         let port = port.as_ref();
         let any_address = Collection::Port(port.number);
-        match (bind, carried) {
-            (Some(address), Carried::Tcp) => {
+        match (bind, port_protocol) {
+            (Some(address), PortProtocol::Tcp) => {
                 let chains = sni_chains(context, service, port);
                 out.give(Collection::Egress(address, port.number), Part::Tcp(chains, origin()));
             }
             (Some(address), _) => out.give(Collection::Egress(address, port.number), Part::Http(origin())),
-            (None, Carried::Http) => out.give(any_address, Part::Http(origin())),
-            (None, Carried::Auto) if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
+            (None, PortProtocol::Http) => out.give(any_address, Part::Http(origin())),
+            (None, PortProtocol::Auto) if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
             // Its endpoints are called by their own addresses.
-            (None, Carried::Tcp) if service.headless => {}
-            (None, Carried::Tcp) if !Context::has_vips(service) => {
+            (None, PortProtocol::Tcp) if service.headless => {}
+            (None, PortProtocol::Tcp) if !Context::has_vips(service) => {
                 out.give(any_address, Part::Tcp(sni_chains(context, service, port), origin()));
             }
-            (None, Carried::Tcp | Carried::Auto) => {
+            (None, PortProtocol::Tcp | PortProtocol::Auto) => {
                 let addresses = service.vips().map(|vip| (vip, port.number));
-                give_addresses(context, service, port, carried, addresses, out);
+                give_addresses(context, service, port, port_protocol, addresses, out);
             }
         }
     }
@@ -81,10 +81,10 @@ pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Outp
     if !service.headless {
         return;
     }
-    for Callable { port, carried, bind } in context.callable(service) {
-        if carried == Carried::Tcp && bind.is_none() {
+    for CallablePort { port, port_protocol, bind } in context.callable(service) {
+        if port_protocol == PortProtocol::Tcp && bind.is_none() {
             let addresses = endpoint_addresses(context, service, port.number);
-            give_addresses(context, service, &port, carried, addresses, out);
+            give_addresses(context, service, &port, port_protocol, addresses, out);
         }
     }
 }
@@ -94,12 +94,12 @@ fn give_addresses(
     context: Context<'_>,
     service: &Arc<Service>,
     port: &ServicePort,
-    carried: Carried,
+    port_protocol: PortProtocol,
     addresses: impl Iterator<Item = (IpAddr, u16)>,
     out: &mut Output,
 ) {
     for (address, bound) in addresses {
-        let made = at_address(context, address, bound, service, port, carried);
+        let made = at_address(context, address, bound, service, port, port_protocol);
         let made = with_origin(Resource::from_message(&*made.name, &made), Some(service.origin.clone()));
         out.give(Collection::Address(address, bound), Part::Listener(made));
     }
@@ -135,15 +135,16 @@ fn at_address(
     number: u16,
     service: &Arc<Service>,
     port: &ServicePort,
-    carried: Carried,
+    port_protocol: PortProtocol,
 ) -> Listener {
     let host = address.to_string();
     let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Outbound);
-    let mut inspect = Inspect::default();
-    if carried == Carried::Auto {
+    let mut inspect = Inspectors::default();
+    if port_protocol == PortProtocol::Auto {
         inspect.http = true;
         let route = own_route_name(service, port.number);
-        let manager = http::manager_with_rds(context, Side::Outbound, &format!("outbound_{route}"), &route, Vec::new());
+        let manager =
+            http::manager_with_rds(context, Direction::Outbound, &format!("outbound_{route}"), &route, Vec::new());
         made.filter_chains = vec![chain("", plain_http(), vec![manager])];
         made.default_filter_chain = l4_chains(context, service, port).into_iter().next_back();
     } else {
@@ -194,7 +195,7 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
     if has_http {
         let route = number.to_string();
         let stat = format!("outbound_{name}");
-        let manager = http::manager_with_rds(context, Side::Outbound, &stat, &route, Vec::new());
+        let manager = http::manager_with_rds(context, Direction::Outbound, &stat, &route, Vec::new());
         made.filter_chains.push(chain("", plain_http(), vec![manager]));
     }
     let mut rest = None;
@@ -209,11 +210,11 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
     }
     let unknown = || {
         let policy = context.outbound_policy_on(number);
-        let filters = vec![http::tcp(context, &context.unknown_cluster(policy, Inner::Tcp))];
+        let filters = vec![http::tcp(context, &context.unknown_cluster(policy, InnerProtocol::Tcp))];
         chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
     };
     made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
-    let inspect = Inspect { http: has_http, tls: needs_sni(&made.filter_chains), ..Inspect::default() };
+    let inspect = Inspectors { http: has_http, tls: needs_sni(&made.filter_chains), ..Inspectors::default() };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     let origin = parts.iter().find_map(|part| match part {
         Part::Http(origin) | Part::Tcp(_, origin) => Some(origin.clone()),
@@ -226,7 +227,7 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
 
 /// Filter chains that carry a service's bytes: those a route set asks for, then one for the rest.
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
-    let place = context.place(port.number);
+    let route_context = context.route_context(port.number);
     let mut chains = Vec::new();
     if let Some(ruling) = context.route_set(service, port.number) {
         let applies =
@@ -239,7 +240,10 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
                 server_names: names.iter().map(ToString::to_string).collect(),
                 ..Default::default()
             };
-            push_distinct(&mut chains, chain("", wanted, vec![to_destinations(context, place, &route.destinations)]));
+            push_distinct(
+                &mut chains,
+                chain("", wanted, vec![to_destinations(context, route_context, &route.destinations)]),
+            );
         }
         for route in ruling.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https) {
             let wanted: Vec<FilterChainMatch> = match route.matches.as_slice() {
@@ -248,7 +252,7 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
             };
             for wanted in wanted {
                 let last = wanted == FilterChainMatch::default();
-                let filter = to_destinations(context, place, &route.destinations);
+                let filter = to_destinations(context, route_context, &route.destinations);
                 push_distinct(&mut chains, chain("", wanted, vec![filter]));
                 if last {
                     return chains;
@@ -256,7 +260,7 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
             }
         }
     }
-    let cluster = outbound_name(port, "", service, Inner::Tcp);
+    let cluster = outbound_name(port, "", service, InnerProtocol::Tcp);
     let policy = context.policy(service, port.number, None);
     let filter = http::tcp_by(context, &cluster, policy.as_ref());
     chains.push(chain("", FilterChainMatch::default(), vec![filter]));
@@ -274,13 +278,15 @@ fn destination_ranges(condition: &L4Match) -> FilterChainMatch {
 /// A TCP proxy to what an L4 route names.
 pub fn to_destinations(
     context: Context<'_>,
-    place: Place<'_>,
+    route_context: RouteContext<'_>,
     destinations: &[WeightedDestination],
 ) -> crate::pb::config::listener::Filter {
-    let shares: Vec<(String, u32)> =
-        destinations.iter().map(|d| (cluster_of(place, &d.destination, Inner::Tcp), d.weight)).collect();
+    let shares: Vec<(String, u32)> = destinations
+        .iter()
+        .map(|d| (cluster_of(route_context, &d.destination, InnerProtocol::Tcp), d.weight))
+        .collect();
     // The first that hashes decides, as connections know nothing but their address to hash.
-    let policy = destinations.iter().find_map(|d| place.policy(&d.destination));
+    let policy = destinations.iter().find_map(|d| route_context.policy(&d.destination));
     match shares.as_slice() {
         [(only, _)] => http::tcp_by(context, only, policy.as_ref()),
         all => {

@@ -26,7 +26,7 @@ use crate::pb::matcher::RegexMatchAndSubstitute;
 use crate::pb::previous_hosts::PreviousHostsPredicate;
 use crate::pb::previous_priorities::PreviousPrioritiesConfig;
 use crate::proto::{any, duration, regex, u32_value};
-use crate::tls::Inner;
+use crate::tls::InnerProtocol;
 
 /// Conditions of retries unless the user says otherwise, as Istio's: nothing a server may have acted on is sent twice.
 const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
@@ -39,14 +39,14 @@ const TRIES_PER_PRIORITY: i32 = 2;
 
 /// What an action needs to know about the place it stands in.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct RouteContext<'a> {
     /// The proxy it is for.
     pub context: Context<'a>,
     /// The port the request is addressed to.
     pub port: u16,
 }
 
-impl Place<'_> {
+impl RouteContext<'_> {
     /// What a DestinationRule says of connections to a destination, if there is one.
     pub fn policy(&self, destination: &Destination) -> Option<TrafficPolicy> {
         let service = self.context.service(&destination.host)?;
@@ -60,7 +60,7 @@ impl Place<'_> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> RouteContext<'a> {
     /// The service that all of an action's destinations are parts of.
     pub fn only_service(&self, action: &HttpAction) -> Option<&'a Service> {
         let HttpAction::Route { destinations, .. } = action else { return None };
@@ -71,12 +71,12 @@ impl<'a> Place<'a> {
 }
 
 /// The port a destination means: the one it names, the service's only one, or the request's.
-fn port_of(place: Place<'_>, destination: &Destination, service: Option<&Service>) -> u16 {
+fn port_of(route_context: RouteContext<'_>, destination: &Destination, service: Option<&Service>) -> u16 {
     let only_port = service.and_then(|s| match s.ports.as_slice() {
         [port] => Some(port.number),
         _ => None,
     });
-    destination.port.or(only_port).unwrap_or(place.port)
+    destination.port.or(only_port).unwrap_or(route_context.port)
 }
 
 /// A route to one cluster, without a time limit, with the default retries.
@@ -105,20 +105,20 @@ pub fn status(status: u32) -> route::Action {
 }
 
 /// The action of a route set's route.
-pub fn action(place: Place<'_>, action: &HttpAction) -> route::Action {
+pub fn action(route_context: RouteContext<'_>, action: &HttpAction) -> route::Action {
     match action {
         HttpAction::Route { destinations, rewrite, timeout, retries } => {
-            let mut forward = forward(place, destinations);
+            let mut forward = forward(route_context, destinations);
             forward.timeout = Some(duration(timeout.unwrap_or_default()));
-            let balancers = destinations.iter().filter_map(|d| place.load_balancer(&d.destination));
+            let balancers = destinations.iter().filter_map(|d| route_context.load_balancer(&d.destination));
             forward.hash_policy = balancers.filter_map(|balancer| load_balancer::hash_policy(&balancer)).collect();
-            forward.retry_policy = retry_policy(retries.as_ref(), place.context.snapshot.mesh());
+            forward.retry_policy = retry_policy(retries.as_ref(), route_context.context.snapshot.mesh());
             if let Some(rewrite) = rewrite {
                 apply_rewrite(rewrite, &mut forward);
             }
             route::Action::Route(forward)
         }
-        HttpAction::Redirect(redirect) => route::Action::Redirect(redirect_action(redirect, place.port)),
+        HttpAction::Redirect(redirect) => route::Action::Redirect(redirect_action(redirect, route_context.port)),
         HttpAction::DirectResponse(response) => route::Action::DirectResponse(direct_response(response)),
     }
 }
@@ -136,20 +136,20 @@ pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
 
 /// The cluster a destination names. One that does not exist yields the name it would have, so that requests are answered
 /// with 503 and flag `NC` until it does.
-pub fn cluster_of(place: Place<'_>, destination: &Destination, inner: Inner) -> String {
+pub fn cluster_of(route_context: RouteContext<'_>, destination: &Destination, inner: InnerProtocol) -> String {
     let subset = destination.subset.as_deref().unwrap_or_default();
-    let service = place.context.service(&destination.host);
-    let number = port_of(place, destination, service.map(AsRef::as_ref));
-    match service.and_then(|s| place.context.port(s, number).map(|port| (s, port))) {
+    let service = route_context.context.service(&destination.host);
+    let number = port_of(route_context, destination, service.map(AsRef::as_ref));
+    match service.and_then(|s| route_context.context.port(s, number).map(|port| (s, port))) {
         Some((service, port)) => outbound_name(&port, subset, service, inner),
         None => names::outbound_cluster(number, subset, &destination.host),
     }
 }
 
-fn forward(place: Place<'_>, destinations: &[WeightedDestination]) -> RouteAction {
+fn forward(route_context: RouteContext<'_>, destinations: &[WeightedDestination]) -> RouteAction {
     if let [only] = destinations {
         let rewrite = headers::authority(&only.headers.request).map(HostRewriteSpecifier::HostRewriteLiteral);
-        let cluster = cluster_of(place, &only.destination, Inner::Http);
+        let cluster = cluster_of(route_context, &only.destination, InnerProtocol::Http);
         return RouteAction {
             cluster_specifier: Some(ClusterSpecifier::Cluster(cluster)),
             host_rewrite_specifier: rewrite,
@@ -157,7 +157,7 @@ fn forward(place: Place<'_>, destinations: &[WeightedDestination]) -> RouteActio
         };
     }
     let share = |d: &WeightedDestination| ClusterWeight {
-        name: cluster_of(place, &d.destination, Inner::Http),
+        name: cluster_of(route_context, &d.destination, InnerProtocol::Http),
         weight: Some(u32_value(d.weight)),
         request_headers_to_add: headers::to_add(&d.headers.request),
         request_headers_to_remove: headers::to_remove(&d.headers.request),

@@ -16,12 +16,12 @@ use crate::plan::{Collection, GatewayRoutes, Output, Part};
 
 /// The route configurations a router has: one per HTTP port, named `http.PORT`, and one per HTTPS server.
 pub fn servers(context: Context<'_>, out: &mut Output) {
-    for (table, place, _, server) in http_servers(context) {
+    for (table, route_context, _, server) in http_servers(context) {
         out.give(Collection::Routes(table.clone()), Part::Server(server.port, server.origin.clone()));
         // Even a host without routes is sent to https.
         for host in server.hosts.iter().filter(|_| server.https_redirect) {
             let host = host.value.host.clone();
-            give(&table, host, place, server, None, Vec::new(), server.origin.clone(), out);
+            give(&table, host, route_context, server, None, Vec::new(), server.origin.clone(), out);
         }
     }
 }
@@ -33,14 +33,14 @@ pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
     if naming.is_empty() {
         return;
     }
-    for (table, place, gateway, server) in http_servers(context) {
+    for (table, route_context, gateway, server) in http_servers(context) {
         let reference = GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() };
         for ruling in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
             let served = server.hosts.iter().find_map(|h| h.value.intersection(ruling, host));
             let Some(served) = served else { continue };
             let routes = route_set::routes(context, ruling, &reference, server.port);
             let (ruling, origin) = (Some((*ruling).clone()), ruling.origin.clone());
-            give(&table, served.clone(), place, server, ruling, routes, origin, out);
+            give(&table, served.clone(), route_context, server, ruling, routes, origin, out);
         }
     }
 }
@@ -51,13 +51,13 @@ fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server
     let gateways = context.snapshot.gateways_for(&context);
     let servers = gateways.into_iter().flat_map(|gateway| gateway.servers.iter().map(move |s| (gateway, s)));
     let mut all: Vec<(Arc<str>, usize, &Gateway, &Server)> = Vec::new();
-    for (place, (gateway, server)) in servers.enumerate() {
+    for (route_context, (gateway, server)) in servers.enumerate() {
         let table = match server.protocol {
             ServerProtocol::Http => names::gateway_route(bound_port(server.port)),
             ServerProtocol::Https if terminates_tls(server) => https_route(gateway, server),
             _ => continue,
         };
-        all.push((table.into(), place, gateway, server));
+        all.push((table.into(), route_context, gateway, server));
     }
     all
 }
@@ -66,7 +66,7 @@ fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server
 fn give(
     table: &Arc<str>,
     host: Hostname,
-    place: usize,
+    route_context: usize,
     server: &Server,
     ruling: Option<Arc<RouteSet>>,
     routes: Vec<Route>,
@@ -74,7 +74,7 @@ fn give(
     out: &mut Output,
 ) {
     let (port, https_redirect) = (server.port, server.https_redirect);
-    let part = GatewayRoutes { server: place, port, https_redirect, ruling, routes, origin };
+    let part = GatewayRoutes { server: route_context, port, https_redirect, ruling, routes, origin };
     out.give(Collection::GatewayHost(table.clone(), host), Part::GatewayRoutes(part));
 }
 
@@ -87,9 +87,9 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     let mut all: Vec<GatewayRoutes> = parts.iter().filter_map(routes).collect();
     if all.len() > 1 {
         let places = context.snapshot.precedence(all.iter().filter_map(|of| of.ruling.as_ref()));
-        let place = |ruling: &Arc<RouteSet>| places.get(&Arc::as_ptr(ruling)).copied().unwrap_or(usize::MAX);
+        let route_context = |ruling: &Arc<RouteSet>| places.get(&Arc::as_ptr(ruling)).copied().unwrap_or(usize::MAX);
         // A server's own word comes first.
-        all.sort_by_key(|of| (of.server, of.ruling.as_ref().map(place)));
+        all.sort_by_key(|of| (of.server, of.ruling.as_ref().map(route_context)));
     }
     let Some(first) = all.first() else { return };
     let name = names::virtual_host(host.as_str(), first.port);

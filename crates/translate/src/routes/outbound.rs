@@ -11,13 +11,13 @@ use evenkeel_xds::ResourceType;
 
 use super::{action, give_host, hosts_of, matches, put_together, route_set, virtual_host};
 use crate::clusters::outbound_name;
-use crate::context::{Carried, Context};
+use crate::context::{Context, PortProtocol};
 use crate::names;
 use crate::pb::config::route::{Route, VirtualHost};
 use crate::plan::{Output, Part};
-use crate::scope::Callable;
+use crate::scope::CallablePort;
 use crate::sessions;
-use crate::tls::Inner;
+use crate::tls::InnerProtocol;
 
 /// The port under which hosts that only a route set knows can be called.
 const UNREGISTERED_HOST_PORT: u16 = 80;
@@ -25,13 +25,13 @@ const UNREGISTERED_HOST_PORT: u16 = 80;
 /// What a service adds: a virtual host in the route configuration of each of its HTTP ports, named `PORT`; for a port
 /// without declared protocol a route configuration of its own, named `HOST:PORT`.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
-    for Callable { port, carried, bind } in context.callable(service) {
-        if carried == Carried::Tcp {
+    for CallablePort { port, port_protocol, bind } in context.callable(service) {
+        if port_protocol == PortProtocol::Tcp {
             continue;
         }
         let port = port.as_ref();
         let (mut host, ruled_by) = service_host(context, service, port);
-        let is_alone = carried == Carried::Auto && Context::has_vips(service) && bind.is_none();
+        let is_alone = port_protocol == PortProtocol::Auto && Context::has_vips(service) && bind.is_none();
         let table = match is_alone {
             true => {
                 // Whoever connects to its address means it, whatever `Host` says.
@@ -95,7 +95,7 @@ fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> 
             (route_set::routes(context, ruling, &GatewayRef::Mesh, port.number), Some(ruling.origin.clone()))
         }
         None => {
-            let cluster = outbound_name(port, "", service, Inner::Http);
+            let cluster = outbound_name(port, "", service, InnerProtocol::Http);
             let balancer = context.load_balancer(service, port.number, None);
             let route = Route {
                 name: "default".to_owned(),
@@ -134,7 +134,7 @@ fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
     let (name, action) = match policy {
         SidecarOutboundPolicy::RegistryOnly => ("block_all", action::status(502)),
         SidecarOutboundPolicy::AllowAny | SidecarOutboundPolicy::EgressProxy(_) => {
-            ("allow_any", action::pass_to(&context.unknown_cluster(policy, Inner::Http)))
+            ("allow_any", action::pass_to(&context.unknown_cluster(policy, InnerProtocol::Http)))
         }
     };
     let route = Route {

@@ -2,7 +2,7 @@
 
 use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, RouteSet};
 
-use super::action::{self, Place};
+use super::action::{self, RouteContext};
 use super::{headers, matches};
 use crate::context::Context;
 use crate::origin;
@@ -13,15 +13,15 @@ use crate::sessions;
 
 /// The routes that can hold for this proxy at `gateway` for requests to `port`, in order; nothing follows one that always holds.
 pub fn routes(context: Context<'_>, route_set: &RouteSet, gateway: &GatewayRef, port: u16) -> Vec<Route> {
-    let place = context.place(port);
+    let route_context = context.route_context(port);
     let mut all = Vec::new();
     for http in &route_set.http {
         if http.matches.is_empty() {
-            all.push(route(place, route_set, http, None));
+            all.push(route(route_context, route_set, http, None));
             break;
         }
         let applies = |m: &&HttpMatch| m.applies_to(gateway, &context) && m.port.is_none_or(|p| p == port);
-        all.extend(http.matches.iter().filter(applies).map(|m| route(place, route_set, http, Some(m))));
+        all.extend(http.matches.iter().filter(applies).map(|m| route(route_context, route_set, http, Some(m))));
         if all.last().is_some_and(holds_always) {
             break;
         }
@@ -34,8 +34,13 @@ pub fn holds_always(route: &Route) -> bool {
     route.r#match.as_ref().is_some_and(matches::is_everything)
 }
 
-fn route(place: Place<'_>, route_set: &RouteSet, http: &HttpRoute, condition: Option<&HttpMatch>) -> Route {
-    let mut action = action::action(place, &http.action);
+fn route(
+    route_context: RouteContext<'_>,
+    route_set: &RouteSet,
+    http: &HttpRoute,
+    condition: Option<&HttpMatch>,
+) -> Route {
+    let mut action = action::action(route_context, &http.action);
     if let (route::Action::Route(forward), Some(authority)) = (&mut action, headers::authority(&http.headers.request)) {
         forward.host_rewrite_specifier.get_or_insert(HostRewriteSpecifier::HostRewriteLiteral(authority));
     }
@@ -52,7 +57,7 @@ fn route(place: Place<'_>, route_set: &RouteSet, http: &HttpRoute, condition: Op
         response_headers_to_add: responses().flat_map(headers::to_add).collect(),
         response_headers_to_remove: responses().flat_map(headers::to_remove).collect(),
         action: Some(action),
-        typed_per_filter_config: sessions::of_route(place.only_service(&http.action)),
+        typed_per_filter_config: sessions::of_route(route_context.only_service(&http.action)),
         ..Default::default()
     }
 }

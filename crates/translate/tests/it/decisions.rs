@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_filters::rbac::Evaluator;
+use evenkeel_filters::explain::{Call, Step, explain};
 use evenkeel_runtime_config::Config;
-use evenkeel_runtime_config::explain::{Call, PlainRequest, Step, explain};
 use evenkeel_runtime_config::listener::ChainInput;
-use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
+use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 
 use crate::own_proxy::compile;
 use crate::scenario::{Scenario, translate};
@@ -69,7 +68,7 @@ pub fn outcome(config: &Config, listener: &str, client: &Client, to: &str, reque
         application_protocols: client.alpn,
     };
     let call = Call { listener, chain, connection: &connection, request: request.as_ref(), random };
-    let steps = explain(config, &call, &Evaluator).steps;
+    let steps = explain(config, &call).steps;
     let forwarded = steps.iter().find_map(|step| match step {
         Step::Forward { path, authority, .. } => Some(format!(" {authority}{path}")),
         _ => None,

@@ -7,12 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::rbac::Evaluator;
+use evenkeel_filters::explain::{Call, Explainer, Explanation, Step};
 use evenkeel_model::{AddressBook, MeshConfig, OutboundTrafficPolicy, Snapshot};
-use evenkeel_runtime_config::explain::{Call, Explanation, PlainRequest, Step, explain};
 use evenkeel_runtime_config::hcm::RouteSource;
 use evenkeel_runtime_config::listener::{ChainInput, Terminal};
-use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Builder, Config, Demand, Source};
 use evenkeel_testkit::Random;
 use evenkeel_tls::SecretStore;
@@ -203,9 +202,9 @@ fn case(random: &mut Random) -> Case {
 }
 
 /// What becomes of a call; the last step may be that something has to be asked for.
-fn decide(config: &Config, case: &Case) -> Explanation {
+fn decide(explainer: &mut Explainer, config: &Config, case: &Case) -> Explanation {
     if let Some(demand) = config.unanswered_listeners(case.destination).into_iter().next() {
-        return Explanation { steps: vec![Step::Unanswered { demand }] };
+        return Explanation { steps: vec![Step::Unanswered { demand }], answer: None };
     }
     let names = evenkeel_runtime_config::demand::listeners_of(case.destination);
     let found = names.iter().find(|name| config.listeners.contains_key(*name));
@@ -224,7 +223,7 @@ fn decide(config: &Config, case: &Case) -> Explanation {
         application_protocols: if case.request.is_some() { &["http/1.1"] } else { &[] },
     };
     let call = Call { listener, chain, connection: &connection, request: case.request.as_ref(), random: case.random };
-    explain(config, &call, &Evaluator)
+    explainer.explain(config, &call)
 }
 
 /// A proxy that asks the server for what it needs.
@@ -356,7 +355,7 @@ fn details(config: &Config, steps: &[Step], case: &Case) -> (String, String) {
 #[test]
 fn learned_scope_decides_as_full_configuration_does() {
     let mut random = Random::new(0);
-    let mut sizes = BTreeSet::new();
+    let (mut sizes, mut explainer) = (BTreeSet::new(), Explainer::default());
     let policies = [OutboundTrafficPolicy::AllowAny, OutboundTrafficPolicy::RegistryOnly];
     for (sidecar, policy) in SIDECARS.into_iter().flat_map(|sidecar| policies.map(|policy| (sidecar, policy))) {
         let snapshot = snapshot(policy, sidecar);
@@ -381,12 +380,12 @@ fn learned_scope_decides_as_full_configuration_does() {
                 let config = learning.config.clone();
                 open.retain(|index| {
                     let case = &cases[*index];
-                    let learned = decide(&config, case);
+                    let learned = decide(&mut explainer, &config, case);
                     if let Some(Step::Unanswered { demand }) = learned.steps.last() {
                         demands.push(demand.clone());
                         return true;
                     }
-                    let expected = decide(&full, case);
+                    let expected = decide(&mut explainer, &full, case);
                     let call = (case.destination, &case.server_name, &case.request);
                     assert_eq!(learned, expected, "{sidecar} {policy:?} {call:?}");
                     let key = format!("{:?} {:?}", expected.steps, case.request.as_ref().map(|r| &r.authority));

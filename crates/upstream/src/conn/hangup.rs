@@ -6,10 +6,13 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use slab::Slab;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -61,7 +64,7 @@ pub struct Hangup {
 
 /// Hears of the connections that are watched. For as long as the worker runs.
 pub async fn run() {
-    let Ok(epoll) = create().map(Rc::new) else { return };
+    let Ok(epoll) = epoll::create(CreateFlags::CLOEXEC).map(Rc::new) else { return };
     // SAFETY: the descriptor is this instance's own, and stays open as long as the last that knows it.
     let readiness = unsafe { AsyncFd::register_with_interest(Rc::clone(&epoll), Interest::READABLE) };
     let Ok(readiness) = readiness else { return };
@@ -162,36 +165,25 @@ impl Drop for Hangup {
 
 /// Takes events from the system; returns how many there were.
 fn hear(epoll: &OwnedFd) -> usize {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-    // SAFETY: the descriptor is open, and `events` has room for as many events as are asked for.
-    let count = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as libc::c_int, 0) };
-    let count = usize::try_from(count).unwrap_or(0);
+    let mut space = [MaybeUninit::uninit(); EVENTS];
+    let Ok((events, _)) = epoll::wait(epoll, &mut space, Some(&Timespec::default())) else { return 0 };
     WATCH.with_borrow_mut(|watch| {
-        for event in events.iter().take(count) {
-            let (signs, key) = (event.events as libc::c_int, event.u64 as usize);
+        for event in events.iter() {
+            let (signs, key) = (event.flags, event.data.u64() as usize);
             if let Some(client) = watch.clients.get_mut(key) {
-                client.reset |= signs & libc::EPOLLERR != 0;
-                client.ended |= signs & (libc::EPOLLRDHUP | libc::EPOLLHUP) != 0;
+                client.reset |= signs.contains(EventFlags::ERR);
+                client.ended |= signs.intersects(EventFlags::RDHUP | EventFlags::HUP);
                 client.waker.wake_by_ref();
             }
         }
     });
-    count
-}
-
-fn create() -> io::Result<OwnedFd> {
-    // SAFETY: epoll_create1(2) takes a number.
-    let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if epoll == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it was just opened, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(epoll) })
+    events.len()
 }
 
 /// Adds a socket, or takes it out. Errors and hang-ups are told of without being asked for.
 fn control(epoll: &OwnedFd, operation: libc::c_int, socket: RawFd, key: usize) -> io::Result<()> {
     let mut event = libc::epoll_event { events: (libc::EPOLLRDHUP | libc::EPOLLET) as u32, u64: key as u64 };
+    // Crates take open descriptors only.
     // SAFETY: the system reads the event during the call; a descriptor that is not open is an error.
     match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, socket, &raw mut event) } {
         0 => Ok(()),

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -57,8 +58,7 @@ impl Pipe {
     pub fn poll_fill(&mut self, from: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let Some(ends) = &self.ends else { return Poll::Ready(Ok(0)) };
         loop {
-            let result =
-                from.try_io(Interest::READABLE, || splice(from.as_raw_fd(), ends.write.as_raw_fd(), PIPE_BYTES));
+            let result = from.try_io(Interest::READABLE, || splice(from, &ends.write, PIPE_BYTES));
             match result {
                 Ok(count) => {
                     self.held += count;
@@ -74,7 +74,7 @@ impl Pipe {
     pub fn poll_drain(&mut self, to: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let Some(ends) = &self.ends else { return Poll::Ready(Ok(0)) };
         loop {
-            let result = to.try_io(Interest::WRITABLE, || splice(ends.read.as_raw_fd(), to.as_raw_fd(), self.held));
+            let result = to.try_io(Interest::WRITABLE, || splice(&ends.read, to, self.held));
             match result {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
@@ -105,24 +105,14 @@ impl Drop for Pipe {
 
 impl Ends {
     fn new() -> io::Result<Self> {
-        let mut fds: [RawFd; 2] = [-1; 2];
-        // SAFETY: `fds` has room for the two descriptors that pipe2(2) writes.
-        if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: pipe2 has just opened both, and nobody else knows them.
-        let (read, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
-        let capacity = libc::c_int::try_from(PIPE_BYTES).unwrap_or(libc::c_int::MAX);
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A user who has many pipes gets small ones: slower, and no error.
-        // SAFETY: the descriptor is open; F_SETPIPE_SZ takes a number.
-        unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, capacity) };
+        let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
         Ok(Self { read, write })
     }
 }
 
-fn splice(from: RawFd, to: RawFd, most: usize) -> io::Result<usize> {
-    let flags = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
-    // SAFETY: both descriptors are open for the call; null offsets are what sockets and pipes take.
-    let count = unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), most, flags) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+fn splice(from: &impl AsFd, to: &impl AsFd, most: usize) -> io::Result<usize> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    Ok(rustix::pipe::splice(from, None, to, None, most, flags)?)
 }

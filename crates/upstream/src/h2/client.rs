@@ -8,7 +8,6 @@ use evenkeel_http::{Framing, RequestHead};
 use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_stats::Writer;
 use tokio::sync::Notify;
-use tokio::task::spawn_local;
 
 use super::driver::{Driver, Limits};
 use super::entry::Entry;
@@ -17,6 +16,7 @@ use super::stats::Stats;
 use super::stream::Stream;
 use crate::conn::Buffer;
 use crate::stream::Stream as Socket;
+use crate::turn;
 
 /// A connection to an upstream, driven by a task of its own. Dropping it lets the streams it has come to their ends, and then
 /// closes it.
@@ -52,7 +52,7 @@ impl Client {
         let mut driver = Driver::new(false, (socket, Buffer::default()), options, limits, stats);
         let shared = Rc::clone(&driver.shared);
         shared.0.borrow_mut().streams.watchers = Some(watchers);
-        spawn_local(async move {
+        turn::spawn(async move {
             poll_fn(|cx| driver.poll_turn(cx)).await;
             let broken = driver.was_broken();
             drop(driver);

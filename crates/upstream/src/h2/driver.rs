@@ -24,6 +24,7 @@ use crate::conn::held;
 use crate::conn::{Buffer, Deadline};
 use crate::random::Random;
 use crate::stream::Stream as Socket;
+use crate::turn;
 
 /// Reads in one turn, after which others have theirs.
 const READS_PER_TURN: usize = 4;
@@ -129,7 +130,7 @@ impl Driver {
             drained_at: None,
             next_look_at_orphans: None,
             shrunk: None,
-            started: Instant::now(),
+            started: turn::now(),
             reported_unsent: 0,
             reported_held: 0,
             stats,
@@ -167,7 +168,7 @@ impl Driver {
             if std::mem::take(&mut core.streams.pinged)
                 && let Some(keepalive) = &mut self.keepalive
             {
-                keepalive.pinged(Instant::now());
+                keepalive.pinged(turn::now());
             }
             self.poll_timers(core, cx);
             if core.codec.is_finished() {
@@ -213,7 +214,7 @@ impl Driver {
         if self.input.is_empty() {
             return Ok(());
         }
-        let now = Instant::now();
+        let now = turn::now();
         core.codec.tick(u32::try_from(now.duration_since(self.started).as_secs()).unwrap_or(u32::MAX));
         if let Some(keepalive) = &mut self.keepalive {
             keepalive.heard(now);
@@ -249,7 +250,7 @@ impl Driver {
         let limit = self.limits.head_timeout?;
         let begun = core.codec.begun(self.input.bytes());
         if begun != self.begun.map(|(what, _)| what) {
-            self.begun = begun.map(|what| (what, Instant::now()));
+            self.begun = begun.map(|what| (what, turn::now()));
         }
         self.begun.and_then(|(_, since)| after(since, Some(limit)))
     }
@@ -262,7 +263,7 @@ impl Driver {
             let shrink_at =
                 idle_since.filter(|_| self.shrunk != idle_since).and_then(|at| after(at, Some(KEEPS_MEMORY)));
             if core.streams.orphans > 0 && self.next_look_at_orphans.is_none() && self.limits.flush_timeout.is_some() {
-                self.next_look_at_orphans = after(Instant::now(), Some(ORPHANS_EVERY));
+                self.next_look_at_orphans = after(turn::now(), Some(ORPHANS_EVERY));
             }
             let keepalive = self.keepalive.as_mut().and_then(Keepalive::next);
             let next = earlier(earlier(idle_until, keepalive), earlier(self.drained_at, self.next_look_at_orphans));
@@ -270,7 +271,7 @@ impl Driver {
             if self.deadline.poll(next, cx).is_pending() {
                 return;
             }
-            let now = Instant::now();
+            let now = turn::now();
             let past = |at: Option<Instant>| at.is_some_and(|at| at <= now);
             if past(idle_until) {
                 core.lend();
@@ -323,7 +324,7 @@ impl Driver {
             core.lend();
             core.codec.shutdown();
             self.stats.inc(Counter::goaway_sent);
-            self.drained_at = after(Instant::now(), Some(self.limits.drain_timeout));
+            self.drained_at = after(turn::now(), Some(self.limits.drain_timeout));
             core.touch();
         }
     }
@@ -411,7 +412,7 @@ enum End {
 }
 
 fn closing() -> Phase {
-    let now = Instant::now();
+    let now = turn::now();
     Phase::Closing(now.checked_add(LAST_WORDS).unwrap_or(now))
 }
 
@@ -424,7 +425,7 @@ enum Due {
 impl Keepalive {
     fn new(settings: Http2Keepalive) -> Self {
         let mut keepalive = Self { settings, random: Random::from_system(), next_ping: None, expected: None };
-        keepalive.schedule(Instant::now());
+        keepalive.schedule(turn::now());
         keepalive
     }
 

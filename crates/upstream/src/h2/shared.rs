@@ -22,6 +22,7 @@ use super::memory;
 use super::reset::{Reset, ResetBy};
 use super::stats::{self, Counter, Gauge, Stats};
 use super::windows::Windows;
+use crate::turn;
 
 /// Payload of the PINGs that ask whether the peer is there.
 pub(super) const KEEPALIVE_PING: [u8; 8] = *b"evenkeel";
@@ -99,7 +100,7 @@ impl Core {
             peer_leaves: false,
             pinged: false,
             ping_when_idle_for: options.keepalive.as_ref().and_then(|settings| settings.idle_interval),
-            idle_since: Some(Instant::now()),
+            idle_since: Some(turn::now()),
             watchers: None,
             stats,
         };
@@ -175,7 +176,7 @@ impl Core {
                 match entry.unsent.is_empty() {
                     true => self.settle(index),
                     // Its peer reads on.
-                    false => entry.orphaned = Some(Instant::now()),
+                    false => entry.orphaned = Some(turn::now()),
                 }
             }
         }
@@ -222,7 +223,7 @@ impl Core {
         if entry.reset.is_none() {
             let answered = self.server && entry.ended();
             if answered && !entry.unsent.is_empty() {
-                entry.orphaned = Some(Instant::now());
+                entry.orphaned = Some(turn::now());
                 self.streams.orphans += 1;
                 // The driver has to watch how long it is one.
                 self.touch();
@@ -362,7 +363,7 @@ impl Streams {
         self.windows.narrow(entry.widened);
         self.stats.shift(Gauge::streams_active, -1);
         if self.entries.is_empty() {
-            self.idle_since = Some(Instant::now());
+            self.idle_since = Some(turn::now());
         }
         self.tell_watchers();
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Exponential growth with jitter: each wait is drawn from the upper half of its interval, so that the proxies of a
-/// mesh do not come back in step after the control plane restarts.
+/// Exponential backoff with jitter: each wait is drawn from the upper half of its interval, so that the proxies of a
+/// mesh do not all reconnect at once after the control plane restarts.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     base: Duration,
@@ -13,10 +13,10 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// First wait; short, because a control plane that starts with the mesh is there in a moment.
+    /// First wait. It is short, because a control plane that starts together with the mesh is up in a moment.
     pub const BASE: Duration = Duration::from_millis(100);
-    /// Longest wait. Envoy's is 30 s, which is how long a mesh would be blind after its control plane is back; a refused
-    /// connection every two seconds costs neither side anything.
+    /// Longest wait. With Envoy's 30 s a mesh would miss changes for that long after its control plane is back; a
+    /// refused connection every two seconds costs hardly anything.
     pub const MAX: Duration = Duration::from_secs(2);
 
     /// Waits between `base` and `max`; the seed makes the jitter repeatable.
@@ -28,7 +28,7 @@ impl Backoff {
     pub fn next_wait(&mut self) -> Duration {
         let ceiling = self.base.saturating_mul(1 << self.attempt.min(16)).min(self.max);
         self.attempt = self.attempt.saturating_add(1);
-        // xorshift64: jitter needs no better.
+        // xorshift64 is good enough for jitter.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

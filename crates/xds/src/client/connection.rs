@@ -16,10 +16,11 @@ use crate::pb::envoy::service::listener::v3::listener_discovery_service_client::
 use crate::pb::envoy::service::route::v3::route_discovery_service_client::RouteDiscoveryServiceClient;
 use crate::pb::envoy::service::secret::v3::secret_discovery_service_client::SecretDiscoveryServiceClient;
 
-/// Requests waiting for the transport. A client has at most one answer and one change of names per type to say.
+/// Requests waiting for the transport. A client has at most one answer and one change of names per type to send.
 const REQUEST_QUEUE: usize = 4 * crate::ResourceType::ALL.len();
 
-/// Bytes of the largest response taken. Istio's control plane sends whole meshes in one (its own limit is the same).
+/// Largest response accepted, in bytes. Istio's control plane sends whole meshes in one response and has the same
+/// limit.
 pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Which service of the server to call.
@@ -40,7 +41,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The service that serves one type alone; name tables and virtual hosts come aggregated only.
+    /// The service for a single type; name tables and virtual hosts are only served aggregated.
     pub fn of(kind: crate::ResourceType) -> Self {
         match kind {
             crate::ResourceType::Cluster => Self::Clusters,
@@ -63,7 +64,7 @@ macro_rules! call {
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// The server, or the way to it, said so.
+    /// The server or the transport reported this status.
     #[error("{}: {}", .0.code(), .0.message())]
     Status(tonic::Status),
     /// The server ended the stream without an error.
@@ -97,8 +98,7 @@ enum Responses {
 }
 
 impl Connection {
-    /// Opens a stream. `first` is sent along, because a server may hold back its response headers until it has seen a
-    /// request.
+    /// Opens a stream. `first` is sent at once, because a server may delay its response headers until it has a request.
     pub async fn open(channel: Channel, service: Service, first: ClientRequest) -> Result<Self, ConnectionError> {
         match first {
             ClientRequest::Delta(first) => Self::open_delta(channel, service, first).await,
@@ -152,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request; waits while the transport is behind.
+    /// Sends a request; waits while the transport's queue is full.
     pub async fn send(&self, request: ClientRequest) -> Result<(), ConnectionError> {
         let sent = match (&self.requests, request) {
             (Requests::Delta(sender), ClientRequest::Delta(request)) => sender.send(request).await.is_ok(),

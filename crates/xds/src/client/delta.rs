@@ -15,12 +15,12 @@ pub struct Client {
     node: Node,
     node_sent: bool,
     types: [TypeState; ResourceType::ALL.len()],
-    /// The server is a control plane of ours: it is told what others do not understand.
+    /// Whether the server is an Evenkeel control plane, which understands our extensions.
     server_is_ours: bool,
-    /// Ages of what was applied, and whether a report is due.
+    /// Ages of applied changes, by type.
     ages: [Ages; ResourceType::ALL.len()],
     report_due: bool,
-    /// Types of which the next report lists everything.
+    /// Types whose resources the next report lists completely.
     to_list: Vec<ResourceType>,
 }
 
@@ -30,18 +30,19 @@ struct TypeState {
     names: BTreeSet<String>,
     /// Accepted resources and their versions.
     held: BTreeMap<String, String>,
-    /// Received and refused. The applier may still have a use for them, and must hear when they are gone.
+    /// Resources that were received and refused. The applier may still use an earlier version, so it must be told when
+    /// they are gone.
     refused: BTreeSet<String>,
-    /// Names asked for and never answered so far.
+    /// Names that were requested and never answered yet.
     unanswered: BTreeSet<String>,
-    /// Everything was asked for, and nothing came yet.
+    /// Whether everything was requested and nothing has arrived yet.
     all_unanswered: bool,
     /// Whether this stream has carried a request of the type.
     started: bool,
     to_subscribe: BTreeSet<String>,
     to_unsubscribe: BTreeSet<String>,
     answers: Vec<Answer>,
-    /// Nonce of the last response of this stream that was answered.
+    /// Nonce of the last answered response of this stream.
     last_nonce: String,
 }
 
@@ -58,7 +59,7 @@ impl TypeState {
 }
 
 impl Client {
-    /// A client that has asked for nothing.
+    /// A client without subscriptions.
     pub fn new(node: Node) -> Self {
         Self {
             node,
@@ -71,7 +72,7 @@ impl Client {
         }
     }
 
-    /// Asks for everything of a type.
+    /// Subscribes to everything of a type.
     pub fn subscribe_all(&mut self, kind: ResourceType) {
         let state = &mut self.types[kind.index()];
         if !state.wildcard {
@@ -83,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Replaces the names asked for of a type.
+    /// Replaces the subscribed names of a type.
     pub fn set_names<'a>(&mut self, kind: ResourceType, names: impl IntoIterator<Item = &'a str>) {
         let state = &mut self.types[kind.index()];
         let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
@@ -98,7 +99,8 @@ impl Client {
             }
         }
         for new in names.difference(&state.names) {
-            // A name dropped and taken up again before the server heard of it has lost what was held: ask anew.
+            // A name that was dropped and added again before the server was told has lost its resource, so it is
+            // requested again.
             state.to_unsubscribe.remove(new);
             state.to_subscribe.insert(new.clone());
             state.unanswered.insert(new.clone());
@@ -106,7 +108,7 @@ impl Client {
         state.names = names;
     }
 
-    /// Asks for one more name; also one that was asked for before and does not exist, to be told anew.
+    /// Subscribes to one more name, or asks again for a subscribed name that does not exist.
     pub fn subscribe(&mut self, kind: ResourceType, name: &str) {
         let state = &mut self.types[kind.index()];
         if state.names.insert(name.to_owned()) {
@@ -116,7 +118,7 @@ impl Client {
         state.to_subscribe.insert(name.to_owned());
     }
 
-    /// Asks for one name no longer.
+    /// Unsubscribes from a name.
     pub fn unsubscribe(&mut self, kind: ResourceType, name: &str) {
         let state = &mut self.types[kind.index()];
         if !state.names.remove(name) {
@@ -132,7 +134,7 @@ impl Client {
         }
     }
 
-    /// A new stream begins: everything is asked for again, with the versions held.
+    /// A new stream begins: subscribes to everything again, with the held versions.
     pub fn on_connect(&mut self) {
         self.node_sent = false;
         self.server_is_ours = false;
@@ -147,7 +149,7 @@ impl Client {
         }
     }
 
-    /// Takes a response in.
+    /// Processes a response.
     pub fn on_response(&mut self, response: DeltaDiscoveryResponse) -> Result<Update, ResponseError> {
         if response.type_url == type_url::REPORT && self.server_is_ours {
             return Ok(self.on_listing_request(&response));
@@ -167,14 +169,14 @@ impl Client {
             let first = state.unanswered.remove(&resource.name) || all_first;
             match resource.resource {
                 Some(any) => added.push(Received { name: resource.name, version: resource.version, any, cause, first }),
-                // How VHDS says that there is no such host.
+                // This is how VHDS says that there is no such host.
                 None => removed.push(resource.name),
             }
         }
         Ok(Update { kind, added, removed, nonce: response.nonce, version: response.system_version_info })
     }
 
-    /// The server wants to know all that is held of some types. As an update it changes nothing and has no answer.
+    /// The server requests a list of everything held of some types. This is not an update and has no answer.
     fn on_listing_request(&mut self, response: &DeltaDiscoveryResponse) -> Update {
         for any in response.resources.iter().filter_map(|resource| resource.resource.as_ref()) {
             let Ok(request) = crate::unpack::<evenkeel::ListingRequest>(any) else { continue };
@@ -187,12 +189,12 @@ impl Client {
         Update { kind: ResourceType::NameTable, added: Vec::new(), removed: Vec::new(), nonce, version }
     }
 
-    /// Notes that what was caused at a time was applied now, in microseconds since 1970.
+    /// Records that a change was applied now, in microseconds since 1970.
     pub fn applied(&mut self, kind: ResourceType, cause: Cause, now_us: u64) {
         self.ages[kind.index()].record(cause.time_us, now_us);
     }
 
-    /// Has the server told what is held and how old it was, if the server is one of ours.
+    /// Schedules a report to the server, if it is an Evenkeel control plane.
     pub fn report(&mut self) {
         self.report_due = self.server_is_ours;
     }
@@ -218,7 +220,7 @@ impl Client {
         DeltaDiscoveryRequest { error_detail: Some(report.into_status()), ..Default::default() }
     }
 
-    /// Accepts an update, or refuses the resources named.
+    /// Accepts an update, or refuses the named resources.
     pub fn answer(&mut self, update: &Update, rejected: &[Rejected]) {
         if update.nonce.is_empty() {
             return;
@@ -255,7 +257,7 @@ impl Client {
         let next = order.into_iter().find_map(|kind| Some((kind, self.types[kind.index()].next_request(kind)?)));
         let mut request = match next {
             Some((kind, request)) => DeltaDiscoveryRequest { type_url: kind.type_url().to_owned(), ..request },
-            // Last: it is about what all the answers before it say.
+            // The report comes last, because it describes the state after all answers before it.
             None if self.report_due => {
                 DeltaDiscoveryRequest { type_url: type_url::REPORT.to_owned(), ..self.next_report() }
             }
@@ -268,7 +270,7 @@ impl Client {
         Some(request)
     }
 
-    /// Has something else held than was applied, as a fault would.
+    /// Makes the client hold something else than it applied, like a fault would.
     #[cfg(test)]
     pub(crate) fn corrupt(&mut self, kind: ResourceType) -> &mut BTreeMap<String, String> {
         &mut self.types[kind.index()].held
@@ -302,7 +304,7 @@ impl TypeState {
         self.started = true;
         self.to_subscribe.clear();
         self.to_unsubscribe.clear();
-        // "*" only where the empty list does not already mean everything: old servers know no "*".
+        // Send "*" only if an empty list does not already mean everything: old servers do not know "*".
         let star = self.wildcard && (!self.names.is_empty() || !kind.defaults_to_wildcard());
         DeltaDiscoveryRequest {
             resource_names_subscribe: star
@@ -310,7 +312,7 @@ impl TypeState {
                 .into_iter()
                 .chain(self.names.iter().cloned())
                 .collect(),
-            // A refused one has no version: it comes again, or is said to be gone.
+            // A refused resource is listed without a version: the server sends it again or says that it is gone.
             initial_resource_versions: (self.refused.iter().map(|name| (name.clone(), String::new())))
                 .chain(self.held.iter().map(|(name, version)| (name.clone(), version.clone())))
                 .collect(),

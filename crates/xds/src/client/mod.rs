@@ -1,7 +1,7 @@
-//! The asking half of ADS: what to subscribe to, what was accepted, what to say next.
+//! The client side of ADS: what to subscribe to, what was accepted, what to send next.
 //!
-//! [`delta::Client`] and [`sotw::Client`] have no I/O and no clock. One outlives its connections: it remembers what it
-//! holds, so that a new stream starts where the old one ended. [`connection`] carries the messages over gRPC.
+//! [`delta::Client`] and [`sotw::Client`] have no I/O and no clock. A client outlives its connections and remembers
+//! what it holds, so that a new stream starts where the old one ended. [`connection`] carries the messages over gRPC.
 
 mod backoff;
 pub mod connection;
@@ -32,14 +32,14 @@ pub enum Protocol {
     Sotw,
 }
 
-/// What a response brings, to be applied resource by resource and then answered.
+/// The content of a response, to be applied resource by resource and then answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// The type it is about.
+    /// The type.
     pub kind: ResourceType,
     /// New and changed resources.
     pub added: Vec<Received>,
-    /// Names that are gone, or were asked for and do not exist.
+    /// Names that are gone, or that were requested and do not exist.
     pub removed: Vec<String>,
     nonce: String,
     version: String,
@@ -54,10 +54,10 @@ pub struct Received {
     pub version: String,
     /// The message.
     pub any: Any,
-    /// The change that made it so; the default where the server does not say.
+    /// The change that caused this version; the default if the server does not tell.
     pub cause: Cause,
-    /// It is the first answer to a question: how long ago its cause was says nothing of how soon changes arrive. State of
-    /// the world does not tell.
+    /// Whether it is the first answer for a name. Its age then says nothing about how fast changes arrive. Unknown with
+    /// state of the world.
     pub first: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Rejected {
 /// A response the client cannot use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
-    /// Of a type that was not asked for.
+    /// The response has a type that was not subscribed to.
     #[error("response of type {0:?}, which was not subscribed to")]
     Unexpected(String),
 }
@@ -107,7 +107,7 @@ pub enum ClientResponse {
 }
 
 impl Client {
-    /// A client that has asked for nothing.
+    /// A client without subscriptions.
     pub fn new(protocol: Protocol, node: Node) -> Self {
         match protocol {
             Protocol::Delta => Self::Delta(delta::Client::new(node)),
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Asks for everything of a type.
+    /// Subscribes to everything of a type.
     pub fn subscribe_all(&mut self, kind: ResourceType) {
         match self {
             Self::Delta(client) => client.subscribe_all(kind),
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Replaces the names asked for of a type.
+    /// Replaces the subscribed names of a type.
     pub fn set_names<'a>(&mut self, kind: ResourceType, names: impl IntoIterator<Item = &'a str>) {
         match self {
             Self::Delta(client) => client.set_names(kind, names),
@@ -139,8 +139,8 @@ impl Client {
         }
     }
 
-    /// Asks for one more name of a type, at any time. The answer is the resource, or the name among those that are gone.
-    /// Asking again for one that does not exist is being told again.
+    /// Subscribes to one more name of a type, at any time. The answer is the resource, or the name among those that are
+    /// gone. A repeated call for a name that does not exist is answered again.
     pub fn subscribe(&mut self, kind: ResourceType, name: &str) {
         match self {
             Self::Delta(client) => client.subscribe(kind, name),
@@ -148,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Asks for one name no longer.
+    /// Unsubscribes from a name.
     pub fn unsubscribe(&mut self, kind: ResourceType, name: &str) {
         match self {
             Self::Delta(client) => client.unsubscribe(kind, name),
@@ -156,23 +156,23 @@ impl Client {
         }
     }
 
-    /// Notes that a resource was applied at a time, in microseconds since 1970: how old its cause was by then is told the
-    /// server with the next report.
+    /// Records when a resource was applied, in microseconds since 1970. The next report tells the server how old the
+    /// change was.
     pub fn applied(&mut self, kind: ResourceType, cause: Cause, now_us: u64) {
         if let Self::Delta(client) = self {
             client.applied(kind, cause, now_us);
         }
     }
 
-    /// Has the server told what is held and how old it was when applied. Does nothing unless the server is a control plane
-    /// of ours and the protocol incremental.
+    /// Schedules a report of what is held and how old changes were. Does nothing unless the server is an Evenkeel
+    /// control plane and the protocol is incremental.
     pub fn report(&mut self) {
         if let Self::Delta(client) = self {
             client.report();
         }
     }
 
-    /// A new stream begins: everything is asked for again, with the versions held.
+    /// A new stream begins: subscribes to everything again, with the held versions.
     pub fn on_connect(&mut self) {
         match self {
             Self::Delta(client) => client.on_connect(),
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// Takes a response in. Apply the update, then [`answer`](Self::answer) it.
+    /// Processes a response. Apply the update, then call [`answer`](Self::answer).
     pub fn on_response(&mut self, response: ClientResponse) -> Result<Update, ResponseError> {
         match (self, response) {
             (Self::Delta(client), ClientResponse::Delta(response)) => client.on_response(response),
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Accepts an update, or refuses the resources named; what was refused does not count as held.
+    /// Accepts an update, or refuses the named resources, which then do not count as held.
     pub fn answer(&mut self, update: &Update, rejected: &[Rejected]) {
         match self {
             Self::Delta(client) => client.answer(update, rejected),
@@ -216,8 +216,8 @@ impl Client {
     }
 }
 
-/// In which order a stream that is under way speaks: new names before the answer to the clusters or listeners that
-/// brought them, so that the server, which waits for that answer, sends what they need before what uses them.
+/// The order of requests on an open stream: new names come before the answer to the clusters or listeners that named
+/// them. The server waits for that answer, so it sends what they need before what uses them.
 const SPEAKING_ORDER: [ResourceType; ResourceType::ALL.len()] = [
     ResourceType::Endpoint,
     ResourceType::Route,
@@ -228,7 +228,7 @@ const SPEAKING_ORDER: [ResourceType; ResourceType::ALL.len()] = [
     ResourceType::Listener,
 ];
 
-/// The reason of a refusal, as it travels. Envoy, too, sends INTERNAL.
+/// The reason of a refusal in its wire form. Envoy sends INTERNAL, too.
 fn error_detail(rejected: &[Rejected]) -> Option<rpc::Status> {
     if rejected.is_empty() {
         return None;
@@ -237,7 +237,7 @@ fn error_detail(rejected: &[Rejected]) -> Option<rpc::Status> {
     Some(rpc::Status { code: tonic::Code::Internal as i32, message: reasons.join("\n"), details: Vec::new() })
 }
 
-/// The name a resource goes by; state-of-the-world responses do not carry it beside the message.
+/// The name of a resource, read from the message, because state-of-the-world responses do not carry it separately.
 pub fn resource_name(kind: ResourceType, any: &Any) -> Option<String> {
     let bytes = &*any.value;
     match kind {
@@ -247,7 +247,8 @@ pub fn resource_name(kind: ResourceType, any: &Any) -> Option<String> {
         }
         ResourceType::Listener => listener::v3::Listener::decode(bytes).ok().map(|message| message.name),
         ResourceType::Route => route::v3::RouteConfiguration::decode(bytes).ok().map(|message| message.name),
-        // Its name among resources begins with its route table's, which it does not know. Envoy has VHDS in delta only.
+        // Its resource name begins with that of its route table, which is not in the message. Envoy supports VHDS only
+        // with delta.
         ResourceType::VirtualHost => None,
         ResourceType::Secret => tls::Secret::decode(bytes).ok().map(|message| message.name),
         // There is one table per proxy, without a name.

@@ -22,10 +22,11 @@ struct TypeState {
     names: BTreeSet<String>,
     /// Accepted resources, each with the version of the response it came in.
     held: BTreeMap<String, String>,
-    /// Listed and refused; the applier may still have a use for them, and must hear when they are gone.
+    /// Resources that were listed and refused. The applier may still use an earlier version, so it must be told when
+    /// they are gone.
     refused: BTreeSet<String>,
     started: bool,
-    /// Names changed, or a response is to be answered.
+    /// Whether a request is due: names have changed, or a response must be answered.
     due: bool,
     version: String,
     nonce: String,
@@ -33,19 +34,19 @@ struct TypeState {
 }
 
 impl Client {
-    /// A client that has asked for nothing.
+    /// A client without subscriptions.
     pub fn new(node: Node) -> Self {
         Self { node, node_sent: false, types: Default::default() }
     }
 
-    /// Asks for everything of a type.
+    /// Subscribes to everything of a type.
     pub fn subscribe_all(&mut self, kind: ResourceType) {
         let state = &mut self.types[kind.index()];
         state.due |= !state.wildcard;
         state.wildcard = true;
     }
 
-    /// Replaces the names asked for of a type.
+    /// Replaces the subscribed names of a type.
     pub fn set_names<'a>(&mut self, kind: ResourceType, names: impl IntoIterator<Item = &'a str>) {
         let state = &mut self.types[kind.index()];
         let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
@@ -66,7 +67,7 @@ impl Client {
         state.due = true;
     }
 
-    /// Asks for one name no longer.
+    /// Unsubscribes from a name.
     pub fn unsubscribe(&mut self, kind: ResourceType, name: &str) {
         let state = &mut self.types[kind.index()];
         state.due |= state.names.remove(name);
@@ -76,7 +77,7 @@ impl Client {
         }
     }
 
-    /// A new stream begins: everything is asked for again.
+    /// A new stream begins: subscribes to everything again.
     pub fn on_connect(&mut self) {
         self.node_sent = false;
         for state in &mut self.types {
@@ -87,8 +88,8 @@ impl Client {
         }
     }
 
-    /// Takes a response in. A resource without a readable name is passed on under the empty one, for the applier to
-    /// refuse with the decoder's reason.
+    /// Processes a response. A resource without a readable name is passed on with an empty name, so that the applier
+    /// refuses it with the decoder's reason.
     pub fn on_response(&mut self, response: DiscoveryResponse) -> Result<Update, ResponseError> {
         let kind = ResourceType::from_type_url(&response.type_url)
             .filter(|kind| self.types[kind.index()].started)
@@ -105,7 +106,7 @@ impl Client {
                 first: false,
             })
             .collect();
-        // Only a full listing says what is gone.
+        // Only a full list tells what is gone.
         let names: HashSet<&str> = added.iter().map(|received| received.name.as_str()).collect();
         let gone = |name: &&String| state.wildcard && !names.contains(name.as_str());
         let listed = state.held.keys().chain(state.refused.iter().filter(|name| !state.held.contains_key(*name)));
@@ -113,7 +114,7 @@ impl Client {
         Ok(Update { kind, added, removed, nonce: response.nonce, version: response.version_info })
     }
 
-    /// Accepts an update, or refuses the resources named.
+    /// Accepts an update, or refuses the named resources.
     pub fn answer(&mut self, update: &Update, rejected: &[Rejected]) {
         let state = &mut self.types[update.kind.index()];
         let refused = |name: &str| rejected.iter().any(|rejected| rejected.name == name);
@@ -146,7 +147,7 @@ impl Client {
         let state = &mut self.types[kind.index()];
         state.due = false;
         state.started = true;
-        // "*" only where the empty list does not already mean everything: old servers know no "*".
+        // Send "*" only if an empty list does not already mean everything: old servers do not know "*".
         let star = state.wildcard && (!state.names.is_empty() || !kind.defaults_to_wildcard());
         let mut request = DiscoveryRequest {
             version_info: state.version.clone(),

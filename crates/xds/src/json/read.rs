@@ -1,4 +1,4 @@
-//! YAML or JSON text to messages: every mistake at once, each with its place and what was expected there.
+//! Reads messages from YAML or JSON text and reports all mistakes, each with its position and what was expected.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::fields::MAX_DEPTH;
 use crate::schema::Schema;
 use crate::type_url;
 
-/// What reading a text gives.
+/// The result of reading a text.
 #[derive(Debug)]
 pub struct Read<M> {
-    /// The message with everything in it that could be read; `None` when the text holds no message at all.
+    /// The message with everything that could be read; `None` if the text has no message at all.
     pub message: Option<M>,
-    /// Its bytes, with fields that `M` does not have and this program's schema does.
+    /// Its bytes, including fields that are in this program's schema but not in `M`.
     pub encoded: Vec<u8>,
     /// The tree it was read from, for positions of fields found wrong later.
     pub tree: Option<Node>,
-    /// What was wrong. Any error here means that `message` lacks something.
+    /// The findings. Any error means that `message` lacks something.
     pub diagnostics: Diagnostics,
 }
 
@@ -38,7 +38,11 @@ pub fn read_text<M: prost::Name + Default>(schema: &Schema, file: &str, text: &s
     };
     if documents.len() > 1 {
         let span = documents[1].span.clone();
-        diagnostics.push(Diagnostic::error("xds.many-documents", span, "expected one document, found another here"));
+        diagnostics.push(Diagnostic::error(
+            "xds.many-documents",
+            span,
+            "expected one document, found a second one here",
+        ));
     }
     if documents.is_empty() {
         if !diagnostics.has_errors() {
@@ -69,7 +73,7 @@ pub fn read_message(
 
 struct Reader<'a> {
     schema: &'a Schema,
-    /// From the top of the file to where we are.
+    /// The path from the top of the file to the current position.
     path: String,
     diagnostics: Diagnostics,
 }
@@ -121,7 +125,7 @@ impl Reader<'_> {
         let Some(oneof) = field.containing_oneof() else { return };
         let set = oneof.fields().find(|other| other.number() != field.number() && message.has_field(other));
         if let Some(other) = set {
-            let text = format!("{}: {} is set already, and only one of them may be", self.path, other.name());
+            let text = format!("{}: {} is already set, and only one of the two is allowed", self.path, other.name());
             self.diagnostics.push(Diagnostic::error("xds.oneof", span.clone(), text));
         }
     }
@@ -250,7 +254,7 @@ impl Reader<'_> {
         Some(any)
     }
 
-    /// Durations, wrappers, timestamps and `Struct`: the library knows their spelling.
+    /// Durations, wrappers, timestamps and `Struct`, whose JSON form the library knows.
     fn well_known(&mut self, descriptor: &MessageDescriptor, node: &Node) -> Option<DynamicMessage> {
         match DynamicMessage::deserialize(descriptor.clone(), node.to_json()) {
             Ok(message) => Some(message),
@@ -320,7 +324,7 @@ fn integer<T: TryFrom<i128>>(text: &str) -> Option<T> {
         Ok(value) => value,
         Err(_) => {
             let float: f64 = text.parse().ok()?;
-            // 2^53: beyond it a double no longer holds every integer.
+            // 2^53: above it a double cannot represent every integer.
             (float.fract() == 0.0 && float.abs() <= 9_007_199_254_740_992.0).then_some(float as i128)?
         }
     };

@@ -1,4 +1,4 @@
-//! Messages to JSON.
+//! Converts messages to JSON.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -64,7 +64,7 @@ fn write_message(schema: &Schema, message: &DynamicMessage, depth: usize) -> Jso
             return expand(schema, url.as_deref().and_then(Value::as_str).unwrap_or_default(), &bytes, depth + 1);
         }
         name if name.starts_with("google.protobuf.") => {
-            // Durations, wrappers and Struct have their own spelling; the library writes them.
+            // Durations, wrappers and Struct have a JSON form of their own; the library writes them.
             let options = SerializeOptions::new().use_proto_field_name(true).stringify_64_bit_integers(false);
             return message
                 .serialize_with_options(serde_json::value::Serializer, &options)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::interest::Interest;
-use super::response::{Response, Wire};
+use super::response::{Response, WireProtocol};
 use super::state::{Nonce, State};
 use super::{Announcement, RequestError, Status};
 use crate::evenkeel::Report;
@@ -19,12 +19,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream nobody has asked anything on.
+    /// A stream without requests yet.
     pub fn new(announcement: Announcement) -> Self {
         Self { state: State::default(), announcement }
     }
 
-    /// Takes a request in; then poll for responses.
+    /// Processes a request; then poll for responses.
     pub fn on_request(&mut self, request: &DeltaDiscoveryRequest, now: Duration) -> Result<(), RequestError> {
         if request.type_url == type_url::REPORT {
             if let Some(report) = Report::in_status(request.error_detail.as_ref()) {
@@ -34,7 +34,7 @@ impl Stream {
         }
         let kind = ResourceType::from_type_url(&request.type_url)
             .ok_or_else(|| RequestError::UnknownType(request.type_url.clone()))?;
-        // Subscriptions count even beside a stale nonce: delta requests are spontaneous.
+        // Subscriptions count even with a stale nonce, because delta requests are spontaneous.
         let _: Nonce = self.state.on_nonce(kind, &request.response_nonce, request.error_detail.as_ref(), now);
         let (subscription, target) = self.state.of(kind);
         let first = !subscription.requested;
@@ -64,20 +64,20 @@ impl Stream {
         Ok(())
     }
 
-    /// The set the client is to hold from now on; replaces one not sent yet. The first is to be there before the first
-    /// request.
+    /// Sets what the client should hold from now on; replaces a set not sent yet. The first one must be set before the
+    /// first request.
     pub fn on_snapshot(&mut self, resources: &Arc<ResourceSet>) {
         if !self.state.aims_at(resources) {
             self.state.set_resources(resources);
         }
     }
 
-    /// Tells others what is asked for.
+    /// Publishes what the stream subscribes to.
     pub fn note_interest(&self, interest: &Interest) {
         self.state.note_interest(interest);
     }
 
-    /// What the names asked for take, in bytes.
+    /// The memory that the subscribed names use, in bytes.
     pub fn name_bytes(&self) -> usize {
         self.state.name_bytes()
     }
@@ -89,15 +89,15 @@ impl Stream {
             return Some(Response::listing_request(listed.into_iter()));
         }
         let push = self.state.next_push(now, false)?;
-        Some(Response::new(Wire::Delta, push, &self.announcement))
+        Some(Response::new(WireProtocol::Delta, push, &self.announcement))
     }
 
-    /// When to poll again though nothing has happened.
+    /// When to poll again even if nothing happens.
     pub fn next_timer(&self, now: Duration) -> Option<Duration> {
         self.state.next_timer(now)
     }
 
-    /// What an operator sees of it.
+    /// The status for operators.
     pub fn status(&self) -> Status {
         self.state.status()
     }

@@ -1,5 +1,5 @@
-//! What streams ask for, told to whoever changes their resources: a stream that a change does not concern is not woken, and of
-//! many streams those it may concern are found without a look at the others.
+//! What streams subscribe to, for the code that changes their resources: streams that a change does not affect are not
+//! woken, and the affected ones are found without looking at the others.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
@@ -13,61 +13,61 @@ use imbl::ordset::DiffItem;
 use super::subscription::Subscription;
 use crate::{Difference, ResourceSet, ResourceType};
 
-/// What a stream asks for. The stream keeps it up to date; clones are the same.
+/// What a stream subscribes to. The stream keeps it up to date; clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Interest(Arc<Noted>);
+pub struct Interest(Arc<InterestState>);
 
 #[derive(Debug, Default)]
-struct Noted {
-    asked: Mutex<[Asked; ResourceType::ALL.len()]>,
-    /// The streams it is one of, and which.
+struct InterestState {
+    asked: Mutex<[TypeInterest; ResourceType::ALL.len()]>,
+    /// The index it belongs to, and the number of its stream.
     among: Option<(Interests, u64)>,
 }
 
-/// What many streams ask for, by name. Clones are the same.
+/// An index of what many streams subscribe to, by name. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Interests(Arc<Mutex<[Askers; ResourceType::ALL.len()]>>);
+pub struct Interests(Arc<Mutex<[Subscribers; ResourceType::ALL.len()]>>);
 
-/// Who asks for resources of one type, by the streams' numbers.
+/// The streams that subscribe to one type, by number.
 #[derive(Debug, Default)]
-struct Askers {
-    /// Those that ask for everything, or for so many names that these are not listed here.
+struct Subscribers {
+    /// Streams that subscribe to everything, or to so many names that these are not indexed.
     wide: BTreeSet<u64>,
-    /// The others that ask for any.
+    /// The other streams that subscribe to names.
     few: BTreeSet<u64>,
-    /// What these ask for, by hashes as of [`hashes`]: once for each name that has it.
+    /// Their names by the hashes of [`hashes`]; a stream is listed once for each name with the hash.
     names: HashMap<u64, Vec<u64>>,
 }
 
-/// What is asked for of one type.
+/// What one stream subscribes to of one type.
 #[derive(Debug, Clone, Default)]
-struct Asked {
+struct TypeInterest {
     wildcard: bool,
     names: OrdSet<Arc<str>>,
-    /// What most other names are told apart by without a look at any of these; `None`: they are too many for that.
+    /// A filter that rules out most other names quickly; `None` if there are too many names for it.
     filter: Option<Filter>,
 }
 
-/// A Bloom filter of few names, each under one bit.
+/// A Bloom filter for few names, with one bit per name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Filter([u64; Filter::WORDS]);
 
-/// Every name under which a client may see that two sets differ: those of the resources, and those they answer to.
+/// All names under which a client may see a difference between two sets: names and aliases of the resources.
 #[derive(Debug, Clone)]
-pub struct Touched(Arc<[Key]>);
+pub struct ChangedNames(Arc<[Key]>);
 
 /// One of these names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     kind: ResourceType,
     name: Arc<str>,
-    /// What a name begins with that is this one and a port; of types whose resources answer to that.
+    /// The prefix of names that are this one with a port, for types with such aliases.
     with_port: Option<Box<str>>,
-    /// Of the name.
+    /// The hash of the name.
     hash: u64,
 }
 
-impl Touched {
+impl ChangedNames {
     /// Whether the two sets are the same.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -80,8 +80,8 @@ impl Touched {
 }
 
 impl Interest {
-    /// Whether the stream may have something to say to its client now that these names are touched.
-    pub fn concerned_by(&self, touched: &Touched) -> bool {
+    /// Whether the stream may have to send something because of these changed names.
+    pub fn concerned_by(&self, touched: &ChangedNames) -> bool {
         let asked = lock(&self.0.asked);
         touched.0.iter().any(|key| {
             let of = &asked[key.kind.index()];
@@ -90,7 +90,7 @@ impl Interest {
         })
     }
 
-    /// Takes in what the stream asks for now.
+    /// Updates what the stream subscribes to.
     pub(super) fn note(&self, subscriptions: &[Subscription; ResourceType::ALL.len()]) {
         let mut asked = lock(&self.0.asked);
         for (of, subscription) in asked.iter_mut().zip(subscriptions).filter(|(_, subscription)| subscription.requested)
@@ -99,8 +99,11 @@ impl Interest {
             if same_names && of.wildcard == subscription.wildcard {
                 continue;
             }
-            let mut now =
-                Asked { wildcard: subscription.wildcard, names: subscription.names().clone(), filter: of.filter };
+            let mut now = TypeInterest {
+                wildcard: subscription.wildcard,
+                names: subscription.names().clone(),
+                filter: of.filter,
+            };
             if !same_names {
                 now.filter = Filter::of(&now.names);
             }
@@ -112,28 +115,28 @@ impl Interest {
     }
 }
 
-impl Drop for Noted {
+impl Drop for InterestState {
     fn drop(&mut self) {
         let Some((all, stream)) = &self.among else { return };
         let asked = self.asked.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (askers, of) in lock(&all.0).iter_mut().zip(asked) {
-            askers.replace(*stream, of, &Asked::default());
+            askers.replace(*stream, of, &TypeInterest::default());
         }
     }
 }
 
 impl Interests {
-    /// What one more stream asks for; nothing yet.
+    /// Adds a stream, which subscribes to nothing yet.
     pub fn of(&self, stream: u64) -> Interest {
-        Interest(Arc::new(Noted { asked: Mutex::default(), among: Some((self.clone(), stream)) }))
+        Interest(Arc::new(InterestState { asked: Mutex::default(), among: Some((self.clone(), stream)) }))
     }
 
-    /// The streams that may be concerned now that these names are touched, and perhaps a few more:
-    /// [`concerned_by`](Interest::concerned_by) tells. In order, each once.
-    pub fn concerned_by(&self, touched: &Touched) -> Vec<u64> {
+    /// The streams that these changed names may affect, and perhaps a few more;
+    /// [`concerned_by`](Interest::concerned_by) decides. In order, each once.
+    pub fn concerned_by(&self, touched: &ChangedNames) -> Vec<u64> {
         let all = lock(&self.0);
         let mut streams = Vec::new();
-        // A change touches many names of one type: who is concerned by any of them is taken in once.
+        // A change may affect many names of one type, so the streams affected by any name are added once.
         let (mut wide, mut few) = ([false; ResourceType::ALL.len()], [false; ResourceType::ALL.len()]);
         for key in &*touched.0 {
             let kind = key.kind.index();
@@ -146,7 +149,7 @@ impl Interests {
                 false => streams.extend(all[kind].names.get(&key.hash).into_iter().flatten()),
             }
         }
-        // Streams that say what they ask for wait no longer than they have to.
+        // Release the lock early for streams that update their subscriptions.
         drop(all);
         streams.sort_unstable();
         streams.dedup();
@@ -154,18 +157,18 @@ impl Interests {
     }
 }
 
-impl Asked {
-    /// Whether its names are too many to be listed one by one.
+impl TypeInterest {
+    /// Whether it has too many names to be indexed.
     fn is_wide(&self) -> bool {
         self.wildcard || self.names.len() > Filter::MAX_NAMES
     }
 }
 
-impl Askers {
-    /// Follows what a stream asks for.
-    fn replace(&mut self, stream: u64, before: &Asked, now: &Asked) {
+impl Subscribers {
+    /// Updates the index for a stream.
+    fn replace(&mut self, stream: u64, before: &TypeInterest, now: &TypeInterest) {
         let nothing = OrdSet::new();
-        let listed = |of: &Asked| if of.is_wide() { nothing.clone() } else { of.names.clone() };
+        let listed = |of: &TypeInterest| if of.is_wide() { nothing.clone() } else { of.names.clone() };
         let (old, new) = (listed(before), listed(now));
         for item in old.diff(&new) {
             match item {
@@ -201,12 +204,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Filter {
-    /// Enough that of 20 names, which is what a sidecar asks for, one in 25 others passes.
+    /// With 20 names, as for a sidecar, one in 25 other names passes.
     const WORDS: usize = 8;
-    /// Names for which it is worth while: of so many, one in four others passes.
+    /// Most names for which a filter is useful: with so many, one in four other names passes.
     const MAX_NAMES: usize = 128;
 
-    /// Of these names.
+    /// Makes a filter of these names.
     fn of(names: &OrdSet<Arc<str>>) -> Option<Self> {
         if names.len() > Self::MAX_NAMES {
             return None;
@@ -232,7 +235,7 @@ impl Filter {
     }
 }
 
-/// Of a name, with and without a port: one of them is that of the key it may be asked for under.
+/// The hashes of a name with and without a port; one of them is the hash of the key that it matches.
 fn hashes(name: &str) -> impl Iterator<Item = u64> + '_ {
     std::iter::once(hash(name)).chain(name.match_indices(':').map(|(at, _)| hash(&name[..at])))
 }
@@ -249,12 +252,12 @@ impl Key {
         Self { kind, name: name.clone(), with_port, hash: hash(name) }
     }
 
-    /// Whether it may answer to any name.
+    /// Whether it matches any name.
     fn is_any(&self) -> bool {
         self.with_port.is_some() && self.name.contains('*')
     }
 
-    /// The names asked for that this one may answer to: itself, itself with a port, or anything if it is a wildcard.
+    /// The subscribed names that this one may match: itself, itself with a port, or anything if it is a wildcard.
     fn asked<'a>(&self, names: &'a OrdSet<Arc<str>>) -> impl Iterator<Item = &'a Arc<str>> + use<'a, '_> {
         let any = self.is_any();
         let ported = self.with_port.as_deref().filter(|_| !any && !names.is_empty()).into_iter().flat_map(|from| {
@@ -266,13 +269,13 @@ impl Key {
     }
 }
 
-/// The names a difference may be seen under.
+/// The names under which a difference may be seen.
 fn keys(difference: Difference<'_>) -> impl Iterator<Item = Key> {
     let aliases = [difference.old, difference.new].into_iter().flatten().flat_map(|resource| resource.aliases());
     std::iter::once(difference.name).chain(aliases).map(move |name| Key::new(difference.kind, name))
 }
 
-/// The names asked for that differences may concern.
+/// The subscribed names that differences may affect.
 pub(super) fn affected<'a, 'b>(
     names: &'a OrdSet<Arc<str>>,
     differences: impl Iterator<Item = Difference<'b>>,
@@ -305,7 +308,7 @@ mod tests {
                 }
                 let all = Interests::default();
                 let (interest, _other) = (all.of(7), all.of(8));
-                let touched = Touched(Arc::new([Key::new(touched.0, &touched.1.into())]));
+                let touched = ChangedNames(Arc::new([Key::new(touched.0, &touched.1.into())]));
                 assert!(!interest.concerned_by(&touched) && all.concerned_by(&touched).is_empty(), "before it asks");
                 interest.note(&subscriptions);
                 assert_eq!(interest.concerned_by(&touched), expected, "{kind} {wildcard} {names:?} {touched:?}");
@@ -358,7 +361,7 @@ mod tests {
                 interest.note(subscriptions);
             }
             let of = if random.below(50) == 0 { "80/*.h".to_owned() } else { format!("80/h{}", random.below(150)) };
-            let touched = Touched(Arc::new([Key::new(kind, &of.into())]));
+            let touched = ChangedNames(Arc::new([Key::new(kind, &of.into())]));
             let candidates = all.concerned_by(&touched);
             for (number, (interest, _)) in &streams {
                 let is_one = interest.concerned_by(&touched);

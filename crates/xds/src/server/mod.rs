@@ -1,8 +1,8 @@
-//! The serving half of ADS: what to send next on one stream.
+//! The server side of ADS: what to send next on one stream.
 //!
 //! [`delta::Stream`] and [`sotw::Stream`] are state machines without I/O or clock: requests, resource sets and the time
-//! since the stream began go in, responses come out. Per type at most one response is in flight; what changes meanwhile is
-//! merged, and the next response carries the latest state. [`service`] puts them on gRPC.
+//! since the stream began go in, responses come out. At most one response per type is in flight; changes in the
+//! meantime are merged, and the next response has the latest state. [`service`] connects them to gRPC.
 //!
 //! ```text
 //!  subscription  one type: what is asked for, what is held, what differs
@@ -15,6 +15,7 @@
 pub mod delta;
 pub mod grpc;
 mod interest;
+mod published;
 mod refusal;
 mod response;
 pub mod service;
@@ -26,17 +27,18 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
-pub use interest::{Interest, Interests, Touched};
+pub use interest::{ChangedNames, Interest, Interests};
+pub use published::Published;
 pub use refusal::{REOFFER_FIRST, REOFFER_MAX};
 pub use response::{Announcement, Response};
 pub use service::{AdsServer, AdsService};
 pub use status::{Divergence, Nack, NackedResource, Status, TypeStatus};
 pub use stream::{Resources, Session, Source};
 
-/// A request the server does not answer on its type; the stream goes on.
+/// A request that the server cannot answer for its type; the stream goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// A type this server does not have.
+    /// A type that this server does not have.
     #[error("unknown resource type {0:?}")]
     UnknownType(String),
     /// More names than one stream may subscribe to.
@@ -45,8 +47,8 @@ pub enum RequestError {
         /// The type asked for.
         kind: crate::ResourceType,
     },
-    /// A name that nothing has.
-    #[error("a {kind} name of {bytes} bytes; at most {limit} are taken", limit = MAX_NAME_BYTES)]
+    /// A name that is too long for any resource.
+    #[error("a {kind} name of {bytes} bytes; at most {limit} are accepted", limit = MAX_NAME_BYTES)]
     NameTooLong {
         /// The type asked for.
         kind: crate::ResourceType,
@@ -57,7 +59,7 @@ pub enum RequestError {
 
 /// Names one stream may subscribe to per type.
 pub const MAX_NAMES_PER_TYPE: usize = 100_000;
-/// Longest name a stream may subscribe to, in bytes: a route table's and a host's, or two paths.
+/// Longest name a stream may subscribe to, in bytes: enough for a route table and a host, or for two paths.
 pub const MAX_NAME_BYTES: usize = 1024;
 /// Bytes kept of a client's rejection message.
 pub const MAX_NACK_BYTES: usize = 16 * 1024;

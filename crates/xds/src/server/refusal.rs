@@ -1,5 +1,5 @@
-//! What a client refused: held back until it changes, offered again at growing intervals, and found out first where the
-//! client does not say which resource it was.
+//! Refused resources: they are held back until they change, and offered again at growing intervals. If the client does
+//! not say which resource it refused, that is found out first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use crate::{Resource, Version};
 
-/// How long after its refusal a resource is offered again: what was wrong may have been the client's (a port in use).
+/// Time after which a refused resource is offered again, because the cause may be on the client (such as a port in
+/// use).
 pub const REOFFER_FIRST: Duration = Duration::from_secs(1);
-/// Longest wait between two offers of a refused resource; each is twice the one before.
+/// Longest wait between two offers of a refused resource; each wait is twice the previous one.
 pub const REOFFER_MAX: Duration = Duration::from_secs(300);
 
 /// All refusals of one type on one stream.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     refused: BTreeMap<Arc<str>, Refused>,
-    /// Groups of names one of which is bad, each to be sent by itself.
+    /// Groups of names, each with a bad one, to be sent separately.
     groups: VecDeque<Vec<Arc<str>>>,
 }
 
@@ -35,7 +36,7 @@ impl Refusals {
         self.refused.is_empty() && self.groups.is_empty()
     }
 
-    /// Whether who is to blame is still being found out.
+    /// Whether the search for bad resources goes on.
     pub fn is_searching(&self) -> bool {
         !self.groups.is_empty()
     }
@@ -44,7 +45,7 @@ impl Refusals {
         self.refused.iter()
     }
 
-    /// Whether this is what the client refused under the name.
+    /// Whether this is the version that the client refused.
     pub fn holds_back(&self, name: &str, target: Option<&Arc<Resource>>) -> bool {
         let version = target.map(|resource| resource.version);
         self.refused.get(name).is_some_and(|refused| Some(refused.version) == version)
@@ -71,7 +72,7 @@ impl Refusals {
         self.refused.remove(name);
     }
 
-    /// It is sent as if it had never been refused.
+    /// Forgets the refusal, so that the resource is sent again.
     pub fn forget(&mut self, name: &str) {
         self.refused.remove(name);
     }
@@ -80,7 +81,8 @@ impl Refusals {
         self.refused.retain(|name, _| keep(name));
     }
 
-    /// Drops what is not what the target has: it has changed since, and is sent as anything else. Gives the names.
+    /// Drops refusals of versions that are not in the target any more: the resource has changed and is sent normally.
+    /// Returns the names.
     pub fn outdate(&mut self, target: impl Fn(&str) -> Option<Version>) -> Vec<Arc<str>> {
         let outdated = |(name, refused): &(&Arc<str>, &Refused)| target(name) != Some(refused.version);
         let names: Vec<Arc<str>> = self.refused.iter().filter(outdated).map(|(name, _)| name.clone()).collect();
@@ -88,7 +90,7 @@ impl Refusals {
         names
     }
 
-    /// One of these is bad: offer them in halves.
+    /// Begins a search for the bad one of these names, by offering halves.
     pub fn search(&mut self, names: Vec<Arc<str>>) {
         let mut first = names;
         let second = first.split_off(first.len().div_ceil(2));
@@ -97,30 +99,30 @@ impl Refusals {
         self.groups.retain(|group| !group.is_empty());
     }
 
-    /// The next group to send by itself.
+    /// The next group to send separately.
     pub fn next_group(&mut self) -> Option<Vec<Arc<str>>> {
         self.groups.pop_front()
     }
 
-    /// What was refused and may be offered again.
+    /// Refused resources that may be offered again.
     pub fn due(&self, now: Duration) -> Vec<Arc<str>> {
         self.refused.iter().filter(|(_, refused)| refused.due <= now).map(|(name, _)| name.clone()).collect()
     }
 
-    /// When the next is.
+    /// When the next one may be offered.
     pub fn next_due(&self) -> Option<Duration> {
         self.refused.values().map(|refused| refused.due).min()
     }
 }
 
-/// Which names a message speaks of: not as a part of a longer word.
+/// The names that a message contains, not as a part of a longer word.
 pub(super) fn named_in<'a>(message: &str, names: impl Iterator<Item = &'a Arc<str>>) -> Vec<Arc<str>> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '|' | ':' | '/');
     let stands_alone = |at: usize, len: usize| {
         let before = message.get(..at).and_then(|text| text.chars().next_back());
         let mut after = message.get(at + len..).unwrap_or_default().chars();
         let after = match after.next() {
-            // The end of a sentence or a clause is not a part of the name.
+            // Punctuation at the end of a sentence or clause is not a part of the name.
             Some('.' | ':') => after.next().filter(|c| !c.is_whitespace()),
             other => other,
         };

@@ -1,6 +1,6 @@
-//! A response as it goes out: resources are written from the bytes they share with every other stream.
+//! Encoding of responses: resources are written from bytes that all streams share.
 //!
-//! Only what is special to this response (nonce, names of what is gone) is encoded for it. The bytes are made piece by
+//! Only what is specific to a response (nonce, names that are gone) is encoded for it. The bytes are made piece by
 //! piece as the connection takes them, so a client that does not read costs a list of pointers and no copy.
 
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use super::state::Push;
-use super::subscription::{Change, Offer};
+use super::subscription::{Change, OfferedResource};
 use crate::evenkeel::ListingRequest;
 use crate::pb::envoy::config::core::v3::ControlPlane;
 use crate::pb::envoy::service::discovery::v3::{self as discovery, DeltaDiscoveryResponse, DiscoveryResponse};
 use crate::{Resource, ResourceType, Version};
 
-/// Bytes of one piece: resources up to half of it are copied together, so that small ones do not become frames of their
-/// own; larger ones are passed on as they are.
+/// Size of a piece, in bytes. Resources up to half of it are copied together, so that small ones do not become frames
+/// of their own; larger ones are passed on without a copy.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Bytes of a gRPC message's prefix: a flag and the length.
 const PREFIX_BYTES: usize = 5;
 /// Field number of the resources in both responses.
 const RESOURCES: u32 = 2;
-/// Field number of the names of what is gone in the delta protocol's response.
+/// Field number of removed names in the delta protocol's response.
 const REMOVED: u32 = 6;
 /// Field number of the name in the delta protocol's `Resource`.
 const NAME: u32 = 3;
 
-/// What a server says about itself in each response, and how much it says of resources.
+/// What a server sends about itself in each response, and whether it sends metadata of resources.
 #[derive(Clone, Debug, Default)]
 pub struct Announcement {
     /// `control_plane.identifier`; empty to say nothing.
     pub identifier: Arc<str>,
-    /// Whether resources carry their cause: only clients that measure ages want to know.
+    /// Whether resources carry their cause, which only clients that measure ages need.
     pub causes: bool,
 }
 
 /// Which of the two protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(super) enum WireProtocol {
     Delta,
     Sotw,
 }
@@ -47,23 +47,23 @@ pub(super) enum Wire {
 /// One response, to be encoded.
 #[derive(Debug)]
 pub struct Response {
-    form: Form,
-    resources: Vec<Offer>,
-    head: Head,
+    form: ResponseFormat,
+    resources: Vec<OfferedResource>,
+    head: ResponseHead,
 }
 
 /// How resources are written.
 #[derive(Clone, Copy, Debug)]
-struct Form {
-    wire: Wire,
+struct ResponseFormat {
+    wire: WireProtocol,
     causes: bool,
 }
 
-/// All fields of a response but the resources.
+/// All fields of a response except the resources.
 #[derive(Debug)]
-enum Head {
+enum ResponseHead {
     Encoded(Vec<u8>),
-    /// Encoded when it is the response's turn: it may name much that is gone, and many streams' responses may wait.
+    /// Encoded when the response is sent: it may have many removed names, and many streams' responses may wait.
     Delta(DeltaHead),
 }
 
@@ -78,45 +78,47 @@ struct DeltaHead {
 }
 
 impl Response {
-    pub(super) fn new(wire: Wire, push: Push, announcement: &Announcement) -> Self {
+    pub(super) fn new(wire: WireProtocol, push: Push, announcement: &Announcement) -> Self {
         let Push { change, nonce, generation, listing } = push;
         let Change { kind, added, removed, absent } = change;
         let identifier = announcement.identifier.clone();
         let (head, resources) = match wire {
-            Wire::Delta => {
+            WireProtocol::Delta => {
                 let head = DeltaHead { kind, generation, nonce, removed, absent, identifier };
-                (Head::Delta(head), added)
+                (ResponseHead::Delta(head), added)
             }
-            Wire::Sotw => {
+            WireProtocol::Sotw => {
                 let listed = |listing: crate::resource_set::TypeSet| {
-                    let offer =
-                        |resource: &Arc<Resource>| Offer { asked: resource.name.clone(), resource: resource.clone() };
+                    let offer = |resource: &Arc<Resource>| OfferedResource {
+                        asked: resource.name.clone(),
+                        resource: resource.clone(),
+                    };
                     listing.resources.values().map(offer).collect()
                 };
-                let resources: Vec<Offer> = listing.map_or(added, listed);
-                // Equal content has an equal version, from whichever server it comes.
+                let resources: Vec<OfferedResource> = listing.map_or(added, listed);
+                // Equal content has an equal version, whichever server sends it.
                 let held = resources.iter().map(|offer| (&*offer.asked, offer.resource.version.to_string()));
                 let version_info = format!("{:016x}", crate::digest::of(held));
                 let (type_url, nonce) = (kind.type_url().to_owned(), nonce.to_string());
                 let control_plane = control_plane(&identifier);
                 let head = DiscoveryResponse { version_info, type_url, nonce, control_plane, ..Default::default() };
-                (Head::Encoded(head.encode_to_vec()), resources)
+                (ResponseHead::Encoded(head.encode_to_vec()), resources)
             }
         };
-        Self { form: Form { wire, causes: announcement.causes }, resources, head }
+        Self { form: ResponseFormat { wire, causes: announcement.causes }, resources, head }
     }
 
-    /// A request for a listing of all that is held of these types, to a client that sends reports.
+    /// A request to a client that sends reports to list everything it holds of these types.
     pub(super) fn listing_request(kinds: impl Iterator<Item = ResourceType>) -> Self {
         let request = ListingRequest { type_urls: kinds.map(|kind| kind.type_url().to_owned()).collect() };
         let resource = discovery::Resource { resource: Some(crate::pack(&request)), ..Default::default() };
         let type_url = crate::type_url::REPORT.to_owned();
         let head = DeltaDiscoveryResponse { resources: vec![resource], type_url, ..Default::default() };
-        let form = Form { wire: Wire::Delta, causes: false };
-        Self { form, resources: Vec::new(), head: Head::Encoded(head.encode_to_vec()) }
+        let form = ResponseFormat { wire: WireProtocol::Delta, causes: false };
+        Self { form, resources: Vec::new(), head: ResponseHead::Encoded(head.encode_to_vec()) }
     }
 
-    /// Its bytes, with gRPC's prefix, piece by piece.
+    /// Its bytes with gRPC's prefix, piece by piece.
     pub(super) fn into_pieces(self) -> Pieces {
         let Self { form, resources, head } = self;
         let body = resources.iter().map(|offer| form.field_len(offer)).sum::<usize>();
@@ -127,12 +129,12 @@ impl Response {
             pending
         };
         let pending = match head {
-            Head::Encoded(bytes) => {
+            ResponseHead::Encoded(bytes) => {
                 let mut pending = begin(bytes.len());
                 pending.extend_from_slice(&bytes);
                 pending
             }
-            Head::Delta(head) => {
+            ResponseHead::Delta(head) => {
                 let message = head.message();
                 let gone_len = |name: &Arc<str>| string_len(REMOVED, name.len());
                 let mut pending = begin(message.encoded_len() + head.gone().map(gone_len).sum::<usize>());
@@ -144,34 +146,34 @@ impl Response {
         Pieces { form, resources, next: 0, pending, ready: None }
     }
 
-    /// The message it is, whole.
+    /// The whole encoded message.
     pub fn encode_to_vec(self) -> Vec<u8> {
         let bytes: Vec<u8> = self.into_pieces().flatten().collect();
         bytes.get(PREFIX_BYTES..).unwrap_or_default().to_vec()
     }
 }
 
-impl Form {
-    /// The name, if it is not the resource's own: it follows the resource's own bytes, and the cause follows it.
-    fn other_name(self, offer: &Offer) -> Option<&str> {
-        (self.wire == Wire::Delta && offer.asked != offer.resource.name).then_some(&*offer.asked)
+impl ResponseFormat {
+    /// The requested name, if it is not the resource's own: it is appended to the resource's bytes, before the cause.
+    fn other_name(self, offer: &OfferedResource) -> Option<&str> {
+        (self.wire == WireProtocol::Delta && offer.asked != offer.resource.name).then_some(&*offer.asked)
     }
 
     fn tells_cause(self) -> bool {
-        self.wire == Wire::Delta && self.causes
+        self.wire == WireProtocol::Delta && self.causes
     }
 
-    fn body(self, offer: &Offer) -> Bytes {
+    fn body(self, offer: &OfferedResource) -> Bytes {
         match self.wire {
-            Wire::Delta => offer.resource.encoded(),
-            Wire::Sotw => offer.resource.encoded_any(),
+            WireProtocol::Delta => offer.resource.encoded(),
+            WireProtocol::Sotw => offer.resource.encoded_any(),
         }
     }
 
-    fn trailer(self, offer: &Offer) -> Bytes {
+    fn trailer(self, offer: &OfferedResource) -> Bytes {
         let mut trailer = BytesMut::new();
         if let Some(name) = self.other_name(offer) {
-            // Of a field given twice the last counts.
+            // If a field appears twice, the last one counts.
             put_string(NAME, name, &mut trailer);
         } else if self.tells_cause() {
             return offer.resource.encoded_metadata();
@@ -182,23 +184,23 @@ impl Form {
         trailer.freeze()
     }
 
-    fn message_len(self, offer: &Offer) -> usize {
+    fn message_len(self, offer: &OfferedResource) -> usize {
         let body = match self.wire {
-            Wire::Delta => offer.resource.encoded_len(),
-            Wire::Sotw => offer.resource.encoded_any_len(),
+            WireProtocol::Delta => offer.resource.encoded_len(),
+            WireProtocol::Sotw => offer.resource.encoded_any_len(),
         };
         let name = self.other_name(offer).map_or(0, |name| string_len(NAME, name.len()));
         let cause = if self.tells_cause() { offer.resource.metadata_len() } else { 0 };
         body + name + cause
     }
 
-    fn field_len(self, offer: &Offer) -> usize {
+    fn field_len(self, offer: &OfferedResource) -> usize {
         string_len(RESOURCES, self.message_len(offer))
     }
 }
 
 impl DeltaHead {
-    /// All but the names of what is gone.
+    /// The message without the removed names.
     fn message(&self) -> DeltaDiscoveryResponse {
         let hosts: &[Arc<str>] = if self.kind == ResourceType::VirtualHost { &self.absent } else { &[] };
         // A resource without a body is how VHDS says that there is no such host (Envoy, "on-demand VHDS").
@@ -228,7 +230,7 @@ fn control_plane(identifier: &str) -> Option<ControlPlane> {
     (!identifier.is_empty()).then(|| ControlPlane { identifier: identifier.to_owned() })
 }
 
-/// Bytes of a field of a string, or of anything else that has a length.
+/// Bytes of a string field, or of another length-delimited field.
 fn string_len(field: u32, length: usize) -> usize {
     key_len(field) + encoded_len_varint(length as u64) + length
 }
@@ -242,16 +244,16 @@ fn put_string(field: u32, text: &str, out: &mut BytesMut) {
 /// A response's bytes in pieces.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    form: Form,
-    resources: Vec<Offer>,
+    form: ResponseFormat,
+    resources: Vec<OfferedResource>,
     next: usize,
     pending: BytesMut,
-    /// A large resource, to follow what is pending.
+    /// A large resource, to follow the pending bytes.
     ready: Option<(Bytes, Bytes)>,
 }
 
 impl Pieces {
-    /// What is pending, if it is enough for a piece, or all there will be.
+    /// The pending bytes, if they are enough for a piece or the last ones.
     fn piece(&mut self, last: bool) -> Option<Bytes> {
         let length = self.pending.len();
         (length >= PIECE_BYTES || (last && length > 0)).then(|| self.pending.split().freeze())
@@ -294,13 +296,13 @@ mod tests {
     use super::*;
     use crate::{Any, Cause};
 
-    fn offer(asked: &str, name: &str, bytes: usize) -> Offer {
+    fn offer(asked: &str, name: &str, bytes: usize) -> OfferedResource {
         let any = Any { type_url: ResourceType::Route.type_url().into(), value: vec![7; bytes] };
         let resource = Resource::new(name, &any).with_cause(Cause { generation: 3, time_us: 4 });
-        Offer { asked: asked.into(), resource: Arc::new(resource) }
+        OfferedResource { asked: asked.into(), resource: Arc::new(resource) }
     }
 
-    fn push(added: Vec<Offer>) -> Push {
+    fn push(added: Vec<OfferedResource>) -> Push {
         let (removed, absent) = (vec!["gone".into()], vec!["ghost".into()]);
         let change = Change { kind: ResourceType::VirtualHost, added, removed, absent };
         Push { change, nonce: 5, generation: 3, listing: None }
@@ -312,7 +314,7 @@ mod tests {
         let offers = || vec![offer("r/a", "r/a", 10), offer("r/alias", "r/big", 100_000), offer("r/z", "r/z", 0)];
         let sent = offers();
         let shared = sent[1].resource.encoded();
-        let response = Response::new(Wire::Delta, push(sent), &announcement);
+        let response = Response::new(WireProtocol::Delta, push(sent), &announcement);
         let pieces: Vec<Bytes> = response.into_pieces().collect();
         assert!(pieces.iter().any(|piece| piece.as_ptr() == shared.as_ptr() && piece.len() == shared.len()));
         let all = pieces.concat();
@@ -329,7 +331,7 @@ mod tests {
             (vec!["gone".into()], "5".into(), "evenkeel/test".into())
         );
 
-        let response = Response::new(Wire::Sotw, push(offers()), &Announcement::default());
+        let response = Response::new(WireProtocol::Sotw, push(offers()), &Announcement::default());
         let read = DiscoveryResponse::decode(&*response.encode_to_vec()).unwrap();
         assert_eq!(read.resources.len(), 3);
         assert_eq!(read.resources[1], offers()[1].resource.any());
@@ -339,7 +341,7 @@ mod tests {
     #[test]
     fn small_resources_travel_together() {
         let offers = (0..1000).map(|index| offer(&format!("r/{index}"), &format!("r/{index}"), 100)).collect();
-        let response = Response::new(Wire::Delta, push(offers), &Announcement::default());
+        let response = Response::new(WireProtocol::Delta, push(offers), &Announcement::default());
         let pieces: Vec<Bytes> = response.into_pieces().collect();
         assert!(pieces.len() < 20, "{}", pieces.len());
     }

@@ -24,9 +24,10 @@ use crate::pb::envoy::service::discovery::v3::{
 };
 use crate::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryService;
 
-/// Responses waiting for the transport, per stream: the state machine keeps one in flight per type, so more cannot be.
+/// Responses waiting for the transport, per stream: the state machine has one in flight per type, so there cannot be
+/// more.
 pub(super) const RESPONSE_QUEUE: usize = crate::ResourceType::ALL.len();
-/// Largest request taken unless the caller sets another limit, in bytes.
+/// Default limit of a request's size, in bytes.
 const MAX_REQUEST_BYTES: usize = 4 * 1024 * 1024;
 
 const SERVICE: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
@@ -42,12 +43,12 @@ pub struct AdsServer<S> {
 }
 
 impl<S> AdsServer<S> {
-    /// Serves what the source has.
+    /// Serves the source's resources.
     pub fn new(source: Arc<S>) -> Self {
         Self { source, max_request_bytes: MAX_REQUEST_BYTES }
     }
 
-    /// With another limit of a request's size, in bytes.
+    /// Sets another limit of a request's size, in bytes.
     pub fn max_decoding_message_size(mut self, bytes: usize) -> Self {
         self.max_request_bytes = bytes;
         self
@@ -111,7 +112,7 @@ impl<S: Source> AdsServer<S> {
 struct Frames {
     responses: mpsc::Receiver<Result<Response, GrpcStatus>>,
     current: Option<Pieces>,
-    /// The trailers have been sent.
+    /// `None` when the trailers were sent.
     end: Option<()>,
 }
 
@@ -158,13 +159,13 @@ fn spawn<S: Source, P: Protocol>(
     tokio::spawn(async move {
         let mut carrier = Tonic { requests, responses: &responses };
         if let Err(status) = stream::run::<S, P>(&*source, &extensions, &mut carrier).await {
-            // The client may be gone; then there is nobody to tell.
+            // The client may be gone.
             _ = responses.send(Err(status)).await;
         }
     });
 }
 
-/// The carrier that tonic is.
+/// The carrier for tonic's streams.
 struct Tonic<'a, R> {
     requests: Streaming<R>,
     responses: &'a Responses,
@@ -198,7 +199,7 @@ pub struct AdsService<S> {
 }
 
 impl<S> AdsService<S> {
-    /// Serves what the source has.
+    /// Serves the source's resources.
     pub fn new(source: Arc<S>) -> Self {
         Self { source }
     }
@@ -210,7 +211,7 @@ impl<S> Clone for AdsService<S> {
     }
 }
 
-/// A stream of responses, as tonic wants it.
+/// A stream of responses in tonic's form.
 pub type ResponseStream<R> = Pin<Box<dyn Stream<Item = Result<R, GrpcStatus>> + Send>>;
 
 impl<S: Source> AdsService<S> {
@@ -223,7 +224,7 @@ impl<S: Source> AdsService<S> {
     }
 }
 
-/// The message that the bytes are.
+/// Decodes a response into a message.
 fn message<M: Message + Default>(response: Response) -> Result<M, GrpcStatus> {
     M::decode(&*response.encode_to_vec()).map_err(|error| GrpcStatus::internal(error.to_string()))
 }

@@ -1,10 +1,10 @@
-//! The state-of-the-world protocol: every response of CDS and LDS lists all there is.
+//! The state-of-the-world protocol: every response of CDS and LDS lists all resources.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::interest::Interest;
-use super::response::{Response, Wire};
+use super::response::{Response, WireProtocol};
 use super::state::{Nonce, State};
 use super::{Announcement, RequestError, Status};
 use crate::pb::envoy::service::discovery::v3::DiscoveryRequest;
@@ -18,18 +18,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream nobody has asked anything on.
+    /// A stream without requests yet.
     pub fn new(announcement: Announcement) -> Self {
         Self { state: State::default(), announcement }
     }
 
-    /// Takes a request in; then poll for responses.
+    /// Processes a request; then poll for responses.
     pub fn on_request(&mut self, request: &DiscoveryRequest, now: Duration) -> Result<(), RequestError> {
         let kind = ResourceType::from_type_url(&request.type_url)
             .ok_or_else(|| RequestError::UnknownType(request.type_url.clone()))?;
         let nonce = self.state.on_nonce(kind, &request.response_nonce, request.error_detail.as_ref(), now);
         if nonce == Nonce::Stale {
-            // A newer response is under way; its answer will carry the client's names as they are by then.
+            // A newer response is in flight; its answer will carry the client's names.
             return Ok(());
         }
         let (subscription, target) = self.state.of(kind);
@@ -46,26 +46,26 @@ impl Stream {
         if first {
             subscription.resume(std::iter::empty(), &target);
         }
-        // A client that asks for nothing is owed nothing.
+        // A client that subscribes to nothing needs no response.
         let asks = subscription.wildcard || !subscription.names().is_empty();
         subscription.owes_reply |= asks && (first || asks_all || asks_more);
         Ok(())
     }
 
-    /// The set the client is to hold from now on; replaces one not sent yet. The first is to be there before the first
-    /// request.
+    /// Sets what the client should hold from now on; replaces a set not sent yet. The first one must be set before the
+    /// first request.
     pub fn on_snapshot(&mut self, resources: &Arc<ResourceSet>) {
         if !self.state.aims_at(resources) {
             self.state.set_resources(resources);
         }
     }
 
-    /// Tells others what is asked for.
+    /// Publishes what the stream subscribes to.
     pub fn note_interest(&self, interest: &Interest) {
         self.state.note_interest(interest);
     }
 
-    /// What the names asked for take, in bytes.
+    /// The memory that the subscribed names use, in bytes.
     pub fn name_bytes(&self) -> usize {
         self.state.name_bytes()
     }
@@ -73,15 +73,15 @@ impl Stream {
     /// The next response to send, until there is none.
     pub fn poll_response(&mut self, now: Duration) -> Option<Response> {
         let push = self.state.next_push(now, true)?;
-        Some(Response::new(Wire::Sotw, push, &self.announcement))
+        Some(Response::new(WireProtocol::Sotw, push, &self.announcement))
     }
 
-    /// When to poll again though nothing has happened.
+    /// When to poll again even if nothing happens.
     pub fn next_timer(&self, now: Duration) -> Option<Duration> {
         self.state.next_timer(now)
     }
 
-    /// What an operator sees of it.
+    /// The status for operators.
     pub fn status(&self) -> Status {
         self.state.status()
     }

@@ -1,4 +1,4 @@
-//! What both protocols share: what has to go out next, in which order, and what an answer means.
+//! The part that both protocols share: what to send next, in which order, and what an answer means.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
@@ -17,7 +17,7 @@ use crate::pb::google::rpc;
 use crate::resource_set::TypeSet;
 use crate::{Resource, ResourceSet, ResourceType, Version};
 
-/// Most resources of a refusal that are named, in resources.
+/// Most resources named for a refusal, in resources.
 const MAX_NAMED_RESOURCES: usize = 100;
 
 /// One stream, whichever protocol it speaks.
@@ -28,14 +28,14 @@ pub(super) struct State {
     counts: [Counts; ResourceType::ALL.len()],
     last_nonce: u64,
     settled_generation: u64,
-    /// Types of which the client is to list what it holds: its digest is not what it should be.
+    /// Types whose digest is wrong, and whose resources the client must list.
     to_list: BTreeSet<ResourceType>,
-    /// Changes were taken in that the protocol cannot express.
+    /// Whether there were changes that the protocol cannot express.
     unsaid: bool,
     divergence: Option<Arc<Divergence>>,
 }
 
-/// What is counted and remembered of one type for whoever looks at the stream.
+/// Counters and other status of one type.
 #[derive(Debug, Default)]
 struct Counts {
     pushes: u64,
@@ -63,26 +63,26 @@ impl Default for State {
     }
 }
 
-/// How a request's nonce relates to what was sent.
+/// How a request's nonce relates to the responses sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nonce {
-    /// It carries none: a first or an unprompted request.
+    /// It has none: a first or an unprompted request.
     None,
     /// It answers the response in flight.
     Answer,
-    /// It follows a response that was answered before: the client changes what it asks for.
+    /// It is that of a response already answered: the client changes its subscriptions.
     Current,
-    /// It answers one that a newer has replaced.
+    /// It answers a response that a newer one has replaced.
     Stale,
 }
 
-/// A change with what its response says beside it.
+/// A change with the further content of its response.
 #[derive(Debug)]
 pub(super) struct Push {
     pub change: Change,
     pub nonce: u64,
     pub generation: u64,
-    /// All a state-of-the-world client of a whole type is to hold.
+    /// Everything that a state-of-the-world client of a whole type should hold.
     pub listing: Option<TypeSet>,
 }
 
@@ -99,23 +99,23 @@ impl State {
         self.resources = Some(resources.clone());
     }
 
-    /// One type, and what it is to be; the latter empty before the first set is there.
+    /// The subscription of one type and its target, which is empty before the first set.
     pub fn of(&mut self, kind: ResourceType) -> (&mut Subscription, TypeSet) {
         let target = self.resources.as_ref().map(|set| set.type_set(kind).clone()).unwrap_or_default();
         (&mut self.subscriptions[kind.index()], target)
     }
 
-    /// Tells others what is asked for.
+    /// Publishes what the stream subscribes to.
     pub fn note_interest(&self, interest: &Interest) {
         interest.note(&self.subscriptions);
     }
 
-    /// What the names asked for take, in bytes.
+    /// The memory that the subscribed names use, in bytes.
     pub fn name_bytes(&self) -> usize {
         self.subscriptions.iter().map(Subscription::name_bytes).sum()
     }
 
-    /// Whether this is the set the client is to hold.
+    /// Whether this is the set that the client should hold.
     pub fn aims_at(&self, resources: &Arc<ResourceSet>) -> bool {
         self.resources.as_ref().is_some_and(|aim| Arc::ptr_eq(aim, resources))
     }
@@ -124,7 +124,7 @@ impl State {
         &self.subscriptions[kind.index()]
     }
 
-    /// Notes the answer a request carries, if any.
+    /// Processes the answer in a request, if it has one.
     pub fn on_nonce(&mut self, kind: ResourceType, nonce: &str, error: Option<&rpc::Status>, now: Duration) -> Nonce {
         if nonce.is_empty() {
             return Nonce::None;
@@ -166,12 +166,12 @@ impl State {
         };
     }
 
-    /// Finds out what was refused: from the client's list of names if it is one of ours, from the names in its message,
-    /// or by sending halves. What was not refused is sent again unless the client said that it holds it.
+    /// Finds out what was refused: from the list of names if the client is one of ours, from the names in its message,
+    /// or by sending halves. Resources that were not refused are sent again, unless the client said that it holds them.
     fn on_nack(&mut self, kind: ResourceType, sent: InFlight, error: &rpc::Status, now: Duration) {
         let (subscription, target) = self.of(kind);
         let mut contents = subscription.contents(&sent);
-        // A client holds nothing of a name it has given up.
+        // A client holds nothing for a name it unsubscribed from.
         contents.retain(|(name, _, _)| subscription.wants(name));
         let added: Vec<_> = contents
             .iter()
@@ -185,7 +185,7 @@ impl State {
             None => named_in(&error.message, names),
         };
         if exact.is_none() && !added.is_empty() {
-            // Whether the rest of the response was taken nobody knows.
+            // It is not known whether the rest of the response was accepted.
             let removed = contents.iter().filter(|(_, _, resource)| resource.is_none());
             removed.for_each(|(name, _, _)| subscription.correct(name, Held::Unknown));
         }
@@ -220,8 +220,8 @@ impl State {
         counts.nack = Some(Arc::new(nack));
     }
 
-    /// Takes in what the client says it holds and how old that was. A digest that is not what it should be is followed by
-    /// a request for a listing, and what a listing shows to be wrong is sent anew.
+    /// Processes a client's report of what it holds and how old changes were. After a wrong digest the client is asked
+    /// for a list, and what the list shows to be wrong is sent again.
     pub fn on_report(&mut self, report: &evenkeel::Report) {
         for of in &report.types {
             let Some(kind) = ResourceType::from_type_url(&of.type_url) else { continue };
@@ -233,7 +233,7 @@ impl State {
             let subscription = &mut self.subscriptions[kind.index()];
             let last_nonce =
                 if subscription.last_nonce == 0 { String::new() } else { subscription.last_nonce.to_string() };
-            // While a response is under way both are right, each as of its own time.
+            // While a response is in flight, both digests may be right.
             if !subscription.requested || subscription.in_flight.is_some() || of.nonce != last_nonce {
                 continue;
             }
@@ -254,13 +254,14 @@ impl State {
         }
     }
 
-    /// The types whose holdings the client is to list.
+    /// The types whose resources the client must list.
     pub fn take_listing_requests(&mut self) -> BTreeSet<ResourceType> {
         std::mem::take(&mut self.to_list)
     }
 
-    /// The next push, in make-before-break order, noted as sent. `full_listings`: whether the client gets all that it wants of
-    /// a type every time, where it takes what is left out for gone: of clusters and listeners, and of whole types.
+    /// The next push in make-before-break order, recorded as sent. `full_listings`: whether each response has
+    /// everything that the client wants of a type, if the client takes missing resources for removed: for clusters and
+    /// listeners, and for whole types.
     pub fn next_push(&mut self, now: Duration, full_listings: bool) -> Option<Push> {
         let resources = self.resources.clone()?;
         loop {
@@ -269,7 +270,7 @@ impl State {
             if push.is_some() {
                 return push;
             }
-            // What was not worth a response may have been what another type waited for.
+            // Another type may have waited for a change that needed no response.
             if !self.unsaid {
                 self.note_settled(&resources);
                 return None;
@@ -287,13 +288,13 @@ impl State {
         if !self.get(kind).requested || self.get(kind).in_flight.is_some() {
             return None;
         }
-        // Make first: what a listener or route names is on its way already.
+        // Make first: send what a listener or route names before it.
         let names_others = matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
         if names_others && self.targets_behind(resources) {
             return None;
         }
-        // Break last: a cluster goes when no listener or route the client holds can name it any more. Who can name it comes
-        // later in the order of types; it is looked at if there is something to take away.
+        // Break last: remove a cluster when no listener or route that the client holds can name it any more. The types
+        // that can name it come later in the order; they are checked only if there is something to remove.
         let is_named = matches!(kind, ResourceType::Cluster | ResourceType::Endpoint);
         let target = resources.type_set(kind);
         let (upto, after) = self.subscriptions.split_at_mut(kind.index() + 1);
@@ -374,7 +375,7 @@ impl State {
         }
     }
 
-    /// When to poll again though nothing has happened: something refused is offered again then.
+    /// When to poll again even if nothing happens, to offer refused resources again.
     pub fn next_timer(&self, now: Duration) -> Option<Duration> {
         self.subscriptions.iter().filter_map(|s| s.refusals.next_due()).filter(|due| *due > now).min()
     }
@@ -410,7 +411,7 @@ impl State {
     }
 }
 
-/// Whether listeners, routes or virtual hosts are still to be sent or answered.
+/// Whether listeners, routes or virtual hosts still have to be sent or answered.
 fn users_behind(subscriptions: &[Subscription], resources: &ResourceSet) -> bool {
     let name_others =
         |kind: ResourceType| matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
@@ -420,7 +421,7 @@ fn users_behind(subscriptions: &[Subscription], resources: &ResourceSet) -> bool
     })
 }
 
-/// Notes what the client holds otherwise than was known, and gives the names.
+/// Corrects the record of what the client holds, and returns the names that differed.
 fn correct(
     subscription: &mut Subscription,
     known: &[(Arc<str>, Version)],
@@ -446,13 +447,13 @@ fn correct(
     wrong
 }
 
-/// The names one of our clients refused; it holds the rest of the response.
+/// The names that one of our clients refused; it holds the rest of the response.
 fn rejections(error: &rpc::Status) -> Option<Vec<String>> {
     let detail = error.details.iter().find(|any| any.type_url == crate::type_url::REJECTIONS)?;
     Rejections::decode(&*detail.value).ok().map(|message| message.names)
 }
 
-/// A client's message as logs and tables can hold it: Envoy writes a line for each listener.
+/// A client's message in one line, for logs and tables: Envoy writes a line for each listener.
 fn one_line(message: &str) -> String {
     let message = message.get(..message.floor_char_boundary(MAX_NACK_BYTES)).unwrap_or_default();
     let lines = message.split(char::is_control).map(str::trim).filter(|line| !line.is_empty());

@@ -1,4 +1,4 @@
-//! What an operator wants to know about one stream. Cheap to make: it is handed out after every step.
+//! The status of one stream, for operators. It is cheap to make, because it is made after every step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,9 @@ pub struct Nack {
     pub message: String,
     /// Generation of the refused response.
     pub version: String,
-    /// The refused resources with their origins (`file:line:column`); while the client's message does not tell which
-    /// they are and halves are tried, all that may be.
+    /// The refused resources with their origins (`file:line:column`); during a search, all resources that may be bad.
     pub resources: Vec<NackedResource>,
-    /// Whether it is still being found out which are bad.
+    /// Whether the search for the bad ones goes on.
     pub searching: bool,
 }
 
@@ -26,7 +25,7 @@ pub struct Nack {
 pub struct NackedResource {
     /// Its name.
     pub name: String,
-    /// Where the user wrote what it comes from.
+    /// The position in the user's files that it comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
     /// How often this version of it was refused.
@@ -43,7 +42,7 @@ pub struct TypeStatus {
     pub wildcard: bool,
     /// Names subscribed to.
     pub names: usize,
-    /// Generation of the response the client accepted last.
+    /// Generation of the last response that the client accepted.
     pub acked_version: Option<u64>,
     /// Generation of the response that is not answered yet.
     pub in_flight_version: Option<u64>,
@@ -58,10 +57,10 @@ pub struct TypeStatus {
     pub bytes_sent: u64,
     /// Responses refused.
     pub rejects: u64,
-    /// What the client refuses at present.
+    /// The present refusal, if any.
     #[serde(serialize_with = "shared")]
     pub nack: Option<Arc<Nack>>,
-    /// How old what it applied was, by its last report that had any.
+    /// The ages of changes in its last report that had any.
     #[serde(skip)]
     pub ages: Option<Arc<evenkeel::Ages>>,
     /// Reports with ages so far.
@@ -69,10 +68,10 @@ pub struct TypeStatus {
     pub reports: u64,
 }
 
-/// A client held something else than the server knew; it was sent anew.
+/// A client held something else than the server had recorded; it was corrected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Divergence {
-    /// How many there have been on the stream, this one included.
+    /// The number of divergences on the stream, including this one.
     pub number: u64,
     /// The type.
     #[serde(rename = "type", serialize_with = "short_name")]
@@ -92,7 +91,7 @@ fn short_name<S: Serializer>(kind: &ResourceType, serializer: S) -> Result<S::Ok
 /// One stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// Generation the client has been sent and has answered in full; 0 before the first.
+    /// The last generation that the client has answered in full; 0 before the first.
     pub settled_generation: u64,
     /// Types asked for so far.
     pub types: Vec<TypeStatus>,

@@ -1,4 +1,4 @@
-//! One stream, from its first request to its end: what a state machine says, carried by whatever transport.
+//! One stream from its first request to its end: connects a state machine to any transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,66 +19,67 @@ use crate::pb::envoy::service::discovery::v3::{
 
 /// Where the resources of a stream come from.
 pub trait Source: Send + Sync + 'static {
-    /// A client opened a stream and said who it is. `extensions` holds what the transport knows of the peer (its
-    /// address, its certificate). The stream waits until this is done; an error ends it with that status.
+    /// A client opened a stream and sent its node. `extensions` has what the transport knows of the peer (its address,
+    /// its certificate). The stream waits for the result; an error ends it with that status.
     fn connect(&self, node: &Node, extensions: &Extensions)
     -> impl Future<Output = Result<Session, GrpcStatus>> + Send;
 
-    /// Whether a client may make a call, whatever service it is for: asked when its head has come, before a byte of its body
-    /// is kept. What is put into `extensions` is known to the service. An error answers the call with that status.
+    /// Decides whether a client may make a call of any service. It is called when the call's head has arrived, before
+    /// any of its body is buffered. The service can read what is put into `extensions`. An error answers the call with
+    /// that status.
     fn admit(&self, _path: &str, _metadata: &HeaderMap, _extensions: &mut Extensions) -> Result<(), GrpcStatus> {
         Ok(())
     }
 }
 
-/// How long a client may take to say who it is, from the opening of its stream.
+/// How long a client may take to send its first request.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One stream's view of the source; dropped when the stream ends.
 pub struct Session {
-    /// What the client is to hold, now and whenever it changes. Where a change does not concern the stream it may be
-    /// replaced without a notice: the stream looks again when its client says something.
+    /// What the client should hold, now and when it changes. A change that does not affect the stream may come without
+    /// a notification: the stream reads the value again at the client's next request.
     pub resources: Resources,
-    /// What the client asks for.
+    /// What the client subscribes to.
     pub interest: Interest,
-    /// Called after each request and push with where the stream stands.
+    /// Called with the stream's status after each request and push.
     pub on_status: Box<dyn FnMut(Status) + Send>,
-    /// Called after each request with what the names take that the stream asks for, in bytes. An error ends the stream.
+    /// Called after each request with the memory used by the subscribed names, in bytes. An error ends the stream.
     pub on_names: Box<dyn FnMut(usize) -> Result<(), GrpcStatus> + Send>,
-    /// What the server says of itself.
+    /// What the server sends about itself.
     pub announcement: Announcement,
 }
 
-/// What a client is to hold, as its stream sees it.
+/// What a client should hold, as its stream sees it.
 pub enum Resources {
-    /// Given with the notice.
-    Given(watch::Receiver<Arc<ResourceSet>>),
-    /// Asked for: where many streams hold nearly the same, nobody replaces it for each.
-    Asked {
-        /// What it is now.
+    /// The value arrives with the notification.
+    Watched(watch::Receiver<Arc<ResourceSet>>),
+    /// Fetched after a notification: where many streams hold nearly the same, nobody has to replace the value of each.
+    Polled {
+        /// Returns the current value.
         now: Box<dyn FnMut() -> Arc<ResourceSet> + Send>,
-        /// Tells the stream to look. Its sender is gone when the stream is to end.
+        /// Notifies the stream of a change. The stream ends when the sender is dropped.
         notice: watch::Receiver<()>,
     },
 }
 
 impl Resources {
-    /// What the client is to hold now. Notices before this are done with.
+    /// What the client should hold now. Clears earlier notifications.
     pub fn look(&mut self) -> Arc<ResourceSet> {
         match self {
-            Self::Given(resources) => resources.borrow_and_update().clone(),
-            Self::Asked { now, notice } => {
+            Self::Watched(resources) => resources.borrow_and_update().clone(),
+            Self::Polled { now, notice } => {
                 notice.mark_unchanged();
                 now()
             }
         }
     }
 
-    /// Until there is a notice; false when the stream is to end.
+    /// Waits for a notification; false if the stream should end.
     async fn changed(&mut self) -> bool {
         let changed = match self {
-            Self::Given(resources) => resources.changed().await,
-            Self::Asked { notice, .. } => notice.changed().await,
+            Self::Watched(resources) => resources.changed().await,
+            Self::Polled { notice, .. } => notice.changed().await,
         };
         changed.is_ok()
     }
@@ -86,37 +87,37 @@ impl Resources {
 
 impl From<watch::Receiver<Arc<ResourceSet>>> for Resources {
     fn from(resources: watch::Receiver<Arc<ResourceSet>>) -> Self {
-        Self::Given(resources)
+        Self::Watched(resources)
     }
 }
 
 impl Session {
-    /// A session nobody observes.
+    /// A session without observers.
     pub fn new(resources: impl Into<Resources>) -> Self {
         let (interest, announcement) = (Interest::default(), Announcement::default());
         let (on_status, on_names) = (Box::new(drop), Box::new(|_| Ok(())));
         Self { resources: resources.into(), interest, on_status, on_names, announcement }
     }
 
-    /// The same, with what it asks for known to others.
+    /// Publishes what the stream subscribes to.
     pub fn known_by(mut self, interest: Interest) -> Self {
         self.interest = interest;
         self
     }
 
-    /// The same, observed.
+    /// Adds an observer of the status.
     pub fn observed(mut self, on_status: impl FnMut(Status) + Send + 'static) -> Self {
         self.on_status = Box::new(on_status);
         self
     }
 
-    /// The same, with a limit to what its names take together with those of other streams.
+    /// Adds a limit to the memory of its names, together with those of other streams.
     pub fn limited(mut self, on_names: impl FnMut(usize) -> Result<(), GrpcStatus> + Send + 'static) -> Self {
         self.on_names = Box::new(on_names);
         self
     }
 
-    /// The same, with what the server says of itself.
+    /// Sets what the server sends about itself.
     pub fn announced(mut self, announcement: Announcement) -> Self {
         self.announcement = announcement;
         self
@@ -129,18 +130,18 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Requests taken in before an answer is looked for, in messages: those that have come already.
+/// Most requests that are processed before responses are polled, in messages, if they have arrived already.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// What carries a stream's messages. Its futures may be dropped at any time without loss.
+/// The transport of a stream's messages. Its futures may be dropped at any time without loss.
 pub(super) trait Carrier<R>: Send {
-    /// The next request; `None` when the client has said its last or is gone.
+    /// The next request; `None` if the client has ended its side or is gone.
     fn next(&mut self) -> impl Future<Output = Result<Option<R>, GrpcStatus>> + Send;
-    /// A request that has come already.
+    /// A request that has arrived already.
     fn next_now(&mut self) -> Option<Result<R, GrpcStatus>>;
-    /// Takes a response, waiting while too many wait; false when the client is gone.
+    /// Sends a response; waits while the queue is full; false if the client is gone.
     fn send(&mut self, response: Response) -> impl Future<Output = bool> + Send;
-    /// Until the client is gone.
+    /// Completes when the client is gone.
     fn gone(&mut self) -> impl Future<Output = ()> + Send;
 }
 
@@ -227,7 +228,8 @@ pub(super) async fn run<S: Source, P: Protocol>(
     drop(first);
     on_names(stream.name_bytes())?;
     loop {
-        // In this order: whoever replaces the resources meanwhile knows what is asked for, or is found by the look.
+        // The order matters: a concurrent change of resources either sees the new subscriptions, or is seen by the read
+        // that follows.
         stream.note_interest(&interest);
         stream.on_snapshot(&resources.look());
         while let Some(response) = stream.poll_response(start.elapsed()) {
@@ -242,7 +244,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
                 let Some(request) = request? else { return Ok(()) };
                 accept(&mut stream, &request, start.elapsed(), &id)?;
                 on_names(stream.name_bytes())?;
-                // What has come with it is answered with it.
+                // Requests that arrived together are answered together.
                 for _ in 1..REQUESTS_AT_ONCE {
                     let Some(more) = carrier.next_now() else { break };
                     accept(&mut stream, &more?, start.elapsed(), &id)?;
@@ -259,7 +261,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
     }
 }
 
-/// A type we do not serve is the client's misconfiguration, not a reason to take the rest from it.
+/// An unknown type is a mistake in the client's configuration, and no reason to end the stream.
 pub(super) fn accept<P: Protocol>(
     stream: &mut P,
     request: &P::Request,

@@ -1,8 +1,8 @@
-//! One type on one stream: what the client asked for, what it holds, and how that differs from what it should hold.
+//! One type on one stream: what the client subscribes to, what it holds, and how that differs from what it should hold.
 //!
-//! What a client holds is not listed name by name: it is the set it was brought up to last (a persistent map, shared with
-//! every other stream that was), and the few names for which something else is true. So a stream that is up to date costs
-//! nothing per resource, and what is new is found by the difference of two maps.
+//! What a client holds is not recorded name by name. It is the set that it was last updated to (a persistent map,
+//! shared with all streams in the same state), plus the few names that differ from it. So an up-to-date stream costs
+//! nothing per resource, and changes are found as the difference of two maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,14 +16,15 @@ use super::{MAX_NAME_BYTES, MAX_NAMES_PER_TYPE, RequestError};
 use crate::resource_set::{TypeSet, differences};
 use crate::{Resource, ResourceType, Version};
 
-/// Most bytes of resources in one delta response; what is more goes into the next. Far above what a change brings: it
-/// keeps the first response of a large mesh below what clients accept ([`crate::client::connection::MAX_RESPONSE_BYTES`]).
+/// Most bytes of resources in one delta response; the rest goes into the next one. It is far more than a change needs;
+/// it keeps the first response of a large mesh below what clients accept
+/// ([`crate::client::connection::MAX_RESPONSE_BYTES`]).
 pub(super) const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a name takes beside its own bytes, in bytes: its places among those asked for and among those not sent yet.
+/// Memory that a name uses beside its own bytes, in bytes: its entries among the subscribed names and the pending ones.
 const NAME_OVERHEAD: usize = 64;
 
-/// What a name takes, in bytes; less, where it is the name of a resource, which many streams share.
+/// Memory that a name uses, in bytes; less if a resource has the name, which many streams then share.
 fn cost(name: &str) -> usize {
     name.len() + NAME_OVERHEAD
 }
@@ -32,42 +33,42 @@ fn cost(name: &str) -> usize {
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub kind: ResourceType,
-    /// Whether the client asked for the type at all.
+    /// Whether the client has requested the type at all.
     pub requested: bool,
     pub wildcard: bool,
     names: OrdSet<Arc<str>>,
     /// See [`name_bytes`](Self::name_bytes).
     name_bytes: usize,
-    /// What the client holds, as far as it wants it and `behind` says nothing else.
+    /// What the client holds of its subscribed names, except for names in `behind`.
     seen: TypeSet,
-    behind: BTreeMap<Arc<str>, Behind>,
+    behind: BTreeMap<Arc<str>, PendingName>,
     pub refusals: Refusals,
     /// Nonce of the response sent last, answered or not.
     pub last_nonce: u64,
     pub in_flight: Option<InFlight>,
-    /// A response is due even with nothing in it.
+    /// Whether a response is due even if it is empty.
     pub owes_reply: bool,
-    /// What a state-of-the-world client was listed and accepted last.
+    /// The last list that a state-of-the-world client has accepted.
     pub listed: TypeSet,
 }
 
-/// A name for which `seen` does not say what the client holds.
+/// A name for which the client's state differs from `seen`.
 #[derive(Clone, Copy, Debug)]
-struct Behind {
+struct PendingName {
     held: Held,
-    /// To be sent even if the client holds this version.
+    /// Whether to send it even if the client holds this version.
     forced: bool,
 }
 
 /// What a client holds under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Nothing, and it was not told that there is nothing.
+    /// Nothing, and it was not told that the resource does not exist.
     Nothing,
-    /// Nothing, and it knows.
+    /// Nothing, and it was told that the resource does not exist.
     Absent,
     Version(Version),
-    /// Something: a version that is none of ours, or one of two.
+    /// Something: a version in another format, or one of two versions.
     Unknown,
 }
 
@@ -80,11 +81,11 @@ pub(super) struct InFlight {
     /// `seen` before and after it was sent.
     from: TypeSet,
     to: TypeSet,
-    /// What was sent though `from` and `to` do not tell, and what the client held of it before.
+    /// Names that were sent beside the difference of `from` and `to`, and what the client held before.
     besides: Vec<(Arc<str>, Held)>,
-    /// What `from` and `to` differ in and was not sent.
+    /// Names in the difference of `from` and `to` that were not sent.
     without: BTreeSet<Arc<str>>,
-    /// Whether `from` was brought up to `to`; a response of single names leaves the rest alone.
+    /// Whether the response updates from `from` to `to`; a response with single names leaves the rest as it is.
     pub whole: bool,
     /// The listing a state-of-the-world client was sent.
     pub listing: Option<TypeSet>,
@@ -92,7 +93,7 @@ pub(super) struct InFlight {
 
 /// One resource of a response, under the name the client asked for it by.
 #[derive(Clone, Debug)]
-pub(super) struct Offer {
+pub(super) struct OfferedResource {
     pub asked: Arc<str>,
     pub resource: Arc<Resource>,
 }
@@ -101,9 +102,9 @@ pub(super) struct Offer {
 #[derive(Debug)]
 pub(super) struct Change {
     pub kind: ResourceType,
-    pub added: Vec<Offer>,
+    pub added: Vec<OfferedResource>,
     pub removed: Vec<Arc<str>>,
-    /// Asked for, and there is no such thing.
+    /// Names that were requested and do not exist.
     pub absent: Vec<Arc<str>>,
 }
 
@@ -113,8 +114,8 @@ impl Change {
     }
 }
 
-/// How a client's holdings differ from the target in one name.
-struct Gap<'a> {
+/// A difference between what the client holds and the target in one name.
+struct NameDiff<'a> {
     name: &'a Arc<str>,
     held: Held,
     target: Option<&'a Arc<Resource>>,
@@ -124,7 +125,7 @@ struct Gap<'a> {
 /// What may be sent now.
 #[derive(Clone, Copy)]
 pub(super) struct Allowed<'a> {
-    /// Asked when there is something to take away.
+    /// Whether removals are allowed; called only if there is something to remove.
     pub removals: &'a dyn Fn() -> bool,
     pub now: Duration,
 }
@@ -151,7 +152,7 @@ impl Subscription {
         &self.names
     }
 
-    /// What the names take, in bytes.
+    /// The memory that the names use, in bytes.
     pub fn name_bytes(&self) -> usize {
         self.name_bytes
     }
@@ -160,7 +161,7 @@ impl Subscription {
         self.wildcard || self.names.contains(name)
     }
 
-    /// Adds a name; refuses beyond the limit. Gives whether it is new.
+    /// Adds a name; an error above the limit. Returns whether it is new.
     pub fn subscribe(&mut self, name: &str, target: &TypeSet) -> Result<bool, RequestError> {
         if self.names.contains(name) {
             return Ok(false);
@@ -171,32 +172,32 @@ impl Subscription {
         if name.len() > MAX_NAME_BYTES {
             return Err(RequestError::NameTooLong { kind: self.kind, bytes: name.len() });
         }
-        // The set's own copy of the name, where it has one: thousands of streams ask for the same.
+        // Use the set's own copy of the name if it has one, because thousands of streams subscribe to the same names.
         let name = target.resources.get_key_value(name).map_or_else(|| Arc::from(name), |(name, _)| name.clone());
         if !self.wildcard {
-            self.behind.insert(name.clone(), Behind { held: Held::Nothing, forced: false });
+            self.behind.insert(name.clone(), PendingName { held: Held::Nothing, forced: false });
         } else if self.held(&name) == Held::Nothing {
-            // Not among all there is: by this name it was not asked for before.
-            self.behind.entry(name.clone()).or_insert(Behind { held: Held::Nothing, forced: false });
+            // The client did not have the resource under this name before.
+            self.behind.entry(name.clone()).or_insert(PendingName { held: Held::Nothing, forced: false });
         }
         self.name_bytes += cost(&name);
         self.names.insert(name);
         Ok(true)
     }
 
-    /// A name asked for again: sent again, or told again that it does not exist.
+    /// A name is requested again: sends the resource again, or that it does not exist.
     pub fn ask_again(&mut self, name: &str) {
         let Some(name) = self.names.get(name).cloned() else { return };
-        // A client that dropped it and takes it up again in one breath has lost what it held.
+        // A client that drops a name and subscribes to it again in one request has lost the resource.
         let held = match self.held(&name) {
             Held::Absent | Held::Nothing => Held::Nothing,
             Held::Version(_) | Held::Unknown => Held::Unknown,
         };
         self.refusals.forget(&name);
-        self.behind.insert(name, Behind { held, forced: true });
+        self.behind.insert(name, PendingName { held, forced: true });
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub fn unsubscribe(&mut self, name: &str) {
         let held = self.held(name);
         match self.names.remove(name) {
@@ -210,13 +211,13 @@ impl Subscription {
         }
     }
 
-    /// Asks for everything, or only for the names from now on.
+    /// Subscribes to everything, or only to the names from now on.
     pub fn set_wildcard(&mut self, wildcard: bool) {
         if wildcard == self.wildcard {
             return;
         }
         if wildcard {
-            // What was wanted before is held; of the rest the client holds nothing.
+            // The client holds what it was subscribed to before, and nothing of the rest.
             let mut seen = TypeSet::default();
             for name in &self.names {
                 if let Some(resource) = self.seen.resources.get(name) {
@@ -229,7 +230,7 @@ impl Subscription {
         self.drop_unwanted();
     }
 
-    /// Replaces all names. Gives whether one is new.
+    /// Replaces all names; returns whether one is new.
     pub fn set_names<'a>(
         &mut self,
         names: impl Iterator<Item = &'a str>,
@@ -256,14 +257,14 @@ impl Subscription {
         }
     }
 
-    /// What the client says it holds since an earlier stream; asked before anything is sent.
+    /// Sets what the client says it holds from an earlier stream; called before anything is sent.
     pub fn resume<'a>(&mut self, versions: impl Iterator<Item = (&'a str, &'a str)>, target: &TypeSet) {
         let announced: BTreeMap<&str, Held> = versions
             .map(|(name, version)| (name, version.parse().map_or(Held::Unknown, Held::Version)))
             .filter(|(name, _)| self.wants(name))
             .collect();
         if !self.wildcard {
-            // Whatever is wanted is in `behind` by now.
+            // All subscribed names are in `behind` by now.
             self.seen = target.clone();
         }
         if announced.is_empty() {
@@ -277,12 +278,12 @@ impl Subscription {
             for (name, resource) in target.resources.iter().filter(|(name, _)| !self.names.contains(*name)) {
                 let held = held_of(name);
                 if !agrees(held, Some(resource)) {
-                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                    self.behind.insert(name.clone(), PendingName { held, forced: false });
                 }
             }
             for (name, held) in &announced {
                 if !target.resources.contains_key(*name) && !self.names.contains(*name) {
-                    self.behind.insert((*name).into(), Behind { held: *held, forced: false });
+                    self.behind.insert((*name).into(), PendingName { held: *held, forced: false });
                 }
             }
         }
@@ -290,12 +291,12 @@ impl Subscription {
             let held = held_of(name);
             match agrees(held, target.lookup(self.kind, name)) {
                 true => _ = self.behind.remove(name),
-                false => _ = self.behind.insert(name.clone(), Behind { held, forced: false }),
+                false => _ = self.behind.insert(name.clone(), PendingName { held, forced: false }),
             }
         }
     }
 
-    /// What the client holds under a name, as far as is known.
+    /// What the client holds for a name, as far as is known.
     pub fn held(&self, name: &str) -> Held {
         if let Some(behind) = self.behind.get(name) {
             return behind.held;
@@ -309,35 +310,35 @@ impl Subscription {
         }
     }
 
-    /// Has the client sent a name again that it holds.
+    /// Sends a name again even though the client holds it.
     pub fn force(&mut self, name: &Arc<str>) {
         if !self.wants(name) {
             return;
         }
         let held = self.held(name);
         if matches!(held, Held::Version(_) | Held::Unknown) {
-            self.behind.insert(name.clone(), Behind { held, forced: true });
+            self.behind.insert(name.clone(), PendingName { held, forced: true });
         }
     }
 
-    /// What the client refused under a name is not what it is to hold any more. It is told so even if it is to hold what
-    /// it has: until then it shows the refusal.
+    /// The version that the client refused is not the target any more. The client gets a response even if the target is
+    /// what it holds, because until then it reports the refusal.
     pub fn withdraw(&mut self, name: &Arc<str>) {
         if self.wants(name) {
-            self.behind.insert(name.clone(), Behind { held: self.held(name), forced: true });
+            self.behind.insert(name.clone(), PendingName { held: self.held(name), forced: true });
         }
     }
 
-    /// Notes that the client holds something else under a name than was thought.
+    /// Records that the client holds something else for a name than was recorded.
     pub fn correct(&mut self, name: &Arc<str>, held: Held) {
         if self.wants(name) || !matches!(held, Held::Nothing) {
-            self.behind.insert(name.clone(), Behind { held, forced: false });
+            self.behind.insert(name.clone(), PendingName { held, forced: false });
         }
     }
 
-    /// All names in which the client's holdings differ from the target, those that are held back included.
-    fn gaps<'a>(&'a self, target: &'a TypeSet) -> impl Iterator<Item = Gap<'a>> {
-        let known = self.behind.iter().map(|(name, behind)| Gap {
+    /// All names in which the client differs from the target, including refused ones.
+    fn gaps<'a>(&'a self, target: &'a TypeSet) -> impl Iterator<Item = NameDiff<'a>> {
+        let known = self.behind.iter().map(|(name, behind)| NameDiff {
             name,
             held: behind.held,
             target: self.target(target, name),
@@ -345,7 +346,8 @@ impl Subscription {
         });
         let named = !self.names.is_empty() && self.kind.has_aliases();
         let all = self.wildcard || !named;
-        // Most sets are the one the client was brought up to last: even to begin a comparison costs more than to see that.
+        // Most sets are the one that the client was last updated to; checking that is cheaper than to begin a
+        // comparison.
         let same = self.seen.resources.ptr_eq(&target.resources);
         let differing = (!same).then(|| differences(self.kind, &self.seen.resources, &target.resources));
         let fresh = differing
@@ -353,7 +355,7 @@ impl Subscription {
             .flatten()
             .filter(move |d| all && self.wants(d.name) && !(named && self.names.contains(d.name)))
             .filter(|d| !self.behind.contains_key(d.name))
-            .map(|d| Gap {
+            .map(|d| NameDiff {
                 name: d.name,
                 held: d.old.map_or(Held::Nothing, |old| Held::Version(old.version)),
                 target: d.new,
@@ -365,14 +367,14 @@ impl Subscription {
             .filter(|gap| gap.is_one())
     }
 
-    /// Names asked for that another resource, or none, answers to now.
-    fn renamed<'a>(&'a self, target: &'a TypeSet) -> Vec<Gap<'a>> {
+    /// Subscribed names that now belong to another resource, or to none.
+    fn renamed<'a>(&'a self, target: &'a TypeSet) -> Vec<NameDiff<'a>> {
         let affected = affected(&self.names, differences(self.kind, &self.seen.resources, &target.resources));
         let gap = |name: &'a Arc<str>| {
             let (old, new) = (self.seen.lookup(self.kind, name), target.lookup(self.kind, name));
             let differs = old.map(|r| r.version) != new.map(|r| r.version) && !self.behind.contains_key(name);
             let held = old.map_or(Held::Absent, |old| Held::Version(old.version));
-            differs.then_some(Gap { name, held, target: new, forced: false })
+            differs.then_some(NameDiff { name, held, target: new, forced: false })
         };
         affected.into_iter().filter_map(gap).collect()
     }
@@ -384,7 +386,7 @@ impl Subscription {
         }
     }
 
-    /// Whether something is to be sent, refused versions aside: anything to add, anything to take away.
+    /// Whether there is anything to add, and anything to remove, apart from refused versions.
     pub fn outstanding(&self, target: &TypeSet) -> (bool, bool) {
         let (mut adds, mut removes) = (false, false);
         if !self.requested {
@@ -402,9 +404,9 @@ impl Subscription {
         (adds, removes)
     }
 
-    /// Whether something is to be sent that the client holds nothing of, refused versions aside.
+    /// Whether there is a resource to send of which the client holds nothing, apart from refused versions.
     pub fn owes_first(&self, target: &TypeSet) -> bool {
-        let owed = |gap: Gap<'_>| {
+        let owed = |gap: NameDiff<'_>| {
             gap.target.is_some()
                 && matches!(gap.held, Held::Nothing | Held::Absent)
                 && !self.refusals.holds_back(gap.name, gap.target)
@@ -412,7 +414,7 @@ impl Subscription {
         self.requested && self.gaps(target).any(owed)
     }
 
-    /// The next response's content, noted as sent, if there is anything to say.
+    /// The content of the next response, recorded as sent; `None` if there is nothing to send.
     pub fn take(&mut self, target: &TypeSet, allowed: Allowed<'_>) -> Option<(Change, InFlight)> {
         if !self.requested || self.in_flight.is_some() {
             return None;
@@ -442,14 +444,14 @@ impl Subscription {
     fn take_all(&mut self, target: &TypeSet, allowed: Allowed<'_>) -> (Change, InFlight) {
         let mut change = Change { kind: self.kind, added: Vec::new(), removed: Vec::new(), absent: Vec::new() };
         let mut besides = Vec::new();
-        let mut left: Vec<(Arc<str>, Behind)> = Vec::new();
+        let mut left: Vec<(Arc<str>, PendingName)> = Vec::new();
         let mut bytes = 0;
         for gap in self.gaps(target) {
             let held_back = self.refusals.holds_back(gap.name, gap.target)
                 || (gap.target.is_none() && gap.held != Held::Nothing && !(allowed.removals)())
                 || bytes > MAX_RESPONSE_BYTES;
             if held_back {
-                left.push((gap.name.clone(), Behind { held: gap.held, forced: gap.forced }));
+                left.push((gap.name.clone(), PendingName { held: gap.held, forced: gap.forced }));
                 continue;
             }
             bytes += gap.target.map_or(0, |resource| resource.encoded_len());
@@ -471,7 +473,7 @@ impl Subscription {
         let mut besides = Vec::new();
         for name in names {
             let Some(behind) = self.behind.get(name).copied() else { continue };
-            let gap = Gap { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
+            let gap = NameDiff { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
             if !gap.is_one() || (gap.target.is_none() && !(allowed.removals)()) {
                 continue;
             }
@@ -484,11 +486,11 @@ impl Subscription {
                 Some(resource) if self.seen_as(name) == Some(resource.version) => _ = self.behind.remove(name),
                 Some(resource) => {
                     let held = Held::Version(resource.version);
-                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                    self.behind.insert(name.clone(), PendingName { held, forced: false });
                 }
                 None => {
                     let held = if self.names.contains(name) { Held::Absent } else { Held::Nothing };
-                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                    self.behind.insert(name.clone(), PendingName { held, forced: false });
                 }
             }
         }
@@ -589,7 +591,7 @@ impl InFlight {
     }
 }
 
-impl Gap<'_> {
+impl NameDiff<'_> {
     /// Whether there is something to say at all.
     fn is_one(&self) -> bool {
         match (self.target, self.held) {
@@ -603,7 +605,7 @@ impl Gap<'_> {
     fn put_into(&self, change: &mut Change) {
         match (self.target, self.held) {
             (Some(resource), _) => {
-                change.added.push(Offer { asked: self.name.clone(), resource: resource.clone() });
+                change.added.push(OfferedResource { asked: self.name.clone(), resource: resource.clone() });
             }
             (None, Held::Nothing | Held::Absent) => change.absent.push(self.name.clone()),
             (None, _) => change.removed.push(self.name.clone()),

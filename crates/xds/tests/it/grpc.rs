@@ -82,7 +82,7 @@ async fn serve(transport: Transport) -> Harness {
             tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         }
         Transport::Own => {
-            let others = Routes::new(AdsServer::new(source.clone())).add_service(Stuck).prepare();
+            let others = Routes::new(AdsServer::new(source.clone())).add_service(Calls(stuck)).prepare();
             tokio::spawn(accept(listener, source, others, stopped));
         }
     }
@@ -93,7 +93,7 @@ async fn serve(transport: Transport) -> Harness {
 async fn accept(
     listener: TcpListener,
     source: Arc<OneSet>,
-    others: impl grpc::Others + 'static,
+    others: impl grpc::OtherServices + 'static,
     stopped: watch::Receiver<bool>,
 ) {
     let server = Arc::new(grpc::Server::new(source, others, LIMITS, stopped));
@@ -101,7 +101,7 @@ async fn accept(
         let server = server.clone();
         let mut extensions = tonic::Extensions::default();
         extensions.insert(address);
-        let client = grpc::Client { extensions, budget: Budget::new(MEMORY_BYTES), stranger: false, expires: None };
+        let client = grpc::Client { extensions, budget: Budget::new(MEMORY_BYTES), anonymous: false, expires: None };
         tokio::spawn(async move { server.serve(socket, client).await });
     }
 }
@@ -315,15 +315,15 @@ async fn a_server_that_stops_says_so() {
     .await;
 }
 
-/// A service that never reads what it is called with.
+/// A service that does this with each call.
 #[derive(Clone)]
-struct Stuck;
+struct Calls(fn(Request<Body>) -> BoxFuture<Response<Body>, Infallible>);
 
-impl tonic::server::NamedService for Stuck {
+impl tonic::server::NamedService for Calls {
     const NAME: &'static str = "test.Stuck";
 }
 
-impl Service<Request<Body>> for Stuck {
+impl Service<Request<Body>> for Calls {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Response<Body>, Infallible>;
@@ -333,11 +333,16 @@ impl Service<Request<Body>> for Stuck {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(async move {
-            let _kept = request;
-            std::future::pending().await
-        })
+        (self.0)(request)
     }
+}
+
+/// Never reads what it is called with.
+fn stuck(request: Request<Body>) -> BoxFuture<Response<Body>, Infallible> {
+    Box::pin(async move {
+        let _kept = request;
+        std::future::pending().await
+    })
 }
 
 /// A body without end, and how much of it has been taken.
@@ -429,26 +434,13 @@ async fn a_further_ads_stream_gets_its_window_back() {
     .await;
 }
 
-/// Answers every call, once it has come whole, with a short body, which the suite wants to see.
-#[derive(Clone)]
-struct Hello;
-
-impl Service<Request<Body>> for Hello {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Response<Body>, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let mut body = request.into_body();
-        Box::pin(async move {
-            while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
-            Ok(Response::new(Body::new("hello\n".to_owned())))
-        })
-    }
+/// Answers a call, once it has come whole, with a short body, which the suite wants to see.
+fn hello(request: Request<Body>) -> BoxFuture<Response<Body>, Infallible> {
+    let mut body = request.into_body();
+    Box::pin(async move {
+        while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
+        Ok(Response::new(Body::new("hello\n".to_owned())))
+    })
 }
 
 #[test]
@@ -459,7 +451,7 @@ fn passes_h2spec() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (resources, status) = (watch::channel(clusters(1, &[])).1, watch::channel(Status::default()).0);
-        tokio::spawn(accept(listener, Arc::new(OneSet { resources, status }), Hello, stopped));
+        tokio::spawn(accept(listener, Arc::new(OneSet { resources, status }), Calls(hello), stopped));
         port
     });
     evenkeel_testkit::assert_h2spec_passes(port, false);

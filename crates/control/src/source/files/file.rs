@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
-use evenkeel_model::{LastGood, Taken};
+use evenkeel_model::{EntryChange, LastGood};
 
 use super::refresh::Refresh;
 use super::scan::{read_lossy, read_text};
@@ -177,9 +177,9 @@ impl File {
         let before = std::mem::replace(&mut self.text, text);
         self.diagnostics = diagnostics;
         match self.held.take(objects, self.diagnostics.has_errors()) {
-            Taken::Refused => _ = self.good_text.get_or_insert(before),
-            Taken::Same => self.good_text = None,
-            Taken::Changed(old) => {
+            EntryChange::Refused => _ = self.good_text.get_or_insert(before),
+            EntryChange::Same => self.good_text = None,
+            EntryChange::Changed(old) => {
                 self.good_text = None;
                 result.objects_of(&self.key, &old, self.held.objects());
             }

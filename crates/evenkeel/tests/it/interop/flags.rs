@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::time::Duration;
 
 use evenkeel_testkit::{Connection, eventually, free_ports, wait};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::proxy::Program;
 use super::web::{self, ROUTER, cluster, endpoint};
@@ -208,13 +208,7 @@ fn serve(mut stream: TcpStream) -> Option<()> {
 
 /// Has the end of this connection be a reset.
 pub(super) fn reset_on_close(stream: &TcpStream) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    let length = size_of_val(&linger) as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the system reads one `linger` from the address.
-    let set = unsafe {
-        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), length)
-    };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    setsockopt(stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 }).expect("a socket that is open");
 }
 
 fn access_log(path: &Path, name: &str) -> String {

@@ -20,7 +20,8 @@ const DELAY: Duration = Duration::from_millis(400);
 const LIMIT: &str = "type.googleapis.com/envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit";
 const RBAC: &str = "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC";
 
-const DENY: &str = "rules: { action: DENY, policies: { all: { permissions: [ { any: true } ], principals: [ { any: true } ] } } }";
+const DENY: &str =
+    "rules: { action: DENY, policies: { all: { permissions: [ { any: true } ], principals: [ { any: true } ] } } }";
 const SHADOW: &str = "shadow_rules: { policies: { some: { permissions: [ { any: true } ], principals: [ { any: true } ] } } }, \
                       shadow_rules_stat_prefix: dry_";
 
@@ -97,7 +98,10 @@ fn ask(name: &str, client: &mut Connection) -> String {
     };
     let answered = sent.is_ok() && client.ending(PATIENCE).expect("a socket") == Ending::Bytes;
     if !answered {
-        return format!("closed {}", if since.elapsed() >= DELAY - Duration::from_millis(50) { "late" } else { "at once" });
+        return format!(
+            "closed {}",
+            if since.elapsed() >= DELAY - Duration::from_millis(50) { "late" } else { "at once" }
+        );
     }
     match name.starts_with("web") {
         true => client.response().expect("an answer").status.to_string(),
@@ -161,7 +165,6 @@ fn bootstrap(upstreams: [u16; 2], ports: [u16; LISTENERS.len()], admin: u16, log
         web::listener(name, port, &(filter + &last))
     });
     let listeners: String = listeners.map(|listener| listener.trim_end().to_owned() + "\n").collect();
-    let clusters =
-        [cluster("echo", &endpoint(upstreams[0], ""), ""), cluster("web", &endpoint(upstreams[1], ""), "")];
+    let clusters = [cluster("echo", &endpoint(upstreams[0], ""), ""), cluster("web", &endpoint(upstreams[1], ""), "")];
     web::scene(admin, &listeners, &clusters)
 }

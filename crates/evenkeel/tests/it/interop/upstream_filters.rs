@@ -68,12 +68,24 @@ fn routes() -> Vec<String> {
         ("off", "cluster: a", says(&[("up", "off")])),
         ("on", "cluster: a", says(&[("sleeping", "on")])),
         ("wins", "cluster: wins", says(&[("up", "route-up")])),
-        ("flaky", "cluster: a, retry_policy: { retry_on: 5xx, num_retries: 3, retry_back_off: { base_interval: 0.001s } }", says(&[("up", "route-up")])),
+        (
+            "flaky",
+            "cluster: a, retry_policy: { retry_on: 5xx, num_retries: 3, retry_back_off: { base_interval: 0.001s } }",
+            says(&[("up", "route-up")]),
+        ),
         ("mirrored", "cluster: plain, request_mirror_policies: [ { cluster: mirror } ]", String::new()),
         ("denied", "cluster: rules", String::new()),
-        ("retried-denied", "cluster: rules, retry_policy: { retry_on: \"5xx,retriable-4xx\", num_retries: 2 }", String::new()),
+        (
+            "retried-denied",
+            "cluster: rules, retry_policy: { retry_on: \"5xx,retriable-4xx\", num_retries: 2 }",
+            String::new(),
+        ),
         ("collected", "cluster: buffer", String::new()),
-        ("weighted", "weighted_clusters: { clusters: [ { name: a, weight: 1, WEIGHTED } ] }", says(&[("up", "route-up")])),
+        (
+            "weighted",
+            "weighted_clusters: { clusters: [ { name: a, weight: 1, WEIGHTED } ] }",
+            says(&[("up", "route-up")]),
+        ),
     ];
     rows.into_iter()
         .map(|(path, action, says)| {
@@ -155,10 +167,8 @@ fn ask(port: u16, line: &str, fields: &str) -> String {
     client.send(format!("{line} HTTP/1.1\r\nHost: x.test\r\n{fields}\r\n")).expect("an open connection");
     let answer = client.response().expect("an answer");
     let text = answer.text();
-    let seen: BTreeSet<_> = text
-        .lines()
-        .filter(|line| !line.starts_with("x-request-id") && !line.starts_with("x-forwarded"))
-        .collect();
+    let seen: BTreeSet<_> =
+        text.lines().filter(|line| !line.starts_with("x-request-id") && !line.starts_with("x-forwarded")).collect();
     let seen: String = seen.into_iter().map(|line| format!("    {line}\n")).collect();
     format!("{line}: {} {}\n{seen}", answer.status, heads(&answer.headers))
 }
@@ -167,7 +177,9 @@ fn statistics(admin: u16) -> String {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, admin));
     let text =
         Connection::open(address).and_then(|mut client| client.get("admin", "/stats", "")).expect("an answer").text();
-    let wanted = |line: &&str| line.contains("rbac.") || line.contains("upstream_rq_retry:") || line.contains(".upstream_rq_2xx");
+    let wanted = |line: &&str| {
+        line.contains("rbac.") || line.contains("upstream_rq_retry:") || line.contains(".upstream_rq_2xx")
+    };
     text.lines().filter(wanted).map(|line| format!("{line}\n")).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -177,9 +189,8 @@ fn bootstrap([backend, mirror]: [u16; 2], port: u16, admin: u16) -> String {
         "{{ name: rules, typed_config: {{ \"@type\": {FILTERS}.rbac.v3.RBAC, rules: {{ action: DENY, policies: {{ all: {{ permissions: [ {{ \
          any: true }} ], principals: [ {{ any: true }} ] }} }} }} }} }}"
     );
-    let buffer = format!(
-        "{{ name: buffer, typed_config: {{ \"@type\": {FILTERS}.buffer.v3.Buffer, max_request_bytes: 10 }} }}"
-    );
+    let buffer =
+        format!("{{ name: buffer, typed_config: {{ \"@type\": {FILTERS}.buffer.v3.Buffer, max_request_bytes: 10 }} }}");
     let clusters = [
         cluster("a", backend, &[filter("up", ""), asleep, filter("second", "")]),
         cluster("plain", backend, &[]),

@@ -88,7 +88,7 @@ fn mistakes_in_files_have_a_place() {
 fn a_port_that_is_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("it is bound").port().to_string();
-    let expected = [&*format!("127.0.0.1:{port}"), "another program has it", "gateway.yaml:", "--gateway-port 8080="];
+    let expected = [&*format!("127.0.0.1:{port}"), "another program uses it", "gateway.yaml:", "--gateway-port 8080="];
     refuses(&capitals(), &["--gateway-port", &port], &expected);
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::user::{NOBODY, User, is_root};
 use super::{MACHINE, PATIENCE, deployment, state, wait_ready};
@@ -104,7 +104,7 @@ fn a_program_reaches_nothing_but_its_own_however_the_mesh_was_started() {
         let inside = String::from_utf8_lossy(&inside.stdout).into_owned();
         let expected = expected.replace("processes: []", "processes: left out").replace("name: done", "name: left out");
         assert_eq!(inside, format!("{expected}user {}\n", uid.trim()));
-        up.signal(libc::SIGINT);
+        up.signal(Signal::SIGINT);
         assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
     }
 }

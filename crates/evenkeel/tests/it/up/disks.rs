@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::PoisonError;
 
-use evenkeel_testkit::Process;
+use evenkeel_testkit::{Process, Signal};
 
 use super::user::{User, is_root};
 use super::{MACHINE, PATIENCE, state, wait_ready};
@@ -72,6 +72,6 @@ fn a_state_directory_that_cannot_be_written_is_said_in_a_line_and_one_that_fills
         fs::read_to_string(&log).unwrap_or_default().contains("could not be written").then_some(())
     });
     assert!(!up.output().contains("restarted") && !up.output().contains("not ready"), "{}", up.output());
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }

@@ -2,8 +2,8 @@
 
 use std::sync::PoisonError;
 
-use evenkeel_testkit::Process;
 use evenkeel_testkit::tls::TestCa;
+use evenkeel_testkit::{Process, Signal};
 
 use super::MACHINE;
 use super::processes::Running;
@@ -56,7 +56,7 @@ fn of_nobody_is_refused_at_once_and_does_not_stand_in_the_applications_way() {
         "{calls:?}\n{}",
         up.output()
     );
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(super::PATIENCE).success(), "{}", up.output());
 }
 
@@ -119,16 +119,6 @@ apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: origin}
 spec: {host: origin.corp, trafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true}}}
-";
-
-const REGISTRY_ONLY: &str = "---
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: istio, namespace: istio-system}
-data:
-  mesh: |
-    accessLogFile: /dev/stdout
-    outboundTrafficPolicy: {mode: REGISTRY_ONLY}
 ";
 
 /// A mesh on such a machine: `client` with a sidecar, `plain` without one, and `files`, a service.
@@ -215,7 +205,7 @@ impl Mesh {
     }
 
     fn stop(mut self) {
-        self.up.signal(libc::SIGINT);
+        self.up.signal(Signal::SIGINT);
         assert!(self.up.wait_for_exit(super::PATIENCE).success(), "{}", self.up.output());
     }
 }
@@ -315,8 +305,8 @@ fn is_there_again_after_its_process_was_killed() {
     mesh.calls("client", &calls);
     let control = Running::all_of(mesh.user.state.path()).into_iter().find(Running::is_control_plane);
     control.expect("a control plane").sibling("egress").kill();
-    mesh.up.wait_for_line("the name server and way out killed by SIGKILL; ");
-    mesh.up.wait_for_line("the name server and way out runs again");
+    mesh.up.wait_for_line("the name server and egress killed by SIGKILL; ");
+    mesh.up.wait_for_line("the name server and egress runs again");
     evenkeel_testkit::eventually("a way out", || {
         mesh.made("plain", &["name big.corp"]).contains("203.0").then_some(())
     });
@@ -328,7 +318,8 @@ fn is_there_again_after_its_process_was_killed() {
 #[test]
 fn is_closed_but_for_what_the_registry_names() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    let mesh = Mesh::start(User::present(), REGISTRY_ONLY, &[]);
+    let registry_only = super::settings("outboundTrafficPolicy: {mode: REGISTRY_ONLY}");
+    let mesh = Mesh::start(User::present(), &format!("---\n{registry_only}"), &[]);
     mesh.calls(
         "client",
         &[

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::mesh::{Mesh, REPLICAS, get, served};
 use super::processes::Running;
@@ -55,16 +55,16 @@ fn interrupted_it_drains_and_removes_everything() {
 #[test]
 fn killed_it_takes_everything_with_it_and_the_next_run_clears_its_files() {
     let mut mesh = Mesh::present();
-    mesh.up.signal(libc::SIGKILL);
+    mesh.up.signal(Signal::SIGKILL);
     mesh.up.wait_for_exit(PATIENCE);
     eventually("the end of all processes", || processes_of(mesh.state()).is_empty().then_some(()));
     eventually("the end of the listening socket", || closed(&mesh.url).then_some(()));
     assert!(entries(mesh.state()).contains(&"run.json".to_owned()), "the crash left nothing to clear");
 
     let mut again = Process::spawn(&mut mesh.user.up(&[]));
-    again.wait_for_line("cleared what an interrupted run left");
+    again.wait_for_line("removed what an interrupted run left behind");
     wait_ready(&mut again, REPLICAS);
-    again.signal(libc::SIGTERM);
+    again.signal(Signal::SIGTERM);
     assert!(again.wait_for_exit(PATIENCE).success(), "{}", again.output());
     assert_eq!(entries(mesh.state()), KEPT);
 }
@@ -90,9 +90,9 @@ fn interrupted_twice_it_ends_at_once_what_does_not_want_to_end() {
     command.arg(folder.path()).arg("--state").arg(user.state.path());
     let mut up = Process::spawn(&mut command);
     wait_ready(&mut up, 1);
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     up.wait_for_line("Ctrl-C again ends everything at once");
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     // Without the second signal the program would have five seconds.
     assert!(up.wait_for_exit(Duration::from_secs(4)).success(), "{}", up.output());
     assert_eq!(processes_of(user.state.path()), Vec::<String>::new());

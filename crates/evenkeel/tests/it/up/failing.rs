@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::user::User;
 use super::{MACHINE, PATIENCE, deployment, state};
@@ -39,7 +39,7 @@ fn what_ends_again_and_again_or_is_never_ready_is_shown_with_its_reason() {
     };
     up.wait_for_line("(restarts: 2): exited with status 7");
     let (status, said) = evenkeel(&["proxy-status", "crash"]);
-    assert!(status == Some(1) && said.contains(": its program ends again and again: restarts: "), "{said}");
+    assert!(status == Some(1) && said.contains(": its program keeps ending: restarts: "), "{said}");
     assert!(said.contains("exited with status 7"), "{said}");
     eventually("the log of the run before", || {
         let (_, before) = evenkeel(&["logs", "crash", "--previous"]);
@@ -52,6 +52,6 @@ fn what_ends_again_and_again_or_is_never_ready_is_shown_with_its_reason() {
     up.wait_for_line("not ready  never-");
     let line = up.wait_for_line("GET :8000/ answers 503: no database");
     assert!(line.starts_with("not ready  never-") && line.contains(" for 10 s: "), "{line}");
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }

@@ -4,11 +4,11 @@ use std::fs;
 use std::net::TcpStream;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::mesh::served;
 use super::user::User;
-use super::{MACHINE, PATIENCE, state, wait_ready};
+use super::{MACHINE, PATIENCE, settings, state, wait_ready};
 
 fn gateway(name: &str, number: u16, tls: &str) -> String {
     let protocol = if tls.is_empty() { "HTTP" } else { "HTTPS" };
@@ -19,16 +19,6 @@ fn gateway(name: &str, number: u16, tls: &str) -> String {
          hosts: ['*']\n  gateways: [{name}]\n  http: [{{headers: {{request: {{set: {{x-a: 'VALUE'}}}}}}, directResponse: {{status: 200, body: {{string: {name}}}}}}}]\n"
     )
 }
-
-const SETTINGS: &str = r#"
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: istio, namespace: istio-system}
-data:
-  mesh: |
-    accessLogFile: /dev/stdout
-    accessLogFormat: "CUSTOM %RESPONSE_CODE%\n"
-"#;
 
 #[test]
 fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_said() {
@@ -60,26 +50,26 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
 
     // The mesh's settings may come, too, and go.
     let log = user.state.path().join("logs/istio-ingressgateway.proxy.log");
-    let settings = user.state.path().join("runtime/mesh.yaml");
-    assert!(settings.exists());
-    write("settings.yaml", SETTINGS);
+    let runtime = user.state.path().join("runtime/mesh.yaml");
+    assert!(runtime.exists());
+    write("settings.yaml", &settings(r#"accessLogFormat: "CUSTOM %RESPONSE_CODE%\n""#));
     eventually("an access log in another format", || {
         served(&one, "/");
         fs::read_to_string(&log).unwrap_or_default().contains("CUSTOM 200").then_some(())
     });
-    assert!(!settings.exists() && !up.output().contains("warning"), "{}", up.output());
+    assert!(!runtime.exists() && !up.output().contains("warning"), "{}", up.output());
     fs::remove_file(folder.path().join("settings.yaml")).expect("it is there");
-    eventually("the settings there were", || settings.exists().then_some(()));
+    eventually("the settings there were", || runtime.exists().then_some(()));
 
     // Found before any proxy has asked for it.
     write("one.yaml", &gateway("one", 9101, "").replace("VALUE", "%BOGUS%"));
     up.wait_for_line("BOGUS");
     up.wait_for_line("refused-by-proxy");
     write("one.yaml", &gateway("one", 9101, ""));
-    up.wait_for_line("no longer so: ");
+    up.wait_for_line("resolved: ");
     let tls = "      tls: {mode: SIMPLE, serverCertificate: /nowhere/a.pem, privateKey: /nowhere/a.key}\n";
     write("three.yaml", &gateway("three", 9103, tls));
     up.wait_for_line("/nowhere/a.");
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_testkit::wait::within;
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::processes::Running;
 use super::user::{User, is_root};
@@ -42,7 +42,7 @@ impl Mesh {
     }
 
     fn stop(mut self) {
-        self.up.signal(libc::SIGINT);
+        self.up.signal(Signal::SIGINT);
         assert!(self.up.wait_for_exit(PATIENCE).success(), "{}", self.up.output());
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLockReadGuard};
 use std::time::Duration;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::processes::Running;
 use super::user::User;
@@ -73,7 +73,7 @@ impl Mesh {
     /// Interrupts it, and waits until all is removed.
     #[track_caller]
     pub fn end(&mut self) {
-        self.up.signal(libc::SIGINT);
+        self.up.signal(Signal::SIGINT);
         assert!(self.up.wait_for_exit(PATIENCE).success(), "{}", self.up.output());
     }
 }

@@ -81,3 +81,11 @@ fn deployment(name: &str, replicas: u32, run: &str) -> String {
          spec: {{containers: [{{name: main, ports: [{{containerPort: 8000}}]}}]}}\n"
     )
 }
+
+/// The mesh's settings, which log accesses and say this.
+fn settings(line: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n    \
+         accessLogFile: /dev/stdout\n    {line}\n"
+    )
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::user::User;
 use super::{MACHINE, PATIENCE, state};
@@ -108,7 +108,7 @@ fn a_stateful_set_has_its_variables_files_probes_order_and_end() {
         let said = fs::read_to_string(data.join("db-0.end")).unwrap_or_default();
         (said == "hook\nend\n").then_some(())
     });
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
 

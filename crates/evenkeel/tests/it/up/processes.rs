@@ -1,7 +1,11 @@
 //! The processes of a running mesh, as the machine's `/proc` shows them.
 
+use evenkeel_testkit::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 
 /// A process that belongs to a run.
 #[derive(Debug, Clone)]
@@ -72,8 +76,7 @@ impl Running {
 
     /// Ends it at once.
     pub fn kill(&self) {
-        // SAFETY: `kill` touches no memory of ours.
-        assert_eq!(unsafe { libc::kill(self.pid, libc::SIGKILL) }, 0, "{}", std::io::Error::last_os_error());
+        kill(Pid::from_raw(self.pid), Signal::SIGKILL).expect("it runs");
     }
 
     /// What its parent runs besides it by this command of ours, which does not name the state directory.

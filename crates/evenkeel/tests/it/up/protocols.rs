@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use evenkeel_testkit::load::Stop;
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::processes::Running;
 use super::user::User;
@@ -204,6 +204,6 @@ fn nothing_is_lost_over_http2_and_tcp_while_replicas_are_replaced() {
     });
     let failures = [greeted, echoed].map(|account| account.failures.into_inner().expect("no panic"));
     assert_eq!(failures.concat(), [""; 0], "{}", up.output());
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::user::User;
 use super::{MACHINE, PATIENCE, state};
@@ -69,6 +69,6 @@ fn replicas_change_and_go_one_by_one_from_the_highest() {
     // More, and another template, at once: first the new one.
     write("db.yaml", &manifest(2, "three"));
     check(&["start db-1 three", "end db-0", "start db-0 three"]);
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use evenkeel_testkit::{Process, eventually, workspace};
+use evenkeel_testkit::{Process, Signal, eventually, workspace};
 
 use super::mesh::{get, served};
 use super::user::User;
@@ -43,7 +43,7 @@ fn start(user: &User) -> (Process, String) {
 
 #[track_caller]
 fn end(up: &mut Process) {
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::PATIENCE;
 use super::load::under_load;
@@ -98,7 +98,7 @@ fn a_newer_agent_that_ends_is_started_again_in_its_own_version() {
         assert_eq!(again.executable().display().to_string(), format!("{} (deleted)", binary.display()));
         assert_eq!(again.arguments().collect::<Vec<_>>(), newer.arguments().collect::<Vec<_>>());
     }
-    assert_eq!(started.wait_for_exit(PATIENCE).code(), Some(128 + libc::SIGKILL), "{}", started.output());
+    assert_eq!(started.wait_for_exit(PATIENCE).code(), Some(128 + Signal::SIGKILL as i32), "{}", started.output());
     super::mesh::served(&mesh.url, "/api/capitals/Iceland");
     mesh.end();
     assert_eq!(super::entries(mesh.state()), super::KEPT);

@@ -93,8 +93,7 @@ impl User {
 
 /// Whether the tests run as root.
 pub fn is_root() -> bool {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    nix::unistd::geteuid().is_root()
 }
 
 /// Everybody may read it, and enter it.

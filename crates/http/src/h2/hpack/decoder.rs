@@ -1,4 +1,4 @@
-//! Header blocks to fields.
+//! Decodes header blocks into fields.
 
 use super::error::HpackError;
 use super::name::{Name, is_valid_value};
@@ -19,13 +19,13 @@ pub(crate) struct Decoded<'a> {
     pub name_bytes: &'a [u8],
     /// The value.
     pub value: &'a [u8],
-    /// The value has nothing that may not be passed on.
+    /// Whether the value has only bytes that may be passed on.
     pub valid: bool,
     /// Never to be indexed.
     pub sensitive: bool,
 }
 
-/// Names and pseudo-header values of the static table, worked out once.
+/// Names and pseudo-header values of the static table, computed once.
 static STATIC_NAMES: std::sync::LazyLock<[Name; static_table::ENTRIES.len()]> =
     std::sync::LazyLock::new(|| std::array::from_fn(|at| Name::of(static_table::ENTRIES[at].0.as_bytes())));
 
@@ -33,11 +33,11 @@ static STATIC_NAMES: std::sync::LazyLock<[Name; static_table::ENTRIES.len()]> =
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: Table,
-    /// What the peer may set its table to.
+    /// The largest table size that the peer may set.
     limit: usize,
-    /// The limit went below the table's size: the next block starts with an update (RFC 7541 section 4.2).
+    /// The limit is now below the table's size: the next block must start with an update (RFC 7541 section 4.2).
     update_due: bool,
-    /// Strings that are not in the block as they are.
+    /// Memory for strings that have to be decoded.
     scratch: Vec<u8>,
 }
 
@@ -47,13 +47,13 @@ impl Decoder {
         Self { table: Table::new(limit), limit, update_due: false, scratch: Vec::new() }
     }
 
-    /// The peer has been told a limit, or has confirmed it where it is lower.
+    /// Sets the limit, when it is announced to the peer or, if it is lower, when the peer has confirmed it.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         self.update_due = self.table.max() > limit;
     }
 
-    /// Gives back memory.
+    /// Frees memory.
     pub(crate) fn shrink(&mut self) {
         self.scratch = Vec::new();
     }
@@ -129,7 +129,7 @@ impl Decoder {
             (name, raw, rest)
         } else {
             let row = self.row(name_index)?;
-            // Its entry may be evicted by this very insertion.
+            // The insertion may evict the entry that has the name.
             scratch.extend_from_slice(row.name_bytes);
             (row.name, None, rest)
         };
@@ -156,7 +156,8 @@ impl Decoder {
     }
 }
 
-/// A string at the start of `input`: as it lies there, or `None` when it was appended to `scratch`; and what follows it.
+/// Reads the string at the start of `input`. Returns it, or `None` if it was decoded into `scratch`, and what follows
+/// it.
 fn string<'a>(input: &'a [u8], scratch: &mut Vec<u8>) -> Result<(Option<&'a [u8]>, &'a [u8]), HpackError> {
     let is_huffman = input.first().ok_or(HpackError::Truncated)? & 0x80 != 0;
     let (length, rest) = integer::decode(input, 7)?;

@@ -1,8 +1,9 @@
-//! Fields to header blocks.
+//! Encodes fields into header blocks.
 //!
-//! A field enters the table only when it was seen before, or when its name was and no table has it. So ids, unique paths and dates
-//! pass by without evicting what repeats, and a repeated field is one byte on the wire and one lookup here: one block's fields are
-//! mostly those of the last block, in its order, so that the first look is at what was sent in the same place.
+//! A field enters the dynamic table only if the field was seen before, or if its name was seen before and is in no
+//! table. So ids, unique paths and dates do not evict fields that repeat. A repeated field is one byte on the wire and
+//! one lookup here: most fields of a block are those of the last block in the same order, so the lookup starts with
+//! what was sent in the same position.
 
 use super::decoder::DEFAULT_TABLE_BYTES;
 use super::name::Name;
@@ -10,20 +11,20 @@ use super::static_table::{self, Found};
 use super::table::{ENTRY_OVERHEAD, Table};
 use super::{huffman, integer};
 
-/// Hashes of fields and names seen once. A newer one takes an older one's place, so this is a memory of the recent ones.
+/// Number of hashes of fields and names seen once. Newer ones overwrite older ones, so only recent ones are remembered.
 const SEEN: usize = 128;
 
-/// Most places of a block of which it is known what was there in the last.
+/// Most positions of a block for which the field of the last block is remembered.
 const PLACES: usize = 24;
 
-/// What stood for the field in one place of the last block.
+/// How the field in one position of the last block was encoded.
 #[derive(Debug, Clone, Copy)]
-enum Last {
+enum LastField {
     /// A literal.
     Other,
     /// This index of the static table.
     Static(u8),
-    /// The entry of this number in the dynamic one.
+    /// The entry with this number in the dynamic table.
     Entry(u32),
 }
 
@@ -35,12 +36,13 @@ pub(crate) struct Encoder {
     index: Index,
     /// Empty until the first field is encoded.
     seen: Box<[u32]>,
-    last: Vec<Last>,
-    /// Of the next field in this block.
+    last: Vec<LastField>,
+    /// Position of the next field in this block.
     place: usize,
-    /// What this side uses at most, whatever the peer allows.
+    /// The largest table that this side uses, whatever the peer allows.
     own_limit: usize,
-    /// Sizes the next block is to announce: the smallest since the last block, and the present one (RFC 7541 section 4.2).
+    /// Table sizes that the next block must announce: the smallest since the last block, and the current one (RFC 7541
+    /// section 4.2).
     update: Option<(usize, usize)>,
 }
 
@@ -103,41 +105,41 @@ impl Encoder {
         }
     }
 
-    /// The index that stood in this place of the last block, if it is that of this field.
+    /// The index used in this position of the last block, if it is the index of this field.
     #[inline]
     fn last_time(&self, place: usize, name: &[u8], value: &[u8]) -> Option<u32> {
         match *self.last.get(place)? {
-            Last::Other => None,
-            Last::Static(index) => {
+            LastField::Other => None,
+            LastField::Static(index) => {
                 let (known, with) = static_table::ENTRIES.get(usize::from(index).checked_sub(1)?)?;
                 (with.as_bytes() == value && known.as_bytes() == name).then_some(u32::from(index))
             }
-            Last::Entry(number) => self.index_of(number, name, Some(value)),
+            LastField::Entry(number) => self.index_of(number, name, Some(value)),
         }
     }
 
-    /// Appends a field that was not in the same place before.
-    fn anew(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Last {
+    /// Appends a field that was not in the same position of the last block.
+    fn anew(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> LastField {
         let pair = hash(name, Some(value));
         if let Some((index, number)) = self.find(pair, name, Some(value)) {
             integer::encode(out, 0x80, 7, index);
-            return Last::Entry(number);
+            return LastField::Entry(number);
         }
         let name_index = match static_table::find(name, value) {
             Found::Pair(index) => {
                 integer::encode(out, 0x80, 7, index);
-                return Last::Static(index as u8);
+                return LastField::Static(index as u8);
             }
             Found::Name(index) => Some(index),
             Found::Nothing => self.find(hash(name, None), name, None).map(|(index, _)| index),
         };
         if self.is_worth_indexing(pair, name, value, name_index) {
             literal(out, 0x40, 6, name_index.unwrap_or(0), name, value, true);
-            Last::Entry(self.insert(pair, name, value))
+            LastField::Entry(self.insert(pair, name, value))
         } else {
-            // Not to be sent again, so the time for Huffman would not pay.
+            // It will probably not repeat, so Huffman coding is not worth its time.
             literal(out, 0, 4, name_index.unwrap_or(0), name, value, false);
-            Last::Other
+            LastField::Other
         }
     }
 
@@ -147,7 +149,7 @@ impl Encoder {
         self.index.find(hash, |number| Some((self.index_of(number, name, value)?, number)))
     }
 
-    /// Index of the entry of this number, counted behind the static table, if it is still there and has that name and value.
+    /// HPACK index of the entry with this number, if it is still in the table and has this name and value.
     #[inline]
     fn index_of(&self, number: u32, name: &[u8], value: Option<&[u8]>) -> Option<u32> {
         let back = self.table.back_of(number)?;
@@ -156,7 +158,7 @@ impl Encoder {
         found.then_some((static_table::ENTRIES.len() + 1 + back) as u32)
     }
 
-    /// Whether the field was seen, or its name was and is in no table; remembers it otherwise.
+    /// Whether the field was seen before, or its name was and is in no table; otherwise remembers it.
     fn is_worth_indexing(&mut self, pair: u32, name: &[u8], value: &[u8], name_index: Option<u32>) -> bool {
         if !self.table.fits(name, value) || self.table.max() < 4 * (name.len() + value.len() + ENTRY_OVERHEAD) {
             return false;
@@ -175,7 +177,7 @@ impl Encoder {
 
     fn insert(&mut self, pair: u32, name: &[u8], value: &[u8]) -> u32 {
         let number = self.table.next_number();
-        // Names here were validated when they came in; what matters to an encoder is the bytes.
+        // Names were validated when they came in; the encoder only needs their bytes.
         self.table.insert(Name::Invalid, name, value, true);
         let table = &self.table;
         let live = |number| table.back_of(number).is_some();
@@ -205,12 +207,13 @@ fn string(out: &mut Vec<u8>, bytes: &[u8], compress: bool) {
     }
 }
 
-/// Hash of a name, or of a name and a value; never 0, which stands for nothing. Eight bytes at a time: it is worked out for every
-/// field of every message. Collisions cost a comparison of at most as many bytes as the table has.
+/// Hash of a name, or of a name and a value; never 0, which means "empty". It takes eight bytes at a time, because it
+/// is computed for every field of every message. Collisions cost a comparison of at most as many bytes as the table
+/// has.
 #[inline]
 fn hash(name: &[u8], value: Option<&[u8]>) -> u32 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    // Both halves of the product, or differences in a word's last bytes would hardly reach the rest.
+    // Use both halves of the product; otherwise differences in the last bytes of a word would hardly affect the result.
     let mix = |hash: u64, word: u64| {
         let product = u128::from(hash ^ word) * u128::from(MULTIPLIER);
         (product as u64) ^ (product >> 64) as u64
@@ -229,7 +232,7 @@ fn hash(name: &[u8], value: Option<&[u8]>) -> u32 {
     ((hash >> 32) as u32).max(1)
 }
 
-/// Numbers of table entries by hash, with open addressing. Entries that were evicted stay until the next rebuilding.
+/// Numbers of table entries by hash, with open addressing. Evicted entries stay until the index is rebuilt.
 #[derive(Debug, Default)]
 struct Index {
     slots: Vec<(u32, u32)>,
@@ -253,7 +256,7 @@ impl Index {
         }
     }
 
-    /// Adds an entry, or makes it the one of its hash. `live` tells which numbers are still in the table.
+    /// Adds an entry, or replaces the one with the same hash. `live` tells which numbers are still in the table.
     fn insert(&mut self, hash: u32, number: u32, live: impl Fn(u32) -> bool) {
         if (self.used + 1) * 2 > self.slots.len() {
             self.rebuild(live);

@@ -1,7 +1,7 @@
 //! The Huffman code of RFC 7541 appendix B.
 //!
-//! The code is canonical: sorted by length, then by symbol, the codes count upwards. So the lengths alone define it, and the tables
-//! are worked out of them at compile time.
+//! The code is canonical: sorted by length, then by symbol, the codes count upwards. So the lengths alone define it,
+//! and the tables are computed from them at compile time.
 
 /// Length in bits of each symbol's code.
 #[rustfmt::skip]
@@ -84,8 +84,8 @@ const fn build() -> Code {
     table
 }
 
-/// The bytes are not a Huffman-coded string: a code that stands for nothing, the end-of-string symbol, or a padding that is not the
-/// first bits of it, at most seven (RFC 7541 section 5.2).
+/// The bytes are not a Huffman-coded string: they have an unknown code, the end-of-string symbol, or padding that is
+/// not up to seven of its first bits (RFC 7541 section 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 

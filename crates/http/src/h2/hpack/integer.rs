@@ -3,7 +3,7 @@
 use super::error::HpackError;
 
 /// Reads the integer at the start of `input`, whose first byte has `prefix` bits for it; returns it and what follows.
-/// At most 32 bits: nothing HPACK counts is larger, and more are an attack.
+/// Integers have at most 32 bits: HPACK needs no larger ones, and longer ones are an attack.
 pub(super) fn decode(input: &[u8], prefix: u32) -> Result<(u32, &[u8]), HpackError> {
     let (&first, mut rest) = input.split_first().ok_or(HpackError::Truncated)?;
     let mask = (1u32 << prefix) - 1;

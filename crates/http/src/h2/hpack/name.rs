@@ -1,4 +1,4 @@
-//! What a field name is, worked out once for each entry of a table.
+//! Classification of field names, computed once for each table entry.
 
 use crate::bytes::LOWER_TOKEN;
 use crate::names::HeaderId;
@@ -25,7 +25,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// Of any bytes.
+    /// Classifies any bytes.
     pub(crate) fn of(name: &[u8]) -> Self {
         match name {
             b":method" => Self::Method,
@@ -40,10 +40,11 @@ impl Name {
     }
 }
 
-/// Neither control characters, which could end a line at the next hop, nor blanks at the ends (RFC 9113 section 8.2.1).
+/// Whether a value has neither control characters, which could end a line at the next hop, nor blanks at its ends (RFC
+/// 9113 section 8.2.1).
 pub(crate) fn is_valid_value(value: &[u8]) -> bool {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    // Without an early end this is a loop the compiler turns into vector instructions.
+    // Without an early exit the compiler can vectorize this loop.
     let control = value.iter().fold(false, |bad, byte| bad | ((*byte < b' ') & (*byte != b'\t')) | (*byte == 0x7f));
     !control && !blank(value.first()) && !blank(value.last())
 }

@@ -65,14 +65,14 @@ pub(super) const ENTRIES: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// Where a (name, value) is in the table.
+/// How a field was found in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// Name and value.
     Pair(u32),
     /// The name only.
     Name(u32),
-    /// Not at all.
+    /// It is not in the table.
     Nothing,
 }
 

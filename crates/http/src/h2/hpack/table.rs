@@ -1,16 +1,16 @@
 //! The dynamic table (RFC 7541 section 2.3.2): first in, first out, bounded by a size in bytes.
 //!
-//! Names and values lie one after another in one `Vec`; what was evicted is cut off its front now and then. So an insertion is a
-//! copy and, in the steady state, no allocation; a table nobody uses has no memory.
+//! Names and values are stored one after another in one `Vec`; evicted bytes are removed from its front now and then.
+//! So an insertion is a copy and, in the steady state, no allocation; an unused table has no memory.
 
 use std::collections::VecDeque;
 
 use super::name::Name;
 
-/// What RFC 7541 section 4.1 counts for an entry beside its bytes.
+/// Overhead that RFC 7541 section 4.1 counts for each entry.
 pub(super) const ENTRY_OVERHEAD: usize = 32;
 
-/// Evicted bytes that may lie in front before they are cut off.
+/// Evicted bytes that may stay at the front before they are removed.
 const SLACK_BYTES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -36,13 +36,13 @@ struct Entry {
     valid: bool,
 }
 
-/// An entry, looked at.
+/// A view of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<'a> {
     pub name: Name,
     pub name_bytes: &'a [u8],
     pub value: &'a [u8],
-    /// The value is one that may be passed on.
+    /// Whether the value may be passed on.
     pub valid: bool,
 }
 
@@ -85,7 +85,7 @@ impl Table {
         self.evicted.wrapping_add(self.entries.len() as u32)
     }
 
-    /// How many steps from the newest the entry of this number is, while it is there.
+    /// How many steps the entry with this number is from the newest, if it is still in the table.
     #[inline]
     pub(super) fn back_of(&self, number: u32) -> Option<usize> {
         let from_oldest = number.wrapping_sub(self.evicted) as usize;

@@ -10,12 +10,12 @@ use evenkeel_filters::{
 };
 use evenkeel_http::{HeaderId, Headers};
 use evenkeel_runtime_config::route_filters::RouteFilters;
-use tokio::time::Instant;
+use evenkeel_upstream::turn;
 
 use super::{Arrived, Upstream};
-use crate::http::exchange::Held;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
+use crate::http::pause::Held;
 use crate::http::request::Request;
 use crate::response_flags::ResponseFlags;
 
@@ -59,7 +59,11 @@ impl Filtered {
     }
 
     /// Asks the filters that are left about the request's head.
-    pub(in crate::http) fn ask<'r>(&'r mut self, route: &RouteFilters<'_>, context: &mut RequestContext<'r>) -> Decision {
+    pub(in crate::http) fn ask<'r>(
+        &'r mut self,
+        route: &RouteFilters<'_>,
+        context: &mut RequestContext<'r>,
+    ) -> Decision {
         if !self.chain.streams.is_begun() {
             self.chain.filters.begin(&mut self.chain.streams, route);
         }
@@ -125,7 +129,7 @@ impl Filtered {
             return Ok(Piece::Nothing);
         }
         if self.held.take().is_some() {
-            let mut data = Data { bytes: b"".into(), ends: false, now: Instant::now().into_std() };
+            let mut data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
             let flow = self.chain.filters.resume_response(&mut self.chain.streams, &mut data);
             self.held = let_go(&data, flow, take);
             return Ok(Piece::Data);
@@ -134,14 +138,14 @@ impl Filtered {
         let (held, filtered_end) = (&mut self.held, &mut self.filtered_end);
         let mut through = |bytes: &[u8], last: bool| {
             *filtered_end |= last;
-            let mut data = Data { bytes: bytes.into(), ends: last, now: Instant::now().into_std() };
+            let mut data = Data { bytes: bytes.into(), ends: last, now: turn::now().into_std() };
             let flow = filters.response_data(streams, &mut data);
             *held = let_go(&data, flow, take);
         };
         let piece = self.inner.piece(trailers, &mut through, cx)?;
         if matches!(piece, Piece::End) && !self.filtered_end && trailers.is_empty() {
             self.filtered_end = true;
-            let mut data = Data { bytes: b"".into(), ends: true, now: Instant::now().into_std() };
+            let mut data = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
             let flow = self.chain.filters.response_data(&mut self.chain.streams, &mut data);
             self.held = let_go(&data, flow, take);
             return Ok(Piece::Data);

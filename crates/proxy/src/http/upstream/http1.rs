@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeadScan, Headers, Limits, ResponseInfo, encode, parse_response};
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::{Buffer, Outgoing};
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use super::Arrived;
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
-use crate::http::request::{Request, Tunnel};
+use crate::http::request::Request;
 
 /// The connection, and where in the exchange it is.
 pub(in crate::http) struct Http1 {

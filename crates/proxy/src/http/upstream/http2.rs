@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
@@ -15,7 +16,7 @@ use evenkeel_upstream::{Host, StreamSlot};
 use super::Arrived;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
-use crate::http::request::{Request, Tunnel};
+use crate::http::request::Request;
 use crate::http::streamed::Streamed;
 use crate::http::websocket;
 

@@ -1,6 +1,7 @@
 //! The upstream's side of one request: what the request's life needs of it and no more. The counterpart of
 //! [`super::downstream`].
 
+pub(in crate::http) mod count;
 pub(super) mod filtered;
 pub(super) mod http1;
 pub(super) mod http2;
@@ -20,6 +21,9 @@ use super::request::Request;
 use filtered::Filtered;
 use http1::Http1;
 use http2::Http2;
+
+/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
+pub(super) const MAX_INTERIM: u32 = 100;
 
 /// One try's exchange with an upstream.
 pub(super) enum Upstream {

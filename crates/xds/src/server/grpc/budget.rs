@@ -1,9 +1,10 @@
-//! What clients may make the server keep: bytes of messages that have not come whole.
+//! Limits on memory that clients can make the server use: bytes of incomplete messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An amount of memory that several streams share. What is taken of it is also taken of the one it is a part of.
+/// An amount of memory that several streams share. Bytes taken from it are also taken from the budget that it is a part
+/// of.
 #[derive(Debug)]
 pub struct Budget {
     max_bytes: usize,
@@ -12,12 +13,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many bytes.
+    /// A budget of so many bytes.
     pub fn new(max_bytes: usize) -> Arc<Self> {
         Arc::new(Self { max_bytes, taken: AtomicUsize::new(0), whole: None })
     }
 
-    /// At most so many bytes of `self`.
+    /// A budget of at most so many bytes within `self`.
     pub fn part(self: &Arc<Self>, max_bytes: usize) -> Arc<Self> {
         Arc::new(Self { max_bytes, taken: AtomicUsize::new(0), whole: Some(self.clone()) })
     }
@@ -47,20 +48,20 @@ impl Budget {
     }
 }
 
-/// What one stream has of a budget; given back when dropped.
+/// The bytes that one stream has taken from a budget; returned when dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct BudgetShare {
     budget: Arc<Budget>,
     bytes: usize,
 }
 
-impl Share {
-    /// Nothing yet.
+impl BudgetShare {
+    /// A share of no bytes.
     pub(super) fn of(budget: Arc<Budget>) -> Self {
         Self { budget, bytes: 0 }
     }
 
-    /// Has so many bytes from now on; false if there are not as many, and then nothing changes.
+    /// Changes the share to so many bytes; returns false and changes nothing if the budget does not have them.
     pub(super) fn set(&mut self, bytes: usize) -> bool {
         let granted = match bytes.checked_sub(self.bytes) {
             Some(more) => more == 0 || self.budget.take(more),
@@ -76,7 +77,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.give_back(self.bytes);
     }
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn a_part_takes_of_the_whole_and_no_more_than_it_may() {
         let whole = Budget::new(100);
-        let (mut a, mut b) = (Share::of(whole.part(60)), Share::of(whole.part(60)));
+        let (mut a, mut b) = (BudgetShare::of(whole.part(60)), BudgetShare::of(whole.part(60)));
         assert!(a.set(60) && !a.set(61), "its own limit");
         assert!(!b.set(41), "what is left of the whole");
         assert!(b.set(40));

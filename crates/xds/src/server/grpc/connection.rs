@@ -1,5 +1,5 @@
-//! One connection: its socket, the codec, the ADS stream on it, and other calls. All of it is one task, so a change costs a
-//! proxy's connection one wake-up and one write, and its answers one read.
+//! One connection: its socket, the codec, its ADS stream, and other calls. All of it is one task, so a change costs one
+//! wake-up and one write per connection, and the answer one read.
 
 use std::cell::Cell;
 use std::io;
@@ -16,11 +16,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::time::{Instant, Sleep};
 use tonic::{Extensions, Status as GrpcStatus};
 
-use super::budget::{Budget, Share};
+use super::budget::{Budget, BudgetShare};
+use super::calls::{BodyOutcome, Calls, OpenedCall, OtherServices};
 use super::heads;
-use super::life::{Life, Stage};
+use super::lifetime::{ConnectionLifetime, Stage};
 use super::messages::Messages;
-use super::others::{Calls, Opened, Others, Taken};
 use super::outgoing::Outgoing;
 use super::{Client, Limits, MESSAGE_TIMEOUT, Method, OUTPUT_BYTES};
 use crate::server::Response;
@@ -29,13 +29,13 @@ use crate::server::stream::{Carrier, Source};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 16 * 1024;
-/// Largest output buffer kept for the next connection that has something to say, in bytes.
+/// Largest output buffer kept for the next connection that writes, in bytes.
 const SPARE_OUTPUT_BYTES: usize = 4 * OUTPUT_BYTES;
-/// How long a client may take to read why its connection ends.
+/// How long to wait for a client to read why its connection ends.
 const LINGER: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Memory for output, of whichever connection writes: an idle one has none.
+    /// Output memory shared by all connections of the thread: an idle connection has none.
     static SPARE_OUTPUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -44,39 +44,39 @@ pub(super) struct Connection<IO, S, O> {
     io: IO,
     codec: h2::Connection,
     inbox: Inbox,
-    /// The begin of a frame.
+    /// The beginning of a frame.
     unread: Vec<u8>,
-    /// Something was written that TLS may still hold.
+    /// Whether TLS may still hold written data.
     unflushed: bool,
-    /// The socket or the protocol is at its end.
+    /// Whether the socket or the protocol has ended.
     closed: bool,
     source: Arc<S>,
-    others: O,
+    other_services: O,
     extensions: Extensions,
     limits: Limits,
     start: Instant,
     alive: Pin<Box<Sleep>>,
-    /// The client was asked for a sign of life.
+    /// Whether a PING to the client is unanswered.
     pinged: bool,
-    life: Option<Life>,
-    /// Why the ADS stream ends, although its client and its source would go on.
+    lifetime: Option<ConnectionLifetime>,
+    /// The status with which to end the ADS stream, although its client and its source would go on.
     ending: Option<GrpcStatus>,
-    /// Ends with the message that has begun on the ADS stream.
+    /// The timeout of an incomplete message on the ADS stream.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
-/// Takes what the codec finds.
+/// Receives the events of the codec.
 #[derive(Debug)]
 struct Inbox {
     budget: Arc<Budget>,
     ads: Option<Ads>,
     calls: Calls,
-    opened: Vec<Opened>,
-    /// Calls there is no memory for.
+    opened: Vec<OpenedCall>,
+    /// Calls that exceeded the memory budget.
     overdrawn: Vec<StreamKey>,
-    /// Bytes that nobody wants, to be given back to the client's window for the connection.
+    /// Bytes that nobody reads, by which to open the connection's window.
     unwanted: usize,
-    /// Something has come since it was last asked for.
+    /// Whether something has arrived since the last check.
     heard: bool,
 }
 
@@ -85,62 +85,62 @@ struct Inbox {
 struct Ads {
     key: StreamKey,
     method: Method,
-    /// Its head, until the source has been asked whether it may be opened.
+    /// Its head, until the source has decided whether to accept it.
     head: Option<Box<RequestHead>>,
     messages: Messages,
-    /// The loop that serves it has begun.
+    /// Whether the loop that serves it has begun.
     served: bool,
-    /// The client has said its last.
+    /// Whether the client has ended its side.
     ended: bool,
-    /// The client is gone.
+    /// Whether the client is gone.
     gone: bool,
-    /// A message has begun and not ended in time.
+    /// Whether a message was not complete in time.
     late: bool,
     outgoing: Outgoing,
-    /// What follows the last response.
+    /// The trailers after the last response.
     trailers: Option<Headers>,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> Connection<IO, S, O> {
-    pub(super) fn new(io: IO, source: Arc<S>, others: O, client: Client, limits: Limits) -> Self {
-        let Client { extensions, budget, stranger, expires } = client;
-        let life = match expires {
-            Some(end) => Some(Life::of_certificate(end)),
-            None => stranger.then(Life::of_stranger),
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 'static> Connection<IO, S, O> {
+    pub(super) fn new(io: IO, source: Arc<S>, other_services: O, client: Client, limits: Limits) -> Self {
+        let Client { extensions, budget, anonymous, expires } = client;
+        let lifetime = match expires {
+            Some(end) => Some(ConnectionLifetime::of_certificate(end)),
+            None => anonymous.then(ConnectionLifetime::anonymous),
         };
         Self {
             io,
-            codec: h2::Connection::server(limits.codec(stranger)),
-            inbox: Inbox::new(budget, limits.max_call_bytes, stranger),
+            codec: h2::Connection::server(limits.codec(anonymous)),
+            inbox: Inbox::new(budget, limits.max_call_bytes, anonymous),
             source,
             unread: Vec::new(),
             unflushed: false,
             closed: false,
-            others,
+            other_services,
             extensions,
             start: Instant::now(),
             alive: Box::pin(tokio::time::sleep(limits.keepalive_interval)),
             limits,
             pinged: false,
-            life,
+            lifetime,
             ending: None,
             patience: None,
         }
     }
 
-    /// What is known of the client.
+    /// Properties of the client.
     pub(super) fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// An ADS stream that has been opened and is not served yet.
+    /// An ADS stream that was opened and is not served yet.
     pub(super) fn next_stream(&mut self) -> Option<Method> {
         let ads = self.inbox.ads.as_mut().filter(|ads| !ads.served && ads.head.is_none())?;
         ads.served = true;
         Some(ads.method)
     }
 
-    /// The ADS stream is at its end.
+    /// Ends the ADS stream.
     pub(super) fn end_stream(&mut self, result: &Result<(), GrpcStatus>) {
         if let Some(ads) = &mut self.inbox.ads {
             let reason = result.as_ref().err().or(self.ending.as_ref());
@@ -150,7 +150,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         }
     }
 
-    /// Asks the client to go elsewhere; what is under way may end.
+    /// Asks the client to reconnect elsewhere; calls in progress may end.
     pub(super) fn shutdown(&mut self) {
         self.codec.shutdown();
     }
@@ -159,7 +159,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         self.closed
     }
 
-    /// One step: writes, reads, lets calls go on. Returns when something has happened; dropping the future loses nothing.
+    /// One step: writes, reads and polls calls. Returns when something has happened; dropping the future loses nothing.
     pub(super) async fn turn(&mut self) {
         std::future::poll_fn(|cx| self.poll_turn(cx)).await;
     }
@@ -186,7 +186,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         self.poll_alive(cx)?;
         let called = called | self.poll_limits(cx)?;
         if wrote || read || called {
-            // What came of it is written by the next step: the ADS stream's answers go with it.
+            // The next step writes the results, together with the ADS stream's answers.
             return Poll::Ready(Ok(()));
         }
         match self.codec.output().is_empty() {
@@ -195,7 +195,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         }
     }
 
-    /// Writes what there is. Ready when some of it went out.
+    /// Writes output. Ready when some was written.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut wrote = false;
         while !self.codec.output().is_empty() {
@@ -239,7 +239,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         Poll::Ready(Ok(()))
     }
 
-    /// Takes bytes; returns how many are done with.
+    /// Processes input; returns how many bytes were consumed.
     fn receive(&mut self, input: &[u8]) -> usize {
         let taken = self.codec.receive(input, &mut self.inbox).unwrap_or_else(|error| {
             tracing::debug!(%error, "a gRPC connection failed");
@@ -255,7 +255,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
             _ = self.codec.respond(ads.key, &head, Framing::Chunked, false);
         }
         for opened in std::mem::take(&mut self.inbox.opened) {
-            self.inbox.calls.start(&self.others, &*self.source, &self.extensions, opened, &mut self.codec);
+            self.inbox.calls.start(&self.other_services, &*self.source, &self.extensions, opened, &mut self.codec);
         }
         for key in std::mem::take(&mut self.inbox.overdrawn) {
             self.codec.reset(key, Reason::ENHANCE_YOUR_CALM);
@@ -269,7 +269,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         taken
     }
 
-    /// Asks the source whether the ADS stream that has come may be opened; answers it if not.
+    /// Asks the source whether to accept the new ADS stream; answers it if not.
     fn admit(&mut self) {
         let Some((key, head)) = self.inbox.ads.as_mut().and_then(|ads| Some((ads.key, ads.head.take()?))) else {
             return;
@@ -294,7 +294,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         }
     }
 
-    /// Gives the ADS stream's client back what its window may have.
+    /// Opens the window of the ADS stream as far as allowed.
     fn release(&mut self) {
         let Some(ads) = &mut self.inbox.ads else { return };
         let credit = ads.messages.credit(self.limits.max_request_bytes);
@@ -304,7 +304,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         }
     }
 
-    /// Lets those send that wait for room.
+    /// Lets streams send that wait for room.
     fn take_turns(&mut self) {
         while let Some(key) = self.codec.next_writable() {
             self.lend_output();
@@ -315,7 +315,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         }
     }
 
-    /// Sends of the ADS stream's responses what windows and output take.
+    /// Sends as much of the ADS stream's responses as windows and output allow.
     fn pump(&mut self) {
         let Some(ads) = &mut self.inbox.ads else { return };
         loop {
@@ -337,7 +337,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         }
         if let Some(trailers) = &ads.trailers {
             _ = self.codec.send_trailers(ads.key, trailers);
-            // What the client might still say is not waited for.
+            // There is no wait for further requests of the client.
             self.codec.reset(ads.key, Reason::NO_ERROR);
             self.forget_ads();
         }
@@ -349,7 +349,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         }
     }
 
-    /// Asks for a sign of life when there was none for long; an error when none followed.
+    /// Sends a PING after a long silence; an error if it was not answered.
     fn poll_alive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while self.alive.as_mut().poll(cx).is_ready() {
             let heard = std::mem::take(&mut self.inbox.heard);
@@ -369,27 +369,29 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         Ok(())
     }
 
-    /// Ends what has lasted too long; true if something does.
+    /// Ends what has exceeded a time limit; true if something has.
     fn poll_limits(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut ended = self.poll_patience(cx);
-        while let Some(Poll::Ready(stage)) = self.life.as_mut().map(|life| life.poll(cx)) {
+        while let Some(Poll::Ready(stage)) = self.lifetime.as_mut().map(|lifetime| lifetime.poll(cx)) {
             ended = true;
             self.ending = Some(match stage {
-                Stage::Serving | Stage::Leaving => {
+                Stage::Serving | Stage::Draining => {
                     self.codec.shutdown();
-                    GrpcStatus::unavailable("what authenticates the client ends soon: connect again")
+                    GrpcStatus::unavailable("the client's time on this connection ends soon: reconnect")
                 }
-                Stage::Over => {
+                Stage::Closed => {
                     self.codec.goaway(Reason::NO_ERROR, b"");
                     self.closed = true;
-                    GrpcStatus::unauthenticated("what authenticated the client has ended")
+                    GrpcStatus::unauthenticated(
+                        "the client's time on this connection has ended: reconnect with a valid certificate",
+                    )
                 }
             });
         }
         Ok(ended)
     }
 
-    /// Ends an ADS stream whose message has begun and does not end.
+    /// Ends an ADS stream with a message that was not complete in time.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> bool {
         let unfinished = self.inbox.ads.as_ref().is_some_and(|ads| ads.messages.is_unfinished());
         if !unfinished {
@@ -405,7 +407,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         over
     }
 
-    /// Says goodbye: what the client still sends is read, or its kernel would drop the reason just written.
+    /// Closes the connection. It first reads what the client still sends; otherwise the client's kernel would drop the
+    /// reason that was just written.
     pub(super) async fn close(mut self) {
         let farewell = async {
             let output = self.codec.output().to_vec();
@@ -425,7 +428,7 @@ impl Ads {
             key,
             method,
             head: Some(Box::new(std::mem::take(head))),
-            messages: Messages::new(Share::of(budget.clone())),
+            messages: Messages::new(BudgetShare::of(budget.clone())),
             late: false,
             served: false,
             ended,
@@ -437,8 +440,8 @@ impl Ads {
 }
 
 impl Inbox {
-    fn new(budget: Arc<Budget>, max_call_bytes: usize, stranger: bool) -> Self {
-        let calls = Calls::new(budget.clone(), max_call_bytes, stranger);
+    fn new(budget: Arc<Budget>, max_call_bytes: usize, anonymous: bool) -> Self {
+        let calls = Calls::new(budget.clone(), max_call_bytes, anonymous);
         Self { budget, ads: None, calls, opened: Vec::new(), overdrawn: Vec::new(), unwanted: 0, heard: false }
     }
 }
@@ -446,11 +449,11 @@ impl Inbox {
 impl Sink for Inbox {
     fn request(&mut self, key: StreamKey, head: &mut RequestHead, meta: RequestMeta) {
         match Method::of(head.path()) {
-            // Another on the same connection is the other services' concern.
+            // A second ADS stream on the connection goes to the other services.
             Some(method) if self.ads.is_none() => {
                 self.ads = Some(Ads::new(key, method, head, meta.end, &self.budget));
             }
-            _ => self.opened.push(Opened::new(key, head, meta, &mut self.calls)),
+            _ => self.opened.push(OpenedCall::new(key, head, meta, &mut self.calls)),
         }
     }
 
@@ -461,9 +464,9 @@ impl Sink for Inbox {
                 ads.ended |= end;
             }
             _ => match self.calls.data(key, data, end) {
-                Taken::Yes => {}
-                Taken::Unknown => self.unwanted += data.len(),
-                Taken::NoMemory => self.overdrawn.push(key),
+                BodyOutcome::Yes => {}
+                BodyOutcome::Unknown => self.unwanted += data.len(),
+                BodyOutcome::NoMemory => self.overdrawn.push(key),
             },
         }
     }
@@ -485,7 +488,7 @@ where
     R: Message + Default,
     IO: AsyncRead + AsyncWrite + Unpin + Send,
     S: Source,
-    O: Others + 'static,
+    O: OtherServices + 'static,
 {
     async fn next(&mut self) -> Result<Option<R>, GrpcStatus> {
         loop {
@@ -496,7 +499,7 @@ where
                 return request.map(Some);
             }
             if self.inbox.ads.as_ref().is_some_and(|ads| ads.late) {
-                return Err(GrpcStatus::deadline_exceeded("a message that has begun did not end within 60 s"));
+                return Err(GrpcStatus::deadline_exceeded("a message was not complete within 60 s"));
             }
             if self.closed || self.inbox.ads.as_ref().is_none_or(|ads| ads.ended || ads.gone) {
                 return Ok(None);

@@ -1,4 +1,4 @@
-//! Heads and trailers between the codec's form and that of crate `http`, which the other services speak.
+//! Converts heads and trailers between the codec's form and that of the crate `http`, which the other services use.
 
 use evenkeel_http::{HeaderId, Headers, RequestHead, ResponseHead};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
@@ -6,7 +6,7 @@ use tonic::Status as GrpcStatus;
 
 use crate::server::stream::Source;
 
-/// The request's head; `None` if crate `http` does not take it.
+/// The request's head; `None` if the crate `http` does not accept it.
 pub(super) fn request<B>(head: &RequestHead, body: B) -> Option<http::Request<B>> {
     let mut request = http::Request::new(body);
     *request.version_mut() = Version::HTTP_2;
@@ -19,7 +19,7 @@ pub(super) fn request<B>(head: &RequestHead, body: B) -> Option<http::Request<B>
     Some(request)
 }
 
-/// Asks the source whether a call may be made, when all that has come of it is its head.
+/// Asks the source whether a call is allowed, when only its head has arrived.
 pub(super) fn admit<B>(source: &impl Source, request: &mut http::Request<B>) -> Result<(), GrpcStatus> {
     let mut extensions = std::mem::take(request.extensions_mut());
     let admitted = source.admit(request.uri().path(), request.headers(), &mut extensions);
@@ -27,7 +27,7 @@ pub(super) fn admit<B>(source: &impl Source, request: &mut http::Request<B>) -> 
     admitted
 }
 
-/// A whole answer in a head ("Trailers-Only").
+/// A complete answer in a head ("Trailers-Only").
 pub(super) fn refusal(status: &GrpcStatus) -> ResponseHead {
     let mut headers = trailers(status);
     headers.append_id(HeaderId::ContentType, b"application/grpc");
@@ -48,12 +48,12 @@ pub(super) fn headers(map: &HeaderMap) -> Headers {
     headers
 }
 
-/// The trailers that say how a call ended.
+/// The trailers with the status of a call.
 pub(super) fn trailers(status: &GrpcStatus) -> Headers {
     let mut map = HeaderMap::new();
     match status.add_header(&mut map) {
         Ok(()) => headers(&map),
-        // Details that no header can carry: the code says what matters.
+        // The details cannot be sent in a header; the code is enough.
         Err(_) => {
             let mut headers = Headers::default();
             headers.append(b"grpc-status", (status.code() as i32).to_string().as_bytes());

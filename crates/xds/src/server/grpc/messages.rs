@@ -1,39 +1,39 @@
-//! gRPC's messages (gRPC over HTTP/2, "Length-Prefixed-Message"), put together from a stream's DATA.
+//! Assembles gRPC messages (gRPC over HTTP/2, "Length-Prefixed-Message") from a stream's DATA.
 
 use prost::Message;
 use tonic::Status as GrpcStatus;
 
-use super::budget::Share;
+use super::budget::BudgetShare;
 use super::shape;
 
 /// Bytes of a message's prefix: a flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// Bytes of memory an idle stream keeps for what comes next: a few answers.
+/// Bytes of memory an idle stream keeps for the next messages: a few answers.
 const KEPT_BYTES: usize = 1024;
 
-/// Bytes a stream may keep that its client's budget is not asked for: the small messages there are nearly always.
+/// Bytes a stream may buffer without taking them from its client's budget: enough for nearly all messages.
 const FREE_BYTES: usize = 16 * 1024;
 
-/// What has come of a stream and has not been taken.
+/// The buffered input of a stream.
 #[derive(Debug)]
 pub(super) struct Messages {
     buffer: Vec<u8>,
     /// Where the first message begins.
     start: usize,
-    /// Bytes that came and were not given back to the client's window.
+    /// Bytes that arrived and for which the window was not opened yet.
     owed: usize,
-    share: Share,
-    /// There was no memory for what came; nothing more is kept.
+    share: BudgetShare,
+    /// Whether the budget was exceeded; nothing more is buffered then.
     refused: bool,
 }
 
 impl Messages {
-    /// Nothing has come. Memory for much comes out of `share`.
-    pub(super) fn new(share: Share) -> Self {
+    /// An empty buffer; larger amounts of memory are taken from `share`.
+    pub(super) fn new(share: BudgetShare) -> Self {
         Self { buffer: Vec::new(), start: 0, owed: 0, share, refused: false }
     }
 
-    /// Takes a piece of the stream.
+    /// Adds a piece of the stream.
     pub(super) fn add(&mut self, data: &[u8]) {
         self.owed += data.len();
         if self.refused {
@@ -46,7 +46,7 @@ impl Messages {
         }
     }
 
-    /// The next message, if it is there whole.
+    /// The next message, if it is complete.
     pub(super) fn take<M: Message + Default>(&mut self, max_bytes: usize) -> Option<Result<M, GrpcStatus>> {
         if self.refused {
             return Some(Err(GrpcStatus::resource_exhausted(
@@ -58,7 +58,7 @@ impl Messages {
             return Some(Err(GrpcStatus::unimplemented("a compressed message, though no compression was offered")));
         }
         if length > max_bytes {
-            let text = format!("a message of {length} bytes; at most {max_bytes} are taken");
+            let text = format!("a message of {length} bytes; at most {max_bytes} are accepted");
             return Some(Err(GrpcStatus::resource_exhausted(text)));
         }
         let body = self.start + PREFIX_BYTES;
@@ -71,7 +71,7 @@ impl Messages {
         if self.start == self.buffer.len() {
             self.empty();
         } else if self.start >= self.buffer.len() - self.start {
-            // Or a client that never ends its DATA with a message would have all of them kept.
+            // Otherwise all messages of a client that never ends DATA at a message boundary would be kept.
             self.buffer.drain(..std::mem::take(&mut self.start));
         }
         Some(message.map_err(|error| GrpcStatus::internal(format!("malformed message: {error}"))))
@@ -84,13 +84,13 @@ impl Messages {
         self.share.set(0);
     }
 
-    /// Whether a message has begun and not ended.
+    /// Whether a message is incomplete.
     pub(super) fn is_unfinished(&self) -> bool {
         let there = self.buffer.len() - self.start;
         there > 0 && self.prefix().is_none_or(|(_, length)| there < PREFIX_BYTES + length)
     }
 
-    /// Bytes the client may send again: all that came, but not while a message waits to be taken, or refused.
+    /// Bytes by which to open the window: all that arrived, but none while a message waits to be taken or was refused.
     pub(super) fn credit(&mut self, max_bytes: usize) -> usize {
         let there = self.buffer.len() - self.start;
         let waits =
@@ -98,7 +98,7 @@ impl Messages {
         if waits { 0 } else { std::mem::take(&mut self.owed) }
     }
 
-    /// All bytes that were not given back: the stream is gone.
+    /// All bytes for which the window was not opened; for a stream that is gone.
     pub(super) fn rest(&mut self) -> usize {
         std::mem::take(&mut self.owed)
     }
@@ -116,7 +116,7 @@ mod tests {
     use crate::server::grpc::Budget;
 
     fn messages() -> Messages {
-        Messages::new(Share::of(Budget::new(1024 * 1024)))
+        Messages::new(BudgetShare::of(Budget::new(1024 * 1024)))
     }
 
     fn framed(messages: &[&str]) -> Vec<u8> {
@@ -184,7 +184,7 @@ mod tests {
     fn unfinished_messages_hold_no_more_than_the_budget() {
         const MAX: usize = 16 * 1024 * 1024;
         let budget = Budget::new(256 * 1024);
-        let stream = || Messages::new(Share::of(budget.clone()));
+        let stream = || Messages::new(BudgetShare::of(budget.clone()));
         let begin = [&[0][..], &15_000_000_u32.to_be_bytes(), &[7; 16 * 1024 - 5]].concat();
         let mut streams: Vec<Messages> = (0..100).map(|_| stream()).collect();
         // What every stream may have costs nothing; what goes beyond is counted, and refused to those that come too late.

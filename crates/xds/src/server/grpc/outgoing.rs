@@ -1,4 +1,4 @@
-//! Responses on their way out, cut into pieces as the connection takes them.
+//! Outgoing responses, cut into pieces as the connection takes them.
 
 use std::collections::VecDeque;
 
@@ -6,18 +6,18 @@ use bytes::Bytes;
 
 use crate::server::response::{Pieces, Response};
 
-/// What is to be sent.
+/// The responses to send.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// The responses that have not begun.
+    /// Responses of which nothing was sent yet.
     pub responses: VecDeque<Response>,
     current: Option<Pieces>,
-    /// What is left of the present piece.
+    /// The rest of the current piece.
     pub piece: Bytes,
 }
 
 impl Outgoing {
-    /// Makes the next piece; false if there is none. What has been sent is not kept.
+    /// Makes the next piece; false if there is none. Sent data is not kept.
     pub fn next_piece(&mut self) -> bool {
         loop {
             if let Some(piece) = self.current.as_mut().and_then(Iterator::next) {
@@ -26,7 +26,7 @@ impl Outgoing {
             }
             self.current = self.responses.pop_front().map(Response::into_pieces);
             if self.current.is_none() {
-                // Empty as it is, it would hold the bytes it was cut from for as long as the client is connected.
+                // Even an empty slice would keep the bytes it was cut from alive as long as the client is connected.
                 self.piece = Bytes::new();
                 return false;
             }

@@ -1,17 +1,19 @@
-//! What a request may be made of, looked at before it is decoded: a message of many small parts takes a multiple of its
-//! bytes in memory, an empty name 24 bytes for 2, an empty value in a node's metadata 30 times its own.
+//! Limits on the number of parts in a request, checked before it is decoded: a message of many small parts needs a
+//! multiple of its bytes in memory, 24 bytes for an empty name of 2, and 30 times its size for an empty value in a
+//! node's metadata.
 
 use crate::server::MAX_NAMES_PER_TYPE;
 
-/// Names, and versions by name, of one request: all a client may subscribe to and to drop, and the versions it resumes with.
+/// Most names, and versions by name, in one request: the largest numbers of names to subscribe to, to drop, and to
+/// resume with.
 const MAX_NAMES: usize = 3 * MAX_NAMES_PER_TYPE;
-/// All else of one request, in bytes: who the client is, and why it refuses something.
+/// Most other bytes in one request: the node, and the reason of a refusal.
 const MAX_OTHER_BYTES: usize = 1024 * 1024;
 /// Fields of DiscoveryRequest and DeltaDiscoveryRequest that hold names: `resource_names`, `resource_names_subscribe`,
 /// `resource_names_unsubscribe` and `initial_resource_versions`. Of the former, 4 and 5 are single texts.
 const NAMES: std::ops::RangeInclusive<u64> = 3..=5;
 
-/// Whether a request is no larger in memory than it has to be; what is malformed is left to the decoder to refuse.
+/// Checks that a request is not inflated in memory; the decoder refuses malformed requests.
 pub(super) fn check(mut message: &[u8]) -> Result<(), String> {
     let (mut names, mut other) = (0_usize, 0_usize);
     while !message.is_empty() {
@@ -31,7 +33,8 @@ pub(super) fn check(mut message: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Steps over a field (protobuf, "Message Structure") and gives its number; `None`: malformed, or a group, which nothing here has.
+/// Skips a field (protobuf, "Message Structure") and returns its number; `None` if it is malformed or a group, which is
+/// not used here.
 fn skip_field(message: &mut &[u8]) -> Option<u64> {
     let key = varint(message)?;
     let length = match key & 7 {

@@ -1,0 +1,142 @@
+//! Headers by which proxies tell each other about a request: who may send each, and what it does.
+//!
+//! Whoever may have a request tried again, given more time, or logged as another's must be known. A listener that takes connections
+//! from anybody is told so by `use_remote_address`; it is the *edge*. Nobody is believed for an address alone: Envoy has no
+//! internal addresses either unless it is told of some (`internal_address_config`, which is not supported here).
+
+use evenkeel_http::HeaderId;
+
+/// Who may send a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    /// Nobody from outside this proxy: it is taken off every request.
+    Nobody,
+    /// Another proxy: it is taken off at the edge.
+    Proxies,
+    /// Whoever it is: others rely on it at their own risk, or not at all.
+    Anybody,
+    /// As `identify` decides with the listener's configuration.
+    Checked,
+}
+
+use Sender::{Anybody, Checked, Nobody, Proxies};
+
+/// A row: the header's name, who may send it, and what it does here or at the next hop.
+type Row = (&'static str, Sender, &'static str);
+
+/// All that Envoy, Istio and this proxy read of a request beside what it is about. The first group is Envoy's list for requests that
+/// are not internal, the second begins with its list for the edge.
+const TABLE: [Row; 38] = [
+    ("x-envoy-expected-rq-timeout-ms", Nobody, "how long the caller waits"),
+    ("x-envoy-force-trace", Nobody, "the request is traced"),
+    ("x-envoy-hedge-on-per-try-timeout", Nobody, "a further try beside one that is late"),
+    ("x-envoy-internal", Nobody, "the request is said to be internal"),
+    ("x-envoy-ip-tags", Nobody, "what is known of the client's address"),
+    ("x-envoy-max-retries", Nobody, "how often it is tried again"),
+    ("x-envoy-original-url", Nobody, "the URL before a redirect that a proxy has followed"),
+    ("x-envoy-retriable-header-names", Nobody, "which responses are tried again"),
+    ("x-envoy-retriable-status-codes", Nobody, "which responses are tried again"),
+    ("x-envoy-retry-grpc-on", Nobody, "which failures are tried again"),
+    ("x-envoy-retry-on", Nobody, "which failures are tried again"),
+    ("x-envoy-upstream-alt-stat-name", Nobody, "further statistics, by a name of the client's"),
+    ("x-envoy-upstream-rq-per-try-timeout-ms", Nobody, "how long a try may take"),
+    ("x-envoy-upstream-rq-timeout-alt-response", Nobody, "204 instead of 504"),
+    ("x-envoy-upstream-rq-timeout-ms", Nobody, "how long the response may take"),
+    ("x-envoy-upstream-stream-duration-ms", Nobody, "how long request and response may take"),
+    ("x-envoy-decorator-operation", Proxies, "the operation's name in traces"),
+    ("x-envoy-downstream-service-cluster", Proxies, "which service asks"),
+    ("x-envoy-downstream-service-node", Proxies, "which replica asks"),
+    ("x-envoy-original-host", Proxies, "the host before a rewrite"),
+    ("x-envoy-original-path", Proxies, "the path before a rewrite; logs show it"),
+    // Envoy passes on what follows to here at the edge as well; it is as little true there.
+    ("x-envoy-attempt-count", Proxies, "how often it was tried"),
+    ("x-envoy-original-dst-host", Proxies, "which address the next proxy connects to, if it is told to ask"),
+    ("x-envoy-peer-metadata", Proxies, "which workload asks, for Istio's telemetry"),
+    ("x-envoy-peer-metadata-id", Proxies, "which workload asks, for Istio's telemetry"),
+    ("x-envoy-external-address", Checked, "the client's address; the edge sets it"),
+    ("x-forwarded-client-cert", Checked, "who the client is; `forward_client_cert_details`"),
+    ("x-forwarded-for", Checked, "the client's address; the edge adds the one it sees"),
+    ("x-forwarded-proto", Checked, "the scheme; the edge sets it unless hops in front are trusted"),
+    ("x-request-id", Checked, "the request's name in logs and traces; the edge makes a new one"),
+    ("x-client-trace-id", Anybody, "a name for the client's own use"),
+    ("x-forwarded-host", Anybody, "the host before a rewrite"),
+    ("x-forwarded-port", Anybody, "the port the client dialled; not read here"),
+    ("forwarded", Anybody, "RFC 7239; not read here"),
+    ("x-real-ip", Anybody, "the client's address; not read here"),
+    ("grpc-timeout", Anybody, "how long the caller waits; no more than the route's `max_stream_duration` allows"),
+    ("via", Anybody, "proxies on the way; ours is added"),
+    ("x-istio-attributes", Anybody, "what Istio's Mixer was told; not read since Istio 1.8"),
+];
+
+/// Whether a header is taken off a request.
+#[inline]
+pub(super) fn is_taken_off(id: HeaderId, name: &[u8], edge: bool) -> bool {
+    match id {
+        HeaderId::Other => name.starts_with(b"x-envoy-") && is_listed(name, edge),
+        id => (NOBODYS | if edge { PROXIES } else { 0 }) & bit(id) != 0,
+    }
+}
+
+fn is_listed(name: &[u8], edge: bool) -> bool {
+    let taken = |sender: &Sender| *sender == Nobody || (edge && *sender == Proxies);
+    TABLE.iter().any(|(listed, sender, _)| taken(sender) && listed.as_bytes() == name)
+}
+
+/// Those of the table that have a number, as bits: each header of each request is looked at.
+const NOBODYS: u64 = bit(HeaderId::EnvoyExpectedRqTimeoutMs)
+    | bit(HeaderId::EnvoyForceTrace)
+    | bit(HeaderId::EnvoyHedgeOnPerTryTimeout)
+    | bit(HeaderId::EnvoyInternal)
+    | bit(HeaderId::EnvoyIpTags)
+    | bit(HeaderId::EnvoyMaxRetries)
+    | bit(HeaderId::EnvoyRetryOn);
+const PROXIES: u64 = bit(HeaderId::EnvoyAttemptCount)
+    | bit(HeaderId::EnvoyDecoratorOperation)
+    | bit(HeaderId::EnvoyDownstreamServiceCluster)
+    | bit(HeaderId::EnvoyDownstreamServiceNode)
+    | bit(HeaderId::EnvoyOriginalDstHost)
+    | bit(HeaderId::EnvoyOriginalPath);
+
+/// A well-known header as one bit of many.
+pub(super) const fn bit(id: HeaderId) -> u64 {
+    1 << (id as u8 % 64)
+}
+
+/// Each has a bit of its own, [`HeaderId::Other`] with the highest number included.
+const _: () = assert!((HeaderId::Other as u8) < 64);
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_http::Headers;
+
+    use super::*;
+    use crate::decide::retry::RequestedRetry;
+
+    /// What is left of a request that has all of them, and that the router is asked for nothing.
+    fn left(edge: bool) -> Vec<&'static str> {
+        let mut headers = Headers::default();
+        TABLE.iter().for_each(|(name, ..)| headers.append(name.as_bytes(), b"1"));
+        headers.remove_where(|id, name| is_taken_off(id, name, edge));
+        let left =
+            TABLE.iter().map(|(name, ..)| *name).filter(|name| headers.find(name.as_bytes()).is_some()).collect();
+        assert_eq!(RequestedRetry::take(&mut headers), None, "edge: {edge}");
+        left
+    }
+
+    #[test]
+    fn requests_keep_what_their_sender_may_send() {
+        for edge in [false, true] {
+            let may_stay = |sender| sender != Nobody && !(edge && sender == Proxies);
+            let expected: Vec<_> = TABLE.iter().filter(|row| may_stay(row.1)).map(|row| row.0).collect();
+            assert_eq!(left(edge), expected, "edge: {edge}");
+        }
+    }
+
+    #[test]
+    fn no_header_is_listed_twice() {
+        let mut names: Vec<_> = TABLE.iter().map(|row| row.0).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TABLE.len());
+    }
+}

@@ -1,0 +1,176 @@
+//! Who is asking: the headers by which proxies tell each other about the client, sanitized and extended as Envoy's
+//! connection manager does.
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+
+use evenkeel_http::{HeaderId, Headers, RequestHead};
+use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::hcm::StripPort;
+
+use super::between_proxies::{bit, is_taken_off};
+use super::{Arrival, client_cert};
+use crate::http::Services;
+
+/// Lists that several lines may make up. They are made one: whoever reads a single line next must not miss what the last hop
+/// has said.
+const LISTS: [HeaderId; 4] =
+    [HeaderId::ForwardedFor, HeaderId::Via, HeaderId::ForwardedClientCert, HeaderId::RequestId];
+const LISTS_BITS: u64 = bit(LISTS[0]) | bit(LISTS[1]) | bit(LISTS[2]) | bit(LISTS[3]);
+
+/// Brings the request's headers into the form filters and upstreams may trust. Returns the client's address.
+pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAddr {
+    let Arrival { manager: hcm, connection, peer_text, services, .. } = arrival;
+    let direct = connection.remote;
+    let (seen, repeated) = (Cell::new(0), Cell::new(0));
+    head.headers.remove_where(|id, name| {
+        let list = bit(id) & LISTS_BITS;
+        if list != 0 {
+            repeated.set(repeated.get() | (seen.get() & list));
+            seen.set(seen.get() | list);
+            return false;
+        }
+        is_taken_off(id, name, hcm.use_remote_address)
+    });
+    if repeated.get() != 0 {
+        for id in LISTS.into_iter().filter(|id| repeated.get() & bit(*id) != 0) {
+            head.headers.join(id, b",");
+        }
+    }
+    let (mut client, scheme) = (direct, if connection.tls { &b"https"[..] } else { b"http" });
+    let headers = &mut head.headers;
+    if hcm.use_remote_address {
+        if hcm.xff_num_trusted_hops > 0
+            && let Some(ip) = trusted_address(headers, hcm.xff_num_trusted_hops - 1)
+        {
+            client = SocketAddr::new(ip, 0);
+        }
+        if !hcm.skip_xff_append {
+            headers.append_to_list(HeaderId::ForwardedFor, peer_text.as_bytes());
+        }
+        if hcm.xff_num_trusted_hops == 0 || !headers.contains(HeaderId::ForwardedProto) {
+            headers.set(HeaderId::ForwardedProto, scheme);
+        }
+        if client == direct {
+            headers.set(HeaderId::EnvoyExternalAddress, peer_text.as_bytes());
+        } else {
+            headers.set(HeaderId::EnvoyExternalAddress, client.ip().to_canonical().to_string().as_bytes());
+        }
+    } else {
+        if let Some(ip) = trusted_address(headers, hcm.xff_num_trusted_hops) {
+            client = SocketAddr::new(ip, 0);
+        }
+        let valid = matches!(headers.get(HeaderId::ForwardedProto), Some(b"http" | b"https"));
+        if !valid {
+            headers.set(HeaderId::ForwardedProto, scheme);
+        }
+    }
+    request_id(headers, hcm, services);
+    client_cert::set(headers, hcm, connection);
+    if let Some(via) = &hcm.via {
+        append_via(headers, via);
+    }
+    strip_port(head, hcm.strip_port, connection.local.port());
+    client
+}
+
+/// The address that many trusted hops up the list of `x-forwarded-for`, from its end.
+fn trusted_address(headers: &Headers, hops: u32) -> Option<IpAddr> {
+    let list = headers.get(HeaderId::ForwardedFor)?;
+    let entry = list.rsplit(|byte| *byte == b',').nth(usize::try_from(hops).ok()?)?;
+    std::str::from_utf8(entry.trim_ascii()).ok()?.parse().ok()
+}
+
+/// Adds our name to `via`.
+pub fn append_via(headers: &mut Headers, via: &str) {
+    let joined = match headers.get(HeaderId::Via) {
+        Some(before) => [before, b", ", via.as_bytes()].concat(),
+        None => via.as_bytes().to_vec(),
+    };
+    headers.set(HeaderId::Via, &joined);
+}
+
+fn request_id(headers: &mut Headers, hcm: &HttpConnectionManager, services: &dyn Services) {
+    if hcm.use_remote_address && !hcm.preserve_external_request_id {
+        headers.remove(HeaderId::RequestId);
+    }
+    if hcm.generate_request_id && !headers.contains(HeaderId::RequestId) {
+        headers.append_id(HeaderId::RequestId, &uuid(|| services.random()));
+    }
+}
+
+/// A random UUID (version 4).
+fn uuid(random: impl Fn() -> u64) -> [u8; 36] {
+    let high = random() & !0xf000 | 0x4000;
+    let low = random() & !(0b11 << 62) | 0b10 << 62;
+    let [a, b] = hex(high);
+    let [c, d] = hex(low);
+    let mut text = [b'-'; 36];
+    text[..8].copy_from_slice(&a);
+    text[9..13].copy_from_slice(&b[..4]);
+    text[14..18].copy_from_slice(&b[4..]);
+    text[19..23].copy_from_slice(&c[..4]);
+    text[24..28].copy_from_slice(&c[4..]);
+    text[28..].copy_from_slice(&d);
+    text
+}
+
+/// Sixteen digits, highest first. Eight at a time: every request has an id.
+fn hex(number: u64) -> [[u8; 8]; 2] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let eight = |half: u32| {
+        // Each nibble into a byte of its own, the highest into the lowest byte, which comes first in memory.
+        let mut digits = u64::from(half.swap_bytes());
+        digits = (digits | digits << 16) & 0x0000_ffff_0000_ffff;
+        digits = (digits | digits << 8) & 0x00ff_00ff_00ff_00ff;
+        digits = (digits >> 4 | digits << 8) & 0x0f0f_0f0f_0f0f_0f0f;
+        // 1 in each byte above 9; from `0` to `9`, or on to `a`.
+        let letters = (digits + 6 * ONES) >> 4 & ONES;
+        (digits + 0x30 * ONES + letters * 0x27).to_le_bytes()
+    };
+    [eight((number >> 32) as u32), eight(number as u32)]
+}
+
+fn strip_port(head: &mut RequestHead, strip: StripPort, listener_port: u16) {
+    if strip == StripPort::None || head.method() == b"CONNECT" {
+        return;
+    }
+    let authority = head.authority();
+    let host = evenkeel_runtime_config::route_match::without_port(authority);
+    if host.len() == authority.len() {
+        return;
+    }
+    let port = std::str::from_utf8(&authority[host.len() + 1..]).ok().and_then(|port| port.parse::<u16>().ok());
+    if strip == StripPort::Any || port == Some(listener_port) {
+        let host = host.to_vec();
+        head.set_authority(&host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_have_version_and_variant() {
+        let text = String::from_utf8(uuid(|| 0x0123_4567_89ab_cdef).to_vec()).expect("ASCII");
+        let at = |index: usize| text.as_bytes()[index];
+        assert_eq!((at(8), at(13), at(14), at(18), at(23)), (b'-', b'-', b'4', b'-', b'-'), "{text}");
+        assert!(b"89ab".contains(&at(19)), "{text}");
+        for number in [0, u64::MAX, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210] {
+            assert_eq!(hex(number).concat(), format!("{number:016x}").into_bytes());
+        }
+    }
+
+    #[test]
+    fn counts_trusted_hops_from_the_end() {
+        let mut headers = Headers::default();
+        headers.append(b"x-forwarded-for", b"1.1.1.1, 2.2.2.2,3.3.3.3");
+        let check = |hops, expected: Option<&str>| {
+            assert_eq!(trusted_address(&headers, hops).map(|ip| ip.to_string()).as_deref(), expected, "{hops}");
+        };
+        check(0, Some("3.3.3.3"));
+        check(2, Some("1.1.1.1"));
+        check(3, None);
+    }
+}

@@ -1,0 +1,352 @@
+//! A request that is written down, on its way through the decision.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use evenkeel_http::{Framing, RequestHead, RequestInfo};
+use evenkeel_runtime_config::hcm::RouteSource;
+use evenkeel_runtime_config::route::{
+    ForwardAction, HostRewrite, RouteAction, RouteTable, VirtualHost, WeightedCluster,
+};
+use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::view::PlainRequest;
+use evenkeel_runtime_config::{Cluster, Config, HttpConnectionManager};
+use evenkeel_stats::Registry;
+
+use super::step::{Retries, Says, Step, edit_lines};
+use super::{Call, LocalAnswer, held};
+use crate::callouts::{Callouts, Nowhere};
+use crate::decide::{
+    Answer, Arrival, Filtered, Forward, Levels, Limits, Matched, Outcome, Parts, Policy, Stream, Tunnel, Visitor,
+    decide,
+};
+use crate::http::{
+    Asked, Body, ClusterScope, Decision, FilterFacts, FilterStreams, HttpFilters, Remark, Reply, RequestContext,
+    Services, Woken,
+};
+
+/// Takes a request through its connection manager. Returns what the proxy answers itself.
+pub(super) fn explain(
+    config: &Config,
+    (manager, filters): (&HttpConnectionManager, &HttpFilters),
+    call: &Call<'_>,
+    request: &PlainRequest,
+    steps: &mut Vec<Step>,
+) -> Option<LocalAnswer> {
+    let peer_text = call.connection.remote.ip().to_canonical().to_string();
+    let numbers = Numbers { random: call.random, drawn: Cell::new(false), config, registry: Registry::new() };
+    let arrival = Arrival { config, manager, connection: call.connection, peer_text: &peer_text, services: &numbers };
+    let mut written = Written::new(request, filters, arrival, &numbers);
+    let outcome = match pin!(decide(arrival, &mut written)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        // Its filters are not waited for.
+        Poll::Pending => return None,
+    };
+    let answer = written.conclude(outcome);
+    steps.append(&mut written.steps);
+    answer
+}
+
+/// The one number that is drawn, and whether it was.
+struct Numbers<'c> {
+    random: u64,
+    drawn: Cell<bool>,
+    config: &'c Config,
+    registry: Arc<Registry>,
+}
+
+impl Services for Numbers<'_> {
+    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
+        self.config.clusters.get(name).map(|_| Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+    }
+
+    fn random(&self) -> u64 {
+        self.drawn.set(true);
+        self.random
+    }
+
+    fn callouts(&self) -> &dyn Callouts {
+        &Nowhere
+    }
+}
+
+/// The request.
+struct Written<'c> {
+    request: &'c PlainRequest,
+    filters: &'c HttpFilters,
+    arrival: Arrival<'c>,
+    numbers: &'c Numbers<'c>,
+    head: RequestHead,
+    info: RequestInfo,
+    tunnel: Option<Tunnel>,
+    grpc: bool,
+    client: Option<SocketAddr>,
+    random: Option<u64>,
+    streams: FilterStreams,
+    facts: FilterFacts,
+    /// A filter has collected the body, which is empty.
+    collected: bool,
+    /// The cluster its route names.
+    cluster: Option<&'c Arc<str>>,
+    steps: Vec<Step>,
+}
+
+impl<'c> Written<'c> {
+    fn new(
+        request: &'c PlainRequest,
+        filters: &'c HttpFilters,
+        arrival: Arrival<'c>,
+        numbers: &'c Numbers<'c>,
+    ) -> Self {
+        let mut head = RequestHead::default();
+        head.set_method(request.method.as_bytes());
+        head.set_path(request.path.as_bytes());
+        head.set_authority(request.authority.as_bytes());
+        request.headers.iter().for_each(|(name, value)| head.headers.append(name.as_bytes(), value.as_bytes()));
+        let asks = |name: &str, token: &str| {
+            let tokens =
+                request.headers.iter().filter(|(known, _)| known == name).flat_map(|(_, value)| value.split(','));
+            tokens.map(str::trim).any(|known| known.eq_ignore_ascii_case(token))
+        };
+        let info = RequestInfo {
+            head_bytes: 0,
+            framing: Framing::None,
+            keep_alive: true,
+            upgrade: asks("connection", "upgrade"),
+            expect_continue: asks("expect", "100-continue"),
+            https_target: false,
+            dropped: 0,
+        };
+        Self {
+            request,
+            filters,
+            arrival,
+            numbers,
+            head,
+            info,
+            tunnel: None,
+            grpc: false,
+            client: None,
+            random: Some(numbers.random),
+            streams: FilterStreams::default(),
+            facts: FilterFacts::default(),
+            collected: false,
+            cluster: None,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Asks the filters that are left, one after the other.
+    fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'c>>) -> Filtered<Reply> {
+        let (filters, route) = (self.filters, Matched::context(matched));
+        if !self.streams.is_begun() {
+            filters.begin(&mut self.streams, &route.filters);
+        }
+        loop {
+            self.numbers.drawn.set(false);
+            let body = if self.collected { Body::Whole(b"") } else { Body::Empty };
+            let (from, message) = ((self.arrival.connection, client.ip()), (&mut self.head, body));
+            // The time tells a filter nothing that a decision depends on.
+            let mut context =
+                RequestContext::new(from, message, route, &mut self.facts, (self.numbers, Instant::now()));
+            let Some(asked) = filters.explain_next(&mut self.streams, &mut context) else { return Filtered::Passes };
+            if let Some(filtered) = self.note(asked) {
+                return filtered;
+            }
+        }
+    }
+
+    /// Writes down what a filter says. `None`: the next one is asked, or the same one again.
+    fn note(&mut self, asked: Asked) -> Option<Filtered<Reply>> {
+        let Asked { name, decision, remark } = asked;
+        let chance = self.numbers.drawn.get();
+        let mut say = |says| self.steps.push(Step::Filter { name: Arc::clone(&name), says, chance });
+        let ends_turn = !matches!(decision, Decision::Pause(_) | Decision::Collect { .. });
+        let verdict = matches!(remark, Some(Remark::Verdict(_)));
+        match remark.filter(|_| ends_turn) {
+            Some(Remark::Verdict(verdict)) => self.steps.push(Step::Rbac { verdict }),
+            Some(Remark::Note(text)) => say(Says::Remarks { text, state: false }),
+            Some(Remark::ByState(text)) => say(Says::Remarks { text, state: true }),
+            None if chance && matches!(decision, Decision::Continue) => say(Says::Passes),
+            None => {}
+        }
+        let mut say = |says| self.steps.push(Step::Filter { name: Arc::clone(&name), says, chance });
+        match decision {
+            Decision::Continue => None,
+            Decision::Reroute => {
+                say(Says::Reroutes);
+                Some(Filtered::Rerouted)
+            }
+            Decision::Reply(reply) => {
+                if !verdict {
+                    say(Says::Replies { status: reply.status, details: reply.details.to_string() });
+                }
+                Some(Filtered::Answered(reply))
+            }
+            Decision::Pause(pause) => {
+                say(Says::Waits { limit: pause.limit, answer: pause.wait.is_some() });
+                match pause.wait {
+                    None => self.streams.wake(Woken::TimedOut),
+                    // What it waits for is not there to be asked.
+                    Some(_) => self.streams.skip(),
+                }
+                None
+            }
+            Decision::Collect { max_bytes } => {
+                say(Says::Collects { max_bytes });
+                self.collected = true;
+                None
+            }
+        }
+    }
+
+    /// The last steps.
+    fn conclude(&mut self, outcome: Outcome<'c, Self>) -> Option<LocalAnswer> {
+        match outcome {
+            Outcome::Hold(demand) => {
+                self.steps.push(held(demand));
+                None
+            }
+            Outcome::Forward(forward) => {
+                self.forwarded(&forward);
+                None
+            }
+            Outcome::Answer(answer, _) => Some(self.answered(answer)),
+        }
+    }
+
+    fn forwarded(&mut self, forward: &Forward<'c, (&'c Arc<str>, &'c Arc<Cluster>)>) {
+        let (name, cluster) = forward.to;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let authority = match &forward.action.host_rewrite {
+            HostRewrite::Auto if self.head.authority() == self.request.authority.as_bytes() => {
+                "(the endpoint's host name)".into()
+            }
+            _ => text(self.head.authority()),
+        };
+        let (cluster_name, path) = (Arc::clone(name), text(self.head.path()));
+        self.steps.push(Step::Forward { cluster: cluster_name, path, authority });
+        self.steps.push(Step::Endpoints { cluster: Arc::clone(name), count: cluster.endpoints.hosts.len() });
+    }
+
+    fn answered(&mut self, answer: Answer<'c, Reply>) -> LocalAnswer {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let (status, details) = (answer.status().unwrap_or_default(), answer.details().unwrap_or_default().to_owned());
+        let translated = |verbatim: bool, status| if self.grpc && !verbatim { 200 } else { status };
+        if let Answer::Filter(reply) = answer {
+            let status = translated(reply.verbatim, reply.status);
+            return LocalAnswer { status, details: reply.details.into_owned() };
+        }
+        let sent = translated(false, status);
+        self.steps.extend(match answer {
+            Answer::NotAPath | Answer::BadPath => Some(Step::PathRefused { status, details: details.clone() }),
+            Answer::PathRedirect(location) => Some(Step::PathRedirect { location: text(location) }),
+            Answer::NoRouteTable => self.table().map(|name| Step::NoRouteTable { name, status }),
+            Answer::NoRoute => Some(Step::NoRoute),
+            Answer::TlsRedirect(location) => Some(Step::TlsRedirect { location: text(location) }),
+            Answer::Redirect { status, location } => Some(Step::Redirect { status, location: text(location) }),
+            Answer::Direct { status, .. } => Some(Step::DirectResponse { status }),
+            Answer::UpgradeRefused => Some(Step::UpgradeRefused { status }),
+            Answer::NoCluster(status) => {
+                self.cluster.map(|cluster| Step::NoCluster { cluster: Arc::clone(cluster), status })
+            }
+            Answer::Filter(_) => None,
+        });
+        LocalAnswer { status: sent, details }
+    }
+
+    /// The route table that is asked for by name.
+    fn table(&self) -> Option<Arc<str>> {
+        match &self.arrival.manager.routes {
+            RouteSource::Static(_) => None,
+            RouteSource::Rds(name) => Some(Arc::clone(name)),
+        }
+    }
+
+    fn host(&mut self, table: &RouteTable, host: &VirtualHost) {
+        self.steps.push(Step::VirtualHost { table: Arc::clone(&table.name), name: Arc::clone(&host.name) });
+    }
+}
+
+impl<'c> Visitor<'c> for Written<'c> {
+    fn prepared(&mut self) {
+        let (path, authority) = (self.head.path(), self.head.authority());
+        if path != self.request.path.as_bytes() || authority != self.request.authority.as_bytes() {
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            let step = Step::Normalized { path: text(path), authority: text(authority) };
+            self.steps.push(step);
+        }
+    }
+
+    fn routed(&mut self, table: &'c RouteTable, selection: RouteSelection<'c>) {
+        match selection {
+            RouteSelection::NotFound(host) => host.into_iter().for_each(|host| self.host(table, host)),
+            RouteSelection::TlsRedirect(host) => self.host(table, host),
+            RouteSelection::Route(host, route) => {
+                self.host(table, host);
+                let share = route.matches.fraction_ppm;
+                self.steps.push(Step::Route {
+                    name: Arc::clone(&route.name),
+                    origin: route.origin.clone(),
+                    share_ppm: (share < 1_000_000).then_some(share),
+                });
+                let RouteAction::Forward(action) = &route.action else { return };
+                let entry = action.pick_cluster(self.numbers.random).filter(|_| action.clusters.len() > 1);
+                self.steps.extend(entry.map(|entry| Step::Share {
+                    cluster: Arc::clone(&entry.cluster),
+                    weight: entry.weight,
+                    total: action.total_weight,
+                }));
+            }
+        }
+    }
+
+    fn limited(&mut self, limits: &Limits, retry: Option<&Policy<'c>>) {
+        let retries = retry.map(|policy| Retries {
+            on: policy.on.names(),
+            most: policy.num_retries,
+            per_try_timeout: policy.per_try_timeout,
+        });
+        self.steps.push(Step::Limits { limits: *limits, retries });
+    }
+
+    fn edit_request(&mut self, levels: Levels<'c>) {
+        self.steps.extend(levels.named().map(|(level, edits)| Step::Headers { level, edits: edit_lines(edits) }));
+    }
+}
+
+impl<'c> Stream<'c> for Written<'c> {
+    type Cluster = (&'c Arc<str>, &'c Arc<Cluster>);
+    type Reply = Reply;
+
+    fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            head: &mut self.head,
+            info: &mut self.info,
+            tunnel: &mut self.tunnel,
+            grpc: &mut self.grpc,
+            client: &mut self.client,
+            drawn: &mut self.random,
+            metadata: &self.facts.metadata,
+            may_be_held: true,
+        }
+    }
+
+    fn filter(
+        &mut self,
+        client: SocketAddr,
+        matched: Option<Matched<'c>>,
+    ) -> impl Future<Output = Filtered<Self::Reply>> {
+        std::future::ready(self.ask(client, matched))
+    }
+
+    fn cluster(&mut self, _: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Self::Cluster> {
+        self.cluster = Some(&entry.cluster);
+        self.arrival.config.clusters.get(&entry.cluster).map(|cluster| (&entry.cluster, cluster))
+    }
+}

@@ -1,0 +1,434 @@
+//! What every scenario is played on: the mesh, the server, the fleet, the gateway, and the record of what happens.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use evenkeel_process::resources::raise_open_files;
+use rustc_hash::FxHashMap;
+use tempfile::TempDir;
+
+use crate::changes::{Change, ChangeId, ChangeKind};
+use crate::error::LabError;
+use crate::fleet::{Fleet, FleetSpec, Totals};
+
+use crate::mesh::{self, Address, Mesh};
+use crate::options::Options;
+use crate::process::Usage;
+use crate::progress::Progress;
+use crate::proxy::Scope;
+use crate::real_proxy::{BACKENDS, Ports, ProxyKind, RealProxy};
+use crate::results::{
+    ChangeRecord, Cost, KindSummary, Machine, MeshFacts, ProxyRecord, Results, Sample, Start, ms, round,
+};
+use crate::server::Server;
+use crate::statistics::Distribution;
+use crate::wire::Protocol;
+
+/// How often the server is measured.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// How often something that is waited for outside the fleet is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Connections that are not proxies': files, logs, the gateway's.
+const SPARE_FILES: u64 = 128;
+
+/// Everything that takes part.
+#[derive(Debug)]
+pub struct Testbed {
+    /// The flags.
+    pub options: Options,
+    /// The configuration.
+    pub mesh: Mesh,
+    /// The control plane.
+    pub server: Server,
+    /// The simulated proxies.
+    pub fleet: Fleet,
+    /// The real gateway.
+    pub gateway: Option<RealProxy>,
+    /// What is shown while it runs.
+    pub progress: Progress,
+    /// The program that is the control plane and the gateway.
+    pub program: PathBuf,
+    /// How the mesh came up.
+    pub start: Start,
+    epoch: Instant,
+    samples: Vec<Sample>,
+    last_sample: Option<Instant>,
+    ready: FxHashMap<ChangeId, Duration>,
+    first_use: FxHashMap<ChangeId, Duration>,
+    machine: Machine,
+    work: TempDir,
+}
+
+/// The begin of a part whose cost is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Checkpoint {
+    at: Instant,
+    usage: Option<Usage>,
+    totals: Totals,
+    finished: usize,
+}
+
+impl Testbed {
+    /// Writes the mesh, starts the server, lets all proxies connect at once and waits until they hold all they are to hold.
+    pub async fn set(options: &Options, program: PathBuf, progress: Progress) -> Result<Self, LabError> {
+        check(options)?;
+        let machine = Machine::here();
+        let work = TempDir::with_prefix("evenkeel-lab-").map_err(LabError::io("creating a temporary directory"))?;
+        let config = options.config.clone().unwrap_or_else(|| work.path().join("mesh"));
+        let ports = Ports::choose()?;
+        let mesh = Mesh::create(&config, options.kind, ports.http.port(), ports.backend_port())?;
+        progress.begin("writing the mesh", options.services as u64);
+        for service in 0..options.services {
+            mesh.write(service, &endpoints_at_start(service))?;
+        }
+        let server = match options.xds {
+            Some(address) => Server::other(address, options.server_pid),
+            None => Server::own(options.program.as_ref().unwrap_or(&program), &config, work.path())?,
+        };
+        let fleet = fleet(options, &mesh, server.address(), options.services);
+        let mut testbed = Self {
+            options: options.clone(),
+            mesh,
+            server,
+            fleet,
+            gateway: None,
+            progress,
+            program: options.program.clone().unwrap_or(program),
+            start: Start::default(),
+            epoch: Instant::now(),
+            samples: Vec::new(),
+            last_sample: None,
+            ready: FxHashMap::default(),
+            first_use: FxHashMap::default(),
+            machine,
+            work,
+        };
+        testbed.come_up().await?;
+        if !options.no_gateway {
+            testbed.start_gateway(ports).await?;
+        }
+        Ok(testbed)
+    }
+
+    async fn come_up(&mut self) -> Result<(), LabError> {
+        self.epoch = self.server.start()?;
+        self.server.ready(self.options.patience).await?;
+        if self.server.is_own() {
+            self.start.server_ready_ms = ms(self.epoch.elapsed());
+        }
+        self.fleet.connect();
+        self.wait_configured().await?;
+        let configured = |fleet: &Fleet| {
+            let mut all = Vec::new();
+            fleet.for_each(|_, proxy, _| all.extend(proxy.configured));
+            all
+        };
+        let times = configured(&self.fleet);
+        let last = times.iter().max().copied().unwrap_or_default();
+        let totals = self.fleet.totals();
+        self.start.all_configured_ms = ms((self.fleet.start() + last).saturating_duration_since(self.epoch));
+        self.start.configured_ms = Distribution::of(times.into_iter().map(ms));
+        self.start.bytes = totals.bytes;
+        self.start.resources = totals.resources;
+        self.start.failures = totals.failures;
+        self.start.server = self.server.usage()?;
+        Ok(())
+    }
+
+    /// Waits until every proxy holds all it is to hold.
+    pub async fn wait_configured(&mut self) -> Result<(), LabError> {
+        self.progress.begin("configuring", self.fleet.len() as u64);
+        self.wait("the proxies are not configured", |testbed| {
+            testbed.progress.at((testbed.fleet.len() - testbed.fleet.unconfigured()) as u64);
+            testbed.fleet.unconfigured() == 0
+        })
+        .await
+    }
+
+    /// The gateway serves what comes later; to know that it works, it is called for one service that is there already.
+    async fn start_gateway(&mut self, ports: Ports) -> Result<(), LabError> {
+        self.progress.begin("starting the gateway", 0);
+        let service = self.options.services;
+        self.mesh.write(service, &BACKENDS)?;
+        let gateway = self.start_proxy(ProxyKind::Gateway, ports)?;
+        let mut answer = gateway.first_answer(self.mesh.host(service));
+        self.gateway = Some(gateway);
+        let waited = self.wait("the gateway does not answer", |_| answer.try_recv().is_ok()).await;
+        if let (Err(LabError::Stalled { .. }), Some(gateway)) = (&waited, &self.gateway) {
+            return Err(gateway.failure("does not answer"));
+        }
+        waited
+    }
+
+    /// Starts a real proxy on the mesh.
+    pub fn start_proxy(&self, kind: ProxyKind, ports: Ports) -> Result<RealProxy, LabError> {
+        let scope = self.options.scope;
+        RealProxy::start(kind, scope, &self.program, self.work.path(), ports, self.server.address())
+    }
+
+    /// The first number of a service that is not in the mesh yet.
+    pub fn first_free_service(&self) -> usize {
+        self.options.services + 1
+    }
+
+    /// Endpoints for a service that comes later: real ones if somebody is going to call it.
+    pub fn endpoints_of_new(&self, service: usize) -> [Address; 2] {
+        match self.gateway {
+            Some(_) => BACKENDS,
+            None => mesh::first_endpoints(service),
+        }
+    }
+
+    /// Makes a change and follows it.
+    pub fn change(
+        &mut self,
+        kind: ChangeKind,
+        service: usize,
+        address: Option<Address>,
+        endpoints: &[Address],
+    ) -> Result<ChangeId, LabError> {
+        let host = self.mesh.host(service);
+        let address = address.map(|address| address.to_string()).unwrap_or_default();
+        let change = Change { kind, service, host, address };
+        self.fleet.change(change, || match kind {
+            ChangeKind::RemoveService => self.mesh.remove(service),
+            _ => self.mesh.write(service, endpoints),
+        })
+    }
+
+    /// Notes that the gateway served a change after this long.
+    pub fn note_ready(&mut self, id: ChangeId, after: Duration) {
+        self.ready.insert(id, after);
+    }
+
+    /// Notes how long a change's first use took.
+    pub fn note_first_use(&mut self, id: ChangeId, after: Duration) {
+        self.first_use.insert(id, after);
+    }
+
+    /// Waits until `done`; measures the server meanwhile, and fails when it ends or nothing comes of it.
+    pub async fn wait(&mut self, what: &'static str, mut done: impl FnMut(&mut Self) -> bool) -> Result<(), LabError> {
+        let begin = Instant::now();
+        loop {
+            self.sample()?;
+            if done(self) {
+                return Ok(());
+            }
+            self.server.check()?;
+            if let Some(gateway) = &mut self.gateway {
+                gateway.check()?;
+            }
+            if begin.elapsed() > self.options.patience {
+                return Err(LabError::Stalled { what, seconds: begin.elapsed().as_secs_f64(), state: self.describe() });
+            }
+            // What is waited for may also be outside the fleet, so it is looked at from time to time.
+            let _ = tokio::time::timeout(LOOK_AGAIN, self.fleet.progress()).await;
+        }
+    }
+
+    /// Waits until every change has reached everybody.
+    pub async fn wait_settled(&mut self) -> Result<(), LabError> {
+        self.wait("a change has not reached everybody", |testbed| testbed.fleet.tracker().under_way() == 0).await
+    }
+
+    /// Lets this much time pass.
+    pub async fn pause(&mut self, time: Duration) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        self.wait("time stands still", |_| Instant::now() >= end).await
+    }
+
+    fn describe(&self) -> String {
+        let failure = self.fleet.last_failure().map(|f| format!("; last failure: {f}")).unwrap_or_default();
+        let mut example = String::new();
+        self.fleet.for_each(|_, proxy, _| {
+            if example.is_empty() && proxy.configured.is_none() {
+                example = format!("; {} holds {:?}", proxy.id(), proxy.held());
+            }
+        });
+        format!(
+            "{} of {} proxies connected, {} not configured; {}{example}{failure}",
+            self.fleet.connected(),
+            self.fleet.len(),
+            self.fleet.unconfigured(),
+            self.fleet.tracker().describe(),
+        )
+    }
+
+    fn sample(&mut self) -> Result<(), LabError> {
+        let now = Instant::now();
+        if self.last_sample.is_some_and(|last| now - last < SAMPLE_INTERVAL) {
+            return Ok(());
+        }
+        self.last_sample = Some(now);
+        if let Some(usage) = self.server.usage()? {
+            self.samples.push(Sample {
+                at_ms: ms(now.saturating_duration_since(self.epoch)),
+                cpu_s: round(usage.cpu_s),
+                resident_mib: round(usage.resident_mib),
+                bytes: self.fleet.totals().bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// The begin of a part whose cost is asked for.
+    pub fn mark(&self) -> Result<Checkpoint, LabError> {
+        Ok(Checkpoint {
+            at: Instant::now(),
+            usage: self.server.usage()?,
+            totals: self.fleet.totals(),
+            finished: self.fleet.tracker().finished().len(),
+        })
+    }
+
+    /// What the server spent since `mark`.
+    pub fn cost_since(&self, mark: Checkpoint) -> Result<Cost, LabError> {
+        let usage = self.server.usage()?;
+        let totals = self.fleet.totals().since(mark.totals);
+        let changes = self.fleet.tracker().finished().len() - mark.finished;
+        let per_change = |value: f64| round(value / changes.max(1) as f64);
+        let cpu_s = usage.zip(mark.usage).map(|(now, then)| now.cpu_s - then.cpu_s);
+        Ok(Cost {
+            seconds: round(mark.at.elapsed().as_secs_f64()),
+            changes,
+            cpu_s: cpu_s.map(round),
+            cpu_ms_per_change: cpu_s.map(|cpu| per_change(cpu * 1000.0)),
+            bytes: totals.bytes,
+            sidecar_bytes_per_change: per_change(totals.sidecar_messages as f64),
+            gateway_bytes_per_change: per_change(totals.gateway_messages as f64),
+            resources_per_change_and_proxy: per_change(totals.resources as f64 / self.fleet.len().max(1) as f64),
+            server: usage,
+            gateway: self.gateway.as_ref().map(RealProxy::usage).transpose()?,
+        })
+    }
+
+    /// Replaces the fleet by a new one on a mesh of so many services, and the server by one freshly started.
+    pub async fn start_over(&mut self, services: usize) -> Result<(), LabError> {
+        self.gateway = None;
+        self.server.kill();
+        self.fleet = fleet(&self.options, &self.mesh, self.server.address(), services);
+        self.server.start()?;
+        self.server.ready(self.options.patience).await?;
+        self.fleet.connect();
+        self.wait_configured().await
+    }
+
+    /// Everything measured.
+    pub fn results(&self, scenario: &str, cost: Cost) -> Results {
+        let changes = self.change_records();
+        Results {
+            scenario: scenario.to_owned(),
+            mesh: MeshFacts::new(&self.options),
+            machine: self.machine.clone(),
+            summary: summaries(&changes),
+            changes,
+            cost,
+            restart: None,
+            shrink: None,
+            sidecar: None,
+            proxies: proxy_records(&self.fleet),
+            start: self.start.clone(),
+            samples: self.samples.clone(),
+        }
+    }
+
+    fn change_records(&self) -> Vec<ChangeRecord> {
+        let tracker = self.fleet.tracker();
+        let mut records: Vec<ChangeRecord> = tracker
+            .finished()
+            .iter()
+            .map(|finished| ChangeRecord {
+                kind: finished.change.kind,
+                host: finished.change.host.clone(),
+                at_ms: ms(finished.since.saturating_duration_since(self.epoch)),
+                holders: finished.acks.len(),
+                ack_ms: Distribution::of(finished.acks.iter().map(|(_, after)| ms(*after))),
+                ready_ms: self.ready.get(&finished.id).copied().map(ms),
+                first_use_ms: self.first_use.get(&finished.id).copied().map(ms),
+            })
+            .collect();
+        records.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
+        records
+    }
+}
+
+fn check(options: &Options) -> Result<(), LabError> {
+    if options.services == 0 || options.proxies == 0 {
+        return Err(LabError::Usage("--services and --proxies have to be at least 1".to_owned()));
+    }
+    if options.sotw && options.scope != Scope::Envoy {
+        return Err(LabError::Usage(
+            "--sotw needs --scope envoy: Evenkeel proxies speak the incremental protocol".to_owned(),
+        ));
+    }
+    if options.stuck >= options.proxies {
+        return Err(LabError::Usage("--stuck has to be less than --proxies: the others are measured".to_owned()));
+    }
+    let files = raise_open_files().map_err(LabError::io("raising the limit on open files"))?;
+    let needed = options.proxies as u64 + SPARE_FILES;
+    if files < needed {
+        return Err(LabError::Usage(format!(
+            "{} proxies need {needed} open files, the limit is {files} (ulimit -n)",
+            options.proxies
+        )));
+    }
+    Ok(())
+}
+
+fn fleet(options: &Options, mesh: &Mesh, address: SocketAddr, services: usize) -> Fleet {
+    let spec = FleetSpec {
+        sidecars: options.proxies,
+        gateway: true,
+        scope: options.scope,
+        protocol: if options.sotw { Protocol::Sotw } else { Protocol::Delta },
+        used: options.used,
+        stuck: options.stuck,
+    };
+    Fleet::new(address, spec, services, |service| mesh.host(service))
+}
+
+/// Nobody calls the services that are there at the start.
+fn endpoints_at_start(service: usize) -> [Address; 2] {
+    mesh::first_endpoints(service)
+}
+
+fn summaries(changes: &[ChangeRecord]) -> Vec<KindSummary> {
+    let mut kinds: Vec<ChangeKind> = changes.iter().map(|change| change.kind).collect();
+    kinds.sort();
+    kinds.dedup();
+    let summary = |kind: ChangeKind| {
+        let of_kind = || changes.iter().filter(move |change| change.kind == kind);
+        KindSummary {
+            kind,
+            changes: of_kind().count(),
+            last_ack_ms: Distribution::of(of_kind().filter_map(|change| Some(change.ack_ms?.max))),
+            ready_ms: Distribution::of(of_kind().filter_map(|change| change.ready_ms)),
+            first_use_ms: Distribution::of(of_kind().filter_map(|change| change.first_use_ms)),
+        }
+    };
+    kinds.into_iter().map(summary).collect()
+}
+
+fn proxy_records(fleet: &Fleet) -> Vec<ProxyRecord> {
+    let mut acks: FxHashMap<usize, Vec<f64>> = FxHashMap::default();
+    for (proxy, after) in fleet.tracker().finished().iter().flat_map(|finished| &finished.acks) {
+        acks.entry(*proxy).or_default().push(ms(*after));
+    }
+    let mut records = Vec::with_capacity(fleet.len());
+    fleet.for_each(|index, proxy, received| {
+        records.push(ProxyRecord {
+            node: proxy.id().to_owned(),
+            role: proxy.role,
+            configured_ms: proxy.configured.map(ms),
+            ack_ms: Distribution::of(acks.remove(&index).unwrap_or_default()),
+            bytes: received.bytes,
+            connects: proxy.counts.connects,
+            failures: proxy.counts.failures,
+            responses: proxy.counts.responses,
+            resources: proxy.counts.resources,
+            held: proxy.held().values().sum(),
+        });
+    });
+    records
+}

@@ -1,0 +1,93 @@
+//! How a replica is taken out without losing a request: proxies stop sending it new ones, then it answers those it has.
+//!
+//! 1. Its Pod object becomes not ready, and the control plane removes its endpoints.
+//! 2. Every proxy that used them acknowledges the removal ([`wait_until_unused`]).
+//! 3. Its sidecar asks clients to close their connections (`/drain_listeners`), while the program goes on serving. When
+//!    no connection is left, or after a time limit, the program is told to end ([`drain`]).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use http::Method;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::addresses::CONTROL_DEBUG;
+use crate::client::Call;
+use crate::namespace::Namespace;
+
+/// How long proxies may take to acknowledge the removal of an endpoint; a proxy that never answers must not delay it
+/// forever.
+const ACK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two checks.
+const POLL_PERIOD: Duration = Duration::from_millis(20);
+/// The sidecar's admin port.
+const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15000);
+/// Asks clients of inbound listeners to close their connections, and goes on accepting new ones.
+const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
+/// Connections of the inbound listener.
+const CONNECTIONS: &str = "/stats?filter=_15006.downstream_cx_active";
+
+/// The control plane's answer about an endpoint address.
+#[derive(Debug, Deserialize)]
+struct EndpointUse {
+    serves: bool,
+    behind: Vec<String>,
+}
+
+/// Waits until no proxy uses this address any more, with a time limit.
+pub async fn wait_until_unused(address: Ipv4Addr) {
+    let path = format!("/debug/endpoint?address={address}");
+    let unused = async {
+        loop {
+            let answer = Call::get("localhost", &path).send(None, CONTROL_DEBUG).await;
+            let endpoint = answer.ok().and_then(|answer| serde_json::from_str::<EndpointUse>(&answer.body).ok());
+            if endpoint.is_some_and(|endpoint| !endpoint.serves && endpoint.behind.is_empty()) {
+                return;
+            }
+            sleep(POLL_PERIOD).await;
+        }
+    };
+    if timeout_at(Instant::now() + ACK_TIMEOUT, unused).await.is_err() {
+        tracing::warn!(%address, "not every proxy has confirmed that it removed this endpoint; continuing");
+    }
+}
+
+/// Drains the sidecar and waits until the workload has no connections, for `limit` at most.
+pub async fn drain(namespace: &Namespace, limit: Duration) {
+    let ended = async {
+        let told = Call::get("localhost", DRAIN).method(Method::POST).send(Some(namespace), ADMIN).await;
+        if let Err(error) = told {
+            tracing::warn!(%error, "cannot tell the sidecar to drain");
+            return;
+        }
+        while let Ok(answer) = Call::get("localhost", CONNECTIONS).send(Some(namespace), ADMIN).await {
+            if connections(&answer.body) == 0 {
+                return;
+            }
+            sleep(POLL_PERIOD).await;
+        }
+    };
+    let _ = timeout_at(Instant::now() + limit, ended).await;
+}
+
+/// The sum of all lines `NAME: NUMBER`.
+fn connections(stats: &str) -> u64 {
+    stats.lines().filter_map(|line| line.rsplit_once(": ")?.1.trim().parse::<u64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_those_of_all_lines() {
+        assert_eq!(connections(""), 0);
+        assert_eq!(
+            connections(
+                "listener.0.0.0.0_15006.downstream_cx_active: 3\nlistener.[__]_15006.downstream_cx_active: 4\n"
+            ),
+            7
+        );
+    }
+}

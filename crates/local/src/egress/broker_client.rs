@@ -1,0 +1,121 @@
+//! The mesh's side of the way out: asks the keeper for sockets of the machine's network.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+
+use tokio::net::{TcpStream, UdpSocket};
+
+use super::broker::{Request, Transport};
+use super::channel::{self, ChannelEnd};
+
+/// The machine's network, as far as it can be asked for.
+#[derive(Debug)]
+pub struct BrokerClient {
+    keeper: ChannelEnd,
+}
+
+impl BrokerClient {
+    /// Over the keeper's descriptor; must be called within a runtime.
+    pub fn new(keeper: OwnedFd) -> io::Result<Self> {
+        Ok(Self { keeper: ChannelEnd::new(keeper)? })
+    }
+
+    /// A connection made in the machine's network. The keeper limits the time; dropping the future gives up there, too.
+    ///
+    /// # Errors
+    /// Those of `connect(2)` there.
+    pub async fn tcp(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        let socket = self.ask(Request { transport: Transport::Tcp, to }).await?;
+        TcpStream::from_std(socket.into())
+    }
+
+    /// A datagram socket of the machine's network that is connected to `to`.
+    ///
+    /// # Errors
+    /// Those of `connect(2)` there.
+    pub async fn udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
+        let socket = self.ask(Request { transport: Transport::Udp, to }).await?;
+        UdpSocket::from_std(socket.into())
+    }
+
+    /// A socket of the machine's network that listens on this loopback address.
+    ///
+    /// # Errors
+    /// Those of `bind(2)` there.
+    pub async fn listen(&self, to: SocketAddr) -> io::Result<TcpListener> {
+        Ok(self.ask(Request { transport: Transport::Listen, to }).await?.into())
+    }
+
+    async fn ask(&self, request: Request) -> io::Result<OwnedFd> {
+        let (own, keepers) = channel::pair()?;
+        self.keeper.send(&request.to_string(), Some(keepers.as_fd())).await?;
+        // The copy the keeper has must be the only one, or its end would not be noticed.
+        drop(keepers);
+        let answer = ChannelEnd::new(own)?.receive().await?.ok_or(io::ErrorKind::ConnectionAborted)?;
+        match (answer.text.parse(), answer.descriptor) {
+            (Ok(0), Some(socket)) => Ok(socket),
+            (Ok(error @ 1..), _) => Err(io::Error::from_raw_os_error(error)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::broker::Broker;
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn sockets_that_listen_are_for_who_may_ask_for_them_on_loopback_and_for_nothing_else() -> io::Result<()> {
+        let (free, any) = (SocketAddr::from(([127, 0, 0, 1], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
+        for (made, listens) in [(Broker::for_gateway_ports()?, true), (Broker::new(Vec::new())?, false)] {
+            let (broker, mesh) = made;
+            tokio::spawn(broker.serve());
+            let broker = BrokerClient::new(mesh)?;
+            let opened = broker.listen(free).await;
+            assert_eq!(opened.is_ok(), listens, "{opened:?}");
+            assert!(broker.listen(any).await.is_err());
+            let Ok(opened) = opened else { continue };
+            let address = opened.local_addr()?;
+            let taken = broker.listen(address).await.map_err(|error| error.kind());
+            assert!(matches!(taken, Err(io::ErrorKind::AddrInUse)), "{taken:?}");
+            assert!(broker.tcp(address).await.is_err());
+            drop(opened);
+            broker.listen(address).await?;
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn sockets_come_connected_and_failures_as_what_they_are() -> io::Result<()> {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let address = server.local_addr()?;
+        let (private, closed) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let (private_address, closed_address) = (private.local_addr()?, closed.local_addr()?);
+        drop(closed);
+        let (broker, mesh) = Broker::new(vec![private_address])?;
+        tokio::spawn(broker.serve());
+        let broker = BrokerClient::new(mesh)?;
+
+        let mut there = broker.tcp(address).await?;
+        let (mut here, _) = server.accept().await?;
+        there.write_all(b"ping").await?;
+        let mut asked = [0; 4];
+        here.read_exact(&mut asked).await?;
+        assert_eq!(&asked, b"ping");
+
+        let resolver = UdpSocket::bind("127.0.0.1:0").await?;
+        let socket = broker.udp(resolver.local_addr()?).await?;
+        socket.send(b"query").await?;
+        let mut asked = [0; 5];
+        assert_eq!(resolver.recv_from(&mut asked).await?.1, socket.local_addr()?);
+
+        for refused in [closed_address, private_address] {
+            let seen = broker.tcp(refused).await.map(drop).map_err(|error| error.kind());
+            assert_eq!(seen, Err(io::ErrorKind::ConnectionRefused), "{refused}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! Network rules for egress in the mesh's own network: addresses, redirect rules, routes of replicas.
+
+use std::net::Ipv4Addr;
+
+use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
+use crate::capture::PROXY_MARK;
+use crate::network_error::NetworkError;
+use crate::tools::Tools;
+
+/// The machine's address in the mesh: a connection to it goes to 127.0.0.1 of the machine. No replica gets this
+/// address.
+pub const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
+/// Its names; the second is Docker Desktop's, which many manifests use.
+pub const MACHINE_NAMES: [&str; 2] = ["host.evenkeel.internal", "host.docker.internal"];
+/// The services' virtual addresses, 10.96.0.0/12: they never leave the mesh.
+pub const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 12);
+/// Reserved addresses, 240.0.0.0/4, from which ServiceEntries without an address get theirs: they never leave the mesh
+/// either.
+pub const RESERVED: (Ipv4Addr, u8) = (Ipv4Addr::new(240, 0, 0, 0), 4);
+/// Where connections of sidecars and gateways arrive.
+pub const PROXIES_PORT: u16 = 15097;
+/// Where connections of replicas without a sidecar arrive.
+pub const PLAIN_PORT: u16 = 15098;
+
+/// A replica's access to destinations outside the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EgressAccess {
+    /// Whether it has no sidecar; then its calls of services are resolved here, as kube-proxy does on a cluster's
+    /// nodes.
+    pub plain: bool,
+    /// Whether egress is enabled.
+    pub open: bool,
+}
+
+/// The network's address of a prefix that `address` is in.
+pub(crate) fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+    Ipv4Addr::from(u32::from(address) & mask)
+}
+
+/// Installs addresses and rules in the mesh's own network. Without `open` connections to the outside are refused at
+/// once.
+pub fn install(tools: &Tools, open: bool) -> Result<(), NetworkError> {
+    let machine = if open { format!("addr add {MACHINE}/32 dev lo\n") } else { String::new() };
+    tools.ip(&format!("addr add {NAME_SERVER}/32 dev lo\n{machine}"))?;
+    tools.nft(&ruleset(open))?;
+    Ok(())
+}
+
+/// Redirects connections to the egress process, which gets their destination from `SO_ORIGINAL_DST`; nothing else
+/// leaves.
+fn ruleset(open: bool) -> String {
+    let pods = format!("{}/{POD_PREFIX}", network(BRIDGE_ADDRESS, POD_PREFIX));
+    let (services, prefix) = SERVICES;
+    let out = match open {
+        true => format!(
+            "    ip daddr {MACHINE} meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n    \
+             ip daddr {MACHINE} meta l4proto tcp redirect to :{PROXIES_PORT}\n    ip daddr {pods} return\n    \
+             meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n    meta l4proto tcp redirect to :{PROXIES_PORT}\n"
+        ),
+        false => {
+            format!("    ip daddr {services}/{prefix} meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n")
+        }
+    };
+    format!(
+        "\
+table ip evenkeel_egress {{
+  # Replicas without a sidecar.
+  set plain {{ type ipv4_addr; }}
+  chain redirected {{
+    type nat hook prerouting priority dstnat; policy accept;
+    iifname != {BRIDGE} return
+    ip daddr {NAME_SERVER} return
+{out}  }}
+  chain refused {{
+    type filter hook prerouting priority filter; policy accept;
+    iifname != {BRIDGE} return
+    ip daddr {{ {pods}, {NAME_SERVER} }} return
+    # Said so that a connected UDP socket hears of it, too (RFC 1812 section 5.2.7.1, code 13).
+    reject with icmp type admin-prohibited
+  }}
+}}
+"
+    )
+}
+
+/// Adds a replica without a sidecar to the rules; runs in the mesh's own network.
+pub fn add_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> {
+    tools.nft(&format!("add element ip evenkeel_egress plain {{ {address} }}\n"))?;
+    Ok(())
+}
+
+/// Routes for a sidecar's own connections, as a script for `ip`: to the mesh and, if it is enabled, to egress. Virtual
+/// addresses that nobody has are unreachable, so that connections to them fail at once.
+///
+/// A connection attempt that is dropped silently would do more harm than the wait: netfilter remembers it for two
+/// minutes as one without redirection, and the application's next connection with the same source port would not be
+/// redirected either.
+pub fn sidecar_routes(own: Ipv4Addr, egress: EgressAccess) -> String {
+    let pods = network(BRIDGE_ADDRESS, POD_PREFIX);
+    let table = format!("table {PROXY_MARK}\n");
+    let via = format!("via {BRIDGE_ADDRESS} dev eth0 src {own} {table}");
+    let nowhere =
+        [SERVICES, RESERVED].map(|(first, prefix)| format!("route add unreachable {first}/{prefix} {table}")).concat();
+    let default =
+        if egress.open { format!("route add default {via}") } else { format!("route add unreachable default {table}") };
+    format!(
+        "rule add fwmark {PROXY_MARK} lookup {PROXY_MARK}\nroute add {pods}/{POD_PREFIX} dev eth0 src {own} {table}\
+         route add {NAME_SERVER} {via}{nowhere}{default}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_way_out_only_services_are_redirected_and_only_for_those_without_a_sidecar() {
+        let redirects = |open: bool| {
+            ruleset(open)
+                .lines()
+                .filter(|line| line.contains("redirect to"))
+                .map(str::trim)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        assert_eq!(redirects(false), "ip daddr 10.96.0.0/12 meta l4proto tcp ip saddr @plain redirect to :15098");
+        assert!(redirects(true).ends_with("\nmeta l4proto tcp redirect to :15097"), "{}", redirects(true));
+    }
+
+    #[test]
+    fn a_sidecar_reaches_virtual_addresses_of_nobody_in_no_case() {
+        for open in [false, true] {
+            let routes = sidecar_routes(Ipv4Addr::new(10, 244, 1, 1), EgressAccess { plain: false, open });
+            assert!(
+                routes.contains("unreachable 10.96.0.0/12") && routes.contains("unreachable 240.0.0.0/4"),
+                "{routes}"
+            );
+            assert_eq!(routes.contains("unreachable default"), !open, "{routes}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_what_its_prefix_leaves_of_an_address() {
+        let check = |address: [u8; 4], prefix, expected: [u8; 4]| {
+            assert_eq!(network(address.into(), prefix), Ipv4Addr::from(expected));
+        };
+        check([10, 244, 0, 1], 16, [10, 244, 0, 0]);
+        check([10, 111, 255, 255], 12, [10, 96, 0, 0]);
+        check([10, 112, 0, 1], 12, [10, 112, 0, 0]);
+        check([1, 2, 3, 4], 32, [1, 2, 3, 4]);
+        check([1, 2, 3, 4], 0, [0, 0, 0, 0]);
+    }
+}

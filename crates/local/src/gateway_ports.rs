@@ -1,0 +1,147 @@
+//! Ports of Gateways that are added and removed while the mesh runs.
+//!
+//! The gateway gets its listening sockets when it starts and no more later. Connections to ports that are added later
+//! are therefore forwarded to it from inside its network, so that they come from 127.0.0.1 like all others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::client::connect;
+use crate::egress::broker_client::BrokerClient;
+use crate::namespace::Namespace;
+use crate::plan::Plan;
+use crate::ports::{GatewayPort, HostPort};
+
+/// Connections forwarded for one port at a time; more wait in the kernel's backlog.
+const MAX_CONNECTIONS: usize = 1024;
+/// Pause after an accept that failed for lack of file descriptors or memory.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// The ports of Gateways that are open on this machine.
+#[derive(Debug)]
+pub(crate) struct GatewayPorts {
+    plan: Arc<Plan>,
+    broker: BrokerClient,
+    /// Ports from the start that no Gateway has any more, by the proxy's port.
+    closed: BTreeSet<u16>,
+    forwarded: BTreeMap<u16, ForwardedPort>,
+}
+
+/// A port that was added later and is forwarded.
+#[derive(Debug)]
+struct ForwardedPort {
+    port: HostPort,
+    forwarding: JoinHandle<()>,
+}
+
+impl Drop for ForwardedPort {
+    fn drop(&mut self) {
+        self.port.close();
+        self.forwarding.abort();
+    }
+}
+
+impl GatewayPorts {
+    /// The ports at the start. Must be called within a runtime.
+    pub(crate) fn new(plan: Arc<Plan>) -> io::Result<Self> {
+        let broker = BrokerClient::new(plan.ports_broker.try_clone()?)?;
+        Ok(Self { plan, broker, closed: BTreeSet::new(), forwarded: BTreeMap::new() })
+    }
+
+    /// The command with which each open port can be reached.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.listener));
+        first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).map(HostPort::usage).collect()
+    }
+
+    /// Opens and closes ports as Gateways now require; returns messages about it.
+    pub(crate) async fn follow(&mut self, wanted: &[GatewayPort], gateway: &Arc<Namespace>) -> Vec<String> {
+        let mut said = Vec::new();
+        let is_wanted = |listener: u16| wanted.iter().any(|port| port.listener() == listener);
+        let closes = |port: &HostPort| {
+            format!("{} is closed: no Gateway has port {} any more", port.address, port.gateway.number)
+        };
+        for forwarded in self.forwarded.extract_if(.., |listener, _| !is_wanted(*listener)) {
+            said.push(closes(&forwarded.1.port));
+        }
+        for port in &self.plan.host_ports {
+            if !is_wanted(port.listener) && self.closed.insert(port.listener) {
+                port.close();
+                said.push(closes(port));
+            }
+        }
+        for port in wanted {
+            match self.open(port, gateway).await {
+                Ok(None) => {}
+                Ok(Some(usage)) => said.push(format!("{}: port {} is open: {usage}", port.span, port.number)),
+                Err(error) => said.push(format!("error: {error}")),
+            }
+        }
+        said
+    }
+
+    /// Opens a port unless it is open; returns the command with which to reach it.
+    async fn open(
+        &mut self,
+        port: &GatewayPort,
+        gateway: &Arc<Namespace>,
+    ) -> Result<Option<String>, crate::ports::PortError> {
+        let listener = port.listener();
+        if let Some(known) = self.plan.host_ports.iter().find(|known| known.listener == listener) {
+            if !self.closed.contains(&listener) {
+                return Ok(None);
+            }
+            known.reopen().map_err(|error| port.taken(known.address.port(), &error))?;
+            self.closed.remove(&listener);
+            return Ok(Some(known.usage()));
+        }
+        if self.forwarded.contains_key(&listener) {
+            return Ok(None);
+        }
+        let first = self.plan.host_ports.is_empty() && self.forwarded.is_empty();
+        let host = port.on_host(first, &self.plan.options.gateway_ports);
+        let opened = async {
+            let socket = self.broker.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, host))).await?;
+            let opened = HostPort::of(port, socket)?;
+            Ok((TcpListener::from_std(opened.listener()?)?, opened))
+        };
+        let (socket, opened) = opened.await.map_err(|error: io::Error| port.taken(host, &error))?;
+        let usage = opened.usage();
+        let forwarding = tokio::spawn(serve(socket, gateway.clone(), listener));
+        self.forwarded.insert(listener, ForwardedPort { port: opened, forwarding });
+        Ok(Some(usage))
+    }
+}
+
+/// Forwards connections to the gateway until aborted.
+async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    while let Ok(slot) = slots.clone().acquire_owned().await {
+        match socket.accept().await {
+            Ok((stream, _)) => {
+                let gateway = gateway.clone();
+                tokio::spawn(async move {
+                    forward(stream, &gateway, listener).await;
+                    drop(slot);
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
+        }
+    }
+}
+
+/// Forwards one connection. There is no idle timeout here, because the gateway has its own.
+async fn forward(mut from: TcpStream, gateway: &Namespace, listener: u16) {
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener));
+    if let Ok(mut to) = connect(Some(gateway), to).await {
+        let _ = (from.set_nodelay(true), to.set_nodelay(true));
+        let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+    }
+}

@@ -1,0 +1,225 @@
+//! A client's connection in the HTTP connection manager: what its requests share.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_filters::ConnectionInfo;
+use evenkeel_http::Version;
+use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::overload::Action;
+use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::alpn;
+use evenkeel_upstream::conn::deadline::after;
+use tokio::time::Instant;
+
+use super::downstream::Http1;
+use crate::listener;
+use crate::listener::filtered::{self, Filtered};
+use crate::stats::http::{Counter, Gauge, Histogram};
+use crate::worker::{HttpManager, Registration, Worker};
+
+/// A client's connection as its requests see it. It counts as open for as long as this lives.
+pub(super) struct ConnectionContext {
+    pub(super) worker: Rc<Worker>,
+    pub(super) manager: Rc<HttpManager>,
+    pub(super) hcm: Arc<HttpConnectionManager>,
+    /// What is known of it.
+    pub(super) info: Arc<ConnectionInfo>,
+    /// Network filters that look at the connection.
+    filtered: Option<Rc<filtered::Connection>>,
+    /// The client's address as text, for `x-forwarded-for`.
+    pub(super) remote_text: Box<str>,
+    /// It is to end at its next message boundary after this (`max_connection_duration`).
+    pub(super) until: Option<Instant>,
+    /// Its entry among the worker's connections.
+    pub(super) registration: Rc<Registration>,
+    /// It came from elsewhere, where it was counted in the totals.
+    pub(super) resumed: bool,
+    /// It is another worker's connection, of which this one has borrowed a stream: it is counted there.
+    lent: bool,
+    /// It goes on elsewhere: it is not closed when this is dropped.
+    pub(super) leaves: bool,
+    /// What it speaks, once that is known.
+    protocol: Cell<Option<Protocol>>,
+}
+
+/// What a downstream connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    /// HTTP/2 frames, which carry messages of this version.
+    Http2(Version),
+}
+
+impl ConnectionContext {
+    /// Counts the connection as open, from now to when this is dropped. Beside it the connection's bytes, as HTTP/1 has them.
+    pub(super) fn new(
+        worker: &Rc<Worker>,
+        manager: Rc<HttpManager>,
+        hcm: Arc<HttpConnectionManager>,
+        downstream: listener::Downstream,
+        registration: &Rc<Registration>,
+    ) -> (Http1, Self) {
+        let listener::Downstream { stream, input, info, requests, resumed, .. } = downstream;
+        let side = Http1::new(stream, input, requests, &hcm);
+        let context = Self {
+            worker: Rc::clone(worker),
+            manager,
+            filtered: side.stream.layer::<Filtered>().map(|filtered| Rc::clone(filtered.connection())),
+            remote_text: address_text(&info),
+            until: after(Instant::from_std(info.accepted), hcm.max_connection_duration),
+            info,
+            hcm,
+            registration: Rc::clone(registration),
+            resumed,
+            lent: false,
+            leaves: false,
+            protocol: Cell::new(None),
+        };
+        if !resumed {
+            let stats = &context.manager.http;
+            stats.inc(Counter::downstream_cx_total);
+            if context.info.view.tls {
+                stats.inc(Counter::downstream_cx_ssl_total);
+            }
+        }
+        context.shift(1);
+        (side, context)
+    }
+
+    /// The client is a sidecar or a gateway, which knows other hosts than this one.
+    pub(super) fn client_is_proxy(&self) -> bool {
+        let Some(session) = &self.info.session else { return false };
+        match session.alpn.as_deref() {
+            Some(alpn::MULTIPLEXED_HTTP1) => true,
+            Some(alpn::HTTP2 | alpn::MESH_HTTP2) => {
+                session.peer.as_ref().is_some_and(|peer| peer.spiffe_id().is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// What network filters have found out so far of the client and its bytes.
+    pub(super) fn view(&self) -> Cow<'_, ConnectionView> {
+        let mut view = Cow::Borrowed(&self.info.view);
+        if let Some(filtered) = &self.filtered {
+            filtered.leave_facts(view.to_mut());
+        }
+        view
+    }
+
+    /// Why a network filter has closed the connection, if one has.
+    pub(super) fn closed_by_filter(&self) -> &str {
+        self.filtered.as_ref().and_then(|filtered| filtered.closed()).map_or("", |close| &close.details)
+    }
+
+    /// The connection of a borrowed stream; its own worker counts it.
+    pub(super) fn lent(
+        worker: &Rc<Worker>,
+        hcm: Arc<HttpConnectionManager>,
+        (info, protocol): (Arc<ConnectionInfo>, Protocol),
+        registration: &Rc<Registration>,
+    ) -> Self {
+        Self {
+            worker: Rc::clone(worker),
+            manager: worker.generation().manager(worker, &hcm),
+            hcm,
+            filtered: None,
+            remote_text: address_text(&info),
+            info,
+            until: None,
+            registration: Rc::clone(registration),
+            resumed: true,
+            lent: true,
+            leaves: true,
+            protocol: Cell::new(Some(protocol)),
+        }
+    }
+
+    /// What it speaks, as its streams count.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol.get().unwrap_or(Protocol::Http1)
+    }
+
+    /// Counts the connection as one of this protocol.
+    pub(super) fn speaks(&self, protocol: Protocol) {
+        self.protocol.set(Some(protocol));
+        if !self.resumed {
+            self.manager.http.inc(match protocol {
+                Protocol::Http1 => Counter::downstream_cx_http1_total,
+                Protocol::Http2(_) => Counter::downstream_cx_http2_total,
+            });
+        }
+        self.shift_protocol(1);
+    }
+
+    /// Counts a request.
+    pub(super) fn begin_request(&self) {
+        let stats = &self.manager.http;
+        stats.inc(Counter::downstream_rq_total);
+        stats.inc(match self.protocol() {
+            Protocol::Http2(_) => Counter::downstream_rq_http2_total,
+            Protocol::Http1 => Counter::downstream_rq_http1_total,
+        });
+        stats.shift(Gauge::downstream_rq_active, 1);
+        self.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
+    }
+
+    /// The connection has been open for as long as it may.
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+
+    /// The connection is to end with the response at hand: it drains, or the process runs short.
+    pub(super) fn is_to_end(&self) -> bool {
+        let stats = &self.manager.http;
+        if self.registration.drains() {
+            stats.inc(Counter::downstream_cx_drain_close);
+            return true;
+        }
+        let short = self.worker.overload.is_on(Action::DisableHttpKeepalive, &self.worker.random);
+        if short {
+            stats.inc(Counter::downstream_cx_overload_disable_keepalive);
+        }
+        short
+    }
+
+    fn shift(&self, by: i64) {
+        let stats = &self.manager.http;
+        stats.shift(Gauge::downstream_cx_active, by);
+        if self.info.view.tls {
+            stats.shift(Gauge::downstream_cx_ssl_active, by);
+        }
+    }
+
+    fn shift_protocol(&self, by: i64) {
+        let stats = &self.manager.http;
+        match self.protocol.get() {
+            Some(Protocol::Http1) => stats.shift(Gauge::downstream_cx_http1_active, by),
+            Some(Protocol::Http2(_)) => stats.shift(Gauge::downstream_cx_http2_active, by),
+            None => {}
+        }
+    }
+}
+
+impl Drop for ConnectionContext {
+    fn drop(&mut self) {
+        if self.lent {
+            return;
+        }
+        self.shift(-1);
+        self.shift_protocol(-1);
+        if !self.leaves {
+            let stats = &self.manager.http;
+            let length = Instant::from_std(self.info.accepted).elapsed();
+            stats.inc(Counter::downstream_cx_destroy);
+            stats.record(Histogram::downstream_cx_length_ms, length.as_millis() as u64);
+        }
+    }
+}
+
+fn address_text(info: &ConnectionInfo) -> Box<str> {
+    info.view.remote.ip().to_canonical().to_string().into()
+}

@@ -1,0 +1,70 @@
+//! What a request's tries and its end count on their cluster and host.
+
+use std::rc::Rc;
+
+use evenkeel_base::grpc::http_of_status;
+use evenkeel_upstream::cluster_stats as cluster;
+use evenkeel_upstream::{Cluster, Host};
+
+use super::Upstream;
+use crate::http::failure::Failure;
+use crate::http::grpc;
+use crate::http::request::Request;
+
+/// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
+pub(in crate::http) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
+    let counter = match (up.codec(), failure) {
+        (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
+        (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
+        (Upstream::Http1(_) | Upstream::Filtered(_), _)
+        | (Upstream::Http2(_), Failure::UpstreamRefused | Failure::Filter(_)) => return,
+        (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
+        (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
+    };
+    cluster.stats().inc(counter);
+}
+
+/// Counts what went wrong with a try, whether or not there is another.
+pub(in crate::http) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
+    let stats = cluster.stats();
+    match failure {
+        Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
+        Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
+        Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
+        _ => {}
+    }
+    if let Some(host) = host {
+        host.count_failure(matches!(
+            failure,
+            Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
+        ));
+    }
+}
+
+/// Counts the end of a request without an answer.
+pub(in crate::http) fn count_failure(cluster: &Cluster, failure: &Failure) {
+    let stats = cluster.stats();
+    if failure.status() != 0 {
+        stats.status(failure.status());
+        stats.inc(cluster::Counter::upstream_rq_completed);
+    }
+}
+
+/// Counts an answer, and where it is gRPC the status in its head or trailers.
+pub(in crate::http) fn count_response(request: &Request, cluster: &Cluster, host: Option<&Rc<Host>>) {
+    let status = request.response.status;
+    if let Some(host) = host {
+        let grpc = grpc::status(request).filter(|_| request.grpc);
+        host.count_response(grpc.map_or(status, http_of_status));
+    }
+    let stats = cluster.stats();
+    stats.inc(cluster::Counter::upstream_rq_completed);
+    stats.status(status);
+    stats.inc(match status / 100 {
+        1 => cluster::Counter::upstream_rq_1xx,
+        2 => cluster::Counter::upstream_rq_2xx,
+        3 => cluster::Counter::upstream_rq_3xx,
+        4 => cluster::Counter::upstream_rq_4xx,
+        _ => cluster::Counter::upstream_rq_5xx,
+    });
+}

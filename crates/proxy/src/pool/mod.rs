@@ -1,0 +1,358 @@
+//! Worker threads: each has its own reactor, connections, pools, statistics shard and inbox, and shares nothing a request
+//! would have to wait for. Start here for how a configuration reaches them.
+
+mod parked;
+mod rebalance;
+mod thread;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use evenkeel_runtime_config::{Config, Demand, Listener};
+use evenkeel_stats::{Registry, Scope};
+use evenkeel_upstream::{ClusterSnapshot, SharedClusters};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::access_log::LogHandle;
+use crate::balance::Balance;
+use crate::handover::Parcel;
+use crate::listener::adopt::Adopted;
+use crate::listener::socket::{
+    BindError, HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange,
+};
+use crate::overload::Overload;
+use crate::stats::{self, worker};
+use crate::worker::{DrainScope, Generation, MAX_DEMANDS, MAX_INBOX_MESSAGES, Message, Seed, available_cores};
+
+/// How workers are started.
+#[derive(Debug)]
+pub struct WorkerOptions {
+    /// Worker threads; 0: as many as [`available_cores`] says.
+    pub concurrency: usize,
+    /// Listening sockets taken over from the parent process, by port.
+    pub inherited: Vec<(u16, OwnedFd)>,
+    /// What is refused when the process runs short.
+    pub overload: Arc<Overload>,
+    /// Listening sockets taken over from the process that this one replaces.
+    pub(crate) handed: Vec<HandedSockets>,
+    /// Where access logs go.
+    pub log: LogHandle,
+    /// How long connections may take to finish once draining began; after that they are closed by [`WorkerPool::stop`].
+    pub drain_time: Duration,
+}
+
+/// A bound listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoundListener {
+    /// Listener name.
+    pub name: Arc<str>,
+    /// Where it listens; the real port when the configuration said 0.
+    pub address: SocketAddr,
+}
+
+/// One worker's load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerSnapshot {
+    /// Number, from 0.
+    pub worker: usize,
+    /// Open downstream connections.
+    pub connections_active: u32,
+    /// Downstream connections since start.
+    pub connections_total: u64,
+    /// Requests since start.
+    pub requests_total: u64,
+    /// Connections taken over from other workers.
+    pub moved_in: u64,
+    /// Connections given to other workers.
+    pub moved_out: u64,
+    /// CPU time used since start.
+    pub busy: Duration,
+    /// Share of a core used in the last second, 0–1.
+    pub busy_share: f64,
+}
+
+/// All workers.
+#[derive(Debug)]
+pub struct WorkerPool {
+    workers: Vec<Handle>,
+    balance: Arc<Balance>,
+    registry: Arc<Registry>,
+    upstreams: Arc<SharedClusters>,
+    drain_time: Duration,
+    /// What workers need and do not have.
+    demands: Mutex<Option<mpsc::Receiver<Demand>>>,
+    state: Mutex<PoolState>,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    sockets: ListenerSockets,
+    current: Arc<Generation>,
+    /// Listeners that accept no more.
+    stopped: DrainScope,
+}
+
+#[derive(Debug)]
+struct Handle {
+    inbox: mpsc::Sender<Message>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stats: Scope<worker::Stats>,
+}
+
+impl WorkerPool {
+    /// Starts the threads; they serve nothing until [`WorkerPool::apply`].
+    ///
+    /// # Errors
+    /// When a thread or its reactor cannot be made.
+    pub fn start(options: WorkerOptions, registry: Arc<Registry>) -> io::Result<Self> {
+        let count = if options.concurrency == 0 { available_cores() } else { options.concurrency };
+        let balance = Balance::new(count);
+        let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(MAX_INBOX_MESSAGES)).unzip();
+        let (demands, demanded) = mpsc::channel(MAX_DEMANDS);
+        let breakers = Arc::new(SharedClusters::default());
+        let mut workers = Vec::with_capacity(count);
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let stats: Scope<worker::Stats> = registry.scope(stats::worker_name(index));
+            let seed = Seed {
+                index,
+                balance: Arc::clone(&balance),
+                peers: inboxes.clone(),
+                registry: Arc::clone(&registry),
+                breakers: Arc::clone(&breakers),
+                overload: Arc::clone(&options.overload),
+                log: options.log.clone(),
+                stats: stats.writer(),
+                drain_time: options.drain_time,
+                demands: demands.clone(),
+            };
+            let thread = thread::spawn(seed, receiver)?;
+            workers.push(Handle { inbox: inboxes[index].clone(), thread: Mutex::new(Some(thread)), stats });
+        }
+        let sockets = ListenerSockets::new(count, InheritedSockets::new(options.inherited, options.handed));
+        let state = PoolState { sockets, current: Arc::default(), stopped: DrainScope::None };
+        Ok(Self {
+            workers,
+            balance,
+            registry,
+            upstreams: breakers,
+            drain_time: options.drain_time,
+            demands: Mutex::new(Some(demanded)),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// What workers need that no configuration has so far; for one taker.
+    pub fn take_demands(&self) -> Option<mpsc::Receiver<Demand>> {
+        self.demands.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Makes `config` the configuration of all workers: binds and unbinds listeners, carries statistics, limits and idle
+    /// connections over to what stays. Connections and requests that are under way keep what they began with; connections
+    /// of filter chains that are gone are closed at their next message boundary.
+    pub fn apply(&self, config: &Arc<Config>) -> Vec<BindError> {
+        let mut state = self.lock();
+        let generation = Arc::new(Generation::next(config, &state.current, &self.registry));
+        state.current = Arc::clone(&generation);
+        let change = state.change_sockets();
+        // Accepting ends before the listener's configuration goes: what the kernel accepted already is still served.
+        for listener in change.closed {
+            self.tell_all(|| Message::Unlisten(listener.clone()));
+        }
+        self.tell_all(|| Message::Configure(Arc::clone(&generation)));
+        self.listen(change.opened);
+        change.errors
+    }
+
+    /// Tries again to bind the listeners that could not be bound.
+    pub fn retry_listeners(&self) -> Vec<BindError> {
+        let change = self.lock().change_sockets();
+        self.listen(change.opened);
+        change.errors
+    }
+
+    /// Why the address of a listener that only warms as yet could not be had now.
+    pub fn obstacle(&self, listener: &Listener) -> Option<BindError> {
+        self.lock().sockets.obstacle(listener)
+    }
+
+    fn listen(&self, opened: Vec<Opened>) {
+        for opened in opened {
+            for (worker, socket) in opened.sockets {
+                if let Some(worker) = self.workers.get(worker) {
+                    worker.tell(Message::Listen(opened.listener.clone(), socket));
+                }
+            }
+        }
+    }
+
+    /// Closes connections at their next message boundary (`Connection: close`), new ones too, until told otherwise.
+    pub fn drain(&self, scope: DrainScope) {
+        self.tell_all(|| Message::Drain(scope));
+    }
+
+    /// Accepts no more connections on these listeners, for good.
+    pub fn stop_listening(&self, scope: DrainScope) {
+        let mut state = self.lock();
+        state.stopped = state.stopped.max(scope);
+        let current = Arc::clone(&state.current);
+        let of_scope = |listener: &ListenerKey| scope.covers(current.bound.get(listener).map(|bound| bound.direction));
+        for listener in state.sockets.close(of_scope) {
+            self.tell_all(|| Message::Unlisten(listener.clone()));
+        }
+    }
+
+    /// Accepts no more and gives connections away, each at its next message boundary; those that cannot travel drain. With
+    /// `None` it goes on as before.
+    pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) -> io::Result<()> {
+        let state = self.lock();
+        match to {
+            Some(_) => {
+                for listener in state.sockets.keys() {
+                    self.tell_all(|| Message::Release(listener.clone()));
+                }
+            }
+            None => self.listen(state.sockets.reopen()?),
+        }
+        self.tell_all(|| Message::GiveAway(to.clone()));
+        Ok(())
+    }
+
+    /// Listening sockets for a successor.
+    pub(crate) fn handed_sockets(&self) -> io::Result<Vec<HandedSockets>> {
+        self.lock().sockets.hand()
+    }
+
+    /// Goes on with a connection that another process served so far.
+    pub(crate) fn adopt(&self, parcel: Parcel) {
+        let seat = self.balance.choose();
+        if let Some(worker) = self.workers.get(seat.worker()) {
+            worker.tell(Message::Deliver(Box::new(Adopted::new(parcel, seat))));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Downstream connections still open on all workers.
+    pub fn active_connections(&self) -> u32 {
+        self.balance.active().iter().sum()
+    }
+
+    /// Waits until all connections have ended, for the drain time at most; true when they have.
+    pub async fn drained(&self) -> bool {
+        let deadline = Instant::now() + self.drain_time;
+        while self.active_connections() > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        true
+    }
+
+    /// Closes what is left and ends the threads.
+    pub fn stop(&self) {
+        self.tell_all(|| Message::Stop);
+        for worker in &self.workers {
+            let thread = worker.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(thread) = thread {
+                // A panic was reported by the panic hook already.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// What the workers' clusters share.
+    pub fn shared_clusters(&self) -> &Arc<SharedClusters> {
+        &self.upstreams
+    }
+
+    /// Worker threads.
+    pub fn concurrency(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Load per worker.
+    pub fn workers(&self) -> Vec<WorkerSnapshot> {
+        let active = self.balance.active();
+        let snapshot = |(index, worker): (usize, &Handle)| WorkerSnapshot {
+            worker: index,
+            connections_active: active.get(index).copied().unwrap_or_default(),
+            connections_total: worker.stats.counter(worker::Counter::downstream_cx_total),
+            requests_total: worker.stats.counter(worker::Counter::downstream_rq_total),
+            moved_in: worker.stats.counter(worker::Counter::downstream_cx_moved_in),
+            moved_out: worker.stats.counter(worker::Counter::downstream_cx_moved_out),
+            busy: worker.cpu_time(),
+            busy_share: worker.stats.gauge(worker::Gauge::busy_permille) as f64 / 1e3,
+        };
+        self.workers.iter().enumerate().map(snapshot).collect()
+    }
+
+    /// Looks at the load since start, ten a second; the number begins again after 2³².
+    pub fn looks(&self) -> u32 {
+        self.balance.epoch()
+    }
+
+    /// Numbers of every worker's clusters and endpoints, one list per worker; a worker that does not answer is left out.
+    pub async fn clusters(&self) -> Vec<Vec<ClusterSnapshot>> {
+        let answers = self.workers.iter().map(|worker| {
+            let (sender, answer) = oneshot::channel();
+            worker.tell(Message::Clusters(sender));
+            answer
+        });
+        let mut snapshots = Vec::new();
+        for answer in answers.collect::<Vec<_>>() {
+            snapshots.extend(answer.await);
+        }
+        snapshots
+    }
+
+    /// Bound listeners, by name.
+    pub fn listeners(&self) -> Vec<BoundListener> {
+        let mut listeners = self.bound();
+        listeners.sort_by(|a, b| a.name.cmp(&b.name));
+        listeners
+    }
+
+    /// Bound listeners in no order.
+    pub(crate) fn bound(&self) -> Vec<BoundListener> {
+        let state = self.lock();
+        let mut listeners = Vec::new();
+        for listener in state.current.config.listeners.values() {
+            if let Some(address) = state.sockets.bound_address(listener) {
+                listeners.push(BoundListener { name: Arc::clone(&listener.name), address });
+            }
+        }
+        listeners
+    }
+
+    fn tell_all(&self, message: impl Fn() -> Message) {
+        self.workers.iter().for_each(|worker| worker.tell(message()));
+    }
+}
+
+impl PoolState {
+    fn change_sockets(&mut self) -> SocketChange {
+        let stopped = self.stopped;
+        let open = self.current.bound.values().filter(|listener| !stopped.covers(Some(listener.direction)));
+        self.sockets.change(open)
+    }
+}
+
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Handle {
+    /// Waits for room rather than lose a message: the control thread may be late, a worker must not be out of step.
+    fn tell(&self, message: Message) {
+        _ = parked::send(&self.inbox, message);
+    }
+}

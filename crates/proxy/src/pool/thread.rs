@@ -1,0 +1,95 @@
+//! A worker's thread: its runtime, its inbox, and its work of every second.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use evenkeel_runtime_config::FastMap;
+use evenkeel_upstream::conn::{burst, deadline, hangup};
+use tokio::runtime::LocalOptions;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+use tokio::time::MissedTickBehavior;
+
+use crate::listener::accept::accept;
+use crate::listener::socket::ListenerKey;
+use crate::memory;
+use crate::worker::{Message, Seed, Worker};
+
+/// Between two rounds of housekeeping: logs handed over, idle upstream connections swept, drained connections cut.
+const HOUSEKEEPING: Duration = evenkeel_upstream::SWEEP_INTERVAL;
+
+/// Starts a worker's thread.
+pub(super) fn spawn(seed: Seed, inbox: mpsc::Receiver<Message>) -> io::Result<std::thread::JoinHandle<()>> {
+    let (started, start) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name(format!("worker-{}", seed.index)).spawn(move || {
+        // A runtime whose tasks never leave the thread has to be made on it.
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.on_thread_unpark(burst::worker_woke);
+        match builder.enable_io().enable_time().build_local(LocalOptions::default()) {
+            Ok(runtime) => {
+                _ = started.send(Ok(()));
+                runtime.block_on(run(seed, inbox));
+            }
+            Err(error) => _ = started.send(Err(error)),
+        }
+    })?;
+    start.recv().unwrap_or_else(|_| Err(io::Error::other("the worker's thread ended at once")))?;
+    Ok(thread)
+}
+
+async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
+    let worker = Worker::new(seed);
+    let housekeeping = spawn_local(housekeeping(Rc::clone(&worker)));
+    spawn_local(burst::run());
+    spawn_local(hangup::run());
+    let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<()>>> = FastMap::default();
+    while let Some(message) = inbox.recv().await {
+        match message {
+            Message::Configure(generation) => worker.configure(generation),
+            Message::Listen(listener, socket) => {
+                let (stop, stopped) = oneshot::channel();
+                accepting.entry(listener.clone()).or_default().push(stop);
+                spawn_local(accept(Rc::clone(&worker), listener, socket, stopped));
+            }
+            Message::Unlisten(listener) => {
+                accepting.remove(&listener).into_iter().flatten().for_each(|stop| _ = stop.send(()));
+            }
+            Message::Release(listener) => _ = accepting.remove(&listener),
+            Message::GiveAway(to) => worker.give_away(to),
+            Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
+            Message::Deliver(delivery) => delivery.serve(&worker),
+            Message::Shed(shed) => worker.shed(&shed),
+            Message::Level(level) => worker.level(&level),
+            Message::Drain(scope) => worker.drain(scope),
+            Message::Stop => break,
+        }
+    }
+    housekeeping.abort();
+    worker.end_connections().await;
+    worker.upstreams.close_idle();
+    worker.log.borrow_mut().flush();
+}
+
+/// Work done once a second.
+async fn housekeeping(worker: Rc<Worker>) {
+    let mut ticks = tokio::time::interval(HOUSEKEEPING);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut shrinks = worker.overload.shrinks();
+    loop {
+        let now = ticks.tick().await;
+        deadline::tick(now);
+        hangup::tick();
+        worker.log.borrow_mut().flush();
+        worker.upstreams.sweep(now);
+        worker.publish_memory();
+        evenkeel_upstream::h2::trim();
+        memory::collect_if_asked();
+        if std::mem::replace(&mut shrinks, worker.overload.shrinks()) != worker.overload.shrinks() {
+            worker.upstreams.close_idle();
+            memory::collect();
+        }
+        worker.generation().forget_unused();
+        worker.cut_expired(now);
+    }
+}

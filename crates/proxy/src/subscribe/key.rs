@@ -1,0 +1,47 @@
+//! Which stream of a proxy is meant.
+
+use std::sync::Arc;
+
+use evenkeel_runtime_config::Source;
+use evenkeel_xds::ResourceType;
+use evenkeel_xds::client::connection::Service;
+
+/// One stream.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StreamKey {
+    /// The aggregated one.
+    Aggregated,
+    /// One type from a server of its own; secrets have a stream each, as Envoy's do.
+    Single { kind: ResourceType, cluster: Arc<str>, delta: bool, secret: Option<Arc<str>> },
+}
+
+impl StreamKey {
+    pub fn is_aggregated(&self) -> bool {
+        *self == Self::Aggregated
+    }
+
+    pub(super) fn service(&self) -> Service {
+        match self {
+            Self::Aggregated => Service::Aggregated,
+            Self::Single { kind, .. } => Service::of(*kind),
+        }
+    }
+
+    /// How resources that come from this stream are referred to.
+    pub(super) fn source(&self) -> Source {
+        match self {
+            Self::Aggregated => Source::Ads,
+            Self::Single { cluster, delta, .. } => Source::Grpc { cluster: cluster.clone(), delta: *delta },
+        }
+    }
+}
+
+impl std::fmt::Display for StreamKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Aggregated => f.write_str("ADS"),
+            Self::Single { kind, cluster, secret: Some(secret), .. } => write!(f, "{kind} {secret} from {cluster}"),
+            Self::Single { kind, cluster, .. } => write!(f, "{kind} from {cluster}"),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One worker: what its connections share.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_runtime_config::Demand;
+use evenkeel_stats::{Registry, Writer};
+use evenkeel_upstream::random::Random;
+use evenkeel_upstream::{SharedClusters, Upstreams};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::drains::{DrainScope, Drains};
+use super::generation::Generation;
+use super::hold::Held;
+use super::inbox::Message;
+use super::local::LocalGeneration;
+use super::registration::Registration;
+use super::rest::Rest;
+use super::roster::Roster;
+use crate::access_log::{LogHandle, WorkerLog};
+use crate::balance::{Balance, Level, Shed};
+use crate::callouts::WorkerCallouts;
+use crate::handover::Parcel;
+use crate::overload::{MemoryLimit, Overload};
+use crate::stats::{self, worker};
+
+/// Most that is waited for a client of a draining connection to say something; a tenth of a shorter drain time.
+const MAX_DRAIN_QUIET: Duration = Duration::from_secs(1);
+
+/// How long a worker that ends waits for its connections' last log lines.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// What a worker is made of.
+pub(crate) struct Seed {
+    pub(crate) index: usize,
+    pub(crate) balance: Arc<Balance>,
+    pub(crate) peers: Vec<mpsc::Sender<Message>>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) breakers: Arc<SharedClusters>,
+    pub(crate) overload: Arc<Overload>,
+    pub(crate) log: LogHandle,
+    pub(crate) stats: Writer<worker::Stats>,
+    pub(crate) drain_time: Duration,
+    pub(crate) demands: mpsc::Sender<Demand>,
+}
+
+/// What the connections of one worker share. Everything here is of one thread.
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    pub(crate) balance: Arc<Balance>,
+    pub(crate) peers: Vec<mpsc::Sender<Message>>,
+    pub(crate) overload: Arc<Overload>,
+    pub(crate) log: RefCell<WorkerLog>,
+    pub(crate) stats: Writer<worker::Stats>,
+    pub(crate) upstreams: Rc<Upstreams>,
+    /// Calls of the proxy's own.
+    pub(crate) callouts: WorkerCallouts,
+    pub(crate) random: Random,
+    pub(super) roster: Roster,
+    pub(super) drains: Drains,
+    /// Where connections go once a successor has taken over.
+    pub(crate) successor: RefCell<Option<mpsc::Sender<Parcel>>>,
+    drain_time: Duration,
+    /// For how long nothing must have come on a connection that drains before it is closed: its client could be sending.
+    pub(crate) drain_quiet: Duration,
+    /// Told when another configuration is in force.
+    pub(super) configured: Notify,
+    /// What the control plane is asked for.
+    pub(super) demands: mpsc::Sender<Demand>,
+    pub(super) held: Held,
+    rest: Rest,
+    pub(super) registry: Arc<Registry>,
+    local: RefCell<Rc<LocalGeneration>>,
+    next_connection: Cell<u64>,
+}
+
+impl Worker {
+    /// A worker without connections and configuration.
+    pub(crate) fn new(seed: Seed) -> Rc<Self> {
+        let upstreams = Upstreams::new(seed.breakers, Arc::clone(&seed.registry), seed.index == 0);
+        let upstreams = Rc::new(upstreams);
+        Rc::new(Self {
+            index: seed.index,
+            balance: seed.balance,
+            peers: seed.peers,
+            overload: seed.overload,
+            log: RefCell::new(WorkerLog::new(seed.log)),
+            stats: seed.stats,
+            callouts: WorkerCallouts::new(Rc::clone(&upstreams)),
+            upstreams,
+            random: Random::from_system(),
+            roster: Roster::default(),
+            drains: Drains::default(),
+            successor: RefCell::default(),
+            drain_time: seed.drain_time,
+            drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
+            configured: Notify::new(),
+            demands: seed.demands,
+            held: Held::default(),
+            rest: Rest::new(),
+            registry: seed.registry,
+            local: RefCell::new(Rc::new(LocalGeneration::empty())),
+            next_connection: Cell::new(0),
+        })
+    }
+
+    /// The current configuration; hold it for as long as one request takes.
+    #[inline]
+    pub(crate) fn generation(&self) -> Rc<LocalGeneration> {
+        Rc::clone(&self.local.borrow())
+    }
+
+    /// An entry for a connection that this listener accepted.
+    pub(crate) fn register(self: &Rc<Self>, listener: &str) -> Rc<Registration> {
+        self.register_under(self.overload.memory_limit(listener))
+    }
+
+    /// An entry for a connection whose buffers count against `memory`.
+    pub(crate) fn register_under(self: &Rc<Self>, memory: Option<Arc<MemoryLimit>>) -> Rc<Registration> {
+        let registration = Registration::new(self);
+        if let Some(limit) = memory {
+            registration.limit_memory(limit);
+        }
+        Rc::new(registration)
+    }
+
+    /// Starts the task that serves this connection.
+    pub(crate) fn start(&self, registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) {
+        let task = super::spawn(registration, task);
+        self.roster.set_task(registration.key(), task.abort_handle());
+    }
+
+    /// Gives connections to a successor from now on, or no longer.
+    pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) {
+        self.drains.set_giving_away(to.is_some());
+        self.successor.replace(to);
+        self.roster.wake_all();
+    }
+
+    /// An id for a connection.
+    pub(crate) fn next_id(&self) -> u64 {
+        let id = self.next_connection.get();
+        self.next_connection.set(id + 1);
+        // Ids of all workers are distinct without a shared counter.
+        id * self.peers.len() as u64 + self.index as u64
+    }
+
+    /// Ends what is left, where it stands; each has its log line.
+    pub(crate) async fn end_connections(&self) {
+        let ending = async {
+            while self.roster.cut_all() {
+                tokio::task::yield_now().await;
+            }
+        };
+        _ = tokio::time::timeout(LAST_LINES, ending).await;
+    }
+
+    /// This worker hardly waits for anything any more: what comes in waits for it.
+    pub(crate) fn never_rests(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// Says how much memory the connections of limited listeners hold. One worker does, for all.
+    pub(crate) fn publish_memory(&self) {
+        if self.index != 0 || !self.overload.limits_memory() {
+            return;
+        }
+        let generation = self.generation();
+        for listener in generation.shared.bound.values() {
+            if let Some(limit) = self.overload.memory_limit(&listener.name) {
+                let stats = generation.connection_stats(self, listener.address);
+                stats.listener.set(stats::listener::Gauge::downstream_memory_bytes, limit.held());
+            }
+        }
+    }
+
+    /// Counts what was done to connections because those of their listener hold much.
+    pub(super) fn count_for_memory(&self, limit: &Arc<MemoryLimit>, counter: stats::listener::Counter, count: u64) {
+        let generation = self.generation();
+        let is_theirs = |limits: Option<Arc<MemoryLimit>>| limits.is_some_and(|theirs| Arc::ptr_eq(&theirs, limit));
+        let mut listeners = generation.shared.bound.values();
+        if let Some(listener) = listeners.find(|listener| is_theirs(self.overload.memory_limit(&listener.name))) {
+            generation.connection_stats(self, listener.address).listener.add(counter, count);
+        }
+    }
+
+    /// Takes over a configuration.
+    pub(crate) fn configure(&self, generation: Arc<Generation>) {
+        let before = self.generation();
+        self.upstreams.apply(&generation.config, &before.shared.config);
+        let next = LocalGeneration::next(generation, &before);
+        self.drain_removed(&before.shared, &next.shared);
+        self.local.replace(Rc::new(next));
+        self.configured.notify_waiters();
+    }
+
+    /// Connections of filter chains that the new configuration does not have any more end, as Envoy's do.
+    fn drain_removed(&self, before: &Generation, now: &Generation) {
+        let removed = now.removed_chains(before);
+        if !removed.is_empty() {
+            self.drains.add(removed.into_iter(), Instant::now() + self.drain_time);
+            self.roster.wake_all();
+        }
+    }
+
+    /// Closes connections of `scope` at their next message boundary.
+    pub(crate) fn drain(&self, scope: DrainScope) {
+        self.drains.set_scope(scope);
+        self.roster.wake_all();
+    }
+
+    /// Ends the connections whose filter chains went so long ago that their drain time is over.
+    pub(crate) fn cut_expired(&self, now: Instant) {
+        let expired = self.drains.expired(now);
+        if !expired.is_empty() {
+            self.roster.cut(&expired);
+        }
+    }
+
+    /// Tells connections to move to workers with less to do.
+    pub(crate) fn shed(&self, shed: &Shed) {
+        self.roster.shed(shed, self.balance.epoch());
+    }
+
+    /// Tells connections to move to workers with fewer.
+    pub(crate) fn level(&self, level: &Level) {
+        self.roster.level(level, self.balance.epoch());
+    }
+}

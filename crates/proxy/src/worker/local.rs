@@ -1,0 +1,186 @@
+//! What one worker has made of a configuration: its statistics' writers and its filters.
+
+use std::cell::{OnceCell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+use evenkeel_filters::{HttpFilters, NetworkFilters, Setup, network};
+use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
+use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
+use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
+use evenkeel_upstream::h2::stats as h2;
+
+use super::Worker;
+use super::generation::Generation;
+use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp};
+
+/// What was made for a piece of configuration, by that piece's address in memory. The entry keeps the address taken, not the
+/// piece: every worker has such an entry, and none would be the last to let go.
+type ByAddress<C, M> = RefCell<FastMap<usize, (Weak<C>, Rc<M>)>>;
+
+/// A [`Generation`] as one worker uses it.
+pub(crate) struct LocalGeneration {
+    pub(crate) shared: Arc<Generation>,
+    made: Rc<Made>,
+}
+
+/// What one worker has made for listeners. A generation goes on with that of the one before.
+#[derive(Default)]
+struct Made {
+    connection_stats: RefCell<FastMap<SocketAddr, Rc<ConnectionStats>>>,
+    managers: ByAddress<HttpConnectionManager, HttpManager>,
+    chains: ByAddress<FilterChain, NetworkFilters>,
+    tcp_stats: RefCell<FastMap<Arc<str>, Rc<TcpStats>>>,
+    proxy_protocol_stats: RefCell<FastMap<Box<str>, Rc<ProxyProtocolStats>>>,
+}
+
+/// Statistics of a listener: all workers', and this worker's own.
+pub(crate) struct ConnectionStats {
+    pub(crate) listener: Writer<stats::listener::Stats>,
+    pub(crate) worker: Writer<listener_worker::Stats>,
+    tls: OnceCell<Writer<listener_ssl::Stats>>,
+    tls_factory: OnceCell<Writer<listener_ssl_factory::Stats>>,
+}
+
+impl ConnectionStats {
+    /// Those of TLS handshakes; most listeners of a sidecar never see one. `address` is the listener's.
+    pub(crate) fn tls(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl::Stats> {
+        self.tls.get_or_init(|| worker.registry.scope(stats::listener_ssl_name(address)).writer())
+    }
+
+    /// Those of handshakes that had no certificate to begin with.
+    pub(crate) fn tls_factory(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl_factory::Stats> {
+        self.tls_factory.get_or_init(|| worker.registry.scope(stats::listener_ssl_factory_name(address)).writer())
+    }
+}
+
+/// This worker's side of a connection manager: statistics and filters.
+pub(crate) struct HttpManager {
+    pub(crate) http: Writer<http::Stats>,
+    pub(crate) filters: HttpFilters,
+    /// HTTP/1's own, over all connection managers.
+    pub(crate) http1: Writer<http1::Stats>,
+    /// HTTP/2's own, over all connection managers.
+    pub(crate) http2: Rc<Writer<h2::Stats>>,
+}
+
+/// Statistics of the `proxy_protocol` listener filter.
+pub(crate) struct ProxyProtocolStats {
+    pub(crate) any: Writer<stats::proxy_protocol::Stats>,
+    v1: Writer<stats::proxy_protocol_version::Stats>,
+    v2: Writer<stats::proxy_protocol_version::Stats>,
+}
+
+impl ProxyProtocolStats {
+    fn new(registry: &Registry, prefix: &str) -> Self {
+        let version = |number| registry.scope(stats::proxy_protocol_version_name(prefix, number)).writer();
+        Self { any: registry.scope(stats::proxy_protocol_name(prefix)).writer(), v1: version(1), v2: version(2) }
+    }
+
+    /// Those of one version.
+    pub(crate) fn of(&self, version: ProxyProtocolVersion) -> &Writer<stats::proxy_protocol_version::Stats> {
+        match version {
+            ProxyProtocolVersion::V1 => &self.v1,
+            ProxyProtocolVersion::V2 => &self.v2,
+        }
+    }
+}
+
+/// Statistics of a TCP proxy.
+pub(crate) type TcpStats = Writer<tcp::Stats>;
+
+impl LocalGeneration {
+    pub(super) fn empty() -> Self {
+        Self { shared: Arc::default(), made: Rc::default() }
+    }
+
+    /// Takes over this worker's statistics writers where the new generation still has them.
+    pub(super) fn next(shared: Arc<Generation>, before: &Self) -> Self {
+        if !shared.config.changed_listeners(&before.shared.config).is_empty() {
+            before.made.forget_others(&shared);
+        }
+        Self { shared, made: Rc::clone(&before.made) }
+    }
+
+    /// Drops what was made for configuration that is gone, and that no connection uses any more.
+    pub(crate) fn forget_unused(&self) {
+        self.made.forget_unused();
+    }
+
+    /// Statistics of the listener at `address`.
+    pub(crate) fn connection_stats(&self, worker: &Worker, address: SocketAddr) -> Rc<ConnectionStats> {
+        let mut known = self.made.connection_stats.borrow_mut();
+        let stats = known.entry(address).or_insert_with(|| {
+            let scope = self.shared.listener_scopes.get(&address).cloned();
+            let scope = scope.unwrap_or_else(Scope::detached);
+            let own =
+                worker.registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, worker.index));
+            Rc::new(ConnectionStats {
+                listener: scope.writer(),
+                worker: own.writer(),
+                tls: OnceCell::new(),
+                tls_factory: OnceCell::new(),
+            })
+        });
+        Rc::clone(stats)
+    }
+
+    /// This worker's side of a connection manager.
+    pub(crate) fn manager(&self, worker: &Worker, config: &Arc<HttpConnectionManager>) -> Rc<HttpManager> {
+        let mut known = self.made.managers.borrow_mut();
+        let (_, manager) = known.entry(Arc::as_ptr(config).addr()).or_insert_with(|| {
+            let scope = self.shared.http_scopes.get(&config.stat_prefix).cloned().unwrap_or_else(Scope::detached);
+            let name = stats::http_name(&config.stat_prefix);
+            let filters = HttpFilters::new(&config.filters, &Setup { registry: &worker.registry, outer: &name });
+            let http2 = Rc::new(worker.registry.scope(h2::downstream_name()).writer());
+            let http1 = worker.registry.scope(ScopeName::plain("http1.")).writer();
+            (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, http1, http2 }))
+        });
+        Rc::clone(manager)
+    }
+
+    /// This worker's network filters of a filter chain.
+    pub(crate) fn network_filters(&self, worker: &Worker, chain: &Arc<FilterChain>) -> Rc<NetworkFilters> {
+        let mut known = self.made.chains.borrow_mut();
+        let (_, filters) = known.entry(Arc::as_ptr(chain).addr()).or_insert_with(|| {
+            let setup = network::Setup { registry: &worker.registry };
+            (Arc::downgrade(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &setup)))
+        });
+        Rc::clone(filters)
+    }
+
+    /// Statistics of the `proxy_protocol` listener filter.
+    pub(crate) fn proxy_protocol_stats(&self, worker: &Worker, prefix: &str) -> Rc<ProxyProtocolStats> {
+        let mut known = self.made.proxy_protocol_stats.borrow_mut();
+        let stats = known.entry(prefix.into());
+        Rc::clone(stats.or_insert_with(|| Rc::new(ProxyProtocolStats::new(&worker.registry, prefix))))
+    }
+
+    /// Statistics of a TCP proxy.
+    pub(crate) fn tcp_stats(&self, prefix: &Arc<str>) -> Rc<TcpStats> {
+        let mut known = self.made.tcp_stats.borrow_mut();
+        let stats = known.entry(Arc::clone(prefix)).or_insert_with(|| {
+            Rc::new(self.shared.tcp_scopes.get(prefix).cloned().unwrap_or_else(Scope::detached).writer())
+        });
+        Rc::clone(stats)
+    }
+}
+
+impl Made {
+    /// Drops what was made for listeners that `generation` does not have.
+    fn forget_others(&self, generation: &Generation) {
+        let scopes = &generation.listener_scopes;
+        self.connection_stats.borrow_mut().retain(|address, _| scopes.get(address).is_some());
+        self.tcp_stats.borrow_mut().retain(|prefix, _| generation.tcp_scopes.get(prefix).is_some());
+        let filters = || generation.bound.values().filter_map(|bound| bound.listener_filters.proxy_protocol.as_ref());
+        let is_wanted = |prefix: &str| filters().any(|filter| *filter.stat_prefix == *prefix);
+        self.proxy_protocol_stats.borrow_mut().retain(|prefix, _| is_wanted(prefix));
+        self.forget_unused();
+    }
+
+    fn forget_unused(&self) {
+        self.managers.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
+        self.chains.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
+    }
+}

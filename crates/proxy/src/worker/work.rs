@@ -1,0 +1,90 @@
+//! What a connection did lately, and the order to move that may follow from it.
+
+/// Looks at the load after which an order to move that was not followed is void.
+const LIFETIME: u32 = 5;
+/// Work is kept as a fixed-point number with that many fractional bits, since it fades.
+const FRACTION_BITS: u32 = 10;
+
+/// What a connection did lately: every look takes a quarter off.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Work {
+    recent: u32,
+    epoch: u32,
+}
+
+impl Work {
+    #[inline]
+    pub(super) fn add(&mut self, units: u32, epoch: u32) {
+        let recent = self.at(epoch);
+        *self = Self { recent: recent.saturating_add(units << FRACTION_BITS), epoch };
+    }
+
+    /// Adds what another one did.
+    pub(super) fn absorb(&mut self, other: Self, epoch: u32) {
+        *self = Self { recent: self.at(epoch).saturating_add(other.at(epoch)), epoch };
+    }
+
+    /// The look in which something was done last.
+    pub(super) fn last(self) -> Option<u32> {
+        (self.recent > 0).then_some(self.epoch)
+    }
+
+    /// What is left of it in that look.
+    #[inline]
+    pub(super) fn at(self, epoch: u32) -> u32 {
+        match epoch.wrapping_sub(self.epoch) {
+            0 => self.recent,
+            looks => (0..looks.min(64)).fold(self.recent, |recent, _| recent - recent.div_ceil(4)),
+        }
+    }
+}
+
+/// Why a connection is to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Its worker has too much to do.
+    Load,
+    /// Its worker has more connections than the other, if that is still so when it goes.
+    Count,
+}
+
+/// A connection is to move.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Order {
+    /// The worker.
+    pub(super) to: u16,
+    pub(super) cause: Cause,
+    /// In which look it was told.
+    pub(super) epoch: u32,
+}
+
+impl Order {
+    /// Where to go and why, unless it was told too long ago.
+    pub(super) fn at(self, epoch: u32) -> Option<(usize, Cause)> {
+        (epoch.wrapping_sub(self.epoch) <= LIFETIME).then_some((usize::from(self.to), self.cause))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_fades() {
+        let mut work = Work::default();
+        work.add(16, 10);
+        assert_eq!(work.at(10), 16 << FRACTION_BITS);
+        assert_eq!(work.at(11), 12 << FRACTION_BITS);
+        work.add(4, 11);
+        assert_eq!(work.at(11), 16 << FRACTION_BITS);
+        assert_eq!(work.at(60), 0);
+        let mut other = Work::default();
+        other.add(8, 60);
+        work.absorb(other, 61);
+        assert_eq!((work.at(61), work.last()), (6 << FRACTION_BITS, Some(61)));
+        work = Work::default();
+        assert_eq!((work.at(61), work.last()), (0, None));
+        work.add(1, u32::MAX);
+        assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of looks wraps");
+    }
+}
