@@ -52,7 +52,7 @@ pub enum CertificateError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The token has characters that a header must not have.

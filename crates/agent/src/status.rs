@@ -46,7 +46,7 @@ impl Status {
     /// Reads the status an agent wrote to its state directory.
     ///
     /// # Errors
-    /// Those of reading the file; `InvalidData` if an agent did not write it.
+    /// If the file cannot be read; `InvalidData` if an agent did not write it.
     pub fn read(state: &Path) -> io::Result<Self> {
         let text = std::fs::read(state.join(STATUS_FILE))?;
         serde_json::from_slice(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))

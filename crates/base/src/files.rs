@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// Who may read a file.
@@ -23,10 +23,22 @@ pub enum Readers {
 /// # Errors
 /// Nothing has changed, and nothing is left beside the file.
 pub fn write_atomically(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+    replace(path, content, readers, None)
+}
+
+/// The same; the file is then another user's, by user and group id. That one's directory may hold links to anything: none is followed.
+///
+/// # Errors
+/// As [`write_atomically`].
+pub fn write_atomically_for(owner: (u32, u32), path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+    replace(path, content, readers, Some(owner))
+}
+
+fn replace(path: &Path, content: &[u8], readers: Readers, owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut beside = OsString::from(path);
     beside.push(".new");
     let beside = PathBuf::from(beside);
-    let written = write_new(&beside, content, readers).and_then(|()| fs::rename(&beside, path));
+    let written = write_new(&beside, content, readers, owner).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // A half-written file would occupy the little space that is left.
         let _ = fs::remove_file(&beside);
@@ -39,7 +51,7 @@ pub fn write_atomically(path: &Path, content: &[u8], readers: Readers) -> io::Re
     Ok(())
 }
 
-fn write_new(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+fn write_new(path: &Path, content: &[u8], readers: Readers, owner: Option<(u32, u32)>) -> io::Result<()> {
     // A file that a crash left behind may have another mode, or be somebody's symbolic link.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -50,6 +62,9 @@ fn write_new(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
         Readers::All => 0o644,
     };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    if let Some((user, group)) = owner {
+        fchown(&file, Some(user), Some(group))?;
+    }
     file.write_all(content)?;
     file.sync_all()
 }
@@ -62,7 +77,7 @@ pub enum UntrustedError {
     Io {
         /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// It belongs to somebody else.
@@ -166,6 +181,12 @@ mod tests {
         std::os::unix::fs::symlink(&target, folder.join("state.json.new")).expect("a link");
         write_atomically(&path, b"newer", Readers::Owner).expect("written");
         assert!(!target.exists());
+        // Only root gives files away; anybody may keep them.
+        let (user, group) = (effective_user().expect("a user"), fs::metadata(&folder).expect("it").gid());
+        let owner = if user == 0 { (65534, 65534) } else { (user, group) };
+        write_atomically_for(owner, &path, b"theirs", Readers::Owner).expect("written");
+        let found = fs::metadata(&path).expect("a file");
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (owner.0, owner.1, 0o600));
         fs::remove_dir_all(&folder).expect("removed");
     }
 

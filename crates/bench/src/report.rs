@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use evenkeel_base::files::{Readers, write_atomically};
 use serde_json::{Value, json};
 
 use crate::bars::{Verdict, verdicts};
@@ -56,10 +57,8 @@ impl Results {
         let json = serde_json::to_string_pretty(&self.json())? + "\n";
         for (name, text) in [("results.json", json), ("results.md", self.markdown())] {
             let path = folder.join(name);
-            // Renamed into place, so that an interrupted run leaves nothing half written.
-            let partial = folder.join(format!("{name}.partial"));
-            std::fs::write(&partial, text).with_context(|| format!("{}", partial.display()))?;
-            std::fs::rename(&partial, &path).with_context(|| format!("{}", path.display()))?;
+            // An interrupted run leaves nothing half written.
+            write_atomically(&path, text.as_bytes(), Readers::All).with_context(|| format!("{}", path.display()))?;
         }
         Ok(())
     }

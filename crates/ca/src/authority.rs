@@ -74,7 +74,7 @@ pub enum AuthorityError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The certificate is there, its key is not.

@@ -15,7 +15,7 @@ pub enum KeyFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Somebody else may have put it there.

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
@@ -13,7 +12,7 @@ use http::HeaderMap;
 use tokio::sync::watch;
 use tonic::{Code, Extensions, Request, Response, Status};
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, plane};
 use crate::quota::{Rate, host};
 use crate::world::World;
 
@@ -79,9 +78,9 @@ impl Certificates {
     /// is kept. The service finds in `extensions` who it is.
     pub fn admit(&self, address: IpAddr, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
         let (address, now) = (host(address), Instant::now());
-        self.metrics.csr.fetch_add(1, Relaxed);
+        self.metrics.plane.inc(plane::Counter::citadel_server_csr_count);
         if self.refusals.is_over(&address, now) {
-            self.metrics.csr_throttled.fetch_add(1, Relaxed);
+            self.metrics.plane.inc(plane::Counter::evenkeel_csr_throttled);
             tracing::debug!(%address, "certificate request not looked at");
             return Err(Status::resource_exhausted(
                 "too many certificate requests without a valid token; come again later",
@@ -90,7 +89,7 @@ impl Certificates {
         let caller = self.authenticate(metadata, now).inspect_err(|status| {
             if status.code() != Code::ResourceExhausted {
                 self.refusals.note(address, now);
-                self.metrics.csr_unauthenticated.fetch_add(1, Relaxed);
+                self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
             }
             tracing::warn!(%address, reason = status.message(), "certificate request refused");
         })?;
@@ -111,7 +110,7 @@ impl Certificates {
             .spiffe_id(&self.trust_domain)
             .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))?;
         if !self.issued.note((workload.namespace.clone(), workload.pod.clone()), now) {
-            self.metrics.csr_throttled.fetch_add(1, Relaxed);
+            self.metrics.plane.inc(plane::Counter::evenkeel_csr_throttled);
             return Err(Status::resource_exhausted("too many certificate requests of this pod; come again later"));
         }
         Ok(Caller { identity, workload })
@@ -151,11 +150,11 @@ impl Certificates {
     fn refusal(&self, error: &SignError) -> Status {
         match error {
             SignError::Csr(CsrError::Identity { .. }) => {
-                self.metrics.csr_forbidden.fetch_add(1, Relaxed);
+                self.metrics.plane.inc(plane::Counter::evenkeel_csr_forbidden);
                 Status::permission_denied(error.to_string())
             }
             SignError::Csr(_) => {
-                self.metrics.csr_unreadable.fetch_add(1, Relaxed);
+                self.metrics.plane.inc(plane::Counter::citadel_server_csr_parsing_err_count);
                 Status::invalid_argument(error.to_string())
             }
             _ => Status::internal(error.to_string()),
@@ -173,13 +172,13 @@ impl IstioCertificateService for Certificates {
             return Err(Status::unauthenticated("nobody has looked at the caller's token"));
         };
         self.runs(workload).await.inspect_err(|status| {
-            self.metrics.csr_unauthenticated.fetch_add(1, Relaxed);
+            self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
         let cert_chain = self.issue(request.get_ref(), identity).inspect_err(|status| {
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
-        self.metrics.csr_issued.fetch_add(1, Relaxed);
+        self.metrics.plane.inc(plane::Counter::citadel_server_success_cert_issuance_count);
         tracing::info!(%identity, "certificate issued");
         Ok(Response::new(IstioCertificateResponse { cert_chain }))
     }

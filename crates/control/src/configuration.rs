@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, texts, unix_micros};
 use crate::lease::Lease;
 use crate::memory;
-use crate::metrics::{Event, Metrics, Trigger};
+use crate::metrics::{Event, Metrics, Trigger, plane};
 use crate::proxies::{Proxies, Settled};
 use crate::shrunk::{Advice, Shrunk};
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
@@ -494,9 +493,9 @@ fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
 
 fn count(world: &World, metrics: &Metrics) {
     let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    metrics.services.store(number(world.snapshot.services.len()), Relaxed);
-    metrics.virtual_services.store(number(world.snapshot.route_sets.len()), Relaxed);
-    metrics.refused_files.store(number(world.refused.len()), Relaxed);
+    metrics.plane.set(plane::Gauge::pilot_services, number(world.snapshot.services.len()));
+    metrics.plane.set(plane::Gauge::pilot_virt_services, number(world.snapshot.route_sets.len()));
+    metrics.plane.set(plane::Gauge::evenkeel_config_refused_files, number(world.refused.len()));
 }
 
 fn read_book(path: &Path) -> Result<AddressBook, ConfigurationError> {

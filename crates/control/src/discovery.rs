@@ -1,7 +1,6 @@
 //! Who may open an xDS stream, and as whom.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use evenkeel_translate::ProxyView;
@@ -12,7 +11,7 @@ use tonic::{Extensions, Status};
 
 use crate::certificates::{self, Certificates};
 use crate::listen::Peer;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, ConnectError, Proxies};
 
 /// The ADS source over the connected proxies.
@@ -78,7 +77,7 @@ impl Source for Discovery {
                 self.certificates.admit(address.ip(), metadata, extensions)
             }
             Some(Peer { secure: true, identity: None, address, .. }) => {
-                self.metrics.refused_streams.fetch_add(1, Relaxed);
+                self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
                 // Whoever reaches the port can have as many of these as he likes: no more than a line for those who look.
                 tracing::debug!(%address, path, "a call without an identity refused");
                 Err(anonymous())
@@ -89,7 +88,7 @@ impl Source for Discovery {
 
     async fn connect(&self, node: &Node, extensions: &Extensions) -> Result<Session, Status> {
         let client = Self::authorize(node, extensions.get::<Peer>()).inspect_err(|status| {
-            self.metrics.refused_streams.fetch_add(1, Relaxed);
+            self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
             tracing::warn!(node = node.id, reason = status.message(), "xDS stream refused");
         })?;
         let refused = |error: ConnectError| match error {

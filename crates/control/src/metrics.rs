@@ -1,24 +1,178 @@
-//! What the control plane counts, under Istio's names, as Prometheus text.
+//! What the control plane counts, under Istio's names.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use evenkeel_api::Kind;
+use evenkeel_stats::{Exposition, Families, FamiliesOptions, Layout, Registry, ScopeName, SharedWriter, layout};
 use evenkeel_xds::evenkeel::Ages;
 use evenkeel_xds::{ResourceType, ages};
 
-use crate::process_metrics;
+use crate::process_metrics::{self, process};
 
 /// Upper bounds of the convergence histogram's buckets, in seconds: Istio's, and below its first one finer ones.
-const CONVERGENCE_BOUNDS: [f64; 15] =
-    [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0, f64::INFINITY];
+const CONVERGENCE_BOUNDS: [f64; 14] =
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
 /// The same of the time a push takes until it is answered (Istio's, and finer below).
-const PUSH_BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0, 3.0, 5.0, 10.0, f64::INFINITY];
+const PUSH_BOUNDS: [f64; 11] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0, 3.0, 5.0, 10.0];
 /// The same of the bytes of one push, as Istio's.
-const SIZE_BOUNDS: [f64; 7] = [1.0, 1e4, 1e6, 4e6, 1e7, 4e7, f64::INFINITY];
+const SIZE_BOUNDS: [f64; 6] = [1.0, 1e4, 1e6, 4e6, 1e7, 4e7];
+/// The same of the age of what proxies applied, in seconds.
+const AGE_BOUNDS: [f64; ages::BOUNDS_US.len()] = seconds(ages::BOUNDS_US);
+/// More kinds of objects and events than there are.
+const MAX_EVENTS: usize = 1_000;
+
+layout! {
+    /// The control plane's own.
+    pub mod plane {
+        counters {
+            /// Resources that differed from what is made from nothing.
+            pilot_total_xds_internal_errors,
+            /// Times what was left of a configuration was built anew.
+            evenkeel_config_rebuilds,
+            /// Streams refused because of who asked.
+            evenkeel_xds_refused_streams,
+            /// Streams ended because those of their identity kept too many names subscribed.
+            evenkeel_xds_streams_over_names,
+            /// Certificate requests.
+            citadel_server_csr_count,
+            /// Certificates issued.
+            citadel_server_success_cert_issuance_count,
+            /// Certificate requests that could not be read.
+            citadel_server_csr_parsing_err_count,
+            /// Certificate requests without a valid token.
+            citadel_server_authentication_failure_count,
+            /// Certificate requests for another identity than the token's.
+            evenkeel_csr_forbidden,
+            /// Certificate requests not looked at, because there were so many.
+            evenkeel_csr_throttled,
+        }
+        gauges {
+            /// Connected xDS streams.
+            pilot_xds,
+            /// xDS streams that wait until others have got their first resources, or for the translator.
+            evenkeel_xds_waiting_streams,
+            /// xDS streams that have not answered a response for too long.
+            evenkeel_xds_unanswered,
+            /// Services in the snapshot.
+            pilot_services,
+            /// VirtualServices in the snapshot.
+            pilot_virt_services,
+            /// Files of which an older content is in force.
+            evenkeel_config_refused_files,
+        }
+        histograms {
+            /// Seconds from a change of the configuration until a proxy has acknowledged all of it.
+            pilot_proxy_convergence_time in super::CONVERGENCE_BOUNDS,
+            /// Seconds from a change of the configuration until new resources were handed to a proxy's stream.
+            pilot_proxy_queue_time in super::CONVERGENCE_BOUNDS,
+        }
+        statuses None
+    }
+}
+
+layout! {
+    /// What this program is.
+    pub mod build {
+        counters {}
+        gauges {
+            /// Version of the control plane.
+            istio_build,
+        }
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// By what made proxies be sent something.
+    pub mod triggers {
+        counters {
+            /// Times proxies were told of a change.
+            pilot_push_triggers,
+        }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// What came of objects of the mesh's kinds.
+    pub mod mesh_events {
+        counters {
+            /// Changes of objects of the mesh's kinds.
+            pilot_k8s_cfg_events,
+        }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// What came of objects of the registry's kinds.
+    pub mod registry_events {
+        counters {
+            /// Changes of objects of the registry's kinds.
+            pilot_k8s_reg_events,
+        }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// By the type of resources.
+    pub mod resources {
+        counters {
+            /// Responses sent.
+            pilot_xds_pushes,
+            /// Bytes of resources sent.
+            evenkeel_xds_sent_bytes,
+            /// Times a proxy held something else than it was sent.
+            evenkeel_xds_divergences,
+            /// Responses that proxies refused.
+            pilot_total_xds_rejects,
+        }
+        gauges {}
+        histograms {
+            /// Seconds until a proxy answered a response.
+            pilot_xds_push_time in super::PUSH_BOUNDS,
+            /// Bytes of resources in a response.
+            pilot_xds_config_size_bytes in super::SIZE_BOUNDS,
+        }
+        statuses None
+    }
+}
+
+layout! {
+    /// `pilot_xds_TYPE_`.
+    pub mod rejects {
+        counters {}
+        gauges {
+            /// Responses of the type that proxies refused.
+            reject,
+        }
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// By the type of resources, once a proxy has told.
+    pub mod applied {
+        counters {}
+        gauges {}
+        histograms {
+            /// Seconds from a change until a proxy applied it.
+            evenkeel_proxy_config_age_seconds in super::AGE_BOUNDS,
+        }
+        statuses None
+    }
+}
 
 /// What became of an object of the user's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,136 +194,118 @@ pub enum Trigger {
     Endpoint,
 }
 
-/// All counters and gauges.
-#[derive(Debug, Default)]
+/// All that is counted.
+#[derive(Debug)]
 pub struct Metrics {
-    /// Connected xDS streams.
-    pub streams: AtomicI64,
-    /// xDS streams that wait until others have got their first resources, or for the translator.
-    pub waiting_streams: AtomicI64,
-    /// Resources that differed from what is made from nothing.
-    pub mismatches: AtomicU64,
-    /// Times what was left of a configuration was built anew.
-    pub rebuilds: AtomicU64,
-    /// Streams refused because of who asked.
-    pub refused_streams: AtomicU64,
-    /// Streams ended because those of their identity kept too many names subscribed.
-    pub streams_over_names: AtomicU64,
-    /// Services in the snapshot.
-    pub services: AtomicI64,
-    /// VirtualServices in the snapshot.
-    pub virtual_services: AtomicI64,
-    config_triggers: AtomicU64,
-    endpoint_triggers: AtomicU64,
-    /// Files of which an older content is in force.
-    pub refused_files: AtomicI64,
-    /// Certificate requests.
-    pub csr: AtomicU64,
-    /// Certificates issued.
-    pub csr_issued: AtomicU64,
-    /// Certificate requests that could not be read.
-    pub csr_unreadable: AtomicU64,
-    /// Certificate requests without a valid token.
-    pub csr_unauthenticated: AtomicU64,
-    /// Certificate requests for another identity than the token's.
-    pub csr_forbidden: AtomicU64,
-    /// Certificate requests not looked at, because there were so many.
-    pub csr_throttled: AtomicU64,
-    per_type: Mutex<BTreeMap<ResourceType, PerType>>,
-    events: Mutex<BTreeMap<(Kind, Event), u64>>,
-    convergence: Mutex<Histogram<{ CONVERGENCE_BOUNDS.len() }>>,
-    queue: Mutex<Histogram<{ CONVERGENCE_BOUNDS.len() }>>,
-}
-
-#[derive(Debug, Default)]
-struct PerType {
-    pushes: u64,
-    bytes: u64,
-    rejects: u64,
-    divergences: u64,
-    push_time: Histogram<{ PUSH_BOUNDS.len() }>,
-    push_size: Histogram<{ SIZE_BOUNDS.len() }>,
-    /// Of [`ages::BOUNDS_US`], not cumulative, and the sum in microseconds.
-    ages: Vec<u64>,
-    ages_us: u64,
+    registry: Arc<Registry>,
+    /// What has no labels.
+    pub plane: SharedWriter<plane::Stats>,
+    process: SharedWriter<process::Stats>,
+    /// Held, so that it is reported.
+    _build: SharedWriter<build::Stats>,
+    config_triggers: SharedWriter<triggers::Stats>,
+    endpoint_triggers: SharedWriter<triggers::Stats>,
+    mesh_events: Families<mesh_events::Stats>,
+    registry_events: Families<registry_events::Stats>,
+    /// In the order of [`ResourceType::ALL`], once something was counted of them.
+    per_type: [OnceLock<PerType>; ResourceType::ALL.len()],
 }
 
 #[derive(Debug)]
-struct Histogram<const N: usize> {
-    counts: [u64; N],
-    total: u64,
-    sum: f64,
+struct PerType {
+    resources: SharedWriter<resources::Stats>,
+    rejects: SharedWriter<rejects::Stats>,
+    applied: OnceLock<SharedWriter<applied::Stats>>,
 }
 
-impl<const N: usize> Default for Histogram<N> {
+impl Default for Metrics {
     fn default() -> Self {
-        Self { counts: [0; N], total: 0, sum: 0.0 }
+        let registry = Registry::new();
+        let build = labelled(&registry, "", &[("component", "pilot"), ("tag", env!("CARGO_PKG_VERSION"))]);
+        build.set(build::Gauge::istio_build, 1);
+        let events = |name| FamiliesOptions {
+            name,
+            prefix: "",
+            labels: &["type", "event"],
+            max_series: MAX_EVENTS,
+            expire_after: None,
+        };
+        Self {
+            plane: labelled(&registry, "", &[]),
+            process: labelled(&registry, "process_", &[]),
+            _build: build,
+            config_triggers: labelled(&registry, "", &[("type", "config")]),
+            endpoint_triggers: labelled(&registry, "", &[("type", "endpoint")]),
+            mesh_events: registry.families(events("pilot_k8s_cfg_events")),
+            registry_events: registry.families(events("pilot_k8s_reg_events")),
+            per_type: Default::default(),
+            registry,
+        }
     }
 }
 
-impl<const N: usize> Histogram<N> {
-    fn observe(&mut self, bounds: &[f64; N], time: Duration) {
-        self.add(bounds, time.as_secs_f64(), 1);
-    }
-
-    /// The same value so many times.
-    fn add(&mut self, bounds: &[f64; N], value: f64, times: u64) {
-        let bucket = bounds.iter().position(|bound| value <= *bound);
-        if let Some(count) = bucket.and_then(|i| self.counts.get_mut(i)) {
-            *count += times;
-        }
-        self.total += times;
-        self.sum += value * times as f64;
-    }
-
-    fn write(&self, out: &mut String, name: &str, label: &str, bounds: &[f64; N]) {
-        let counts = bounds.iter().copied().zip(self.counts);
-        write_histogram(out, name, label, counts, self.sum, self.total);
-    }
+fn labelled<L: Layout>(registry: &Registry, prefix: &str, labels: &[(&'static str, &str)]) -> SharedWriter<L> {
+    let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    SharedWriter::of(registry.scope(ScopeName::labelled(prefix, labels)).writer())
 }
 
 impl Metrics {
     /// Responses were sent, with that many bytes of resources.
     pub fn pushed(&self, kind: ResourceType, pushes: u64, bytes: u64) {
         if pushes > 0 {
-            self.of(kind, |of| {
-                of.pushes += pushes;
-                of.bytes += bytes;
-                of.push_size.add(&SIZE_BOUNDS, bytes as f64 / pushes as f64, pushes);
-            });
+            let of = &self.of(kind).resources;
+            of.add(resources::Counter::pilot_xds_pushes, pushes);
+            of.add(resources::Counter::evenkeel_xds_sent_bytes, bytes);
+            of.record(resources::Histogram::pilot_xds_config_size_bytes, bytes as f64 / pushes as f64, pushes);
         }
     }
 
     /// A proxy refused responses.
     pub fn rejected(&self, kind: ResourceType, rejects: u64) {
         if rejects > 0 {
-            self.of(kind, |of| of.rejects += rejects);
+            let of = self.of(kind);
+            of.resources.add(resources::Counter::pilot_total_xds_rejects, rejects);
+            of.rejects.shift(rejects::Gauge::reject, i64::try_from(rejects).unwrap_or(i64::MAX));
         }
     }
 
     /// A proxy answered a response, this long after it was made.
     pub fn answered(&self, kind: ResourceType, after: Duration) {
-        self.of(kind, |of| of.push_time.observe(&PUSH_BOUNDS, after));
+        self.of(kind).resources.record(resources::Histogram::pilot_xds_push_time, after.as_secs_f64(), 1);
     }
 
     /// A proxy told how old what it applied was.
     pub fn aged(&self, kind: ResourceType, ages: &Ages) {
-        self.of(kind, |of| {
-            of.ages.resize(ages::BOUNDS_US.len() + 1, 0);
-            of.ages.iter_mut().zip(&ages.buckets).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
-            of.ages_us = of.ages_us.saturating_add(ages.sum_us);
-        });
+        let applied = self.of(kind).applied.get_or_init(|| labelled(&self.registry, "", &[("type", &name_of(kind))]));
+        let seconds = ages.sum_us as f64 / 1e6;
+        applied.merge(applied::Histogram::evenkeel_proxy_config_age_seconds, &ages.buckets, seconds);
     }
 
     /// A proxy held something else than it was sent.
     pub fn diverged(&self, kind: ResourceType) {
-        self.of(kind, |of| of.divergences += 1);
+        self.of(kind).resources.inc(resources::Counter::evenkeel_xds_divergences);
     }
 
-    /// Objects came, changed or went.
+    /// Objects came, changed or went: what came of the files, as Istio counts what comes of the cluster's API, the registry's kinds
+    /// and the mesh's apart.
     pub fn noticed(&self, events: BTreeMap<(Kind, Event), u64>) {
-        let mut all = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.into_iter().for_each(|(event, count)| *all.entry(event).or_default() += count);
+        for ((kind, event), count) in events {
+            let event = match event {
+                Event::Add => "add",
+                Event::Update => "update",
+                Event::Delete => "delete",
+            };
+            match registry_name(kind) {
+                Some(kind) => {
+                    let series = self.registry_events.shared(&[kind, event]);
+                    series.add(registry_events::Counter::pilot_k8s_reg_events, count);
+                }
+                None => {
+                    let series = self.mesh_events.shared(&[kind.as_str(), event]);
+                    series.add(mesh_events::Counter::pilot_k8s_cfg_events, count);
+                }
+            }
+        }
     }
 
     /// Proxies are about to be told of a change.
@@ -178,129 +314,41 @@ impl Metrics {
             Trigger::Config => &self.config_triggers,
             Trigger::Endpoint => &self.endpoint_triggers,
         }
-        .fetch_add(1, Relaxed);
+        .inc(triggers::Counter::pilot_push_triggers);
     }
 
     /// A proxy has acknowledged everything of a generation, this long after the configuration changed.
     pub fn converged(&self, after: Duration) {
-        let mut all = self.convergence.lock().unwrap_or_else(PoisonError::into_inner);
-        all.observe(&CONVERGENCE_BOUNDS, after);
+        self.plane.record(plane::Histogram::pilot_proxy_convergence_time, after.as_secs_f64(), 1);
     }
 
     /// New resources were handed to the streams of so many proxies, this long after the configuration changed.
     pub fn queued(&self, after: Duration, proxies: u64) {
-        let mut all = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        all.add(&CONVERGENCE_BOUNDS, after.as_secs_f64(), proxies);
+        self.plane.record(plane::Histogram::pilot_proxy_queue_time, after.as_secs_f64(), proxies);
     }
 
-    fn of(&self, kind: ResourceType, change: impl FnOnce(&mut PerType)) {
-        change(self.per_type.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default());
+    fn of(&self, kind: ResourceType) -> &PerType {
+        self.per_type[kind as usize].get_or_init(|| {
+            let name = name_of(kind);
+            PerType {
+                resources: labelled(&self.registry, "", &[("type", &name)]),
+                rejects: labelled(&self.registry, &format!("pilot_xds_{name}_"), &[]),
+                applied: OnceLock::new(),
+            }
+        })
     }
 
-    /// Prometheus text exposition format 0.0.4.
-    pub fn prometheus_text(&self) -> String {
-        let mut out = String::new();
-        let build = format!("component=\"pilot\",tag=\"{}\"", env!("CARGO_PKG_VERSION"));
-        labelled(&mut out, "istio_build", "gauge", [(build, 1)]);
-        let mut gauge = |name: &str, value: i64| family(&mut out, name, "gauge", value);
-        gauge("pilot_xds", self.streams.load(Relaxed));
-        gauge("evenkeel_xds_waiting_streams", self.waiting_streams.load(Relaxed));
-        gauge("pilot_services", self.services.load(Relaxed));
-        gauge("pilot_virt_services", self.virtual_services.load(Relaxed));
-        gauge("evenkeel_config_refused_files", self.refused_files.load(Relaxed));
-        let mut counter = |name: &str, value: &AtomicU64| family(&mut out, name, "counter", value.load(Relaxed));
-        counter("pilot_total_xds_internal_errors", &self.mismatches);
-        counter("evenkeel_config_rebuilds", &self.rebuilds);
-        counter("evenkeel_xds_refused_streams", &self.refused_streams);
-        counter("evenkeel_xds_streams_over_names", &self.streams_over_names);
-        counter("citadel_server_csr_count", &self.csr);
-        counter("citadel_server_success_cert_issuance_count", &self.csr_issued);
-        counter("citadel_server_csr_parsing_err_count", &self.csr_unreadable);
-        counter("citadel_server_authentication_failure_count", &self.csr_unauthenticated);
-        counter("evenkeel_csr_forbidden", &self.csr_forbidden);
-        counter("evenkeel_csr_throttled", &self.csr_throttled);
-        let triggers = [("config", &self.config_triggers), ("endpoint", &self.endpoint_triggers)];
-        let triggers = triggers.map(|(name, count)| (format!("type=\"{name}\""), count.load(Relaxed)));
-        labelled(&mut out, "pilot_push_triggers", "counter", triggers);
-        self.write_events(&mut out);
-        self.write_per_type(&mut out);
-        let convergence = self.convergence.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writeln!(out, "# TYPE pilot_proxy_convergence_time histogram");
-        convergence.write(&mut out, "pilot_proxy_convergence_time", "", &CONVERGENCE_BOUNDS);
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writeln!(out, "# TYPE pilot_proxy_queue_time histogram");
-        queue.write(&mut out, "pilot_proxy_queue_time", "", &CONVERGENCE_BOUNDS);
-        process_metrics::read().into_iter().for_each(|(name, kind, value)| family(&mut out, name, kind, value));
-        out
-    }
-
-    /// What came of the files, as Istio counts what comes of the cluster's API: the registry's kinds, and the mesh's.
-    fn write_events(&self, out: &mut String) {
-        let all = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, is_registry) in [("pilot_k8s_reg_events", true), ("pilot_k8s_cfg_events", false)] {
-            let of = all.iter().filter(|((kind, _), _)| registry_name(*kind).is_some() == is_registry);
-            let lines = of.map(|((kind, event), count)| {
-                let event = match event {
-                    Event::Add => "add",
-                    Event::Update => "update",
-                    Event::Delete => "delete",
-                };
-                let kind = registry_name(*kind).unwrap_or(kind.as_str());
-                (format!("type=\"{kind}\",event=\"{event}\""), *count)
-            });
-            labelled(out, name, "counter", lines);
-        }
-    }
-
-    fn write_per_type(&self, out: &mut String) {
-        let per_type = self.per_type.lock().unwrap_or_else(PoisonError::into_inner);
-        let label = |kind: &ResourceType| format!("type=\"{}\"", kind.short_name().to_ascii_lowercase());
-        let mut by_type = |name: &str, value: fn(&PerType) -> u64| {
-            labelled(out, name, "counter", per_type.iter().map(|(kind, of)| (label(kind), value(of))));
-        };
-        by_type("pilot_xds_pushes", |of| of.pushes);
-        by_type("evenkeel_xds_sent_bytes", |of| of.bytes);
-        by_type("evenkeel_xds_divergences", |of| of.divergences);
-        by_type("pilot_total_xds_rejects", |of| of.rejects);
-        for (kind, of) in &*per_type {
-            family(out, &format!("pilot_xds_{}_reject", kind.short_name().to_ascii_lowercase()), "gauge", of.rejects);
-        }
-        let _ = writeln!(out, "# TYPE pilot_xds_push_time histogram");
-        for (kind, of) in &*per_type {
-            of.push_time.write(out, "pilot_xds_push_time", &label(kind), &PUSH_BOUNDS);
-        }
-        let _ = writeln!(out, "# TYPE pilot_xds_config_size_bytes histogram");
-        for (kind, of) in &*per_type {
-            of.push_size.write(out, "pilot_xds_config_size_bytes", &label(kind), &SIZE_BOUNDS);
-        }
-        let _ = writeln!(out, "# TYPE evenkeel_proxy_config_age_seconds histogram");
-        for (kind, of) in per_type.iter().filter(|(_, of)| !of.ages.is_empty()) {
-            let seconds = |us: u64| us as f64 / 1e6;
-            let bounds = ages::BOUNDS_US.iter().map(|us| seconds(*us)).chain([f64::INFINITY]);
-            let counts = bounds.zip(of.ages.iter().copied());
-            let name = "evenkeel_proxy_config_age_seconds";
-            write_histogram(out, name, &label(kind), counts, seconds(of.ages_us), of.ages.iter().sum());
-        }
+    /// The page for Prometheus.
+    pub fn page(&self, format: Exposition) -> String {
+        process_metrics::publish(&self.process);
+        self.registry.expire(Instant::now());
+        self.registry.exposition(format, None)
     }
 }
 
-fn write_histogram(
-    out: &mut String,
-    name: &str,
-    label: &str,
-    counts: impl Iterator<Item = (f64, u64)>,
-    sum: f64,
-    total: u64,
-) {
-    let mut cumulative = 0;
-    let comma = if label.is_empty() { "" } else { "," };
-    for (bound, count) in counts {
-        cumulative += count;
-        let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
-        let _ = writeln!(out, "{name}_bucket{{{label}{comma}le=\"{bound}\"}} {cumulative}");
-    }
-    let braces = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
-    let _ = writeln!(out, "{name}_sum{braces} {sum}\n{name}_count{braces} {total}");
+/// `cds` and its like.
+fn name_of(kind: ResourceType) -> String {
+    kind.short_name().to_ascii_lowercase()
 }
 
 /// Kinds of which Istio's registry counts events, by its names.
@@ -313,26 +361,25 @@ fn registry_name(kind: Kind) -> Option<&'static str> {
     }
 }
 
-/// A metric with labels. Writing to a String cannot fail.
-fn labelled(out: &mut String, name: &str, kind: &str, values: impl IntoIterator<Item = (String, u64)>) {
-    let _ = writeln!(out, "# TYPE {name} {kind}");
-    for (labels, value) in values {
-        let _ = writeln!(out, "{name}{{{labels}}} {value}");
+const fn seconds<const N: usize>(microseconds: [u64; N]) -> [f64; N] {
+    let (mut seconds, mut at) = ([0.0; N], 0);
+    while at < N {
+        seconds[at] = microseconds[at] as f64 / 1e6;
+        at += 1;
     }
-}
-
-fn family(out: &mut String, name: &str, kind: &str, value: impl std::fmt::Display) {
-    let _ = writeln!(out, "# TYPE {name} {kind}\n{name} {value}");
+    seconds
 }
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_testkit::exposition::parse;
+
     use super::*;
 
     #[test]
     fn writes_prometheus_text() {
         let metrics = Metrics::default();
-        metrics.streams.store(2, Relaxed);
+        metrics.plane.set(plane::Gauge::pilot_xds, 2);
         metrics.pushed(ResourceType::Cluster, 1, 700);
         metrics.rejected(ResourceType::Listener, 1);
         metrics.answered(ResourceType::Cluster, Duration::from_millis(4));
@@ -341,9 +388,24 @@ mod tests {
         ages.record(1, 1_501);
         metrics.aged(ResourceType::Endpoint, &ages.take().expect("ages"));
         metrics.converged(Duration::from_millis(300));
-        let text = metrics.prometheus_text();
+        metrics.noticed(BTreeMap::from([((Kind::Pod, Event::Add), 3), ((Kind::Gateway, Event::Delete), 1)]));
+        metrics.triggered(Trigger::Endpoint);
+        let text = metrics.page(Exposition::Prometheus);
+        parse(&text, false).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let open = metrics.page(Exposition::OpenMetrics);
+        parse(&open, true).unwrap_or_else(|error| panic!("{error}\n{open}"));
+        // Counters that Istio calls so keep their names.
+        assert!(open.contains("# TYPE pilot_xds_pushes unknown\npilot_xds_pushes{type=\"cds\"} 1\n"), "{open}");
         for expected in [
             "# TYPE pilot_xds gauge\npilot_xds 2\n",
+            "pilot_push_triggers{type=\"config\"} 0\n",
+            "pilot_push_triggers{type=\"endpoint\"} 1\n",
+            "pilot_k8s_reg_events{type=\"Pods\",event=\"add\"} 3\n",
+            "pilot_k8s_cfg_events{type=\"Gateway\",event=\"delete\"} 1\n",
+            "evenkeel_metric_series_kept{family=\"pilot_k8s_cfg_events\"} 1\n",
+            "istio_build{component=\"pilot\",tag=\"",
+            "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total ",
+            "pilot_xds_lds_reject 1\n",
             "pilot_xds_pushes{type=\"cds\"} 1\n",
             "evenkeel_xds_sent_bytes{type=\"cds\"} 700\n",
             "evenkeel_xds_divergences{type=\"rds\"} 1\n",

@@ -14,7 +14,6 @@ mod translation;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
@@ -28,7 +27,7 @@ pub use mailbox::MAX_WAITING_JOINS;
 
 use crate::history::Refused;
 use crate::memory;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, plane};
 use crate::publish::{Admission, FirstPush, PublishOptions};
 use crate::quota::{Quota, Share};
 use crate::world::World;
@@ -74,14 +73,14 @@ struct Waiting<'m>(&'m Metrics);
 
 impl<'m> Waiting<'m> {
     fn new(metrics: &'m Metrics) -> Self {
-        metrics.waiting_streams.fetch_add(1, Relaxed);
+        metrics.plane.shift(plane::Gauge::evenkeel_xds_waiting_streams, 1);
         Self(metrics)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting_streams.fetch_sub(1, Relaxed);
+        self.0.plane.shift(plane::Gauge::evenkeel_xds_waiting_streams, -1);
     }
 }
 
@@ -270,7 +269,7 @@ fn limit(mut names: Share<SpiffeId>, metrics: Arc<Metrics>) -> impl FnMut(usize)
         if names.resize(bytes) {
             return Ok(());
         }
-        metrics.streams_over_names.fetch_add(1, Relaxed);
+        metrics.plane.inc(plane::Counter::evenkeel_xds_streams_over_names);
         let text = format!(
             "streams of {} may keep names of {} MiB subscribed at a time",
             names.key(),

@@ -62,12 +62,12 @@ pub fn run(
     for error in &failures {
         writeln!(std::io::stderr(), "error: {error:#}")?;
     }
-    let is_well = failures.is_empty() && pages.iter().all(|page| troubles(page).is_empty());
+    let is_well = failures.is_empty() && pages.iter().all(|page| config_problems(page).is_empty());
     Ok(u8::from(!is_well))
 }
 
 /// Reasons why the mesh does not run what the files say, one line for each.
-fn troubles(page: &Value) -> Vec<String> {
+fn config_problems(page: &Value) -> Vec<String> {
     let texts = |name: &str| page[name].as_array().into_iter().flatten().filter_map(Value::as_str);
     let proxies = page["proxies"].as_array().into_iter().flatten();
     let mut refusals: Vec<String> = proxies
@@ -155,7 +155,7 @@ fn table(pages: &[Value]) -> String {
     let mut head: Vec<String> = ["NAME", "KIND"].iter().chain(&COLUMNS).map(ToString::to_string).collect();
     head.extend(["AGE p50", "p99", "max", "PROGRAM", "CONTROL PLANE"].map(str::to_owned));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
-    let mut wrong: Vec<String> = pages.iter().flat_map(troubles).collect();
+    let mut wrong: Vec<String> = pages.iter().flat_map(config_problems).collect();
     // Several control planes may read the same files.
     let mut seen = std::collections::BTreeSet::new();
     wrong.retain(|line| seen.insert(line.clone()));
@@ -334,11 +334,11 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
     #[test]
     fn what_was_written_and_does_not_run_is_said() {
         let well = json!({"control_plane": "one", "proxies": [], "refused": [], "not_ready": []});
-        assert!(troubles(&well).is_empty());
+        assert!(config_problems(&well).is_empty());
         let finding = "routes.yaml:3:5: error[unknown-field]: `spec.htpt`: there is no such field";
         let ill = json!({"control_plane": "one", "proxies": [], "refused": [finding], "not_ready": ["web-0.shop"]});
         let said = format!("not in force: {finding}\nweb-0.shop is not ready\n");
-        assert_eq!(troubles(&ill).concat(), said);
+        assert_eq!(config_problems(&ill).concat(), said);
         // Two control planes that read the same files report a finding once.
         assert_eq!(table(&[ill.clone(), ill]), format!("no proxy is connected to one or one\n{said}"));
     }
@@ -363,12 +363,12 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         let check = |wanted: &str, expected: &str| {
             let mut pages = [page.clone()];
             keep(&mut pages, wanted).expect("it is there");
-            assert_eq!(troubles(&pages[0]).concat(), expected, "{wanted}");
+            assert_eq!(config_problems(&pages[0]).concat(), expected, "{wanted}");
         };
         check("api", "");
         let said = "web-5d-a.shop: its program keeps ending: restarts: 5, waits to be restarted; 3 s ago: exited with status 7\n";
         check("web", said);
-        assert_eq!(troubles(&page).len(), 2);
+        assert_eq!(config_problems(&page).len(), 2);
     }
 
     #[test]

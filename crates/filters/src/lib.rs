@@ -10,7 +10,6 @@
 
 pub mod buffer;
 pub mod callouts;
-mod connection;
 pub mod connection_limit;
 pub mod cors;
 pub mod decide;
@@ -19,14 +18,16 @@ pub mod fault;
 pub mod grpc_stats;
 pub mod header_mutation;
 mod http;
+mod info;
 pub mod network;
 pub mod rbac;
 pub mod stateful_session;
 
-pub use connection::ConnectionInfo;
+#[cfg(feature = "test-filter")]
+pub use http::test_filter;
 pub use http::{
-    Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
-    Pause, Remark, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext,
-    Wait, Woken,
+    Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
+    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
+pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::NetworkFilters;

@@ -562,7 +562,7 @@ mod tests {
             check(max_headers, max_headers, Ok(max_headers));
             check(max_headers, too_many, Err(HeadError::TooManyHeaders));
         }
-        // What fits into no head is not made room for.
+        // Memory is reserved only for as many headers as fit into a head, however large the limit.
         check(usize::MAX, 5000, Ok(5000));
     }
 

@@ -1,4 +1,4 @@
-//! Changes under way: what each has to bring to whom, and when it did.
+//! Follows changes: the resources that each proxy must receive for a change, and when it has acknowledged them.
 
 use std::time::{Duration, Instant};
 
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::Type;
 
-/// What a change does.
+/// The kinds of changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// A service appears, with its endpoints, VirtualService and DestinationRule.
+    /// Adds a service, with its endpoints, VirtualService and DestinationRule.
     AddService,
-    /// A service gets one endpoint more.
+    /// Adds an endpoint to a service.
     AddEndpoint,
-    /// One of a service's endpoints goes.
+    /// Removes an endpoint of a service.
     RemoveEndpoint,
-    /// A service goes.
+    /// Removes a service.
     RemoveService,
 }
 
 impl ChangeKind {
-    /// In words.
+    /// The name in tables and figures.
     pub fn title(self) -> &'static str {
         match self {
             Self::AddService => "service added",
@@ -33,7 +33,7 @@ impl ChangeKind {
         }
     }
 
-    /// The parts a proxy has to have to have the change.
+    /// The parts that a proxy must have received for the change to be complete there.
     fn parts(self) -> u8 {
         match self {
             Self::AddService => CLUSTER | ENDPOINTS | ROUTE,
@@ -47,24 +47,24 @@ const CLUSTER: u8 = 1;
 const ENDPOINTS: u8 = 2;
 const ROUTE: u8 = 4;
 
-/// A change, before it is made.
+/// A change to the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What it does.
+    /// Its kind.
     pub kind: ChangeKind,
     /// Number of the service.
     pub service: usize,
     /// The service's host.
     pub host: String,
-    /// The endpoint that comes or goes; empty for changes of services.
+    /// The endpoint that is added or removed; empty for changes of whole services.
     pub address: String,
 }
 
-/// Names a change.
+/// Identifies a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChangeId(usize);
 
-/// A resource brings this part of a change.
+/// One part of a change, which a resource carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangePart {
     change: ChangeId,
@@ -76,7 +76,7 @@ pub struct ChangePart {
 pub struct ChangeTracker {
     /// In the order of their ids.
     open: Vec<OpenChange>,
-    /// Removals of services among them, by host: each proxy loses each of them.
+    /// Removals of services among them, by host: every proxy must drop the host.
     removals: FxHashMap<String, ChangeId>,
     finished: Vec<Finished>,
     next: usize,
@@ -87,27 +87,27 @@ struct OpenChange {
     id: ChangeId,
     change: Change,
     since: Instant,
-    /// The parts each proxy lacks; who has all is not in it any more.
+    /// The parts that each proxy still lacks. A proxy that has all of them is removed.
     lacking: FxHashMap<usize, u8>,
     acks: Vec<(usize, Duration)>,
 }
 
-/// A change that reached everybody it concerns.
+/// A change that all concerned proxies have acknowledged.
 #[derive(Debug)]
 pub struct Finished {
-    /// Which.
+    /// Its id.
     pub id: ChangeId,
-    /// What it was.
+    /// The change itself.
     pub change: Change,
     /// When it was made.
     pub since: Instant,
-    /// After how long each proxy had acknowledged it, in the order they did.
+    /// For each proxy, the time until its acknowledgement, in the order of the acknowledgements.
     pub acks: Vec<(usize, Duration)>,
 }
 
 impl ChangeTracker {
-    /// Takes note of a change that is about to be made and concerns these proxies. To be called before it is made: a
-    /// resource is only looked into when it is first seen.
+    /// Records a change that is about to be made, and the proxies that it concerns. It must be called before the change
+    /// is made, because a resource is only decoded when it is first seen.
     pub fn begin(&mut self, change: Change, concerned: impl IntoIterator<Item = usize>) -> ChangeId {
         let id = ChangeId(self.next);
         self.next += 1;
@@ -120,7 +120,7 @@ impl ChangeTracker {
         id
     }
 
-    /// It has been made now.
+    /// Records when the change was made.
     pub fn made(&mut self, id: ChangeId, at: Instant) {
         if let Some(open) = self.open_mut(id) {
             open.since = at;
@@ -128,7 +128,7 @@ impl ChangeTracker {
         self.finish_complete();
     }
 
-    /// What of the changes under way a resource brings that is seen for the first time.
+    /// The parts of pending changes that a resource carries. Called when the resource is first seen.
     pub fn marks(&self, kind: Type, name: &str, content: &[u8]) -> Vec<ChangePart> {
         self.open
             .iter()
@@ -136,7 +136,7 @@ impl ChangeTracker {
             .collect()
     }
 
-    /// Which of the changes under way the end of a resource brings.
+    /// The part of a pending change that the removal of a resource carries.
     pub fn mark_of_removal(&self, kind: Type, name: &str) -> Option<ChangePart> {
         // outbound|PORT|SUBSET|HOST
         let host = name.rsplit('|').next().filter(|_| kind == Type::Cluster)?;
@@ -148,7 +148,7 @@ impl ChangeTracker {
         self.open.get_mut(at)
     }
 
-    /// A proxy has acknowledged what carries these marks. Whether a change has now reached everybody.
+    /// Records that a proxy acknowledged resources with these parts. Returns whether this completes a change.
     pub fn acknowledged(&mut self, proxy: usize, marks: &[ChangePart], now: Instant) -> bool {
         let finished = self.finished.len();
         let mut any_complete = false;
@@ -178,33 +178,33 @@ impl ChangeTracker {
         }
     }
 
-    /// Changes that were begun so far.
+    /// The number of changes begun so far.
     pub fn begun(&self) -> usize {
         self.next
     }
 
-    /// Changes that have not reached everybody.
+    /// The number of changes that some concerned proxy has not acknowledged.
     pub fn under_way(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether a change of this service is under way.
+    /// Whether a change of this service is pending.
     pub fn is_changing(&self, service: usize) -> bool {
         self.open.iter().any(|open| open.change.service == service)
     }
 
-    /// Whether everybody has it.
+    /// Whether all concerned proxies have acknowledged the change.
     #[cfg(test)]
     fn is_finished(&self, id: ChangeId) -> bool {
         id.0 < self.next && !self.open.iter().any(|open| open.id == id)
     }
 
-    /// Changes that reached everybody, in the order they did.
+    /// Completed changes, in the order of completion.
     pub fn finished(&self) -> &[Finished] {
         &self.finished
     }
 
-    /// Who still lacks what, for an error message.
+    /// Which proxies still lack which parts, for an error message.
     pub fn describe(&self) -> String {
         let Some(open) = self.open.first() else { return "no change is under way".to_owned() };
         let parts = |bits: u8| {
@@ -232,11 +232,11 @@ impl OpenChange {
 }
 
 impl Change {
-    /// Which part of it a resource is.
+    /// The part of this change that a resource carries.
     fn part_in(&self, kind: Type, name: &str, content: &[u8]) -> Option<u8> {
         let holds = |text: &str| memmem::find(content, text.as_bytes()).is_some();
         let named = name.contains(&self.host);
-        // With its length in front of it, as on the wire: 10.0.0.7 is not in a list that has 10.0.0.70.
+        // Searched with its length prefix, as on the wire, so that 10.0.0.7 is not found in 10.0.0.70.
         let has_address = || {
             let length = u8::try_from(self.address.len()).unwrap_or(u8::MAX);
             memmem::find(content, &[&[length], self.address.as_bytes()].concat()).is_some()
@@ -295,7 +295,7 @@ mod tests {
         let all = [cluster.clone(), endpoints, route].concat();
         tracker.acknowledged(0, &all, at(5));
         tracker.acknowledged(3, &cluster, at(6));
-        // Who is not concerned does not count.
+        // A proxy that is not concerned does not count.
         tracker.acknowledged(9, &all, at(7));
         assert_eq!((tracker.under_way(), tracker.is_finished(id)), (1, false));
         assert!(tracker.is_changing(7) && !tracker.is_changing(8));

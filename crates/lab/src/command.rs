@@ -1,4 +1,4 @@
-//! What `evenkeel lab` can be asked to do.
+//! The subcommands of `evenkeel lab`.
 
 use clap::Subcommand;
 
@@ -6,7 +6,7 @@ use crate::bars::BarsOptions;
 use crate::options::Options;
 use crate::report::ReportOptions;
 
-/// What the lab can do.
+/// The subcommands.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Add services one by one; measures when every proxy has each, and when a gateway serves it.

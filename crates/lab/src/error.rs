@@ -1,48 +1,48 @@
-//! Why the lab could not measure.
+//! Errors of the lab.
 
 use std::io;
 
-/// Why a scenario was not played to its end.
+/// Why a scenario failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// A file, a socket, a process.
+    /// An operation on a file, a socket or a process failed.
     #[error("{what}: {reason}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// The system's word.
+        /// The operating system's error.
         reason: io::Error,
     },
-    /// The flags do not fit together.
+    /// The flags contradict each other.
     #[error("{0}")]
     Usage(String),
-    /// The control plane or the gateway did not start, or ended.
+    /// The control plane or the gateway did not start, or exited.
     #[error("{program} {what}; the end of its log:\n{log}")]
     Program {
-        /// Which one.
+        /// Its name.
         program: &'static str,
         /// What happened.
         what: String,
-        /// Its last lines.
+        /// The end of its log.
         log: String,
     },
-    /// Something that has to happen did not, within the time given.
+    /// An expected event did not happen in time.
     #[error("{what} after {seconds:.0} s: {state}")]
     Stalled {
-        /// What was waited for.
+        /// The expected event.
         what: &'static str,
-        /// How long.
+        /// The time limit.
         seconds: f64,
-        /// How far it came.
+        /// The state at that time.
         state: String,
     },
-    /// A signal.
+    /// A signal ended the run.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl LabError {
-    /// For `map_err`: what was tried, then the reason.
+    /// For `map_err`: wraps an I/O error with the operation that failed.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |reason| Self::Io { what, reason }

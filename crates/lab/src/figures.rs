@@ -4,7 +4,7 @@ use crate::changes::ChangeKind;
 use crate::plot::{Axis, Figure, Panel, Series, Style};
 use crate::results::{Results, Sample};
 
-/// What one run looked like.
+/// Draws one run.
 pub fn of_run(results: &Results) -> Figure {
     let mesh = &results.mesh;
     let scope = format!("{:?}", mesh.scope).to_lowercase();
@@ -45,11 +45,11 @@ fn changes(results: &Results) -> Panel {
     )
 }
 
-/// How many proxies were configured by when.
+/// The number of configured proxies over time.
 fn configured(results: &Results) -> Panel {
     let mut times: Vec<f64> = results.proxies.iter().filter_map(|proxy| proxy.configured_ms).collect();
     times.sort_by(f64::total_cmp);
-    // A figure is a few hundred pixels wide.
+    // A figure is only a few hundred pixels wide, so more points would not be visible.
     let step = times.len().div_ceil(400).max(1);
     let points = times.iter().enumerate().filter(|(index, _)| index % step == 0 || index + 1 == times.len());
     let points = points.map(|(index, at)| (*at, (index + 1) as f64));
@@ -65,7 +65,7 @@ fn samples(results: &Results, title: &str, unit: &str, value: impl Fn(&Sample) -
 
 fn cpu(results: &Results) -> Panel {
     let pairs = results.samples.iter().zip(results.samples.iter().skip(1));
-    // A restarted server's clock begins anew.
+    // A restarted server starts again at 0, so pairs across the restart are left out.
     let points = pairs.filter(|(a, b)| b.at_ms > a.at_ms && b.cpu_s >= a.cpu_s).map(|(a, b)| {
         let seconds = (b.at_ms - a.at_ms) / 1000.0;
         (b.at_ms / 1000.0, 100.0 * (b.cpu_s - a.cpu_s) / seconds)

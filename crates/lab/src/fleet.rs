@@ -1,5 +1,5 @@
-//! The simulated proxies: each a task with its own connection and ADS stream, all on one thread, so that what they share
-//! needs no lock and the server keeps the other cores.
+//! The simulated proxies. Each is a task with its own connection and ADS stream. All run on one thread, so shared state
+//! needs no lock, and the other cores are left to the server.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,24 +16,24 @@ use crate::proxy::{Proxy, Request, Role, Scope};
 use crate::resources::ResourceTable;
 use crate::wire::{AdsStream, Protocol, StreamError};
 
-/// Which proxies there are.
+/// The composition of the fleet.
 #[derive(Debug, Clone, Copy)]
 pub struct FleetSpec {
-    /// Sidecars.
+    /// The number of sidecars.
     pub sidecars: usize,
-    /// Whether a gateway is among them.
+    /// Whether there is also a gateway.
     pub gateway: bool,
-    /// What they want.
+    /// What they subscribe to.
     pub scope: Scope,
-    /// How they ask.
+    /// The xDS protocol variant.
     pub protocol: Protocol,
-    /// Services each workload uses, with learned scope.
+    /// The number of services that each workload uses, for learned scope.
     pub used: usize,
-    /// How many sidecars, the first ones, stop reading once they are configured.
+    /// The number of sidecars that stop reading once they are configured. They are the first ones.
     pub stuck: usize,
 }
 
-/// The running proxies; they end when this is dropped.
+/// The running proxies. Dropping it ends them.
 #[derive(Debug)]
 pub struct Fleet {
     shared: Rc<Shared>,
@@ -44,9 +44,9 @@ pub struct Fleet {
 struct Shared {
     address: SocketAddr,
     protocol: Protocol,
-    /// When the first was started.
+    /// When the first proxy was started.
     start: Cell<Instant>,
-    /// How many services each proxy is to hold to be called configured.
+    /// The number of services that a proxy must hold to count as configured.
     services: Cell<usize>,
     table: RefCell<ResourceTable>,
     tracker: RefCell<ChangeTracker>,
@@ -55,54 +55,54 @@ struct Shared {
     stuck: usize,
     connected: Cell<usize>,
     last_failure: RefCell<Option<String>>,
-    /// Something that somebody may be waiting for has happened.
+    /// Notified whenever something happens that a caller may wait for.
     progress: Notify,
 }
 
 #[derive(Debug)]
 struct Member {
     proxy: RefCell<Proxy>,
-    /// Bytes that arrived on its sockets.
+    /// Bytes received on its sockets.
     received: Rc<Cell<u64>>,
-    /// Of them, those of responses: without HTTP/2's own frames.
+    /// Bytes of responses among them, without HTTP/2 framing.
     messages: Cell<u64>,
-    /// Requests that are not answers, for its stream.
+    /// Requests for its stream that do not answer a response.
     outbox: RefCell<Vec<Request>>,
     mail: Notify,
 }
 
-/// What one proxy received, in bytes.
+/// The number of bytes that one proxy received.
 #[derive(Debug, Clone, Copy)]
 pub struct Received {
-    /// On its sockets.
+    /// On its sockets, with HTTP/2 framing.
     pub bytes: u64,
-    /// Of responses, without HTTP/2's own frames.
+    /// In responses, without HTTP/2 framing.
     pub messages: u64,
 }
 
-/// Sums over the fleet.
+/// Totals over the fleet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes that arrived on all sockets.
+    /// Bytes received on all sockets.
     pub bytes: u64,
-    /// Bytes of responses to sidecars, without HTTP/2's own frames.
+    /// Bytes of responses to sidecars, without HTTP/2 framing.
     pub sidecar_messages: u64,
     /// Bytes of responses to gateways.
     pub gateway_messages: u64,
     /// Resources received.
     pub resources: u64,
-    /// Of them, those that were held in the same version already.
+    /// Resources among them that the proxy already held in the same version.
     pub resources_again: u64,
-    /// Resources taken away.
+    /// Resources removed.
     pub removed: u64,
-    /// Responses.
+    /// Responses received.
     pub responses: u64,
-    /// Connections refused or ended by the server.
+    /// Connections that the server refused or closed.
     pub failures: u64,
 }
 
 impl Totals {
-    /// What came after `earlier`.
+    /// The difference from `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             bytes: self.bytes - earlier.bytes,
@@ -118,14 +118,14 @@ impl Totals {
 }
 
 impl Fleet {
-    /// Proxies that know the server's address and have not connected.
+    /// Creates the proxies, without connecting them to the server at `address`.
     pub fn new(address: SocketAddr, spec: FleetSpec, services: usize, host: impl Fn(usize) -> String) -> Self {
         let mut table = ResourceTable::default();
         let roles = std::iter::repeat_n(Role::Sidecar, spec.sidecars).chain(spec.gateway.then_some(Role::Gateway));
         let members: Vec<Member> = roles
             .enumerate()
             .map(|(index, role)| {
-                // Neighbours use different services, and every service is used by somebody.
+                // Successive proxies use different services, so that every service is used.
                 let used = (0..spec.used.min(services)).map(|n| host((index * spec.used + n) % services)).collect();
                 let proxy = Proxy::new(index, role, spec.scope, spec.protocol, used, &mut table);
                 Member {
@@ -154,40 +154,40 @@ impl Fleet {
         Self { shared: Rc::new(shared), tasks: Vec::new() }
     }
 
-    /// Lets all of them connect at once. Has to be called inside a `LocalSet`.
+    /// Connects all proxies at once. It must be called inside a `LocalSet`.
     pub fn connect(&mut self) {
         self.shared.start.set(Instant::now());
         for index in 0..self.shared.members.len() {
-            self.tasks.push(tokio::task::spawn_local(live(self.shared.clone(), index)));
+            self.tasks.push(tokio::task::spawn_local(run_proxy(self.shared.clone(), index)));
         }
     }
 
-    /// How many there are.
+    /// The number of proxies.
     pub fn len(&self) -> usize {
         self.shared.members.len()
     }
 
-    /// How many do not hold all they are to hold.
+    /// The number of proxies that do not yet hold their whole configuration.
     pub fn unconfigured(&self) -> usize {
         self.shared.unconfigured.get()
     }
 
-    /// How many have an open stream.
+    /// The number of proxies with an open stream.
     pub fn connected(&self) -> usize {
         self.shared.connected.get()
     }
 
-    /// The last thing that went wrong with a connection.
+    /// The last connection error.
     pub fn last_failure(&self) -> Option<String> {
         self.shared.last_failure.borrow().clone()
     }
 
-    /// When they were let connect.
+    /// When the proxies began to connect.
     pub fn start(&self) -> Instant {
         self.shared.start.get()
     }
 
-    /// Calls `look` on each proxy with its number and the bytes that arrived on its sockets, and of responses.
+    /// Calls `look` for each proxy, with its index and the bytes that it received.
     pub fn for_each(&self, mut look: impl FnMut(usize, &Proxy, Received)) {
         for (index, member) in self.shared.members.iter().enumerate() {
             let received = Received { bytes: member.received.get(), messages: member.messages.get() };
@@ -195,7 +195,7 @@ impl Fleet {
         }
     }
 
-    /// Sums over all of them.
+    /// Totals over all proxies.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         self.for_each(|_, proxy, received| {
@@ -213,12 +213,12 @@ impl Fleet {
         totals
     }
 
-    /// The changes.
+    /// The tracker of changes.
     pub fn tracker(&self) -> std::cell::Ref<'_, ChangeTracker> {
         self.shared.tracker.borrow()
     }
 
-    /// Makes a change with `make`, which says when it did, and follows it to all whom it concerns.
+    /// Makes a change by calling `make`, which returns the time of the change, and tracks it at all concerned proxies.
     pub fn change<E>(&self, change: Change, make: impl FnOnce() -> Result<Instant, E>) -> Result<ChangeId, E> {
         let mut concerned = Vec::new();
         let stuck = self.shared.stuck;
@@ -231,7 +231,7 @@ impl Fleet {
         Ok(id)
     }
 
-    /// One proxy's workload calls a host for the first time.
+    /// Simulates the first call of a proxy's workload to a host.
     pub fn first_use(&self, index: usize, host: &str) {
         let Some(member) = self.shared.members.get(index) else { return };
         let requests = member.proxy.borrow_mut().first_use(host, &mut self.shared.table.borrow_mut());
@@ -239,13 +239,13 @@ impl Fleet {
         member.mail.notify_one();
     }
 
-    /// Whether a proxy holds what a call to the host needs.
+    /// Whether a proxy holds the resources that a call to the host needs.
     pub fn can_call(&self, index: usize, host: &str) -> bool {
         let member = self.shared.members.get(index);
         member.is_some_and(|member| member.proxy.borrow().can_call(host, &mut self.shared.table.borrow_mut()))
     }
 
-    /// Waits until something has happened to one of them.
+    /// Waits until something has happened at one of the proxies.
     pub async fn progress(&self) {
         self.shared.progress.notified().await;
     }
@@ -257,8 +257,8 @@ impl Drop for Fleet {
     }
 }
 
-/// One proxy's life: connects, and connects again whenever the stream ends.
-async fn live(shared: Rc<Shared>, index: usize) {
+/// Runs one proxy: connects, and reconnects whenever the stream ends.
+async fn run_proxy(shared: Rc<Shared>, index: usize) {
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, index as u64 + 1);
     let Some(member) = shared.members.get(index) else { return };
     loop {
@@ -323,7 +323,8 @@ async fn stream(
             let reaction = proxy.on_response(message, &mut shared.table.borrow_mut(), &shared.tracker.borrow())?;
             send(&mut stream, reaction.requests)?;
             let mut progress = shared.tracker.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
-            // With learned scope somebody may wait for this very response; of others there are thousands.
+            // With learned scope a caller may wait for this response. Other scopes produce thousands of responses, so
+            // they do not notify for each.
             progress |= proxy.scope == Scope::Learned;
             if proxy.configured.is_none() && proxy.holds_all(shared.services.get()) {
                 proxy.configured = Some(shared.start.get().elapsed());

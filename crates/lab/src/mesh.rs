@@ -1,4 +1,4 @@
-//! The mesh a scenario is played on: YAML files, one per service.
+//! The mesh of a scenario, as YAML files, one per service.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,16 +14,16 @@ use crate::error::LabError;
 pub const NAMESPACE: &str = "lab";
 /// Name and label of the gateway.
 pub const GATEWAY: &str = "edge";
-/// Port clients call services on.
+/// The port on which clients call services.
 pub const SERVICE_PORT: u16 = 80;
-/// File of the gateway: one that a user's own directory will not have.
+/// The file of the gateway. A user's own directory is unlikely to contain this name.
 const GATEWAY_FILE: &str = "lab-gateway.yaml";
-/// Part of every service's file and host name, followed by its number.
+/// The prefix of each service's file and host name. The service's number follows.
 const PREFIX: &str = "svc-";
-/// Digits of that number; no name is a prefix of another.
+/// The number of digits of that number. It is fixed, so no name is a prefix of another.
 const DIGITS: usize = 6;
 
-/// How a service is written.
+/// The kinds of objects that define a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceKind {
@@ -33,20 +33,20 @@ pub enum ServiceKind {
     Service,
 }
 
-/// One endpoint's address.
+/// The address of an endpoint.
 pub type Address = Ipv4Addr;
 
-/// The configuration directory, and how services are written into it.
+/// Writes services into the configuration directory.
 #[derive(Debug)]
 pub struct Mesh {
     directory: PathBuf,
     kind: ServiceKind,
-    /// Port of the endpoints.
+    /// The port of the endpoints.
     endpoint_port: u16,
 }
 
 impl Mesh {
-    /// Writes the gateway; services follow. Those that an earlier run left in the directory go.
+    /// Writes the gateway's file and removes the services that an earlier run left in the directory.
     pub fn create(
         directory: &Path,
         kind: ServiceKind,
@@ -64,12 +64,12 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// Services written from now on have their endpoints on this port.
+    /// Sets the port of the endpoints of services that are written later.
     pub fn set_endpoint_port(&mut self, port: u16) {
         self.endpoint_port = port;
     }
 
-    /// The host clients call.
+    /// The host of a service, as clients call it.
     pub fn host(&self, service: usize) -> String {
         let name = name(service);
         match self.kind {
@@ -83,13 +83,13 @@ impl Mesh {
         resource.contains(PREFIX)
     }
 
-    /// Writes a service with these endpoints, at once; returns when that happened.
+    /// Writes a service with these endpoints atomically, and returns the time of the change.
     pub fn write(&self, service: usize, endpoints: &[Address]) -> Result<Instant, LabError> {
         let text = self.service(service, endpoints);
         self.replace(&file(service), &text)
     }
 
-    /// Removes a service; returns when that happened.
+    /// Removes a service, and returns the time of the change.
     pub fn remove(&self, service: usize) -> Result<Instant, LabError> {
         let path = self.directory.join(file(service));
         let at = Instant::now();
@@ -97,7 +97,7 @@ impl Mesh {
         Ok(at)
     }
 
-    /// As editors and `kubectl` sidecars do it: written beside, then renamed.
+    /// Replaces a file as editors and synchronizing sidecars do: writes a temporary file, then renames it.
     fn replace(&self, name: &str, text: &str) -> Result<Instant, LabError> {
         let path = self.directory.join(name);
         let new = self.directory.join(format!(".{name}.new"));
@@ -151,7 +151,7 @@ impl Mesh {
     }
 }
 
-/// The service's VirtualService and DestinationRule.
+/// The VirtualService and DestinationRule of a service.
 fn traffic(name: &str, host: &str) -> String {
     format!(
         "---\n\
@@ -204,20 +204,20 @@ fn file(service: usize) -> String {
     format!("{}.yaml", name(service))
 }
 
-/// Whether a file is called as [`file`] calls them.
+/// Whether a file has a name that [`file`] generates.
 fn is_file_of_a_service(name: &str) -> bool {
     let number = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(".yaml"));
     number.is_some_and(|digits| digits.len() >= DIGITS && digits.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// The two endpoints a service starts with. Nothing ever connects to them.
+/// The two initial endpoints of a service. Nothing connects to them.
 pub fn first_endpoints(service: usize) -> [Address; 2] {
     let number = u32::try_from(service).unwrap_or(u32::MAX) % (1 << 20);
     // 10.0.0.0/12 and 10.16.0.0/12.
     [0x0a00_0000, 0x0a10_0000].map(|base| Address::from(base + number))
 }
 
-/// An address no service starts with, different for each `index` below 4 million.
+/// An address that is no initial endpoint. It differs for each `index` below 4 million.
 pub fn further_endpoint(index: usize) -> Address {
     // 10.64.0.0/10
     Address::from(0x0a40_0000 + u32::try_from(index).unwrap_or(u32::MAX) % (1 << 22))
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(names(), ["lab-gateway.yaml"]);
         assert!(mesh.remove(7).is_err());
 
-        // What somebody else keeps there stays.
+        // Files of others in the directory are kept.
         for name in ["svc-000001.yaml", "svc-1.yaml", "svc-old.yaml", "gateway.yaml", "mine.yaml"] {
             fs::write(folder.path().join(name), "mine").expect("a file");
         }

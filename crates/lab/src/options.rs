@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::mesh::ServiceKind;
 use crate::proxy::Scope;
 
-/// What all scenarios have in common.
+/// The flags that all scenarios share.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Services in the mesh at the start.

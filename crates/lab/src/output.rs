@@ -1,10 +1,10 @@
-//! Files the user asked for.
+//! Output files that the user asked for.
 
 use std::path::Path;
 
 use crate::error::LabError;
 
-/// Before a run, not after it: whether a file can be written. One that was not there is not left behind.
+/// Checks before a run whether the file can be written. A file that this check creates is removed again.
 pub fn can_be_written(path: &Path) -> Result<(), LabError> {
     let is_there = path.exists();
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
@@ -16,7 +16,7 @@ pub fn can_be_written(path: &Path) -> Result<(), LabError> {
     }
 }
 
-/// As it stands in the file.
+/// The JSON text of results, as written to files.
 pub fn json(results: &impl serde::Serialize) -> Result<String, LabError> {
     let text = serde_json::to_string_pretty(results);
     text.map(|text| text + "\n").map_err(|error| LabError::io("writing the results")(error.into()))

@@ -1,4 +1,4 @@
-//! Child processes: started to end with the lab, measured from outside.
+//! Child processes that end with the lab, and are measured from outside.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 
-/// How much of a log's end an error message shows, in bytes.
+/// The number of bytes at the end of a log that an error message shows.
 const LOG_TAIL_BYTES: u64 = 2048;
 
-/// What a process has used.
+/// The resources that a process has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// User and system time of all its threads, in seconds.
     pub cpu_s: f64,
     /// Resident memory, in MiB.
     pub resident_mib: f64,
-    /// The most it ever was, in MiB.
+    /// Peak resident memory, in MiB.
     pub peak_mib: f64,
 }
 
 impl Usage {
-    /// Of a process; an error once it has ended.
+    /// Reads the usage of a process; an error once it has ended.
     pub fn of(pid: u32) -> io::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let mib = |field| kib_of(&status, field).map(|kib| kib as f64 / 1024.0);
@@ -45,7 +45,7 @@ fn kib_of(status: &str, field: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// A running program; killed when dropped, and by the kernel if the lab itself is killed.
+/// A running program. It is killed when this is dropped, and by the kernel when the lab itself is killed.
 #[derive(Debug)]
 pub struct Program {
     name: &'static str,
@@ -54,7 +54,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it; what it prints is added to the file `log`.
+    /// Starts the program and appends its output to the file `log`.
     pub fn start(name: &'static str, mut command: Command, log: &Path) -> Result<Self, LabError> {
         let open = || fs::OpenOptions::new().create(true).append(true).open(log);
         let file = open().map_err(LabError::io(format!("opening {}", log.display())))?;
@@ -71,12 +71,12 @@ impl Program {
         self.child.id()
     }
 
-    /// What it has used.
+    /// Its usage.
     pub fn usage(&self) -> Result<Usage, LabError> {
         Usage::of(self.pid()).map_err(|error| self.failure(format!("cannot be measured ({error})")))
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the program has ended.
     pub fn check(&mut self) -> Result<(), LabError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -85,14 +85,14 @@ impl Program {
         }
     }
 
-    /// Ends it, without a chance to say goodbye, and waits until it is gone.
+    /// Kills it with SIGKILL and waits until it has ended.
     pub fn kill(&mut self) {
-        // It may have ended by itself.
+        // An error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// An error about it, with the end of its log.
+    /// Builds an error about the program, with the end of its log.
     pub fn failure(&self, what: impl Into<String>) -> LabError {
         let log = match tail(&self.log) {
             Ok(log) if log.is_empty() => "(it is empty)".to_owned(),
@@ -118,7 +118,7 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
-/// Ports on the loopback interface that nobody listens on now, all different.
+/// Returns different free ports on the loopback interface.
 pub fn free_ports<const N: usize>() -> Result<[SocketAddr; N], LabError> {
     let mut held = Vec::with_capacity(N);
     let mut ports = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];

@@ -1,13 +1,13 @@
-//! What is shown on a terminal while a scenario runs: one line, on standard error.
+//! The progress line on standard error while a scenario runs in a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often the line is drawn anew while nothing happens.
+/// How often the line is redrawn while nothing happens.
 const TICK: Duration = Duration::from_millis(120);
 
-/// A progress line; nothing at all where standard error is not a terminal.
+/// A progress line. It prints nothing if standard error is not a terminal.
 #[derive(Debug, Clone)]
 pub struct Progress {
     bar: ProgressBar,
@@ -19,19 +19,19 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
         bar.set_prefix(scenario.to_owned());
         let progress = Self { bar };
-        // Before the first tick, which would draw the library's own line.
+        // This comes before the first tick, which would otherwise draw the library's default line.
         progress.begin("starting", 0);
         progress.bar.enable_steady_tick(TICK);
         progress
     }
 
-    /// A part begins that has so many steps; 0: it is not known how many.
+    /// Begins a part with this number of steps; 0 if the number is unknown.
     pub fn begin(&self, what: &str, steps: u64) {
         let template = match steps {
             0 => "{prefix:.bold} {spinner} {msg}",
             _ => "{prefix:.bold} {msg:24} {wide_bar:.cyan/dim} {pos}/{len} {elapsed}",
         };
-        // The templates are constant; one that could not be read would show the default line.
+        // The templates are constants. If one were invalid, the default line would be shown.
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style.progress_chars("━╸─"));
         }
@@ -40,12 +40,12 @@ impl Progress {
         self.bar.set_message(what.to_owned());
     }
 
-    /// So many of its steps are done.
+    /// Sets the number of finished steps.
     pub fn at(&self, step: u64) {
         self.bar.set_position(step);
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! One simulated proxy: what it asks for, what it holds, what it answers. No sockets, no clock.
+//! One simulated proxy: its subscriptions, the resources that it holds and its answers. It has no socket and no clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::resources::{NameId, ResourceId, ResourceTable};
 use crate::types::Type;
 use crate::wire::{AnyBytes, DeltaResponse, Named, Protocol, SotwResponse, StreamError};
 
-/// How much of the mesh a proxy wants, and how it asks for it.
+/// How much of the mesh a proxy subscribes to, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -31,17 +31,17 @@ pub enum Scope {
     Envoy,
 }
 
-/// What a proxy stands at.
+/// The role of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A workload.
+    /// Beside a workload.
     Sidecar,
-    /// The mesh's edge.
+    /// At the edge of the mesh.
     Gateway,
 }
 
-/// A request in either protocol.
+/// A request of either protocol variant.
 #[derive(Debug, Clone)]
 pub enum Request {
     /// Incremental.
@@ -50,71 +50,73 @@ pub enum Request {
     Sotw(DiscoveryRequest),
 }
 
-/// What a response leads to.
+/// The result of processing a response.
 #[derive(Debug, Default)]
 pub struct Reaction {
-    /// The answer first, then what else is asked for.
+    /// Requests to send: the acknowledgement first, then new subscriptions.
     pub requests: Vec<Request>,
-    /// The parts of changes that are acknowledged with it.
+    /// The parts of changes that the acknowledgement covers.
     pub marks: Vec<ChangePart>,
 }
 
-/// What a proxy went through.
+/// The counters of a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Streams opened.
     pub connects: u64,
-    /// Connections refused or ended by the server.
+    /// Connections that the server refused or closed.
     pub failures: u64,
-    /// Responses, each of which was acknowledged.
+    /// Responses; each was acknowledged.
     pub responses: u64,
     /// Resources received.
     pub resources: u64,
-    /// Of them, those it held in the same version already.
+    /// Resources among them that it already held in the same version.
     pub resources_again: u64,
-    /// Resources taken away.
+    /// Resources removed.
     pub removed: u64,
 }
 
 /// One proxy.
 #[derive(Debug)]
 pub struct Proxy {
-    /// What it stands at.
+    /// Its role.
     pub role: Role,
-    /// What it went through.
+    /// Its counters.
     pub counts: Counts,
-    /// From the fleet's start until it held all it asked for.
+    /// The time from the fleet's start until it held its whole configuration.
     pub configured: Option<Duration>,
     pub(crate) scope: Scope,
     protocol: Protocol,
     node: Node,
     types: [TypeState; Type::ALL.len()],
-    /// Hosts it calls, with learned scope.
+    /// The hosts that its workload calls, for learned scope.
     used: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct TypeState {
     wildcard: bool,
-    /// Names asked for, and how often something held names each; 0: to be given up with the next request.
+    /// The subscribed names, each with the number of held resources that refer to it. At 0 the next request
+    /// unsubscribes it.
     wanted: FxHashMap<NameId, u32>,
-    /// Names that came or went since the last request.
+    /// Names whose subscription changed since the last request.
     touched: Vec<NameId>,
     held: FxHashMap<NameId, ResourceId>,
-    /// Of those held, how many belong to the mesh's services.
+    /// The number of held resources that belong to the mesh's services.
     held_of_services: usize,
-    /// Whether this stream has carried a request of the type.
+    /// Whether a request of this type was sent on this stream.
     asked: bool,
     sotw_version: String,
     sotw_nonce: String,
 }
 
-/// Listeners and clusters every sidecar needs, in Istio's names.
+/// Listeners and clusters that every sidecar needs, with Istio's names.
 const BASE_LISTENERS: [&str; 3] = ["virtualOutbound", "virtualInbound", "0.0.0.0_80"];
 const BASE_CLUSTERS: [&str; 3] = ["BlackHoleCluster", "PassthroughCluster", "InboundPassthroughCluster"];
 
 impl Proxy {
-    /// Number `index` of the fleet. `used` are the hosts its workload calls, which only learned scope asks about.
+    /// Creates proxy number `index` of the fleet. `used` are the hosts that its workload calls; only learned scope
+    /// needs them.
     pub fn new(
         index: usize,
         role: Role,
@@ -123,7 +125,7 @@ impl Proxy {
         used: Vec<String>,
         table: &mut ResourceTable,
     ) -> Self {
-        // A gateway calls whatever its routes name.
+        // A gateway needs everything that its routes refer to, so it does not learn.
         let scope = if role == Role::Gateway && scope == Scope::Learned { Scope::Full } else { scope };
         let mut proxy = Self {
             role,
@@ -157,7 +159,7 @@ impl Proxy {
         &self.node.id
     }
 
-    /// Whether a service of this host has to reach it.
+    /// Whether changes of a service with this host must reach this proxy.
     pub fn is_concerned_by(&self, host: &str) -> bool {
         self.scope != Scope::Learned || self.uses(host)
     }
@@ -167,7 +169,8 @@ impl Proxy {
         self.used.iter().any(|used| used == host)
     }
 
-    /// Its workload calls a host for the first time: what there is to ask. Nothing if it holds everything anyway.
+    /// Simulates the first call of the workload to a host. Returns the requests needed; none if the proxy holds
+    /// everything anyway.
     pub fn first_use(&mut self, host: &str, table: &mut ResourceTable) -> Vec<Request> {
         if self.scope != Scope::Learned || self.uses(host) {
             return Vec::new();
@@ -194,7 +197,7 @@ impl Proxy {
         self.types[kind.index()].want(name);
     }
 
-    /// A new stream: everything is asked for, with the versions held.
+    /// Returns the first requests of a new stream, which contain all subscriptions and the versions held.
     pub fn on_connect(&mut self, table: &ResourceTable) -> Vec<Request> {
         self.counts.connects += 1;
         for state in &mut self.types {
@@ -210,14 +213,14 @@ impl Proxy {
         requests
     }
 
-    /// What is wanted and has not been asked for.
+    /// Returns requests for changed subscriptions.
     fn subscribe(&mut self, table: &ResourceTable) -> Vec<Request> {
         let protocol = self.protocol;
         let states = Type::ALL.into_iter().zip(&mut self.types);
         states.filter_map(|(kind, state)| state.next_request(kind, protocol, table)).collect()
     }
 
-    /// Takes a response of either protocol.
+    /// Processes a response of either protocol variant.
     pub fn on_response(
         &mut self,
         message: Bytes,
@@ -268,7 +271,7 @@ impl Proxy {
         for any in &response.resources {
             let malformed = |error: prost::DecodeError| StreamError::Malformed(error.to_string());
             let value = AnyBytes::decode(any.clone()).map_err(malformed)?.value;
-            // A name table has no name; it is the only one of its type.
+            // A name table has no name, because there is only one.
             let name = match kind {
                 Type::Name => Bytes::new(),
                 _ => Named::decode(value).map_err(malformed)?.name,
@@ -278,7 +281,7 @@ impl Proxy {
             received.push(table.name(kind, &name));
             self.take(kind, id, table, &mut reaction.marks);
         }
-        // Of these two types a response is the whole truth (xDS protocol, "Deleting Resources").
+        // A response of these two types contains the full state (xDS protocol, "Deleting Resources").
         if matches!(kind, Type::Cluster | Type::Listener) {
             received.sort();
             let held = self.types[kind.index()].held.keys().copied();
@@ -330,18 +333,18 @@ impl Proxy {
         self.follow(id, table, TypeState::give_up);
     }
 
-    /// Wants, or gives up, what a resource names.
+    /// Applies `step` to each name that a resource refers to, to subscribe or unsubscribe it.
     fn follow(&mut self, id: ResourceId, table: &ResourceTable, step: fn(&mut TypeState, NameId)) {
         for (kind, name) in table.resource(id).into_iter().flat_map(|seen| &seen.names_others) {
             let state = &mut self.types[kind.index()];
-            // An Evenkeel proxy has asked for its endpoints with the clusters.
+            // With learned scope, an Evenkeel proxy subscribes to endpoints together with the clusters.
             if !state.wildcard && (self.scope != Scope::Learned || *kind == Type::Route) {
                 step(state, *name);
             }
         }
     }
 
-    /// Whether it holds all it is to hold of a mesh with so many services.
+    /// Whether it holds its whole configuration of a mesh with this number of services.
     pub fn holds_all(&self, services: usize) -> bool {
         let all_wanted = |kind: Type| {
             let state = &self.types[kind.index()];
@@ -357,7 +360,7 @@ impl Proxy {
             }
     }
 
-    /// Whether it holds what a call to the host needs.
+    /// Whether it holds the resources that a call to the host needs.
     pub fn can_call(&self, host: &str, table: &mut ResourceTable) -> bool {
         let mut holds = |kind: Type, name: &str| {
             let name = table.name(kind, &Bytes::copy_from_slice(name.as_bytes()));
@@ -369,7 +372,7 @@ impl Proxy {
             && holds(Type::VirtualHost, &format!("{SERVICE_PORT}/{host}"))
     }
 
-    /// How many resources it holds of each type.
+    /// The number of resources that it holds, by type.
     pub fn held(&self) -> BTreeMap<String, usize> {
         let states = Type::ALL.into_iter().zip(&self.types).filter(|(_, state)| !state.held.is_empty());
         states.map(|(kind, state)| (format!("{kind:?}"), state.held.len())).collect()
@@ -427,7 +430,7 @@ impl TypeState {
         })
     }
 
-    /// Names wanted since the last request and not held, and names given up.
+    /// Returns the names to subscribe to, which are not held yet, and the names to unsubscribe from.
     fn settle_touched(&mut self, table: &ResourceTable) -> (Vec<NameId>, Vec<NameId>) {
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort();
@@ -455,7 +458,8 @@ impl TypeState {
             let version = &table.resource(*id)?.version;
             Some((text(name), String::from_utf8_lossy(version).into_owned()))
         };
-        // The oldest form of the wildcard, which all servers know, where it exists: naming nothing.
+        // Listing no names is the oldest form of the wildcard, and all servers know it. Other types do not have this
+        // form.
         let names_all = self.wildcard && !matches!(kind, Type::Cluster | Type::Listener | Type::Name);
         let star = names_all.then(|| "*".to_owned());
         Request::Delta(DeltaDiscoveryRequest {
@@ -480,7 +484,7 @@ impl TypeState {
     }
 }
 
-/// Namespaces the clients are spread over.
+/// The number of namespaces that the clients are distributed over.
 const CLIENT_NAMESPACES: usize = 10;
 
 fn node(index: usize, role: Role, scope: Scope) -> Node {

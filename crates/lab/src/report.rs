@@ -1,4 +1,4 @@
-//! `evenkeel lab report`: what `evenkeel lab bars` measured, as the tables and figures of docs/scale.md.
+//! `evenkeel lab report`: writes the results of `evenkeel lab bars` as the tables and figures of docs/scale.md.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -26,10 +26,10 @@ pub struct ReportOptions {
     pub page: PathBuf,
 }
 
-/// Runs whose figure the page shows.
+/// The runs whose figures the page shows.
 const FIGURES: [&str; 4] = ["full", "route-ready", "restart", "storm"];
 
-/// Services and sidecars of the mesh that the model is asked about.
+/// Services and sidecars of the mesh for which the cost model predicts.
 const PREDICTED: (f64, f64) = (10_000.0, 10_000.0);
 
 /// Writes the page and its figures.
@@ -66,7 +66,7 @@ fn end(name: &str) -> String {
     format!("<!-- end of {name} -->")
 }
 
-/// Puts `content` between the lines that mark the part.
+/// Replaces the text between the lines that mark the part with `content`.
 fn replace(page: &str, name: &str, content: &str) -> Option<String> {
     let (begin, end) = (begin(name), end(name));
     let from = page.find(&begin)? + begin.len();
@@ -129,7 +129,7 @@ fn resident_mb(results: &Results) -> Option<f64> {
     Some(results.cost.server?.resident_mib * MB_PER_MIB)
 }
 
-/// The cost of a change, taken apart into what every change costs, what each service of the mesh adds, and each sidecar.
+/// The cost model of a change: a constant part, a part per service of the mesh and a part per sidecar.
 fn model(played: &RunResults) -> String {
     let mut out = String::from(
         "| scope | what | fixed | per 1,000 services | per 1,000 sidecars | for 10,000 services and 10,000 sidecars |\n\

@@ -1,5 +1,5 @@
-//! Every resource seen by any proxy of the fleet, once: what it is called, what of it others are named by, and which of the
-//! changes under way it brings. So a route table that 200 proxies receive is looked into once.
+//! Every resource that any proxy of the fleet has received: its name, the other resources that it refers to, and the
+//! parts of pending changes that it carries. A route table that 200 proxies receive is thus decoded only once.
 
 use bytes::Bytes;
 use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
@@ -16,15 +16,15 @@ use crate::mesh::Mesh;
 use crate::types::Type;
 use crate::wire::{AnyBytes, LeanCluster};
 
-/// A resource's name, by its place in the [`ResourceTable`].
+/// Index of a resource name in the [`ResourceTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameId(u32);
 
-/// A resource in one version, by its place in the [`ResourceTable`].
+/// Index of one version of a resource in the [`ResourceTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(u32);
 
-/// All names and resources seen.
+/// All names and resources received so far.
 #[derive(Debug, Default)]
 pub struct ResourceTable {
     name_ids: FxHashMap<(Type, Bytes), NameId>,
@@ -39,23 +39,23 @@ struct Name {
     of_a_service: bool,
 }
 
-/// What is known of a resource.
+/// The facts about one version of a resource.
 #[derive(Debug)]
 pub struct KnownResource {
     /// Its name.
     pub name: NameId,
-    /// Its version, as the server gave it.
+    /// Its version, as sent by the server.
     pub version: Bytes,
-    /// The changes that who holds it has.
+    /// The parts of changes that it carries.
     pub marks: Vec<ChangePart>,
-    /// How many changes had begun when that was looked into.
+    /// The number of changes begun when `marks` was computed.
     as_of: usize,
-    /// What else a client asks for that holds it.
+    /// The names of other resources that a client subscribes to because of this one.
     pub names_others: Vec<(Type, NameId)>,
 }
 
 impl ResourceTable {
-    /// The id of a name.
+    /// Returns the id of a name, and creates it if needed.
     pub fn name(&mut self, kind: Type, name: &Bytes) -> NameId {
         let key = (kind, name.clone());
         if let Some(id) = self.name_ids.get(&key) {
@@ -65,7 +65,7 @@ impl ResourceTable {
         let text = String::from_utf8_lossy(name).into_owned();
         let of_a_service = Mesh::is_of_a_service(&text);
         self.names.push(Name { text, of_a_service });
-        // A copy: the name is part of a response that is not to stay.
+        // The name is copied, because the slice would keep the whole response in memory.
         self.name_ids.insert((kind, Bytes::copy_from_slice(name)), id);
         id
     }
@@ -75,17 +75,17 @@ impl ResourceTable {
         self.names.get(name.0 as usize).map_or("", |name| &name.text)
     }
 
-    /// Whether a name is that of one of the mesh's services.
+    /// Whether a name belongs to one of the mesh's services.
     pub fn is_of_a_service(&self, name: NameId) -> bool {
         self.names.get(name.0 as usize).is_some_and(|name| name.of_a_service)
     }
 
-    /// What is known of a resource.
+    /// The facts about one version of a resource.
     pub fn resource(&self, id: ResourceId) -> Option<&KnownResource> {
         self.resources.get(id.0 as usize)
     }
 
-    /// Takes note of a resource that a proxy received; looks into it if it is new.
+    /// Records a resource that a proxy received, and decodes it if it is new.
     pub fn see(
         &mut self,
         kind: Type,
@@ -97,7 +97,7 @@ impl ResourceTable {
         let name_id = self.name(kind, name);
         let key = (name_id, version.clone());
         if let Some(id) = self.resource_ids.get(&key).copied() {
-            // A change may bring back what there was before.
+            // A later change may bring back an earlier version, so its marks are computed again.
             if self.resource(id).is_some_and(|seen| seen.as_of != tracker.begun()) {
                 let marks = tracker.marks(kind, self.text(name_id), any);
                 if let Some(seen) = self.resources.get_mut(id.0 as usize) {
@@ -126,7 +126,8 @@ impl ResourceTable {
 /// The value of `DiscoveryType::EDS`.
 const EDS: i32 = 3;
 
-/// What a client asks for because of this resource. Nothing, if it cannot be read: the proxies' tests are where that is found.
+/// The resources that a client subscribes to because of this one. Empty if it cannot be decoded; the proxy's own tests
+/// find such errors.
 fn named_by(kind: Type, any: &Bytes) -> Vec<(Type, Bytes)> {
     let value = || AnyBytes::decode(any.clone()).map(|any| any.value);
     match kind {

@@ -1,4 +1,5 @@
-//! What a scenario measured, as it stands in the JSON file. docs/scale.md documents the keys; a test holds the two together.
+//! The results of a scenario, as written to the JSON file. docs/scale.md documents the keys, and a test compares the
+//! two.
 
 use std::time::Duration;
 
@@ -16,28 +17,28 @@ use crate::statistics::Distribution;
 pub struct Results {
     /// Its name.
     pub scenario: String,
-    /// What was asked for.
+    /// The options of the run.
     pub mesh: MeshFacts,
-    /// On what.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// How the mesh came up.
+    /// The start of the mesh.
     pub start: Start,
-    /// Each change.
+    /// All changes.
     pub changes: Vec<ChangeRecord>,
     /// The changes by kind.
     pub summary: Vec<KindSummary>,
-    /// What the scenario's own part cost the server.
+    /// What the server spent on the scenario, without the start.
     pub cost: Cost,
-    /// What the killed and restarted server did.
+    /// The measurements of a restart of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
-    /// Memory before and after most services went.
+    /// Memory before and after most services were removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrink: Option<Shrink>,
-    /// A real sidecar that used a few services.
+    /// The measurements of a real sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sidecar: Option<Sidecar>,
-    /// Each proxy.
+    /// All simulated proxies.
     pub proxies: Vec<ProxyRecord>,
     /// The server over time.
     pub samples: Vec<Sample>,
@@ -48,19 +49,19 @@ pub struct Results {
 pub struct MeshFacts {
     /// Services at the start.
     pub services: usize,
-    /// Sidecars.
+    /// The number of sidecars.
     pub proxies: usize,
-    /// Of them, those that stopped reading.
+    /// The number of sidecars that stopped reading.
     pub stuck: usize,
     /// Gateways among the simulated proxies.
     pub gateways: usize,
-    /// What they asked for.
+    /// What the proxies subscribed to.
     pub scope: Scope,
-    /// How services were written.
+    /// The kind of objects that defined the services.
     pub kind: ServiceKind,
     /// `delta` or `sotw`.
     pub protocol: String,
-    /// Between two changes, in milliseconds.
+    /// The time between two changes, in milliseconds.
     pub interval_ms: f64,
     /// Address of an external server.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +69,7 @@ pub struct MeshFacts {
 }
 
 impl MeshFacts {
-    /// From the flags.
+    /// Takes the facts from the flags.
     pub fn new(options: &Options) -> Self {
         Self {
             services: options.services,
@@ -84,7 +85,7 @@ impl MeshFacts {
     }
 }
 
-/// Where it was measured.
+/// The machine that it was measured on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
@@ -93,12 +94,12 @@ pub struct Machine {
     pub cores: usize,
     /// The kernel's version.
     pub kernel: String,
-    /// 1-minute load average at the start: more than a little says that others were at work.
+    /// 1-minute load average at the start. A high value shows that other programs were running.
     pub load: f64,
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub fn here() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -112,42 +113,43 @@ impl Machine {
     }
 }
 
-/// From nothing to all proxies configured.
+/// The start of the mesh, until all proxies are configured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// From exec of the server until it takes connections, in milliseconds; 0 for an external one.
+    /// From exec of the server until it accepts connections, in milliseconds; 0 for an external server.
     pub server_ready_ms: f64,
-    /// From exec of the server until the last proxy held all it is to hold, in milliseconds.
+    /// From exec of the server until the last proxy held its whole configuration, in milliseconds.
     pub all_configured_ms: f64,
-    /// From the moment the proxies were let connect until each held all, in milliseconds.
+    /// From the start of the connections until each proxy held its whole configuration, in milliseconds.
     pub configured_ms: Option<Distribution>,
-    /// Bytes that arrived on all proxies' sockets.
+    /// Bytes received on all proxies' sockets.
     pub bytes: u64,
-    /// Resources they received.
+    /// Resources that the proxies received.
     pub resources: u64,
-    /// Connections refused or ended by the server.
+    /// Connections that the server refused or closed.
     pub failures: u64,
-    /// What the server had used by then.
+    /// The server's usage at that time.
     pub server: Option<Usage>,
 }
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChangeRecord {
-    /// What it did.
+    /// Its kind.
     pub kind: ChangeKind,
-    /// To which service.
+    /// The host of the changed service.
     pub host: String,
-    /// When, in milliseconds from the server's start.
+    /// The time of the change, in milliseconds from the server's start.
     pub at_ms: f64,
-    /// Proxies it concerned, all of which acknowledged it.
+    /// The number of proxies that it concerned; all of them acknowledged it.
     pub holders: usize,
-    /// From the change until the acknowledgement, over the proxies, in milliseconds.
+    /// From the change until each proxy's acknowledgement, in milliseconds.
     pub ack_ms: Option<Distribution>,
-    /// From the change until a request through the real gateway was answered by the service, in milliseconds.
+    /// From the change until the service answered a request through the real gateway, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_ms: Option<f64>,
-    /// From a workload's first call until its proxy had what the call needs, in milliseconds (learned scope).
+    /// From a workload's first call until its proxy had the resources that the call needs, in milliseconds (learned
+    /// scope).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_use_ms: Option<f64>,
 }
@@ -155,9 +157,9 @@ pub struct ChangeRecord {
 /// All changes of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KindSummary {
-    /// Which.
+    /// Its id.
     pub kind: ChangeKind,
-    /// How many.
+    /// The number of changes.
     pub changes: usize,
     /// From each change until the last proxy's acknowledgement, in milliseconds.
     pub last_ack_ms: Option<Distribution>,
@@ -169,28 +171,28 @@ pub struct KindSummary {
     pub first_use_ms: Option<Distribution>,
 }
 
-/// What the server spent from the first change until the last had arrived everywhere.
+/// What the server spent from the first change until all proxies had acknowledged the last one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// How long that took, in seconds.
+    /// The duration of that time, in seconds.
     pub seconds: f64,
     /// Changes made.
     pub changes: usize,
-    /// CPU seconds; none if the server's process is not known.
+    /// CPU seconds; `None` if the server's process is unknown.
     pub cpu_s: Option<f64>,
     /// CPU milliseconds per change.
     pub cpu_ms_per_change: Option<f64>,
-    /// Bytes that arrived on all simulated proxies' sockets.
+    /// Bytes received on all simulated proxies' sockets.
     pub bytes: u64,
-    /// Bytes of responses to the sidecars, per change: without HTTP/2's own frames.
+    /// Bytes of responses to the sidecars per change, without HTTP/2 framing.
     pub sidecar_bytes_per_change: f64,
-    /// Bytes of responses to the simulated gateway, per change.
+    /// Bytes of responses to the simulated gateway per change.
     pub gateway_bytes_per_change: f64,
-    /// Resources received, per change and proxy.
+    /// Resources received per change and proxy.
     pub resources_per_change_and_proxy: f64,
-    /// The server's use at the end.
+    /// The server's usage at the end.
     pub server: Option<Usage>,
-    /// The real gateway's use at the end.
+    /// The real gateway's usage at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Usage>,
 }
@@ -198,47 +200,47 @@ pub struct Cost {
 /// A kill and a restart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Restart {
-    /// How long the server was away, in milliseconds.
+    /// The time that the server was down, in milliseconds.
     pub away_ms: f64,
     /// From its start until all proxies had a stream again, in milliseconds.
     pub reconnected_ms: f64,
-    /// From its start until all proxies had acknowledged what changed while it was away, in milliseconds.
+    /// From its start until all proxies had acknowledged the changes made while it was down, in milliseconds.
     pub caught_up_ms: f64,
-    /// Changes made while it was away.
+    /// Changes made while the server was down.
     pub changes_while_away: usize,
-    /// Bytes sent to all proxies from the start until then.
+    /// Bytes sent to all proxies in that time.
     pub bytes: u64,
-    /// Resources sent to all proxies from the start until then.
+    /// Resources sent to all proxies in that time.
     pub resources: u64,
-    /// Of them, those that proxies held in the same version: needless.
+    /// Resources among them that the proxies already held in the same version, so sent needlessly.
     pub resources_again: u64,
-    /// Resources taken from proxies: of what the mesh still has, none should be.
+    /// Resources removed from proxies. None that the mesh still contains should be among them.
     pub removed: u64,
 }
 
-/// Most services go.
+/// The removal of most services.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shrink {
-    /// Services left.
+    /// The number of services kept.
     pub kept: usize,
-    /// Resident memory with all of them, in MiB.
+    /// Resident memory with all services, in MiB.
     pub full_mib: f64,
-    /// After the others went, in MiB.
+    /// Resident memory after the others were removed, in MiB.
     pub shrunk_mib: f64,
-    /// Of a server started with those left, in MiB.
+    /// Resident memory of a server started with only the kept services, in MiB.
     pub fresh_mib: f64,
 }
 
 /// A real sidecar.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sidecar {
-    /// Services its workload called.
+    /// The number of services that its workload called.
     pub used: usize,
-    /// From the first request to each until its answer, in milliseconds.
+    /// From the first request to each service until its answer, in milliseconds.
     pub first_answer_ms: Option<Distribution>,
-    /// Resident memory before any was called, in MiB.
+    /// Resident memory before the first call, in MiB.
     pub before_mib: f64,
-    /// After all were, in MiB.
+    /// Resident memory after all calls, in MiB.
     pub after_mib: f64,
 }
 
@@ -249,25 +251,25 @@ pub struct ProxyRecord {
     pub node: String,
     /// Sidecar or gateway.
     pub role: Role,
-    /// From the moment it was let connect until it held all, in milliseconds.
+    /// From the start of its connection until it held its whole configuration, in milliseconds.
     pub configured_ms: Option<f64>,
-    /// Over the changes that concerned it, in milliseconds.
+    /// The times until its acknowledgements of the changes that concerned it, in milliseconds.
     pub ack_ms: Option<Distribution>,
-    /// Bytes that arrived on its sockets.
+    /// Bytes received on its sockets.
     pub bytes: u64,
-    /// Streams it opened.
+    /// Streams that it opened.
     pub connects: u64,
-    /// Connections refused or ended by the server.
+    /// Connections that the server refused or closed.
     pub failures: u64,
-    /// Responses, all acknowledged.
+    /// Responses; it acknowledged all of them.
     pub responses: u64,
     /// Resources received.
     pub resources: u64,
-    /// Resources it holds at the end, all types.
+    /// Resources of all types that it holds at the end.
     pub held: usize,
 }
 
-/// The server at one moment.
+/// A sample of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Milliseconds from the server's start.
@@ -276,16 +278,16 @@ pub struct Sample {
     pub cpu_s: f64,
     /// Resident memory, in MiB.
     pub resident_mib: f64,
-    /// Bytes that arrived on all simulated proxies' sockets so far.
+    /// Bytes received on all simulated proxies' sockets so far.
     pub bytes: u64,
 }
 
-/// Milliseconds, to a thousandth: more digits say nothing and fill the file.
+/// Converts to milliseconds, rounded to a thousandth. More digits are noise and enlarge the file.
 pub fn ms(duration: Duration) -> f64 {
     round(duration.as_secs_f64() * 1000.0)
 }
 
-/// To a thousandth.
+/// Rounds to a thousandth.
 pub fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

@@ -1,4 +1,4 @@
-//! From the command line to the end of a run.
+//! Executes a subcommand.
 
 use std::future::Future;
 use std::io::Write;
@@ -15,30 +15,30 @@ use crate::progress::Progress;
 use crate::scenario::Scenario;
 use crate::{bars, figures, report, table};
 
-/// Does what the command says. `program` is the `evenkeel` binary that control plane and gateway are started from.
+/// Executes the command. `program` is the `evenkeel` binary that runs as control plane and gateway.
 ///
-/// All processes started have ended when it returns, also after an error or a signal.
+/// When it returns, all processes that it started have ended, also after an error or a signal.
 pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
-        Command::Services(options) => play(Scenario::Services, options, program, out),
-        Command::Churn(options) => play(Scenario::Churn, options, program, out),
-        Command::Rollout(options) => play(Scenario::Rollout, options, program, out),
-        Command::Restart(options) => play(Scenario::Restart, options, program, out),
-        Command::Storm(options) => play(Scenario::Storm, options, program, out),
-        Command::Idle(options) => play(Scenario::Idle, options, program, out),
-        Command::Sidecar(options) => play(Scenario::Sidecar, options, program, out),
+        Command::Services(options) => run_scenario(Scenario::Services, options, program, out),
+        Command::Churn(options) => run_scenario(Scenario::Churn, options, program, out),
+        Command::Rollout(options) => run_scenario(Scenario::Rollout, options, program, out),
+        Command::Restart(options) => run_scenario(Scenario::Restart, options, program, out),
+        Command::Storm(options) => run_scenario(Scenario::Storm, options, program, out),
+        Command::Idle(options) => run_scenario(Scenario::Idle, options, program, out),
+        Command::Sidecar(options) => run_scenario(Scenario::Sidecar, options, program, out),
         Command::Bars(options) => block_on(bars::run(options, program, out)),
         Command::Report(options) => report::run(options, out),
-        Command::Shrink(options) => play(Scenario::Shrink, options, program, out),
+        Command::Shrink(options) => run_scenario(Scenario::Shrink, options, program, out),
     }
 }
 
-fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
+fn run_scenario(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     for path in options.json.iter().chain(&options.svg) {
         can_be_written(path)?;
     }
     let progress = Progress::new(scenario.name());
-    let results = block_on(scenario.play(options, program, progress.clone()));
+    let results = block_on(scenario.run(options, program, progress.clone()));
     progress.end();
     let results = results?;
     let json = json(&results)?;
@@ -46,7 +46,7 @@ fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn W
         Output::Table => table::render(&results),
         Output::Json => json.clone(),
     };
-    // First what cannot fail for want of room: a run may have taken minutes.
+    // Printing comes before writing files, which may fail for lack of space, because a run may have taken minutes.
     out.write_all(text.as_bytes()).map_err(LabError::io("printing the results"))?;
     if let Some(path) = &options.json {
         write_file(path, &json)?;
@@ -57,7 +57,8 @@ fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn W
     Ok(())
 }
 
-/// Runs on this thread, which stays for as long as the processes it starts: the kernel kills them when it ends.
+/// Runs the future on this thread. The thread must live as long as the processes that it starts, because the kernel
+/// kills them when it ends.
 pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T, LabError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(LabError::io("starting the event loop"))?;

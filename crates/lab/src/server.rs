@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::error::LabError;
 use crate::process::{Program, Usage, free_ports};
 
-/// How often it is asked whether it does.
+/// How often a starting server is polled.
 const POLL: Duration = Duration::from_millis(2);
 
 /// The server the fleet connects to.
@@ -25,7 +25,7 @@ pub struct Server {
 enum ServerKind {
     /// `evenkeel control-plane`.
     OwnServer(Box<OwnServer>),
-    /// Some other one; its process, if it runs here and the user said which it is.
+    /// Another server. The user may have given the id of its process.
     Other(Option<u32>),
 }
 
@@ -40,7 +40,7 @@ struct OwnServer {
 }
 
 impl Server {
-    /// An `evenkeel control-plane` on ports of its own, not started.
+    /// Prepares an `evenkeel control-plane` on free ports, without starting it.
     pub fn own(program: &Path, config: &Path, work: &Path) -> Result<Self, LabError> {
         let [address, secure, http] = free_ports()?;
         let own = OwnServer {
@@ -54,22 +54,22 @@ impl Server {
         Ok(Self { address, kind: ServerKind::OwnServer(Box::new(own)) })
     }
 
-    /// A server that runs already.
+    /// A server that is already running.
     pub fn other(address: SocketAddr, pid: Option<u32>) -> Self {
         Self { address, kind: ServerKind::Other(pid) }
     }
 
-    /// Whether the lab starts and ends it.
+    /// Whether the lab starts and stops it.
     pub fn is_own(&self) -> bool {
         matches!(self.kind, ServerKind::OwnServer(_))
     }
 
-    /// Where it serves xDS in plain text.
+    /// The address on which it serves plaintext xDS.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Starts it; returns when.
+    /// Starts the server, and returns the time of the start.
     pub fn start(&mut self) -> Result<Instant, LabError> {
         if let ServerKind::OwnServer(own) = &mut self.kind {
             let mut command = Command::new(&own.program);
@@ -85,7 +85,7 @@ impl Server {
         Ok(Instant::now())
     }
 
-    /// Waits until it takes connections.
+    /// Waits until it accepts connections.
     pub async fn ready(&mut self, patience: Duration) -> Result<(), LabError> {
         let deadline = Instant::now() + patience;
         loop {
@@ -104,14 +104,14 @@ impl Server {
         }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills it, as a crash would.
     pub fn kill(&mut self) {
         if let ServerKind::OwnServer(own) = &mut self.kind {
             own.running = None;
         }
     }
 
-    /// An error if it should run and does not.
+    /// Returns an error if the server should run and does not.
     pub fn check(&mut self) -> Result<(), LabError> {
         match &mut self.kind {
             ServerKind::OwnServer(own) => own.running.as_mut().map_or(Ok(()), Program::check),
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// What it has used; `None` if its process is not known.
+    /// Its usage; `None` if its process is unknown.
     pub fn usage(&self) -> Result<Option<Usage>, LabError> {
         match &self.kind {
             ServerKind::OwnServer(own) => own.running.as_ref().map(Program::usage).transpose(),

@@ -1,11 +1,11 @@
-//! Percentiles of what was measured.
+//! Percentiles, and a least-squares fit.
 
 use serde::{Deserialize, Serialize};
 
-/// How a set of values is spread. Percentiles are by nearest rank: each is a value that was measured.
+/// The distribution of a set of values. Percentiles are by nearest rank, so each is a measured value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// How many values.
+    /// The number of values.
     pub count: usize,
     /// Median.
     pub p50: f64,
@@ -18,7 +18,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Of these values; `None` if there are none.
+    /// The distribution of these values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -33,8 +33,8 @@ fn nearest_rank(sorted: &[f64], fraction: f64) -> Option<f64> {
     sorted.get(rank - 1).or(sorted.last()).copied()
 }
 
-/// The plane `z = a + b·x + c·y` nearest to the points, by least squares of what they differ in proportion: a small mesh
-/// counts as much as a large one. `None` if they do not settle one.
+/// Fits the plane `z = a + b·x + c·y` to the points by least squares of the relative error, so that a small mesh counts
+/// as much as a large one. `None` if the points do not determine a plane.
 pub fn plane(points: &[(f64, f64, f64)]) -> Option<[f64; 3]> {
     let mut equations = [[0.0f64; 4]; 3];
     for (x, y, z) in points.iter().filter(|(_, _, z)| *z > 0.0) {
@@ -48,10 +48,10 @@ pub fn plane(points: &[(f64, f64, f64)]) -> Option<[f64; 3]> {
     solve(equations)
 }
 
-/// What is left of a coefficient, relative to what it was, when the equations say the same.
+/// If elimination reduces a coefficient below this fraction, the equations are linearly dependent.
 const SINGULAR: f64 = 1e-9;
 
-/// Three equations for three unknowns, by elimination with the largest pivot.
+/// Solves three equations for three unknowns, by Gaussian elimination with the largest pivot.
 fn solve(mut rows: [[f64; 4]; 3]) -> Option<[f64; 3]> {
     let sizes = [0, 1, 2].map(|column| rows[column][column]);
     for column in 0..3 {

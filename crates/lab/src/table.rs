@@ -1,11 +1,11 @@
-//! Results for people.
+//! Results as text for people.
 
 use std::fmt::Write;
 
 use crate::results::{KindSummary, Results};
 use crate::statistics::Distribution;
 
-/// Everything that is worth a line, as text.
+/// Renders the results as a table.
 pub fn render(results: &Results) -> String {
     let mut out = String::new();
     let mesh = &results.mesh;

@@ -1,4 +1,4 @@
-//! What every scenario is played on: the mesh, the server, the fleet, the gateway, and the record of what happens.
+//! The testbed of every scenario: the mesh, the server, the fleet, the gateway and the measurements.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,14 +25,14 @@ use crate::server::Server;
 use crate::statistics::Distribution;
 use crate::wire::Protocol;
 
-/// How often the server is measured.
+/// How often the server's usage is sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// How often something that is waited for outside the fleet is looked at.
+/// How often a condition outside the fleet is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Connections that are not proxies': files, logs, the gateway's.
+/// File descriptors for other things than the fleet's connections: files, logs, the gateway.
 const SPARE_FILES: u64 = 128;
 
-/// Everything that takes part.
+/// All parts of a scenario.
 #[derive(Debug)]
 pub struct Testbed {
     /// The flags.
@@ -45,11 +45,11 @@ pub struct Testbed {
     pub fleet: Fleet,
     /// The real gateway.
     pub gateway: Option<RealProxy>,
-    /// What is shown while it runs.
+    /// The progress line.
     pub progress: Progress,
-    /// The program that is the control plane and the gateway.
+    /// The binary of control plane and gateway.
     pub program: PathBuf,
-    /// How the mesh came up.
+    /// The start of the mesh.
     pub start: Start,
     epoch: Instant,
     samples: Vec<Sample>,
@@ -60,7 +60,7 @@ pub struct Testbed {
     work: TempDir,
 }
 
-/// The begin of a part whose cost is asked for.
+/// The begin of a measured part of the scenario.
 #[derive(Debug, Clone, Copy)]
 pub struct Checkpoint {
     at: Instant,
@@ -70,7 +70,8 @@ pub struct Checkpoint {
 }
 
 impl Testbed {
-    /// Writes the mesh, starts the server, lets all proxies connect at once and waits until they hold all they are to hold.
+    /// Writes the mesh, starts the server, connects all proxies at once and waits until they hold their whole
+    /// configuration.
     pub async fn set(options: &Options, program: PathBuf, progress: Progress) -> Result<Self, LabError> {
         check(options)?;
         let machine = Machine::here();
@@ -104,14 +105,14 @@ impl Testbed {
             machine,
             work,
         };
-        testbed.come_up().await?;
+        testbed.start_all().await?;
         if !options.no_gateway {
             testbed.start_gateway(ports).await?;
         }
         Ok(testbed)
     }
 
-    async fn come_up(&mut self) -> Result<(), LabError> {
+    async fn start_all(&mut self) -> Result<(), LabError> {
         self.epoch = self.server.start()?;
         self.server.ready(self.options.patience).await?;
         if self.server.is_own() {
@@ -136,7 +137,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Waits until every proxy holds all it is to hold.
+    /// Waits until every proxy holds its whole configuration.
     pub async fn wait_configured(&mut self) -> Result<(), LabError> {
         self.progress.begin("configuring", self.fleet.len() as u64);
         self.wait("the proxies are not configured", |testbed| {
@@ -146,7 +147,8 @@ impl Testbed {
         .await
     }
 
-    /// The gateway serves what comes later; to know that it works, it is called for one service that is there already.
+    /// Starts the gateway. It will serve services that are added later; a request for an existing service checks that
+    /// it works.
     async fn start_gateway(&mut self, ports: Ports) -> Result<(), LabError> {
         self.progress.begin("starting the gateway", 0);
         let service = self.options.services;
@@ -161,18 +163,18 @@ impl Testbed {
         waited
     }
 
-    /// Starts a real proxy on the mesh.
+    /// Starts a real proxy in the mesh.
     pub fn start_proxy(&self, kind: ProxyKind, ports: Ports) -> Result<RealProxy, LabError> {
         let scope = self.options.scope;
         RealProxy::start(kind, scope, &self.program, self.work.path(), ports, self.server.address())
     }
 
-    /// The first number of a service that is not in the mesh yet.
+    /// The first service number that is not used yet.
     pub fn first_free_service(&self) -> usize {
         self.options.services + 1
     }
 
-    /// Endpoints for a service that comes later: real ones if somebody is going to call it.
+    /// The endpoints of an added service. They are real if the gateway will call it.
     pub fn endpoints_of_new(&self, service: usize) -> [Address; 2] {
         match self.gateway {
             Some(_) => BACKENDS,
@@ -180,7 +182,7 @@ impl Testbed {
         }
     }
 
-    /// Makes a change and follows it.
+    /// Makes a change and tracks it.
     pub fn change(
         &mut self,
         kind: ChangeKind,
@@ -197,17 +199,18 @@ impl Testbed {
         })
     }
 
-    /// Notes that the gateway served a change after this long.
+    /// Records the time after which the gateway served a change.
     pub fn note_ready(&mut self, id: ChangeId, after: Duration) {
         self.ready.insert(id, after);
     }
 
-    /// Notes how long a change's first use took.
+    /// Records how long the first use of a changed service took.
     pub fn note_first_use(&mut self, id: ChangeId, after: Duration) {
         self.first_use.insert(id, after);
     }
 
-    /// Waits until `done`; measures the server meanwhile, and fails when it ends or nothing comes of it.
+    /// Waits until `done` returns true, and samples the server meanwhile. Fails if the server ends or the time limit
+    /// passes.
     pub async fn wait(&mut self, what: &'static str, mut done: impl FnMut(&mut Self) -> bool) -> Result<(), LabError> {
         let begin = Instant::now();
         loop {
@@ -222,17 +225,17 @@ impl Testbed {
             if begin.elapsed() > self.options.patience {
                 return Err(LabError::Stalled { what, seconds: begin.elapsed().as_secs_f64(), state: self.describe() });
             }
-            // What is waited for may also be outside the fleet, so it is looked at from time to time.
+            // The condition may also depend on something outside the fleet, so it is also checked from time to time.
             let _ = tokio::time::timeout(LOOK_AGAIN, self.fleet.progress()).await;
         }
     }
 
-    /// Waits until every change has reached everybody.
+    /// Waits until all concerned proxies have acknowledged every change.
     pub async fn wait_settled(&mut self) -> Result<(), LabError> {
         self.wait("a change has not reached everybody", |testbed| testbed.fleet.tracker().under_way() == 0).await
     }
 
-    /// Lets this much time pass.
+    /// Waits for this time, and samples the server meanwhile.
     pub async fn pause(&mut self, time: Duration) -> Result<(), LabError> {
         let end = Instant::now() + time;
         self.wait("time stands still", |_| Instant::now() >= end).await
@@ -272,7 +275,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// The begin of a part whose cost is asked for.
+    /// The begin of a measured part of the scenario.
     pub fn mark(&self) -> Result<Checkpoint, LabError> {
         Ok(Checkpoint {
             at: Instant::now(),
@@ -303,7 +306,7 @@ impl Testbed {
         })
     }
 
-    /// Replaces the fleet by a new one on a mesh of so many services, and the server by one freshly started.
+    /// Replaces the fleet by a new one for this number of services, and restarts the server.
     pub async fn start_over(&mut self, services: usize) -> Result<(), LabError> {
         self.gateway = None;
         self.server.kill();
@@ -314,7 +317,7 @@ impl Testbed {
         self.wait_configured().await
     }
 
-    /// Everything measured.
+    /// Collects all measurements.
     pub fn results(&self, scenario: &str, cost: Cost) -> Results {
         let changes = self.change_records();
         Results {
@@ -388,7 +391,7 @@ fn fleet(options: &Options, mesh: &Mesh, address: SocketAddr, services: usize) -
     Fleet::new(address, spec, services, |service| mesh.host(service))
 }
 
-/// Nobody calls the services that are there at the start.
+/// The endpoints of the services at the start, which nobody calls.
 fn endpoints_at_start(service: usize) -> [Address; 2] {
     mesh::first_endpoints(service)
 }

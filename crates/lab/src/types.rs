@@ -1,8 +1,8 @@
-//! The types of resources.
+//! The xDS resource types.
 
 use evenkeel_xds::type_url;
 
-/// The types a proxy asks for, in the order it does.
+/// The types that a proxy subscribes to, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Type {
     /// CDS.
@@ -36,12 +36,12 @@ impl Type {
         }
     }
 
-    /// The type of a URL.
+    /// The type with this URL.
     pub fn of_url(url: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.url() == url)
     }
 
-    /// Its place in [`Self::ALL`].
+    /// Its index in [`Self::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

@@ -1,5 +1,5 @@
-//! One ADS stream over HTTP/2, as lean as thousands of them in one process need it: responses are taken apart only down to
-//! names, versions and the resources' bytes, without copying these.
+//! One ADS stream over HTTP/2. It is lean, because one process has thousands: responses are decoded only down to names,
+//! versions and the resources' bytes, which are not copied.
 
 use std::cell::Cell;
 use std::io;
@@ -9,24 +9,25 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use evenkeel_base::grpc::CONTENT_TYPE;
 use evenkeel_http::h2::{Connection, ConnectionError, Options, Reason, Reset, ResponseMeta, Sink, StreamKey};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Bytes read at a time.
+/// The size of one read.
 const READ_BYTES: usize = 16 * 1024;
-/// Flow control as hyper's client has it, which the proxy uses: bytes of a stream, and of a connection.
+/// Flow control windows of a stream and of a connection, in bytes. They are those of hyper's client.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
 const CONNECTION_WINDOW_BYTES: u32 = 5 << 20;
-/// Largest response taken, in bytes (the proxy's own limit).
+/// The largest accepted response, in bytes (the proxy's own limit).
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
-/// gRPC's frame: a flag and four bytes of length.
+/// The header of a gRPC message: a flag and four bytes of length.
 const PREFIX_BYTES: usize = 5;
 
-/// Which of the two protocols.
+/// The xDS protocol variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Incremental.
@@ -44,19 +45,19 @@ impl Protocol {
     }
 }
 
-/// `DeltaDiscoveryResponse`, with the parts nobody looks at left as bytes.
+/// `DeltaDiscoveryResponse`, with unused parts left as bytes.
 #[derive(Clone, PartialEq, Message)]
 pub struct DeltaResponse {
-    /// Added and changed.
+    /// Added and changed resources.
     #[prost(message, repeated, tag = "2")]
     pub resources: Vec<DeltaResource>,
-    /// What they all are.
+    /// The type of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// To be repeated in the answer.
+    /// To be repeated in the acknowledgement.
     #[prost(bytes = "bytes", tag = "5")]
     pub nonce: Bytes,
-    /// Names that are gone.
+    /// Names of removed resources.
     #[prost(bytes = "bytes", repeated, tag = "6")]
     pub removed_resources: Vec<Bytes>,
 }
@@ -78,16 +79,16 @@ pub struct DeltaResource {
 /// `DiscoveryResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct SotwResponse {
-    /// To be repeated in the answer.
+    /// To be repeated in the acknowledgement.
     #[prost(string, tag = "1")]
     pub version_info: String,
     /// The `Any`s.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub resources: Vec<Bytes>,
-    /// What they all are.
+    /// The type of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// To be repeated in the answer.
+    /// To be repeated in the acknowledgement.
     #[prost(string, tag = "5")]
     pub nonce: String,
 }
@@ -100,7 +101,7 @@ pub struct AnyBytes {
     pub value: Bytes,
 }
 
-/// What clusters, endpoints, listeners, route configurations and secrets have in common: field 1 is the name.
+/// Decodes only the name, which is field 1 of clusters, endpoints, listeners, route configurations and secrets.
 #[derive(Clone, PartialEq, Message)]
 pub struct Named {
     /// The name.
@@ -108,7 +109,7 @@ pub struct Named {
     pub name: Bytes,
 }
 
-/// Of a cluster: what names its endpoints.
+/// The parts of a cluster that name its endpoints.
 #[derive(Clone, PartialEq, Message)]
 pub struct LeanCluster {
     /// The name.
@@ -125,7 +126,7 @@ pub struct LeanCluster {
 /// `EdsClusterConfig`.
 #[derive(Clone, PartialEq, Message)]
 pub struct LeanEds {
-    /// Name of the endpoints, if it is not the cluster's.
+    /// The name of the endpoints, if it differs from the cluster's.
     #[prost(bytes = "bytes", tag = "2")]
     pub service_name: Bytes,
 }
@@ -133,60 +134,60 @@ pub struct LeanEds {
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The connection.
+    /// The connection failed.
     #[error("connection: {0}")]
     Io(#[from] io::Error),
-    /// What the server sent is not HTTP/2.
+    /// The server violated HTTP/2.
     #[error("HTTP/2: {0}")]
     Http2(#[from] ConnectionError),
-    /// The server cut the stream off, or sent the client away.
+    /// The server reset the stream or sent GOAWAY.
     #[error("HTTP/2: the server ended the stream: {0}")]
     Reset(Reason),
-    /// The server's status.
+    /// The server ended the stream with a status.
     #[error("the server ended the stream: HTTP {http}, gRPC status {status}: {message}")]
     Status {
-        /// HTTP's.
+        /// The HTTP status.
         http: u16,
-        /// gRPC's.
+        /// The gRPC status.
         status: String,
-        /// Its message.
+        /// The gRPC message.
         message: String,
     },
-    /// More than anything sensible.
+    /// A response is larger than the limit.
     #[error("a response of {0} bytes")]
     TooLarge(usize),
-    /// Not what an ADS server says.
+    /// A response cannot be decoded.
     #[error("malformed response: {0}")]
     Malformed(String),
 }
 
-/// An open stream, on a connection of its own.
+/// An open ADS stream on its own connection.
 #[derive(Debug)]
 pub struct AdsStream {
     socket: TcpStream,
     codec: Connection,
     key: StreamKey,
     inbox: Inbox,
-    /// The begin of a frame.
+    /// Received bytes of an incomplete frame.
     unread: Vec<u8>,
-    /// Requests that the server's window has no room for.
+    /// Requests that wait for flow control.
     unsent: BytesMut,
     received: Rc<Cell<u64>>,
 }
 
-/// Takes what the codec finds.
+/// Receives the codec's events.
 #[derive(Debug, Default)]
 struct Inbox {
-    /// The begin of a message, or more.
+    /// Received bytes of messages that are not taken yet.
     partial: BytesMut,
-    /// Bytes not given back to the server's window.
+    /// Received bytes for which no WINDOW_UPDATE was sent yet.
     owed: usize,
-    /// Why the stream is over: what was said of it first.
+    /// Why the stream ended; the first reason is kept.
     end: Option<StreamError>,
 }
 
 impl AdsStream {
-    /// Connects. All bytes that arrive on the socket are added to `received`.
+    /// Connects to the server. All bytes received on the socket are added to `received`.
     pub async fn open(address: SocketAddr, protocol: Protocol, received: Rc<Cell<u64>>) -> Result<Self, StreamError> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
@@ -199,7 +200,7 @@ impl AdsStream {
         head.set_method(b"POST");
         head.set_path(protocol.path().as_bytes());
         head.set_authority(address.to_string().as_bytes());
-        head.headers.append_id(HeaderId::ContentType, b"application/grpc");
+        head.headers.append_id(HeaderId::ContentType, CONTENT_TYPE.as_bytes());
         head.headers.append_id(HeaderId::Te, b"trailers");
         let key = codec
             .open(&head, false, Framing::Chunked, false)
@@ -208,7 +209,7 @@ impl AdsStream {
         Ok(Self { socket, codec, key, inbox, unread, unsent, received })
     }
 
-    /// Sends a request, with the next call of [`AdsStream::next`].
+    /// Queues a request, which the next call of [`AdsStream::next`] sends.
     pub fn send(&mut self, request: &impl Message) -> Result<(), StreamError> {
         let length = request.encoded_len();
         self.unsent.reserve(PREFIX_BYTES + length);
@@ -219,7 +220,7 @@ impl AdsStream {
         Ok(())
     }
 
-    /// The next response's bytes. Dropping the future loses nothing.
+    /// Returns the bytes of the next response. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Bytes, StreamError> {
         loop {
             if let Some(message) = take_message(&mut self.inbox.partial)? {
@@ -234,14 +235,14 @@ impl AdsStream {
         }
     }
 
-    /// Keeps the connection and takes nothing more: what comes fills the flow control's windows.
+    /// Keeps the connection but reads no more responses, so that the flow control windows fill up.
     pub async fn stall(&mut self) -> Result<std::convert::Infallible, StreamError> {
         loop {
             self.turn().await?;
         }
     }
 
-    /// Writes and reads; returns when something came or went.
+    /// Writes and reads once; returns when bytes were transferred.
     async fn turn(&mut self) -> Result<(), StreamError> {
         std::future::poll_fn(|cx| self.poll_turn(cx)).await
     }
@@ -273,7 +274,7 @@ impl AdsStream {
             let taken = self.codec.receive(&self.unread, &mut self.inbox)?;
             self.unread.drain(..taken);
             if self.unread.is_empty() {
-                // An idle stream holds no buffer: thousands of them are in this process.
+                // An idle stream keeps no buffer, because this process has thousands of streams.
                 self.unread = Vec::new();
             }
         }
@@ -281,11 +282,11 @@ impl AdsStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends of the requests what windows and output take.
+    /// Sends as much of the queued requests as flow control and the output buffer allow.
     fn pump(&mut self) {
         while self.codec.next_writable().is_some() {}
         if !self.unsent.is_empty() {
-            // A stream that is gone has said so to the inbox.
+            // If the stream has ended, the inbox already knows the reason.
             let sent = self.codec.send_data(self.key, &self.unsent, false).unwrap_or(self.unsent.len());
             self.unsent.advance(sent);
             if self.unsent.is_empty() {
@@ -319,7 +320,7 @@ impl Sink for Inbox {
     }
 }
 
-/// Cuts a whole message off the front.
+/// Takes a complete message from the front of the buffer.
 fn take_message(partial: &mut BytesMut) -> Result<Option<Bytes>, StreamError> {
     let Some((flag, mut length)) = partial.get(..PREFIX_BYTES).and_then(<[u8]>::split_first) else { return Ok(None) };
     if *flag != 0 {
@@ -336,7 +337,7 @@ fn take_message(partial: &mut BytesMut) -> Result<Option<Bytes>, StreamError> {
     partial.advance(PREFIX_BYTES);
     let message = partial.split_to(length).freeze();
     if partial.is_empty() {
-        // An idle stream holds no buffer: thousands of them are in this process.
+        // An idle stream keeps no buffer, because this process has thousands of streams.
         *partial = BytesMut::new();
     }
     Ok(Some(message))

@@ -81,7 +81,7 @@ pub enum StateError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -156,7 +156,7 @@ impl StateDir {
         }
     }
 
-    /// Where applications may keep files during a run.
+    /// The directory for files of applications during a run.
     pub fn data(&self) -> PathBuf {
         self.0.join("data")
     }
@@ -413,7 +413,7 @@ mod tests {
         Ok(())
     }
 
-    /// What is in the record is killed.
+    /// The process in the record is killed.
     #[test]
     fn a_record_that_others_may_have_written_ends_nothing() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
@@ -426,7 +426,7 @@ mod tests {
         let (claim, leftovers) = state.claim(Path::new("/app"))?;
         assert_eq!(leftovers, Some(Leftovers { process: None, files: 1 }), "removed, and not heeded");
 
-        // Nor is one heeded that stands elsewhere.
+        // A record in another place is ignored as well.
         claim.record(i32::try_from(victim.id())?)?;
         drop(claim);
         let elsewhere = folder.path().join("elsewhere");

@@ -1,6 +1,7 @@
-//! What a program may do: its user, no more than a few capabilities, and no way to more of either.
+//! The privileges of a program: its user and a few capabilities, without a way to gain more.
 //!
-//! As a container runtime does it for a Pod's containers with `allowPrivilegeEscalation: false` and all capabilities dropped.
+//! This is what a container runtime does for containers with `allowPrivilegeEscalation: false` and all capabilities
+//! dropped.
 
 use std::io;
 
@@ -14,7 +15,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A user and a group of the system, none of its privileged ones or just those, as the case may be.
+/// A user and a group of the system, privileged or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// User id.
@@ -24,50 +25,51 @@ pub struct Account {
 }
 
 impl Account {
-    /// Both as the system calls take them.
+    /// Both, in the types of the system calls.
     pub fn ids(self) -> (Uid, Gid) {
         (Uid::from_raw(self.uid), Gid::from_raw(self.gid))
     }
 }
 
-/// What is left of a program's rights.
+/// The privileges that a program keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Privileges {
-    /// Whom it runs as; none: as `up` itself does, since there is no other user (a user namespace without privileges has one only).
+    /// The user it runs as. `None`: the user of `up` itself, because there is no other one (a user namespace without
+    /// privileges has only one).
     pub account: Option<Account>,
-    /// Its capabilities, bit by bit.
+    /// Its capabilities, as a bit set.
     capabilities: u64,
 }
 
 impl Privileges {
-    /// Those of an application: none beyond its user's.
+    /// The privileges of an application: only those of its user.
     pub fn of_application(account: Option<Account>) -> Self {
         Self { account, capabilities: 0 }
     }
 
-    /// Those of a proxy, which marks its sockets (`SO_MARK`) so that they are not captured.
+    /// The privileges of a proxy, which marks its sockets (`SO_MARK`) so that they are not captured.
     pub fn of_proxy(account: Option<Account>) -> Self {
         Self { account, capabilities: CapabilitySet::NET_ADMIN.bits() }
     }
 
-    /// Those of the control plane, which reads the user's files whoever owns them.
+    /// The privileges of the control plane, which reads the user's files, whoever owns them.
     pub fn of_control_plane() -> Self {
         Self { account: None, capabilities: CapabilitySet::DAC_READ_SEARCH.bits() }
     }
 
-    /// Those of the name server and egress, which listens on port 53.
+    /// The privileges of the egress process, which is the name server and listens on port 53.
     pub fn of_egress(account: Option<Account>) -> Self {
         Self { account, capabilities: CapabilitySet::NET_BIND_SERVICE.bits() }
     }
 
     /// Gives up all other privileges for good. It makes only async-signal-safe calls, for use between fork and exec.
-    pub fn take_on(self) -> io::Result<()> {
+    pub fn drop_others(self) -> io::Result<()> {
         // Until exec the process is a copy of its parent with the parent's memory, which other processes of its user
         // must not read.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         for capability in one_by_one(!self.capabilities) {
             match remove_capability_from_bounding_set(capability) {
-                // Behind the last one that the kernel knows.
+                // This is after the last capability that the kernel knows.
                 Err(Errno::INVAL) => break,
                 dropped => dropped?,
             }
@@ -97,7 +99,8 @@ fn one_by_one(set: u64) -> impl Iterator<Item = CapabilitySet> {
     (0..u64::BITS).map(|number| 1 << number).filter(move |bit| set & bit != 0).map(CapabilitySet::from_bits_retain)
 }
 
-/// Of the calling thread alone. The C library's functions tell all threads: after a fork there are none.
+/// Changes the user of the calling thread only. The C library's functions change all threads, which do not exist after
+/// a fork.
 fn become_user(Account { uid, gid }: Account) -> io::Result<()> {
     drop_groups()?;
     let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
@@ -105,7 +108,7 @@ fn become_user(Account { uid, gid }: Account) -> io::Result<()> {
     Ok(set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Leaves the calling thread, and no other, without supplementary groups.
+/// Removes the supplementary groups of the calling thread only.
 pub(crate) fn drop_groups() -> io::Result<()> {
     Ok(set_thread_groups(&[])?)
 }

@@ -48,7 +48,7 @@ pub enum ContainerError {
     /// Its view of the file system could not be made.
     #[error(transparent)]
     View(#[from] ViewError),
-    /// Its namespaces.
+    /// Its namespaces could not be made.
     #[error("cannot make a container: {0}")]
     Io(#[from] io::Error),
 }
@@ -119,7 +119,8 @@ impl Container {
         Ok(([network, self.mount.as_fd(), uts], self.processes()?))
     }
 
-    /// Runs `fork` so that the child it makes is in the container; it must not start any other thread or process.
+    /// Runs `fork` so that the child process is created inside the container. `fork` must not start any other thread or
+    /// process.
     pub fn with_children_inside<T>(&self, fork: impl FnOnce() -> T) -> io::Result<T> {
         let Some(processes) = self.processes()? else { return Ok(fork()) };
         let home = File::open("/proc/thread-self/ns/pid")?;
@@ -146,21 +147,21 @@ fn own_namespaces() -> io::Result<File> {
 }
 
 impl Processes {
-    /// Makes it, with its first process and its `/proc`, in this thread's mount namespace. `again`: an earlier `/proc`
-    /// is mounted.
+    /// Creates the namespace with its first process, and mounts its `/proc` in this thread's mount namespace. `again`
+    /// says whether an earlier `/proc` is mounted.
     fn begin(namespaces: &File, again: bool) -> io::Result<Self> {
         unshare(CloneFlags::CLONE_NEWPID)?;
         let mut command = init::command();
         let prepare = move || {
             if again {
-                // An attempt that failed may have taken it away already.
+                // A failed attempt may already have unmounted it.
                 let _ = umount2("/proc", MntFlags::MNT_DETACH);
             }
             Ok(own_proc()?)
         };
-        // SAFETY: the closure makes system calls only, with strings that are there already.
+        // SAFETY: the closure only makes system calls, with strings that were allocated before.
         unsafe { command.pre_exec(prepare) };
-        // Whoever collects orphans collects it.
+        // The collector of orphans collects it.
         let init = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let init = PidFd::open(i32::try_from(init.id()).map_err(io::Error::other)?)?;
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
@@ -168,7 +169,7 @@ impl Processes {
     }
 }
 
-/// The processes of this namespace alone, and the kernel's settings to read.
+/// Mounts a `/proc` with only the processes of this namespace, and with read-only kernel settings.
 fn own_proc() -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>)?;

@@ -30,14 +30,14 @@ impl Disk {
     pub fn look(&mut self, state: &Path) -> Option<String> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(TRIALS_EVERY)
-            && let Some(said) = self.judge_trial(&touch(state), state)
+            && let Some(said) = self.judge_test_write(&touch(state), state)
         {
             return Some(said);
         }
         self.judge(free_bytes(state)?, state)
     }
 
-    fn judge_trial(&mut self, trial: &io::Result<()>, state: &Path) -> Option<String> {
+    fn judge_test_write(&mut self, trial: &io::Result<()>, state: &Path) -> Option<String> {
         let reason = trial.as_ref().err().filter(|error| error.kind() != io::ErrorKind::StorageFull);
         if std::mem::replace(&mut self.fails, reason.is_some()) == reason.is_some() {
             return None;
@@ -107,7 +107,7 @@ mod tests {
     fn a_disk_that_cannot_be_written_is_said_once_and_so_is_its_end() {
         let mut disk = Disk::default();
         let mut check = |failure: Option<io::ErrorKind>, expected: Option<&str>| {
-            let said = disk.judge_trial(&failure.map_or(Ok(()), |kind| Err(kind.into())), Path::new("/state"));
+            let said = disk.judge_test_write(&failure.map_or(Ok(()), |kind| Err(kind.into())), Path::new("/state"));
             assert_eq!(said.is_some(), expected.is_some(), "{said:?}");
             assert!(said.unwrap_or_default().contains(expected.unwrap_or_default()));
         };

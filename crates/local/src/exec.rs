@@ -91,7 +91,7 @@ pub enum ExecError {
     Command {
         /// The command.
         command: OsString,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -179,7 +179,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     let request = Request { purpose: Purpose::Enter, namespace, workload, container: options.container };
     let (reply, descriptors) = ask(&options.state, &request)?;
     let Reply::Replica { environment, directory, privileges } = reply else { return Err(unexpected(reply)) };
-    let brought = brought_along(options);
+    let brought = caller_executable(options);
     enter(&descriptors).map_err(ExecError::Enter)?;
     let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
     let failed = |source: io::Error| ExecError::Command { command: program.clone(), source };
@@ -192,7 +192,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     // SAFETY: single-threaded by this function's contract.
     match unsafe { fork() }.map_err(|error| failed(error.into()))? {
         ForkResult::Child => {
-            let error = match privileges.take_on() {
+            let error = match privileges.drop_others() {
                 Ok(()) => become_command(&directory, &environment, brought, &arguments),
                 Err(error) => error,
             };
@@ -218,7 +218,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
 
 /// The executable of a command for the proxy's container, looked up where `exec` is called; for example a newer version
 /// of the proxy. The container itself has only the machine's own programs.
-fn brought_along(options: &ExecOptions) -> Option<File> {
+fn caller_executable(options: &ExecOptions) -> Option<File> {
     let name = options.command.first().filter(|_| options.container == ContainerName::Proxy)?;
     let path = match name.as_bytes().contains(&b'/') {
         true => PathBuf::from(name),

@@ -56,7 +56,7 @@ pub async fn serve(
             }
         };
         let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await else { continue };
-        let meant = meant(&replicas.borrow().clone(), &request);
+        let meant = matching_replicas(&replicas.borrow().clone(), &request);
         let answered = serve_one(stream, (request.purpose, request.container), meant, restarts.clone());
         // Other requests must not wait for a restart.
         tokio::spawn(async move {
@@ -132,7 +132,7 @@ async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Re
 
 /// The replicas that match a name best, in the given namespace or in the only one that has any; all replicas for an
 /// empty name.
-fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, String> {
+fn matching_replicas(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, String> {
     let in_namespace =
         |replica: &&Arc<Replica>| request.namespace.as_ref().is_none_or(|name| *name == replica.pod.namespace);
     let candidates = || replicas.values().filter(in_namespace);

@@ -1,6 +1,7 @@
 //! A single call of gRPC's health service (`grpc.health.v1.Health/Check`).
 
 use bytes::{BufMut, Bytes, BytesMut};
+use evenkeel_base::grpc;
 use http::Request;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -19,7 +20,7 @@ pub async fn ask(stream: TcpStream, authority: &str, service: &str) -> Result<()
         hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.map_err(text)?;
     let connection = tokio::spawn(connection);
     let request = Request::post(format!("http://{authority}/grpc.health.v1.Health/Check"))
-        .header("content-type", "application/grpc")
+        .header("content-type", grpc::CONTENT_TYPE)
         .header("te", "trailers")
         .body(Full::new(question(service)))
         .map_err(|error| error.to_string())?;

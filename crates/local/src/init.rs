@@ -18,7 +18,7 @@ pub(crate) fn command() -> Command {
 
 /// Waits until it is killed, which happens when its parent ends.
 pub fn run() -> ! {
-    // Whose parent ignores it is collected by the kernel. As process 1 it hears no other signal from inside.
+    // If SIGCHLD is ignored, the kernel collects ended children. No process inside can send other signals to process 1.
     // SAFETY: ignoring a signal installs no handler code.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
     loop {

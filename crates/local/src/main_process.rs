@@ -38,7 +38,7 @@ impl MainProcess {
     ///
     /// # Errors
     /// If there is no such process.
-    pub(crate) fn heir(id: u32) -> io::Result<Self> {
+    pub(crate) fn successor(id: u32) -> io::Result<Self> {
         let number = i32::try_from(id).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         Ok(Self { id, relation: Relation::Successor(PidFd::open(number)?) })
     }

@@ -98,9 +98,9 @@ pub enum MeshError {
     /// Another I/O error.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -255,7 +255,7 @@ impl Mesh {
         for workload in &mut workloads {
             self.restarts.get(&workload.key()).into_iter().for_each(|times| workload.renew(*times));
         }
-        self.keep_up(&workloads)?;
+        self.update_volumes(&workloads)?;
         self.wanted = workloads.into_iter().map(|workload| (workload.key(), Arc::new(workload))).collect();
         self.stalled = false;
         self.step().await
@@ -373,7 +373,7 @@ impl Mesh {
     }
 
     /// Updates the volumes of replicas that stay.
-    fn keep_up(&self, workloads: &[Workload]) -> Result<(), MeshError> {
+    fn update_volumes(&self, workloads: &[Workload]) -> Result<(), MeshError> {
         let present = self.replicas.borrow().clone();
         for workload in workloads {
             for name in workload.pod_names() {

@@ -33,7 +33,7 @@ pub(crate) struct Tree(OwnedFd);
 
 impl Tree {
     /// Clones the directory at this path.
-    pub(crate) fn clone_of(path: &Path) -> io::Result<Self> {
+    pub(crate) fn clone_directory(path: &Path) -> io::Result<Self> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         Ok(Self(open_tree(CWD, path, flags)?))
     }
@@ -67,14 +67,14 @@ impl Tree {
     }
 }
 
-/// Mounts an empty directory over this one; root fills it before [`seal`].
+/// Mounts an empty directory over this one; root fills it before [`make_read_only`].
 pub(crate) fn cover(path: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     Ok(mount(Some("evenkeel"), path, Some("tmpfs"), flags, Some("mode=0755,size=64k"))?)
 }
 
 /// Makes a [`cover`] read-only.
-pub(crate) fn seal(path: &Path) -> io::Result<()> {
+pub(crate) fn make_read_only(path: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     Ok(mount(None::<&str>, path, None::<&str>, flags, None::<&str>)?)
 }

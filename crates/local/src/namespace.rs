@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 pub struct Namespace(Handles);
 
 impl Namespace {
-    /// Makes the namespaces and runs `setup` inside them, before anything else can be there.
+    /// Makes the namespaces and runs `setup` inside them, before any program can be there.
     ///
     /// Blocks as long as `setup` does. It uses a new thread, because unsharing cannot be undone for a thread.
     pub fn create<E: From<io::Error> + Send + 'static>(

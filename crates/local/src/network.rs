@@ -37,7 +37,7 @@ pub fn pod_address(index: u32) -> Option<Ipv4Addr> {
 }
 
 /// Brings up loopback and the bridge in the mesh's own network namespace.
-pub fn lay_bridge(tools: &Tools) -> Result<(), NetworkError> {
+pub fn set_up_bridge(tools: &Tools) -> Result<(), NetworkError> {
     tools.ip(&format!(
         "link set lo up\nlink add {BRIDGE} address {BRIDGE_MAC} type bridge\naddr add {BRIDGE_ADDRESS}/{POD_PREFIX} dev {BRIDGE}\nlink set {BRIDGE} up\n"
     ))?;
@@ -98,7 +98,7 @@ pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Resu
     open_to_programs()?;
     nix::unistd::sethostname(&network.host_name).map_err(|error| file("the host name", error.into()))?;
     mount_resolver(network)?;
-    volumes::lay(&network.volumes(), &network.mounts).map_err(|error| file("a volume", error))
+    volumes::mount_all(&network.volumes(), &network.mounts).map_err(|error| file("a volume", error))
 }
 
 /// Allows programs without privileges to use ports below 1024 and `ping`, as container runtimes do.
@@ -113,7 +113,7 @@ fn open_to_programs() -> Result<(), NetworkError> {
 }
 
 /// Attaches a replica's veth to the bridge; runs in the mesh's own namespace.
-pub fn plug_in(network: &PodNetwork, tools: &Tools) -> Result<(), NetworkError> {
+pub fn attach_to_bridge(network: &PodNetwork, tools: &Tools) -> Result<(), NetworkError> {
     let link = &network.link;
     if network.egress.plain {
         rules::add_plain(network.address, tools)?;
@@ -225,7 +225,7 @@ mod tests {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string())?;
             let tools = Tools::find().map_err(|error| error.to_string())?;
             let (inner, inner_tools) = (network.clone(), tools.clone());
-            lay_bridge(&tools).map_err(|error| error.to_string())?;
+            set_up_bridge(&tools).map_err(|error| error.to_string())?;
             let home = fs::File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?;
             let replica = Namespace::create(move || {
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
@@ -233,7 +233,7 @@ mod tests {
                 settle(&inner, &inner_tools, home.as_fd())
             });
             let _replica = replica.map_err(|error| error.to_string())?;
-            plug_in(&network, &tools).map_err(|error| error.to_string())
+            attach_to_bridge(&network, &tools).map_err(|error| error.to_string())
         });
         assert_eq!(laid.join().ok(), Some(Ok(())));
         Ok(())

@@ -22,7 +22,7 @@ impl Orphans {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
         for pid in self.step(stats.filter_map(|stat| ended_child(&stat, own)).collect()) {
-            // It may be gone meanwhile.
+            // It may have been collected meanwhile.
             let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
         }
     }

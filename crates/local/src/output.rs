@@ -80,7 +80,7 @@ fn start_copies() -> io::Result<Handle> {
     Ok(handle)
 }
 
-/// Copies until nobody has the other end any more.
+/// Copies until the other end is closed everywhere.
 async fn copy(mut from: pipe::Receiver, mut log: Log<LogFile>) {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -110,7 +110,7 @@ impl Write for LogFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Nothing is buffered.
+        // There is no buffer to flush.
         Ok(())
     }
 }
@@ -225,7 +225,7 @@ mod tests {
             |count: u64| format!("evenkeel: {count} lines before this one could not be written (no storage space)\n");
         check(100, &["one\n", "tw"], &["o\nthree\n"], "one\ntwo\nthree\n");
         check(4, &["one\n", "two\n", "three\n"], &["four\n", "five\n"], &format!("one\n{}four\nfive\n", told(2)));
-        // Of a line only a part fits, and what comes of it later is not begun in the middle.
+        // Only a part of a line fits; its rest is not written later.
         check(6, &["one\ntwo\nth", "ree"], &["!\nfour\n"], &format!("one\ntw\n{}four\n", told(2)));
         check(0, &["a", "b"], &["c", "d\n", "next\n"], &format!("{}next\n", told(1)));
         check(0, &["a\n"], &[], "");

@@ -50,7 +50,7 @@ impl HostPages {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     tokio::spawn(async move {
-                        carry(stream, pages).await;
+                        forward_connection(stream, pages).await;
                         drop(slot);
                     });
                 }
@@ -67,7 +67,7 @@ pub fn of_run(state: &Path) -> Option<SocketAddr> {
 }
 
 /// Forwards one connection. The server limits how long it may be idle.
-async fn carry(mut from: TcpStream, pages: SocketAddr) {
+async fn forward_connection(mut from: TcpStream, pages: SocketAddr) {
     if let Ok(mut to) = TcpStream::connect(pages).await {
         _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
     }

@@ -19,7 +19,7 @@ impl PidFd {
     /// Opens the process that has this id now.
     ///
     /// # Errors
-    /// Those of the system: there is no such process.
+    /// If there is no such process.
     pub fn open(pid: i32) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
         Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))

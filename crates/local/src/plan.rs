@@ -57,12 +57,12 @@ pub struct Plan {
     /// Unconnected sockets of the host's network, with which a check calls in from outside.
     pub callers: HostSockets,
     /// The channel to the keeper for connections from the host's network; `None` without egress.
-    pub outside: Option<OwnedFd>,
+    pub egress_broker: Option<OwnedFd>,
     /// The channel to the keeper for listening sockets in the host's network.
     pub ports_broker: OwnedFd,
     /// `ip` and `nft`.
     pub tools: Tools,
-    /// Where state goes.
+    /// The state directory.
     pub state: StateDir,
 }
 

@@ -63,7 +63,7 @@ pub enum Check {
 /// Where probes and hooks run: inside a replica, in its program's container.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeContext<'a> {
-    /// Its namespaces.
+    /// Its namespaces could not be made.
     pub namespace: &'a Namespace,
     /// Its address.
     pub address: Ipv4Addr,

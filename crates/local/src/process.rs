@@ -29,7 +29,7 @@ pub const SERVED_AFTER: Duration = Duration::from_secs(1);
 /// A program that kept ending counts as stable when it has run for twice the time between its last two ends, for at
 /// least [`STABLE_AFTER`] and at most this time.
 pub const PAST_AFTER: Duration = Duration::from_secs(600);
-/// Longest wait of a program that no other replica can replace ([`Process::hurry`]).
+/// Longest wait of a program that no other replica can replace ([`Process::shorten_backoff`]).
 pub const ALONE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// What a supervised program is doing.
@@ -107,7 +107,7 @@ struct Signals {
     served: AtomicBool,
     /// Whether it has ever served.
     has_served: AtomicBool,
-    hurry: Notify,
+    shorten_backoff: Notify,
 }
 
 impl Process {
@@ -134,8 +134,8 @@ impl Process {
     }
 
     /// Records that no other replica serves: the program waits at most [`ALONE_BACKOFF`] for its restart.
-    pub fn hurry(&self) {
-        self.signals.hurry.notify_one();
+    pub fn shorten_backoff(&self) {
+        self.signals.shorten_backoff.notify_one();
     }
 
     /// A subscription to its state.
@@ -162,10 +162,10 @@ impl Signals {
     /// Waits for the backoff before a start, or for less if no other replica serves.
     async fn wait(&self, backoff: Duration) {
         // Ignore a notification that was meant for an earlier exit.
-        let _ = self.hurry.notified().now_or_never();
+        let _ = self.shorten_backoff.notified().now_or_never();
         let crashed = Instant::now();
         let alone = async {
-            self.hurry.notified().await;
+            self.shorten_backoff.notified().await;
             tokio::time::sleep_until(crashed + backoff.min(ALONE_BACKOFF)).await;
         };
         tokio::select! {
@@ -270,7 +270,7 @@ impl ProcessTask {
 
     /// Supervises the successor from now on; a restart then starts the successor's version.
     fn follow(&mut self, successor: u32) -> io::Result<MainProcess> {
-        let main = MainProcess::heir(successor)?;
+        let main = MainProcess::successor(successor)?;
         match main.seen(&self.program) {
             Ok(program) => self.program = program,
             Err(error) => {
@@ -287,7 +287,7 @@ impl ProcessTask {
     async fn stop(&mut self, mut main: MainProcess, grace: Duration) {
         loop {
             main.stop(grace).await;
-            match self.named_by(&main).map(MainProcess::heir) {
+            match self.named_by(&main).map(MainProcess::successor) {
                 Some(Ok(next)) => main = next,
                 Some(Err(_)) | None => return main.clear_group(),
             }
@@ -438,14 +438,14 @@ mod tests {
     const TELL: &str = "import os, socket, sys
 socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os.environ['NOTIFY_SOCKET'])
 ";
-    const NAME_IT: &str = "python3 tell.py MAINPID=$(cat heir)";
+    const NAME_IT: &str = "python3 tell.py MAINPID=$(cat successor)";
 
     /// A program whose first process leaves a successor, and then goes on as `first`; run again it says so.
     fn replaced(folder: &tempfile::TempDir, successor: &str, first: &str) -> Program {
         std::fs::write(folder.path().join("tell.py"), TELL).expect("our own folder");
         let script = format!(
-            "[ -e heir ] && {{ echo $$ > again; exec sleep 63; }}
-             {successor} & echo $! > heir.new; mv heir.new heir; {first}"
+            "[ -e successor ] && {{ echo $$ > again; exec sleep 63; }}
+             {successor} & echo $! > successor.new; mv successor.new successor; {first}"
         );
         let mut program = shell(folder, &script);
         program.notify = Some(folder.path().join("notify"));
@@ -456,11 +456,11 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
     async fn a_process_that_takes_over_is_watched_and_started_again_as_what_it_is() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut process = Process::start(replaced(&folder, "sleep 60", &format!("exec {NAME_IT}")));
-        let heir = number_in(&folder, "heir").await;
+        let successor = number_in(&folder, "successor").await;
         let now = seen(&process, |state| state.takeovers == 1).await;
-        assert_eq!((now.phase, now.restarts), (Phase::Running(heir.unsigned_abs()), 0));
-        assert!(runs(heir), "it is ended with the group of the one before");
-        kill(heir);
+        assert_eq!((now.phase, now.restarts), (Phase::Running(successor.unsigned_abs()), 0));
+        assert!(runs(successor), "it is ended with the group of the one before");
+        kill(successor);
         let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;
         assert_eq!(crashed.phase, Phase::Crashed("ended".to_owned()));
         seen(&process, |state| matches!(state.phase, Phase::Running(_))).await;
@@ -475,17 +475,18 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
     async fn a_process_that_took_over_is_ended_with_the_program_also_if_it_is_named_only_then() {
         for first in [format!("exec {NAME_IT}"), format!("trap 'exec {NAME_IT}' TERM; touch waits; wait")] {
             let folder = tempfile::tempdir().expect("a temporary folder");
-            let heir = "sh -c 'trap \"echo drained > drained; exit\" TERM; touch ready; while :; do sleep 0.01; done'";
+            let successor =
+                "sh -c 'trap \"echo drained > drained; exit\" TERM; touch ready; while :; do sleep 0.01; done'";
             // In a group of its own: it hears nothing of what is said to the first one's.
-            let mut process = Process::start(replaced(&folder, &format!("setsid {heir}"), &first));
-            let heir = number_in(&folder, "heir").await;
+            let mut process = Process::start(replaced(&folder, &format!("setsid {successor}"), &first));
+            let successor = number_in(&folder, "successor").await;
             exists(&folder, "ready").await;
             match first.contains("waits") {
                 true => exists(&folder, "waits").await,
                 false => drop(seen(&process, |state| state.takeovers == 1).await),
             }
             process.stop(Duration::from_secs(5)).await;
-            assert!(!runs(heir), "{first}");
+            assert!(!runs(successor), "{first}");
             assert!(folder.path().join("drained").exists(), "{first}");
         }
     }

@@ -185,7 +185,7 @@ impl Program {
             let _ = setsid();
             if let Some((handles, privileges)) = &confined {
                 handles.enter()?;
-                privileges.take_on()?;
+                privileges.drop_others()?;
             }
             // After joining, because a new mount namespace resets the working directory. As the program's user, because
             // the directory may be closed to others.

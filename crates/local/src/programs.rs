@@ -35,15 +35,15 @@ pub fn control_plane(plan: &Plan) -> Program {
     arguments.extend(words(["--http-address", &CONTROL_DEBUG.to_string()]));
     arguments.extend(words(["--server-name", CONTROL_NAME, "--server-name", &BRIDGE_ADDRESS.to_string()]));
     arguments.push("--require-running-pod".into());
-    itself(plan, arguments, plan.state.logs().join("control-plane.log"))
+    evenkeel_program(plan, arguments, plan.state.logs().join("control-plane.log"))
 }
 
 /// `evenkeel egress`, in the mesh's own network: the cluster's name server, and egress if it is enabled.
 pub fn egress(plan: &Plan) -> Program {
     let arguments = words(["egress", "--log-level", &plan.options.log_level]);
-    let mut program = itself(plan, arguments, plan.state.logs().join("egress.log"));
-    program.listeners = plan.outside.iter().map(|keeper| (EGRESS_NAME.to_owned(), keeper.as_raw_fd())).collect();
-    program.arguments.extend(plan.outside.iter().map(|_| "--open".into()));
+    let mut program = evenkeel_program(plan, arguments, plan.state.logs().join("egress.log"));
+    program.listeners = plan.egress_broker.iter().map(|keeper| (EGRESS_NAME.to_owned(), keeper.as_raw_fd())).collect();
+    program.arguments.extend(plan.egress_broker.iter().map(|_| "--open".into()));
     program
 }
 
@@ -77,7 +77,7 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     if let Some(envoy) = envoy {
         arguments.extend(["--envoy".into(), envoy.into()]);
     }
-    let mut program = itself(plan, arguments, plan.state.log(&pod.name, "proxy"));
+    let mut program = evenkeel_program(plan, arguments, plan.state.log(&pod.name, "proxy"));
     program.notify = Some(folder.join(NOTIFY_FILE));
     Some(program)
 }
@@ -103,7 +103,7 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &Appl
     program
 }
 
-fn itself(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Program {
+fn evenkeel_program(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Program {
     // Not its path, because the binary may be rebuilt or removed while it runs.
     Program::new("/proc/self/exe", arguments, plan.state.path().to_path_buf(), log)
 }

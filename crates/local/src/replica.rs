@@ -79,7 +79,7 @@ pub struct Containers<T> {
 pub struct Replica {
     /// Its identity and address.
     pub pod: Arc<Pod>,
-    /// Its namespaces.
+    /// Its namespaces could not be made.
     pub namespace: Arc<Namespace>,
     /// The containers of its program and its proxy.
     pub containers: Containers<Arc<Container>>,
@@ -103,7 +103,7 @@ impl Replica {
     /// Sets up its network and starts it: first the sidecar and, when that serves, the program, as Kubernetes orders
     /// native sidecars. From then on its status is in the roster.
     pub async fn start(spec: ReplicaSpec, tools: &Tools, roster: Roster) -> Result<Self, NetworkError> {
-        let namespace = Arc::new(lay_network(&spec.network, tools).await?);
+        let namespace = Arc::new(set_up_network(&spec.network, tools).await?);
         let containers = make_containers(&namespace, spec.containers.clone()).await?;
         let surroundings = surroundings(&spec);
         let (report, processes) = watch::channel(Processes::default());
@@ -118,7 +118,7 @@ impl Replica {
             retired,
         };
         task.tell(false, "starting", &Counts::default());
-        tokio::spawn(task.live(spec));
+        tokio::spawn(task.run(spec));
         Ok(Self { pod, namespace, containers, surroundings, processes, roster, retire })
     }
 
@@ -176,14 +176,14 @@ fn key(pod: &Pod) -> (String, String) {
 
 /// Sets up the network on another thread, because it waits for `ip` and `nft` and must not delay other replicas'
 /// probes.
-async fn lay_network(network: &PodNetwork, tools: &Tools) -> Result<Namespace, NetworkError> {
+async fn set_up_network(network: &PodNetwork, tools: &Tools) -> Result<Namespace, NetworkError> {
     let (outer_network, tools) = (network.clone(), tools.clone());
     let laid = tokio::task::spawn_blocking(move || {
         let (inner_network, inner_tools) = (outer_network.clone(), tools.clone());
         // This thread never leaves the mesh's own network.
         let home = File::open("/proc/thread-self/ns/net")?;
         let namespace = Namespace::create(move || network::settle(&inner_network, &inner_tools, home.as_fd()))?;
-        network::plug_in(&outer_network, &tools)?;
+        network::attach_to_bridge(&outer_network, &tools)?;
         Ok::<_, NetworkError>(namespace)
     });
     let namespace = laid
@@ -212,7 +212,7 @@ enum NotReady {
 }
 
 impl ReplicaTask {
-    async fn live(mut self, spec: ReplicaSpec) {
+    async fn run(mut self, spec: ReplicaSpec) {
         let enter = |container: &Arc<Container>, mut program: Program| {
             program.container = Some(container.clone());
             Process::start(program)
@@ -357,7 +357,7 @@ impl ReplicaTask {
             if ready {
                 process.note_served();
             } else if alone && process.has_served() {
-                process.hurry();
+                process.shorten_backoff();
             }
         }
     }

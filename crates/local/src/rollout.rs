@@ -25,9 +25,9 @@ pub struct CurrentReplica<'a> {
 /// What to do now, as names of Pods.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// To be started.
+    /// Pods to start.
     pub start: Vec<&'a str>,
-    /// To be taken out.
+    /// Pods to take out.
     pub retire: Vec<&'a str>,
 }
 

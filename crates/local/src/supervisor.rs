@@ -45,7 +45,7 @@ pub fn run(plan: Plan) -> u8 {
 
 async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let mut stop = StopSignals::listen()?;
-    lay_ground(&plan)?;
+    prepare_network(&plan)?;
     let roster: Roster = watch::Sender::new(BTreeMap::new());
     let style = if plan.options.check { Style::Events } else { Style::Live };
     let (screen, events) = Screen::new(&plan.options.trust_domain, style);
@@ -66,7 +66,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let pages = say_failure(&events, "serving the control plane's pages", serve_pages);
 
     let outcome = tokio::select! {
-        outcome = live(&mut mesh, &plan, &events, &mut restarts) => outcome,
+        outcome = run_mesh(&mut mesh, &plan, &events, &mut restarts) => outcome,
         () = stop.next() => Ok(0),
     };
 
@@ -100,7 +100,7 @@ fn say_failure(
 }
 
 /// Starts the mesh, then either applies changes of the directory until it is stopped, or runs the check once.
-async fn live(
+async fn run_mesh(
     mesh: &mut Mesh,
     plan: &Arc<Plan>,
     events: &Events,
@@ -112,7 +112,8 @@ async fn live(
     }
     let mut follower = follow::Follower::new(plan)?;
     // These run concurrently with the steps below, which may take long.
-    let (renewals, chores) = (tokio::spawn(mesh.renew_tokens()), tokio::spawn(do_chores(plan.clone(), events.clone())));
+    let (renewals, chores) =
+        (tokio::spawn(mesh.renew_tokens()), tokio::spawn(run_housekeeping(plan.clone(), events.clone())));
     let _beside = [renewals, chores].map(AbortOnDrop);
     loop {
         tokio::select! {
@@ -137,7 +138,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-async fn do_chores(plan: Arc<Plan>, events: Events) {
+async fn run_housekeeping(plan: Arc<Plan>, events: Events) {
     let mut due = tokio::time::interval(CHORES_PERIOD);
     let (mut orphans, mut disk) = (Orphans::default(), Disk::default());
     loop {
@@ -151,8 +152,8 @@ async fn do_chores(plan: Arc<Plan>, events: Events) {
 }
 
 /// Sets up the bridge, and checks that the kernel can redirect before anything relies on it.
-fn lay_ground(plan: &Plan) -> Result<(), MeshError> {
-    network::lay_bridge(&plan.tools)?;
+fn prepare_network(plan: &Plan) -> Result<(), MeshError> {
+    network::set_up_bridge(&plan.tools)?;
     rules::install(&plan.tools, plan.options.egress)?;
     plan.tools.nft(capture::PROBE).map_err(|error| {
         let source = io::Error::other(error.to_string());

@@ -3,12 +3,12 @@
 //! A token is valid for an hour, for one Pod and for one run of `up`: it is renewed long before it expires, the control
 //! plane refuses it once the Pod is gone, and its key is made at the start of each run.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_base::files::{Readers, write_atomically, write_atomically_for};
 use evenkeel_ca::authority::CA_CERT_FILE;
 use evenkeel_ca::tokens::TOKEN_KEY_FILE;
 use evenkeel_ca::{TokenError, TokenKey, Workload};
@@ -32,7 +32,7 @@ pub enum CredentialError {
     Io {
         /// The workloads.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -120,20 +120,11 @@ impl Credentials {
     /// Writes a file as a whole or not at all. The proxy can change the folder, so no link in it is followed and no
     /// existing file in it is written to.
     fn write(&self, path: &Path, content: &str) -> Result<(), CredentialError> {
-        let new = path.with_extension("new");
-        let write = || {
-            match fs::remove_file(&new) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-            if let Some(owner) = self.owner {
-                fchown(&file, Some(owner.uid), Some(owner.gid))?;
-            }
-            file.write_all(content.as_bytes())?;
-            fs::rename(&new, path)
+        let written = match self.owner {
+            Some(owner) => write_atomically_for((owner.uid, owner.gid), path, content.as_bytes(), Readers::Owner),
+            None => write_atomically(path, content.as_bytes(), Readers::Owner),
         };
-        write().map_err(|source| CredentialError::Io { path: path.to_path_buf(), source })
+        written.map_err(|source| CredentialError::Io { path: path.to_path_buf(), source })
     }
 }
 
@@ -192,7 +183,7 @@ mod tests {
         let (folder, tokens, credentials) = files()?;
         let victim = folder.path().join("passwd");
         fs::write(&victim, "root")?;
-        for name in ["token", "token.new", "root-cert.pem", "root-cert.new"] {
+        for name in ["token", "token.new", "root-cert.pem", "root-cert.pem.new"] {
             std::os::unix::fs::symlink(&victim, credentials.folder.join(name))?;
         }
         tokens.give(&credentials, SystemTime::now())?;

@@ -19,17 +19,17 @@ pub enum ToolError {
     /// The program could not be started or fed.
     #[error("cannot run {program}: {source}")]
     Spawn {
-        /// What was to run.
+        /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The program ran and refused.
     #[error("{program} refused its script: {message}")]
     Failed {
-        /// What ran.
+        /// The program.
         program: PathBuf,
-        /// Its standard error, on one line.
+        /// Its standard error, in one line.
         message: String,
     },
 }

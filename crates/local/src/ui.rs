@@ -240,7 +240,7 @@ impl Screen {
         let widest = self.shown.values().map(|status| status.pod.name.chars().count()).max().unwrap_or(0).max(8);
         let mut out = String::from("\n");
         push_line(&mut out, columns, &format!("  {:widest$}  READY  ADDRESS       RESTARTS  IDENTITY", "REPLICA"));
-        let (fitting, others) = self.fitting(rows);
+        let (fitting, others) = self.visible_rows(rows);
         for status in fitting {
             let mark = if status.ready { "yes" } else { "no" };
             let last = if status.ready { self.identity(status) } else { status.detail.clone() };
@@ -258,7 +258,7 @@ impl Screen {
 
     /// The replicas that fit into so many rows, and the number of others. A table taller than the terminal could not be
     /// redrawn; replicas that are not ready are kept in it.
-    fn fitting(&self, rows: usize) -> (Vec<&PodStatus>, usize) {
+    fn visible_rows(&self, rows: usize) -> (Vec<&PodStatus>, usize) {
         // An empty line, the head, an empty line, the footer, and the cursor's line.
         let room = rows.saturating_sub(4 + self.footer.lines().count());
         if self.shown.len() <= room {

@@ -26,7 +26,7 @@ pub enum UpError {
     /// Not a directory.
     #[error("{} is not a directory with YAML files: {reason}", .directory.display())]
     Directory {
-        /// As given.
+        /// The directory as given.
         directory: PathBuf,
         /// Why.
         reason: String,
@@ -34,7 +34,7 @@ pub enum UpError {
     /// The files have errors, which have been printed.
     #[error("{count} in {}; nothing was started", .directory.display())]
     Refused {
-        /// As given.
+        /// The directory as given.
         directory: PathBuf,
         /// `2 errors`.
         count: String,
@@ -71,9 +71,9 @@ pub enum UpError {
     /// Files of the run itself.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -114,7 +114,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         false => (user_directory.clone(), manifest),
     };
     let before = MachineState::look();
-    let (broker, outside) = options
+    let (broker, egress_broker) = options
         .egress
         .then(|| Broker::new(vec![host_pages.address]))
         .transpose()
@@ -131,7 +131,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         host_ports,
         host_pages,
         callers,
-        outside,
+        egress_broker,
         ports_broker,
         tools,
         state,

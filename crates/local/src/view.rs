@@ -39,7 +39,7 @@ pub struct View {
 pub struct ViewError {
     /// The path that could not be mounted or hidden.
     pub path: PathBuf,
-    /// What the system said.
+    /// The operating system's error.
     pub source: io::Error,
 }
 
@@ -59,7 +59,7 @@ impl View {
         }
         let sessions = Path::new(SESSIONS);
         if sessions.is_dir() {
-            mounts::cover(sessions).and_then(|()| mounts::seal(sessions)).map_err(at(sessions))?;
+            mounts::cover(sessions).and_then(|()| mounts::make_read_only(sessions)).map_err(at(sessions))?;
         }
         let covered = self.closed(&self.hidden).unwrap_or_else(|| self.hidden.clone());
         let (inside, outside): (Vec<_>, Vec<_>) = own.into_iter().partition(|(path, ..)| path.starts_with(&covered));
@@ -73,7 +73,7 @@ impl View {
         for (path, tree, _) in inside {
             make_folder(path).and_then(|()| tree.attach(path)).map_err(at(path))?;
         }
-        mounts::seal(&covered).map_err(at(&covered))?;
+        mounts::make_read_only(&covered).map_err(at(&covered))?;
         match self.own.iter().find_map(|path| Some((path, self.try_out(path).err()?))) {
             Some((path, source)) => Err(at(path)(source)),
             None => Ok(()),
@@ -83,7 +83,7 @@ impl View {
     /// Clones a directory so that the program owns it; also returns whether it has another owner on disk.
     fn own_tree<'a>(&self, path: &'a Path) -> Result<(&'a Path, Tree, bool), ViewError> {
         let make = || {
-            let (tree, owner) = (Tree::clone_of(path)?, mounts::owner(path)?);
+            let (tree, owner) = (Tree::clone_directory(path)?, mounts::owner(path)?);
             let mapped = self.account.is_some_and(|account| account != owner);
             if let Some(account) = self.account.filter(|_| mapped) {
                 tree.map_owner(owner, account)?;
@@ -94,7 +94,7 @@ impl View {
     }
 
     fn readable_tree(&self, path: &Path) -> io::Result<Tree> {
-        let tree = Tree::clone_of(path)?;
+        let tree = Tree::clone_directory(path)?;
         if let Some(account) = self.account {
             tree.map_owner(mounts::owner(path)?, account)?;
         }
@@ -107,18 +107,18 @@ impl View {
         let mut way: Vec<&Path> = path.ancestors().collect();
         way.reverse();
         let closed = |folder: &&Path| {
-            let entered = self.as_program(|| fs::metadata(folder.join(".")));
+            let entered = self.with_program_credentials(|| fs::metadata(folder.join(".")));
             entered.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
         };
         way.into_iter().find(closed).map(Path::to_path_buf)
     }
 
     fn try_out(&self, path: &Path) -> io::Result<()> {
-        self.as_program(|| fs::read_dir(path).map(drop))
+        self.with_program_credentials(|| fs::read_dir(path).map(drop))
     }
 
     /// Runs `look` with the program's file system user and group.
-    fn as_program<T>(&self, look: impl FnOnce() -> T) -> T {
+    fn with_program_credentials<T>(&self, look: impl FnOnce() -> T) -> T {
         let Some(account) = self.account else { return look() };
         let (uid, gid) = account.ids();
         // The group comes first and last, because changing it needs the privileges of the original user.

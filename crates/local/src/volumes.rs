@@ -129,7 +129,7 @@ fn count(folder: &Path) -> usize {
 
 /// Mounts the volumes over the machine's directories; runs inside the replica's fresh mount namespace. `folder` has its
 /// volumes.
-pub fn lay(folder: &Path, mounts: &[Mount]) -> io::Result<()> {
+pub fn mount_all(folder: &Path, mounts: &[Mount]) -> io::Result<()> {
     for wanted in mounts {
         let volume = folder.join(&wanted.volume);
         let source = wanted.sub_path.as_ref().map_or_else(|| volume.clone(), |below| volume.join(below));

@@ -46,8 +46,8 @@ impl Changes {
         for (old, new) in old.destination_rules.differing(&new.destination_rules) {
             differing(&old, &new).into_iter().for_each(|rule| all.add_rule(rule));
         }
-        for ruling in old.route_sets.differing(&new.route_sets) {
-            all.add_route_set(ruling);
+        for route_set in old.route_sets.differing(&new.route_sets) {
+            all.add_route_set(route_set);
         }
         for workload in old.workloads.differing(&new.workloads) {
             all.add_workload(workload);
@@ -101,13 +101,13 @@ impl Changes {
         self.rules.insert(rule.host.clone());
     }
 
-    fn add_route_set(&mut self, ruling: &RouteSet) {
-        for host in &ruling.hosts {
+    fn add_route_set(&mut self, route_set: &RouteSet) {
+        for host in &route_set.hosts {
             self.exact.insert(Key::RouteSets(host.value.clone()));
             self.routed.insert(host.value.clone());
         }
-        self.exact.extend(ruling.destinations().map(|to| Key::RouteSetsTo(to.host.clone())));
-        self.exact.extend(ruling.gateways.iter().cloned().map(Key::RouteSetsAt));
+        self.exact.extend(route_set.destinations().map(|to| Key::RouteSetsTo(to.host.clone())));
+        self.exact.extend(route_set.gateways.iter().cloned().map(Key::RouteSetsAt));
     }
 
     /// Whether there is no difference.

@@ -21,7 +21,7 @@ pub(crate) struct Index {
     /// In the order of precedence.
     pub(crate) at_gateway: OrdMap<GatewayRef, Ordered<Rank, RouteSet>>,
     /// The namespaces that have rules for a host.
-    pub(crate) ruling_namespaces: OrdMap<Hostname, Arc<[Arc<str>]>>,
+    pub(crate) rule_namespaces: OrdMap<Hostname, Arc<[Arc<str>]>>,
     /// By namespace.
     pub(crate) rules: OrdMap<Arc<str>, ByHost<DestinationRule>>,
     /// Those of one address ordered by namespace and Pod.
@@ -31,7 +31,7 @@ pub(crate) struct Index {
 impl Index {
     /// Records whether a namespace has rules for a host.
     pub(crate) fn note_rules(&mut self, namespace: &Arc<str>, host: &Hostname, any: bool) {
-        let before = self.ruling_namespaces.get(host).map_or(&[][..], |all| all);
+        let before = self.rule_namespaces.get(host).map_or(&[][..], |all| all);
         if before.contains(namespace) == any {
             return;
         }
@@ -41,8 +41,8 @@ impl Index {
             now.sort_unstable();
         }
         match now.is_empty() {
-            true => drop(self.ruling_namespaces.remove(host)),
-            false => drop(self.ruling_namespaces.insert(host.clone(), now.into())),
+            true => drop(self.rule_namespaces.remove(host)),
+            false => drop(self.rule_namespaces.insert(host.clone(), now.into())),
         }
     }
 }

@@ -167,12 +167,12 @@ impl Snapshot {
     /// a lookup for each comparison of a sort would take millions of steps with thousands of route sets.
     pub fn precedence<'a>(
         &self,
-        rulings: impl IntoIterator<Item = &'a Arc<RouteSet>>,
+        route_sets: impl IntoIterator<Item = &'a Arc<RouteSet>>,
     ) -> HashMap<*const RouteSet, usize> {
-        let wanted: HashSet<_> = rulings.into_iter().map(Arc::as_ptr).collect();
+        let wanted: HashSet<_> = route_sets.into_iter().map(Arc::as_ptr).collect();
         let all = self.route_sets.iter().map(Arc::as_ptr).enumerate();
-        let found = all.filter(|(_, ruling)| wanted.contains(ruling));
-        found.map(|(place, ruling)| (ruling, place)).take(wanted.len()).collect()
+        let found = all.filter(|(_, route_set)| wanted.contains(route_set));
+        found.map(|(place, route_set)| (route_set, place)).take(wanted.len()).collect()
     }
 
     /// The DestinationRule that `client`, whose namespace `viewer` knows, uses for a service. Istio's order: the client's
@@ -183,8 +183,9 @@ impl Snapshot {
         viewer: &(impl Viewer + ?Sized),
         client: &impl Selectable,
     ) -> Option<&Arc<DestinationRule>> {
-        let mut ruling = under_hosts_covering(&self.index.ruling_namespaces, &service.host).flat_map(|all| all.iter());
-        let own = ruling.find(|namespace| viewer.is_in(namespace)).map(|namespace| &**namespace);
+        let mut namespaces =
+            under_hosts_covering(&self.index.rule_namespaces, &service.host).flat_map(|all| all.iter());
+        let own = namespaces.find(|namespace| viewer.is_in(namespace)).map(|namespace| &**namespace);
         let client = RuleClient { own, viewer, selected: |selector: &Labels| client.selected_by(selector) };
         applicable(&service.namespace, &self.mesh.root_namespace, client, |wanted| {
             self.index.rules.get(wanted).into_iter().flat_map(|rules| covering(rules, &service.host))

@@ -176,9 +176,9 @@ impl<'a> Tracked<'a> {
     /// See [`Snapshot::precedence`]. Nothing is recorded: the order of two route sets changes only if one of them does.
     pub fn precedence<'b>(
         self,
-        rulings: impl IntoIterator<Item = &'b Arc<RouteSet>>,
+        route_sets: impl IntoIterator<Item = &'b Arc<RouteSet>>,
     ) -> HashMap<*const RouteSet, usize> {
-        self.snapshot.precedence(rulings)
+        self.snapshot.precedence(route_sets)
     }
 
     /// See [`Snapshot::destination_rule_for`].

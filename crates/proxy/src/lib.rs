@@ -24,7 +24,6 @@ pub mod options;
 mod overload;
 pub mod pool;
 mod readiness;
-pub mod response_flags;
 pub mod run;
 mod scope;
 mod settle;

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::unistd::{SysconfVar, sysconf};
 use tokio::sync::Notify;
 
 /// The allocator's way to return what is free to the system, for the calling thread.
@@ -30,9 +31,13 @@ pub(crate) fn collect() {
 pub(crate) fn resident_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages
-        .map(|pages| pages * rustix::param::page_size() as u64)
-        .ok_or_else(|| io::Error::other("/proc/self/statm does not say"))
+    pages.map(|pages| pages * page_size() as u64).ok_or_else(|| io::Error::other("/proc/self/statm does not say"))
+}
+
+/// Bytes of a page of memory. (rustix's own way to it reads the kernel's image, which is not there under valgrind.)
+fn page_size() -> usize {
+    let said = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    said.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(4096)
 }
 
 /// When start-up is over: by then the first configuration is in place, or it is late for other reasons.
@@ -144,7 +149,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: libc::size_t, found:
     }
     // SAFETY: so many headers are at this address, for as long as the object is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let page = rustix::param::page_size();
+    let page = page_size();
     for header in headers {
         if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {
             let from = info.dlpi_addr as usize + header.p_vaddr as usize;

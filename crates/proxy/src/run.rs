@@ -54,6 +54,8 @@ use crate::subscribe::Subscriptions;
 
 /// How long the access logs may take to reach their files at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
+/// Time between two looks for series of metrics that nobody touches any more.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Commands waiting for the lifecycle; an operator's few.
 const MAX_COMMANDS: usize = 16;
 
@@ -283,6 +285,13 @@ fn spawn_keepers(shared: &Shared, pool: &Arc<WorkerPool>) {
     tokio::task::spawn_local(async move { binding.retry_binds().await });
     let balancing = pool.clone();
     tokio::task::spawn_local(async move { balancing.keep_balanced().await });
+    let registry = shared.state.borrow().registry.clone();
+    tokio::task::spawn_local(async move {
+        let mut looks = tokio::time::interval(EXPIRY_INTERVAL);
+        loop {
+            registry.expire(looks.tick().await.into_std());
+        }
+    });
 }
 
 /// A control plane that does not answer must not keep static listeners from being ready for ever.

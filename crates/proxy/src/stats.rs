@@ -14,7 +14,7 @@ layout! {
             downstream_rq_3xx, downstream_rq_4xx, downstream_rq_5xx, downstream_rq_timeout, downstream_rq_header_timeout,
             downstream_rq_idle_timeout, downstream_rq_rx_reset, downstream_rq_tx_reset, downstream_rq_too_large, downstream_rq_too_many_premature_resets, downstream_rq_overload_close,
             downstream_cx_overload_disable_keepalive, downstream_rq_non_relative_path,
-            no_route, no_cluster, rq_total, rq_direct_response, rq_redirect,
+            no_route, no_cluster, rq_total, rq_direct_response, rq_redirect, rs_too_large,
             on_demand_attempt, on_demand_success, on_demand_missing, on_demand_timeout, on_demand_overflow
         }
         gauges { downstream_cx_active, downstream_cx_http1_active, downstream_cx_http2_active, downstream_cx_ssl_active, downstream_cx_upgrades_active,

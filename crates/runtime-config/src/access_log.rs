@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::matching::HeaderMatcher;
+
 /// One `envoy.access_loggers.file`.
 #[derive(Debug)]
 pub struct AccessLog {
@@ -46,6 +48,42 @@ pub enum LogFilter {
     All,
     /// Those with one of these response flags (`response_flag_filter`); empty: any flag.
     ResponseFlags(Vec<Box<str>>),
+    /// `status_code_filter`.
+    StatusCode(Comparison),
+    /// Milliseconds (`duration_filter`).
+    Duration(Comparison),
+    /// Of the request (`header_filter`).
+    Header(HeaderMatcher),
+    /// `grpc_status_filter`.
+    GrpcStatus {
+        /// These, by number.
+        statuses: Vec<u8>,
+        /// All but these.
+        exclude: bool,
+    },
+    /// Those all of these let through.
+    And(Vec<LogFilter>),
+    /// Those one of these lets through.
+    Or(Vec<LogFilter>),
+}
+
+/// `ComparisonFilter`.
+#[derive(Debug, Clone, Copy)]
+pub struct Comparison {
+    /// How.
+    pub operation: Operation,
+    /// With what.
+    pub value: u32,
+}
+
+/// How a number is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Operation {
+    Equal,
+    AtLeast,
+    AtMost,
+    NotEqual,
 }
 
 /// A compiled format string.
@@ -154,6 +192,8 @@ pub enum Operator {
     RequestedServerName,
     RouteName,
     VirtualClusterName,
+    /// The body of the proxy's own answer, in `local_reply_config`.
+    LocalReplyBody,
     ConnectionId,
     RequestId,
     Hostname,
@@ -179,17 +219,53 @@ pub enum Operator {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimePoint {
     /// `DS_RX_BEG`: the request began.
-    RequestBegin,
+    DownstreamRxBegin,
     /// `DS_RX_END`: its last byte came.
-    RequestEnd,
+    DownstreamRxEnd,
+    /// `US_CX_BEG`: the connection that carries it upstream began to be made, for whichever request.
+    UpstreamConnectBegin,
+    /// `US_CX_END`: that connection was made.
+    UpstreamConnectEnd,
+    /// `US_HS_END`: its TLS handshake was over.
+    UpstreamHandshakeEnd,
+    /// `US_TX_BEG`: the request's first byte went upstream, in the last try.
+    UpstreamTxBegin,
+    /// `US_TX_END`: its last byte did.
+    UpstreamTxEnd,
     /// `US_RX_BEG`: the upstream's first byte came.
-    ResponseBegin,
+    UpstreamRxBegin,
+    /// `US_RX_BODY_BEG`: the first byte of its answer's body came.
+    UpstreamRxBodyBegin,
+    /// `US_RX_END`: its last byte came.
+    UpstreamRxEnd,
+    /// `DS_TX_BEG`: the client was sent the first byte.
+    DownstreamTxBegin,
     /// `DS_TX_END`: the client was sent the last byte.
-    ResponseEnd,
+    DownstreamTxEnd,
     /// `ON_DEMAND_BEG`: it began to wait for configuration it needs.
     HeldBegin,
     /// `ON_DEMAND_END`: it went on.
     HeldEnd,
+}
+
+impl TimePoint {
+    /// All of them, under Envoy's names.
+    pub const ALL: [(&'static str, Self); 14] = [
+        ("DS_RX_BEG", Self::DownstreamRxBegin),
+        ("DS_RX_END", Self::DownstreamRxEnd),
+        ("US_CX_BEG", Self::UpstreamConnectBegin),
+        ("US_CX_END", Self::UpstreamConnectEnd),
+        ("US_HS_END", Self::UpstreamHandshakeEnd),
+        ("US_TX_BEG", Self::UpstreamTxBegin),
+        ("US_TX_END", Self::UpstreamTxEnd),
+        ("US_RX_BEG", Self::UpstreamRxBegin),
+        ("US_RX_BODY_BEG", Self::UpstreamRxBodyBegin),
+        ("US_RX_END", Self::UpstreamRxEnd),
+        ("DS_TX_BEG", Self::DownstreamTxBegin),
+        ("DS_TX_END", Self::DownstreamTxEnd),
+        ("ON_DEMAND_BEG", Self::HeldBegin),
+        ("ON_DEMAND_END", Self::HeldEnd),
+    ];
 }
 
 /// The unit of `%COMMON_DURATION%`.

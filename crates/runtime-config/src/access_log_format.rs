@@ -204,19 +204,10 @@ impl<'t> Command<'t> {
 
     fn common_duration(&self) -> Result<Operator, FormatError> {
         let parts: Vec<&str> = self.argument.unwrap_or_default().split(':').collect();
-        let expected = "takes START:END:PRECISION: two of DS_RX_BEG, DS_RX_END, US_RX_BEG, DS_TX_END, ON_DEMAND_BEG and \
-                        ON_DEMAND_END, and ms, us or ns";
-        let point = |name: &str| {
-            Some(match name {
-                "DS_RX_BEG" => TimePoint::RequestBegin,
-                "DS_RX_END" => TimePoint::RequestEnd,
-                "US_RX_BEG" => TimePoint::ResponseBegin,
-                "DS_TX_END" => TimePoint::ResponseEnd,
-                "ON_DEMAND_BEG" => TimePoint::HeldBegin,
-                "ON_DEMAND_END" => TimePoint::HeldEnd,
-                _ => return None,
-            })
-        };
+        let expected = "takes START:END:PRECISION: two of DS_RX_BEG, DS_RX_END, US_CX_BEG, US_CX_END, US_HS_END, US_TX_BEG, \
+                        US_TX_END, US_RX_BEG, US_RX_BODY_BEG, US_RX_END, DS_TX_BEG, DS_TX_END, ON_DEMAND_BEG and ON_DEMAND_END, and \
+                        ms, us or ns";
+        let point = |name: &str| TimePoint::ALL.iter().find(|(known, _)| *known == name).map(|(_, point)| *point);
         let precision = |name: &str| {
             Some(match name {
                 "ms" => Precision::Millis,
@@ -279,6 +270,7 @@ fn plain_operator(name: &str) -> Option<Operator> {
         "CONNECTION_ID" => Operator::ConnectionId,
         "STREAM_ID" => Operator::RequestId,
         "HOSTNAME" => Operator::Hostname,
+        "LOCAL_REPLY_BODY" => Operator::LocalReplyBody,
         "FILTER_CHAIN_NAME" => Operator::FilterChainName,
         _ => return None,
     })

@@ -19,6 +19,7 @@ use crate::health_check::{EndpointCheck, HealthCheck};
 use crate::http2::Http2Options;
 use crate::listener::{ProxyProtocolVersion, TlvSelection};
 use crate::outlier_detection::OutlierDetection;
+use crate::route::MirrorPolicy;
 use crate::view::Tlv;
 
 /// One cluster, with its current endpoints.
@@ -44,6 +45,8 @@ pub struct Cluster {
     pub http: UpstreamHttp,
     /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
     pub http_filters: Arc<[HttpFilter]>,
+    /// Who gets copies of its requests, whatever their routes say (`HttpProtocolOptions.request_mirror_policies`).
+    pub mirrors: Option<Arc<[MirrorPolicy]>>,
     /// Limits across all workers.
     pub circuit_breakers: CircuitBreakers,
     /// Active check of each host.
@@ -92,6 +95,7 @@ impl Cluster {
             transport_matches: Vec::new(),
             http: UpstreamHttp::default(),
             http_filters: Arc::default(),
+            mirrors: None,
             circuit_breakers: CircuitBreakers::default(),
             health_checks: None,
             outlier_detection: None,

@@ -3,6 +3,9 @@
 use crate::fraction::Fraction;
 use crate::matching::StringMatcher;
 
+/// What `cors` of a route or a virtual host stands under among what is said to filters; no filter has this name.
+pub const ROUTE_FIELD: &str = "envoy.config.route.v3.CorsPolicy";
+
 /// The filter's configuration: it has none, routes have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cors;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use crate::access_log::AccessLog;
 use crate::http2::Http2Options;
 use crate::listener::OnDemandClusters;
+use crate::local_reply::LocalReply;
 use crate::route::RouteTable;
+use crate::skip::SkipMatcher;
 
 pub use crate::http_filters::HttpFilterConfig;
 
@@ -98,6 +100,8 @@ pub struct HttpConnectionManager {
     pub proper_case_response_headers: bool,
     /// The value of `via` to append; empty: none.
     pub via: Option<Arc<str>>,
+    /// What becomes of the proxy's own answers.
+    pub local_reply: Option<LocalReply>,
 }
 
 /// An HTTP filter before the router.
@@ -107,6 +111,8 @@ pub struct HttpFilter {
     pub name: Arc<str>,
     /// It is off unless a route switches it on (`disabled`).
     pub disabled: bool,
+    /// The requests that pass it by (`ExtensionWithMatcher`).
+    pub skip: Option<Arc<SkipMatcher>>,
     /// What it is.
     pub config: HttpFilterConfig,
 }

@@ -1,9 +1,13 @@
-//! Histograms with Envoy's default buckets.
+//! What a histogram's cells mean. A shard has the cells of a histogram in one row: a counter per bucket, one for what is beyond
+//! the last bound, and at the row's end the sum of all values.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Upper bounds of Envoy's default histogram buckets, in the histogram's unit (milliseconds for times).
-pub const BUCKET_BOUNDS: [f64; 19] = [
+use crate::exemplar::Taken;
+
+/// Upper bounds of Envoy's default histogram buckets, in the histogram's unit (milliseconds for times). Istio's standard metrics
+/// have the same.
+pub const ENVOY_BUCKETS: [f64; 19] = [
     0.5,
     1.0,
     5.0,
@@ -39,41 +43,67 @@ const QUANTILES: [(f64, &str); 10] = [
     (1.0, "P100"),
 ];
 
-/// One shard of a histogram: the buckets of [`BUCKET_BOUNDS`] and one beyond, and the sum of values.
-#[derive(Debug, Default)]
-pub(crate) struct Histogram {
-    buckets: [AtomicU64; BUCKET_BOUNDS.len() + 1],
-    sum: AtomicU64,
+/// Where a value is counted among the cells.
+#[inline]
+pub(crate) fn bucket_of(bounds: &[f64], value: f64) -> usize {
+    bounds.iter().position(|bound| value <= *bound).unwrap_or(bounds.len())
 }
 
-impl Histogram {
-    /// Records a value. Only the shard's one writer calls this.
-    #[inline]
-    pub(crate) fn record(&self, value: u64) {
-        let at = BUCKET_BOUNDS.iter().position(|bound| value as f64 <= *bound).unwrap_or(BUCKET_BOUNDS.len());
-        let bucket = &self.buckets[at];
+/// Records a value as the row's only writer, and says in which bucket.
+#[inline]
+pub(crate) fn record(row: &[AtomicU64], bounds: &[f64], value: f64) -> usize {
+    let at = bucket_of(bounds, value);
+    if let (Some(bucket), Some(sum)) = (row.get(at), row.last()) {
         bucket.store(bucket.load(Relaxed).wrapping_add(1), Relaxed);
-        self.sum.store(self.sum.load(Relaxed).wrapping_add(value), Relaxed);
+        sum.store((f64::from_bits(sum.load(Relaxed)) + value).to_bits(), Relaxed);
     }
+    at
+}
 
-    pub(crate) fn add_to(&self, snapshot: &mut HistogramSnapshot) {
-        for (total, bucket) in snapshot.buckets.iter_mut().zip(&self.buckets) {
-            *total += bucket.load(Relaxed);
-        }
-        snapshot.sum += self.sum.load(Relaxed);
+/// The same as one of several writers, for values counted elsewhere: so many in each bucket, and their sum.
+pub(crate) fn merge(row: &[AtomicU64], counts: &[u64], more: f64) {
+    let Some((sum, buckets)) = row.split_last() else { return };
+    for (bucket, count) in buckets.iter().zip(counts) {
+        bucket.fetch_add(*count, Relaxed);
     }
+    let added = sum.fetch_update(Relaxed, Relaxed, |sum| Some((f64::from_bits(sum) + more).to_bits()));
+    debug_assert!(added.is_ok());
 }
 
 /// A histogram's values over all shards.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct HistogramSnapshot {
-    /// How many values fell into each bucket of [`BUCKET_BOUNDS`], and beyond the last.
-    pub buckets: [u64; BUCKET_BOUNDS.len() + 1],
+    /// Upper bounds of the buckets, without the last, infinite one.
+    pub bounds: &'static [f64],
+    /// How many values fell into each bucket, and beyond the last bound.
+    pub buckets: Vec<u64>,
     /// Sum of all values.
-    pub sum: u64,
+    pub sum: f64,
+    /// The newest exemplar of each bucket.
+    pub(crate) exemplars: Vec<Option<Taken>>,
 }
 
 impl HistogramSnapshot {
+    pub(crate) fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, buckets: vec![0; bounds.len() + 1], sum: 0.0, exemplars: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, row: &[AtomicU64]) {
+        for (total, bucket) in self.buckets.iter_mut().zip(row) {
+            *total = total.wrapping_add(bucket.load(Relaxed));
+        }
+        self.sum += row.last().map_or(0.0, |sum| f64::from_bits(sum.load(Relaxed)));
+    }
+
+    pub(crate) fn add_exemplar(&mut self, bucket: usize, taken: Taken) {
+        self.exemplars.resize(self.buckets.len(), None);
+        if let Some(newest) = self.exemplars.get_mut(bucket)
+            && newest.is_none_or(|newest| newest.exemplar.unix_ms <= taken.exemplar.unix_ms)
+        {
+            *newest = Some(taken);
+        }
+    }
+
     /// How many values were recorded.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -87,17 +117,16 @@ impl HistogramSnapshot {
             return None;
         }
         let rank = quantile * count as f64;
-        let mut below = 0.0;
+        let (mut below, mut lower) = (0.0, 0.0);
         for (at, &bucket) in self.buckets.iter().enumerate() {
             let through = below + bucket as f64;
+            let upper = self.bounds.get(at).copied().unwrap_or(lower);
             if bucket > 0 && through >= rank {
-                let lower = if at == 0 { 0.0 } else { BUCKET_BOUNDS[at - 1] };
-                let upper = BUCKET_BOUNDS.get(at).copied().unwrap_or(lower);
                 return Some(lower + (upper - lower) * ((rank - below) / bucket as f64).clamp(0.0, 1.0));
             }
-            below = through;
+            (below, lower) = (through, upper);
         }
-        BUCKET_BOUNDS.last().copied()
+        Some(lower)
     }
 
     /// Envoy's text form: `P0(nan,1) P25(nan,2.5) …`, or `No recorded values`.
@@ -114,18 +143,33 @@ impl HistogramSnapshot {
 mod tests {
     use super::*;
 
+    fn row(cells: usize) -> Vec<AtomicU64> {
+        (0..cells).map(|_| AtomicU64::new(0)).collect()
+    }
+
     #[test]
     fn quantiles_interpolate_inside_a_bucket() {
-        let histogram = Histogram::default();
-        for value in [1, 2, 3, 4, 100] {
-            histogram.record(value);
+        let row = row(ENVOY_BUCKETS.len() + 2);
+        for value in [1.0, 2.0, 3.0, 4.0, 100.0] {
+            record(&row, &ENVOY_BUCKETS, value);
         }
-        let mut snapshot = HistogramSnapshot::default();
-        histogram.add_to(&mut snapshot);
-        assert_eq!((snapshot.count(), snapshot.sum), (5, 110));
+        let mut snapshot = HistogramSnapshot::new(&ENVOY_BUCKETS);
+        snapshot.add(&row);
+        assert_eq!((snapshot.count(), snapshot.sum), (5, 110.0));
         assert_eq!(snapshot.quantile(0.2), Some(1.0));
         assert_eq!(snapshot.quantile(0.8), Some(5.0));
         assert_eq!(snapshot.quantile(1.0), Some(100.0));
-        assert_eq!(HistogramSnapshot::default().summary(), "No recorded values");
+        assert_eq!(HistogramSnapshot::new(&ENVOY_BUCKETS).summary(), "No recorded values");
+    }
+
+    #[test]
+    fn a_row_longer_than_the_buckets_keeps_its_sum_at_the_end() {
+        const BOUNDS: &[f64] = &[1.0, 2.0];
+        let row = row(8);
+        assert_eq!([0.5, 1.0, 1.5, 9.0].map(|value| record(&row, BOUNDS, value)), [0, 0, 1, 2]);
+        merge(&row, &[0, 3, 0], 4.5);
+        let mut snapshot = HistogramSnapshot::new(BOUNDS);
+        snapshot.add(&row);
+        assert_eq!((&snapshot.buckets[..], snapshot.sum), (&[2, 4, 1][..], 16.5));
     }
 }

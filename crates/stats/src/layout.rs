@@ -1,6 +1,28 @@
-//! The fixed set of metrics of a kind of scope.
+//! Which metrics a kind of scope has.
 
-/// Names of the metrics of one kind of scope. Implemented by [`crate::layout!`].
+use crate::histogram::ENVOY_BUCKETS;
+
+/// One metric of a layout.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name behind the scope's.
+    pub name: &'static str,
+    /// The text behind `# HELP`; empty: no such line, as in Envoy's page.
+    pub help: &'static str,
+    /// So many counted are one of the unit the name tells: 100 for ticks of the kernel shown as seconds. For counters.
+    pub per_unit: u32,
+    /// Upper bounds of a histogram's buckets, in order and without the last, infinite one.
+    pub bounds: &'static [f64],
+}
+
+impl Metric {
+    /// A metric without help. A histogram has Envoy's buckets.
+    pub const fn named(name: &'static str) -> Self {
+        Self { name, help: "", per_unit: 1, bounds: &ENVOY_BUCKETS }
+    }
+}
+
+/// The metrics of one kind of scope. Made by [`crate::layout!`].
 pub trait Layout: 'static {
     /// Index of a counter.
     type Counter: Copy + Into<usize>;
@@ -8,19 +30,70 @@ pub trait Layout: 'static {
     type Gauge: Copy + Into<usize>;
     /// Index of a histogram.
     type Histogram: Copy + Into<usize>;
-    /// Counter names, in order of their indices.
-    const COUNTERS: &'static [&'static str];
-    /// Gauge names, in order of their indices.
-    const GAUGES: &'static [&'static str];
-    /// Histogram names, in order of their indices; they record milliseconds unless the owner says otherwise.
-    const HISTOGRAMS: &'static [&'static str];
+    /// Counters, in order of their indices.
+    const COUNTERS: &'static [Metric];
+    /// Gauges, in order of their indices.
+    const GAUGES: &'static [Metric];
+    /// Histograms, in order of their indices; they record milliseconds unless the owner says otherwise.
+    const HISTOGRAMS: &'static [Metric];
     /// A counter per HTTP status, reported as this name and the status (`upstream_rq_` → `upstream_rq_503`).
     const STATUS_PREFIX: Option<&'static str>;
     /// A metric is reported once something was counted in it, as Envoy does with names that come from messages.
     const ONCE_COUNTED: bool = false;
 }
 
-/// Declares a [`Layout`]. The variants are spelled as the metrics are, so that a search for a metric's name finds its use.
+/// A [`Layout`] without its type.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) counters: &'static [Metric],
+    pub(crate) gauges: &'static [Metric],
+    pub(crate) histograms: &'static [Metric],
+    pub(crate) status_prefix: Option<&'static str>,
+    pub(crate) once_counted: bool,
+    /// Cells of a shard for each histogram: the most buckets one has, the bucket beyond, and the sum.
+    pub(crate) stride: usize,
+}
+
+impl Shape {
+    /// Whether they have the same metrics.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        let same = |one: &[Metric], other: &[Metric]| {
+            std::ptr::eq(one, other) || one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.name == b.name)
+        };
+        same(self.counters, other.counters)
+            && same(self.gauges, other.gauges)
+            && same(self.histograms, other.histograms)
+            && self.status_prefix == other.status_prefix
+    }
+}
+
+pub(crate) trait Shaped: Layout {
+    const STRIDE: usize = stride(Self::HISTOGRAMS);
+    const SHAPE: &'static Shape = &Shape {
+        counters: Self::COUNTERS,
+        gauges: Self::GAUGES,
+        histograms: Self::HISTOGRAMS,
+        status_prefix: Self::STATUS_PREFIX,
+        once_counted: Self::ONCE_COUNTED,
+        stride: Self::STRIDE,
+    };
+}
+
+impl<L: Layout> Shaped for L {}
+
+const fn stride(histograms: &[Metric]) -> usize {
+    let (mut most, mut at) = (0, 0);
+    while at < histograms.len() {
+        if histograms[at].bounds.len() > most {
+            most = histograms[at].bounds.len();
+        }
+        at += 1;
+    }
+    most + 2
+}
+
+/// Declares a [`Layout`]. The variants are spelled as the metrics are, so that a search for a metric's name finds its use. A
+/// metric's doc comment is its `# HELP`; `in BOUNDS` gives a histogram other buckets than Envoy's; `/ N` shows a counter divided.
 ///
 /// ```
 /// evenkeel_stats::layout! {
@@ -28,7 +101,7 @@ pub trait Layout: 'static {
 ///     pub mod door {
 ///         counters { opened_total }
 ///         gauges { open }
-///         histograms { open_ms }
+///         histograms { open_ms, width_cm in [60.0, 90.0] }
 ///         statuses None
 ///     }
 /// }
@@ -41,10 +114,11 @@ pub trait Layout: 'static {
 #[macro_export]
 macro_rules! layout {
     ($(#[$doc:meta])* pub mod $name:ident {
-        counters { $($counter:ident),* $(,)? }
-        gauges { $($gauge:ident),* $(,)? }
-        histograms { $($histogram:ident),* $(,)? }
+        counters { $($(#[doc = $counter_help:literal])* $counter:ident $(/ $per:literal)?),* $(,)? }
+        gauges { $($(#[doc = $gauge_help:literal])* $gauge:ident),* $(,)? }
+        histograms { $($(#[doc = $histogram_help:literal])* $histogram:ident $(in $bounds:expr)?),* $(,)? }
         statuses $statuses:expr
+        $(; once_counted $once:literal)?
     }) => {
         $(#[$doc])*
         #[allow(missing_docs, non_camel_case_types, clippy::empty_enums, clippy::manual_non_exhaustive)]
@@ -71,10 +145,22 @@ macro_rules! layout {
                 type Counter = Counter;
                 type Gauge = Gauge;
                 type Histogram = Histogram;
-                const COUNTERS: &'static [&'static str] = &[$(stringify!($counter)),*];
-                const GAUGES: &'static [&'static str] = &[$(stringify!($gauge)),*];
-                const HISTOGRAMS: &'static [&'static str] = &[$(stringify!($histogram)),*];
+                const COUNTERS: &'static [$crate::Metric] = &[$($crate::Metric {
+                    help: concat!($($counter_help),*),
+                    $(per_unit: $per,)?
+                    ..$crate::Metric::named(stringify!($counter))
+                }),*];
+                const GAUGES: &'static [$crate::Metric] = &[$($crate::Metric {
+                    help: concat!($($gauge_help),*),
+                    ..$crate::Metric::named(stringify!($gauge))
+                }),*];
+                const HISTOGRAMS: &'static [$crate::Metric] = &[$($crate::Metric {
+                    help: concat!($($histogram_help),*),
+                    $(bounds: &$bounds,)?
+                    ..$crate::Metric::named(stringify!($histogram))
+                }),*];
                 const STATUS_PREFIX: Option<&'static str> = $statuses;
+                $(const ONCE_COUNTED: bool = $once;)?
             }
         }
     };

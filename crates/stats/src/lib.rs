@@ -1,21 +1,83 @@
-//! Per-worker counters, gauges and histograms; Prometheus text.
+//! Per-worker counters, gauges and histograms; pages for Prometheus.
 //!
-//! A [`Scope`] is a named group of metrics (one cluster, one listener) with a fixed [`Layout`]. Every thread that counts in
-//! it asks for its own [`Writer`], a shard nobody else writes, so counting is a plain load and store: no lock, no
-//! read-modify-write, no shared cache line. A scrape adds the shards up. The registry holds scopes weakly: a scope whose last
-//! owner is gone (its cluster was removed) is no longer reported.
+//! - A [`Layout`] says which metrics there are of one kind of thing. It is made by [`layout!`].
+//! - A [`Scope`] is a layout with a name and labels: the metrics of one cluster, one listener, one edge between services. In
+//!   Prometheus' words it has one series in the metric family of each of its metrics.
+//! - A [`Writer`] is one thread's shard of a scope. Nobody else writes it, so counting is a plain load and store: no lock, no
+//!   read-modify-write, no shared cache line, no allocation. A page adds the shards up. What several threads count together, away
+//!   from requests, has a [`SharedWriter`].
+//! - The [`Registry`] has all scopes. Where a scope's name comes from decides how long it lives:
+//!
+//! | names come from | made by | a scope lives |
+//! | --- | --- | --- |
+//! | configuration or code | [`Registry::scope`] | until its last owner drops it |
+//! | traffic | [`Registry::families`] | until nobody has touched it for some time; and there are only so many |
+//!
+//! Series of [`Families`] that are beyond the limit are counted in one with the label `overflow="true"`, so that sums stay right;
+//! `evenkeel_metric_series_refused_total` says how often that was. A worker keeps its writers in [`SeriesHandles`]:
+//!
+//! ```
+//! use evenkeel_stats::{Exemplar, Exposition, FamiliesOptions, Registry};
+//!
+//! evenkeel_stats::layout! {
+//!     /// Requests between two services.
+//!     pub mod edge {
+//!         counters {
+//!             /// Requests.
+//!             requests_total,
+//!         }
+//!         gauges {}
+//!         histograms { request_duration_milliseconds }
+//!         statuses None
+//!     }
+//! }
+//!
+//! let registry = Registry::new();
+//! let edges = registry.families::<edge::Stats>(FamiliesOptions {
+//!     name: "edges",
+//!     prefix: "shop_",
+//!     labels: &["source", "destination"],
+//!     max_series: 10_000,
+//!     expire_after: Some(std::time::Duration::from_secs(900)),
+//! });
+//! // Once per worker.
+//! let handles = edges.handles::<u64>();
+//! // For each request: 7 is what the worker calls this edge.
+//! let series = handles.get(&7, |labels| {
+//!     labels.push("web");
+//!     labels.push("cart");
+//! });
+//! series.inc(edge::Counter::requests_total);
+//! let exemplar = Exemplar { trace_id: [0xab; 16], span_id: [0; 8], unix_ms: 1_700_000_000_000 };
+//! series.record_traced(edge::Histogram::request_duration_milliseconds, 12, &exemplar);
+//! let page = registry.exposition(Exposition::OpenMetrics, None);
+//! assert!(page.contains("shop_requests_total{source=\"web\",destination=\"cart\"} 1\n"));
+//! ```
+//!
+//! There is no lock in this crate. Scopes, series and shards are published by compare-and-swap (`list.rs`), and making one looks at
+//! no other but those that share its bucket, so that a worker may do it while it serves.
 
-#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+#![forbid(unsafe_code)]
 
+mod exemplar;
+mod exposition;
+mod families;
 mod histogram;
 mod layout;
+mod list;
 mod registry;
 mod render;
 mod scope;
+mod shard;
+mod writer;
 
-pub use histogram::{BUCKET_BOUNDS, HistogramSnapshot};
-pub use layout::Layout;
+pub use exemplar::Exemplar;
+pub use exposition::Exposition;
+pub use families::{Families, FamiliesOptions, LabelValues, SeriesHandles, metric_series};
+pub use histogram::{ENVOY_BUCKETS, HistogramSnapshot};
+pub use layout::{Layout, Metric};
 pub use registry::{Registry, Sample, Value};
-pub use scope::{Scope, ScopeName, Writer};
+pub use scope::{Scope, ScopeName};
+pub use writer::{SharedWriter, Writer};

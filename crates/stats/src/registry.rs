@@ -1,49 +1,48 @@
 //! All scopes of a process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
+use arc_swap::ArcSwap;
+
+use crate::exposition::{self, Exposition};
+use crate::families::{Families, FamiliesCore, FamiliesOptions, metric_series};
 use crate::histogram::HistogramSnapshot;
 use crate::layout::Layout;
+use crate::list::{Index, List};
 use crate::render;
-use crate::scope::{Scope, ScopeCore, ScopeName};
+use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
+
+/// With so many scopes finding one costs what it costs among few; with more it costs a little more.
+const MANY_SCOPES: usize = 4096;
 
 /// All scopes that somebody still owns.
-#[derive(Default)]
 pub struct Registry {
-    scopes: Mutex<Scopes>,
-    carried: Mutex<Carried>,
+    scopes: Arc<Scopes>,
+    families: List<Weak<FamiliesCore>>,
+    carried: ArcSwap<Carried>,
 }
-
-#[derive(Default)]
-struct Scopes {
-    by_name: BTreeMap<String, Weak<ScopeCore>>,
-    /// With so many it is looked which of them are gone: half of them may be, so that a look costs each new one little.
-    look_at: usize,
-}
-
-/// With fewer scopes it is not looked which of them are gone.
-const FEWEST_TO_LOOK_AT: usize = 64;
 
 /// What another process counted before, by the metrics' full names.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Carried {
     counters: HashMap<String, u64>,
     gauges: HashMap<String, i64>,
 }
 
 impl Carried {
-    pub(crate) fn counter(&self, name: &str) -> u64 {
-        self.counters.get(name).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn gauge(&self, name: &str) -> i64 {
-        self.gauges.get(name).copied().unwrap_or(0)
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.counters.is_empty() && self.gauges.is_empty()
+    }
+
+    pub(crate) fn counter(&self, name: impl FnOnce() -> String) -> u64 {
+        if self.counters.is_empty() { 0 } else { self.counters.get(&name()).copied().unwrap_or(0) }
+    }
+
+    pub(crate) fn gauge(&self, name: impl FnOnce() -> String) -> i64 {
+        if self.gauges.is_empty() { 0 } else { self.gauges.get(&name()).copied().unwrap_or(0) }
     }
 }
 
@@ -53,21 +52,24 @@ impl fmt::Debug for Registry {
     }
 }
 
+impl Default for Registry {
+    fn default() -> Self {
+        let scopes = Arc::new(Index::for_about(MANY_SCOPES));
+        Self { scopes, families: List::default(), carried: ArcSwap::default() }
+    }
+}
+
 /// One metric's value at a scrape.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Envoy's name: `cluster.NAME.upstream_rq_total`.
     pub name: String,
-    /// Prometheus name without tags: `envoy_cluster_upstream_rq_total`.
-    pub family: String,
-    /// Prometheus labels.
-    pub tags: Vec<(&'static str, String)>,
     /// The value over all shards.
     pub value: Value,
 }
 
 /// A metric's value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Only grows.
     Counter(u64),
@@ -96,42 +98,76 @@ impl Registry {
 
     /// The scope of that name, made when there is none. It is reported for as long as somebody holds it.
     pub fn scope<L: Layout>(&self, name: ScopeName) -> Scope<L> {
-        let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = scopes.by_name.get(&name.dotted).and_then(Weak::upgrade).filter(|core| core.has_layout::<L>());
-        if let Some(core) = known {
-            return Scope::from_core(core);
+        let new = ScopeCore::new::<L>(&name);
+        let hash = self.scopes.hash((new.prefix(), &new.labels));
+        let new = Arc::new(new.listed(&self.scopes, hash));
+        let same = |listed: &Weak<ScopeCore>| listed.upgrade().filter(|known| known.is_called_as(&new));
+        let core = self.scopes.find_or_insert(hash, same, || Arc::downgrade(&new));
+        Scope::from_core(core.unwrap_or_else(|()| Arc::clone(&new)))
+    }
+
+    /// Families for series whose labels come from traffic. Those of a name and a layout are the same for all who ask while somebody
+    /// holds them; the first options count.
+    pub fn families<L: Layout>(&self, options: FamiliesOptions) -> Families<L> {
+        let known = |families: &Weak<FamiliesCore>| families.upgrade().filter(|core| core.is::<L>(&options));
+        let make = || {
+            let name = ScopeName {
+                dotted: format!("metric_series.{}.", options.name),
+                family: "evenkeel_metric_series_".to_owned(),
+                tags: vec![("family", options.name.to_owned())],
+            };
+            Arc::new(FamiliesCore::new::<L>(options, self.scope::<metric_series::Stats>(name)))
+        };
+        if let Some(core) = self.families.find(known) {
+            return Families::from_core(core);
         }
-        if scopes.by_name.len() >= scopes.look_at {
-            scopes.by_name.retain(|_, scope| scope.strong_count() > 0);
-            scopes.look_at = (2 * scopes.by_name.len()).max(FEWEST_TO_LOOK_AT);
-        }
-        let key = name.dotted.clone();
-        let scope = Scope::from_core(Arc::new(ScopeCore::new::<L>(name)));
-        scopes.by_name.insert(key, Arc::downgrade(scope.core()));
-        scope
+        let new = make();
+        let core = self.families.find_or_push(known, || Arc::downgrade(&new)).unwrap_or(new);
+        self.families.remove(|families| families.strong_count() == 0);
+        Families::from_core(core)
+    }
+
+    /// Lets go of series that nobody has touched for as long as their families say. To be called now and then, and before a page is
+    /// written.
+    pub fn expire(&self, now: Instant) {
+        self.families.for_each(|families| {
+            if let Some(families) = families.upgrade() {
+                families.expire(now);
+            }
+        });
+    }
+
+    /// What is reported, in the order of the names.
+    fn reported(&self) -> Vec<Arc<ScopeCore>> {
+        let mut all = Vec::new();
+        self.families.for_each(|families| {
+            if let Some(families) = families.upgrade() {
+                families.reported(&mut all);
+            }
+        });
+        self.scopes.for_each(|scope| all.extend(scope.upgrade()));
+        all.sort_by(|a, b| (a.prefix(), &a.labels).cmp(&(b.prefix(), &b.labels)));
+        all
     }
 
     /// Every metric's current value, by scope and in each scope in order of definition.
     pub fn samples(&self) -> Vec<Sample> {
-        let scopes: Vec<_> = {
-            let scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
-            scopes.by_name.values().filter_map(Weak::upgrade).collect()
-        };
-        let mut samples = Vec::new();
-        let carried = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
-        scopes.iter().for_each(|scope| scope.samples(&carried, &mut samples));
+        let (carried, mut samples) = (self.carried.load(), Vec::new());
+        for scope in self.reported() {
+            render::samples(&scope, &carried, &mut samples);
+        }
         samples
     }
 
     /// Adds to every sample what the process before this one counted, in place of what was carried before: its counters as
     /// they are, its gauges for as long as they are not ended.
     pub fn carry(&self, counters: HashMap<String, u64>, gauges: HashMap<String, i64>) {
-        *self.carried.lock().unwrap_or_else(PoisonError::into_inner) = Carried { counters, gauges };
+        self.carried.store(Arc::new(Carried { counters, gauges }));
     }
 
     /// The process before this one has ended: what it had open is closed, what it counted stays.
     pub fn end_carried_gauges(&self) {
-        self.carried.lock().unwrap_or_else(PoisonError::into_inner).gauges.clear();
+        self.carried.rcu(|carried| Carried { counters: carried.counters.clone(), gauges: HashMap::new() });
     }
 
     /// Envoy's `/stats` text: `name: value` lines sorted by name, histograms last.
@@ -141,7 +177,12 @@ impl Registry {
 
     /// Prometheus text exposition format 0.0.4.
     pub fn prometheus_text(&self) -> String {
-        render::prometheus(self.samples())
+        self.exposition(Exposition::Prometheus, None)
+    }
+
+    /// The metrics in a format for Prometheus; of series, called `NAME{LABELS}`, only those that `wanted` names.
+    pub fn exposition(&self, format: Exposition, wanted: Option<&dyn Fn(&str) -> bool>) -> String {
+        exposition::write(format, &self.reported(), &self.carried.load(), wanted)
     }
 }
 

@@ -1,10 +1,81 @@
-//! Text forms of samples.
+//! Samples by their names in `/stats`, and that page.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::histogram::{BUCKET_BOUNDS, HistogramSnapshot};
-use crate::registry::{Sample, Value};
+use crate::layout::Metric;
+use crate::registry::{Carried, Sample, Value};
+use crate::scope::ScopeCore;
+use crate::shard::{FIRST_STATUS, STATUSES};
+
+/// One of a scope's metrics.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cell {
+    Counter(usize),
+    Gauge(usize),
+    Histogram(usize),
+    /// From [`FIRST_STATUS`].
+    Status(usize),
+}
+
+impl Cell {
+    /// A scope's metrics but for statuses, in the order in which they are shown.
+    pub(crate) fn of(scope: &ScopeCore) -> impl Iterator<Item = Self> + use<> {
+        let shape = scope.shape;
+        let counters = (0..shape.counters.len()).map(Self::Counter);
+        let gauges = (0..shape.gauges.len()).map(Self::Gauge);
+        counters.chain(gauges).chain((0..shape.histograms.len()).map(Self::Histogram))
+    }
+
+    /// The statuses that were counted.
+    pub(crate) fn statuses(scope: &ScopeCore, carried: &Carried) -> Vec<usize> {
+        if scope.shape.status_prefix.is_none() || carried.is_empty() && !scope.has_statuses() {
+            return Vec::new();
+        }
+        (0..STATUSES).filter(|at| Self::Status(*at).value(scope, carried).is_some()).collect()
+    }
+
+    /// Its name behind the scope's.
+    pub(crate) fn name(self, scope: &ScopeCore) -> String {
+        match self {
+            Self::Status(at) => {
+                format!("{}{}", scope.shape.status_prefix.unwrap_or_default(), at + usize::from(FIRST_STATUS))
+            }
+            _ => self.metric(scope).map_or_else(String::new, |metric| metric.name.to_owned()),
+        }
+    }
+
+    /// How it is declared; statuses are not.
+    pub(crate) fn metric(self, scope: &ScopeCore) -> Option<&'static Metric> {
+        match self {
+            Self::Counter(at) => scope.shape.counters.get(at),
+            Self::Gauge(at) => scope.shape.gauges.get(at),
+            Self::Histogram(at) => scope.shape.histograms.get(at),
+            Self::Status(_) => None,
+        }
+    }
+
+    /// Its value, if it is reported: a status is once it was counted, and so are all metrics of some scopes.
+    pub(crate) fn value(self, scope: &ScopeCore, carried: &Carried) -> Option<Value> {
+        let name = || scope.name_of(&self.name(scope));
+        let value = match self {
+            Self::Counter(at) => Value::Counter(scope.counter(at).wrapping_add(carried.counter(name))),
+            Self::Status(at) => Value::Counter(scope.status(at).wrapping_add(carried.counter(name))),
+            Self::Gauge(at) => Value::Gauge(scope.gauge(at).wrapping_add(carried.gauge(name))),
+            Self::Histogram(at) => Value::Histogram(Box::new(scope.histogram(at))),
+        };
+        let once_counted = scope.shape.once_counted || matches!(self, Self::Status(_));
+        (!once_counted || !value.is_zero()).then_some(value)
+    }
+}
+
+/// Appends the value of each of a scope's metrics.
+pub(crate) fn samples(scope: &ScopeCore, carried: &Carried, samples: &mut Vec<Sample>) {
+    let statuses = Cell::statuses(scope, carried).into_iter().map(Cell::Status);
+    samples.extend(Cell::of(scope).chain(statuses).filter_map(|cell| {
+        let value = cell.value(scope, carried)?;
+        Some(Sample { name: scope.name_of(&cell.name(scope)), value })
+    }));
+}
 
 /// Envoy's `/stats`.
 pub(crate) fn text(mut samples: Vec<Sample>) -> String {
@@ -21,64 +92,4 @@ pub(crate) fn text(mut samples: Vec<Sample>) -> String {
         };
     }
     out
-}
-
-/// Prometheus text, one `# TYPE` line per family.
-pub(crate) fn prometheus(samples: Vec<Sample>) -> String {
-    let mut families: BTreeMap<&str, (&'static str, Vec<&Sample>)> = BTreeMap::new();
-    for sample in &samples {
-        let kind = match sample.value {
-            Value::Counter(_) => "counter",
-            Value::Gauge(_) => "gauge",
-            Value::Histogram(_) => "histogram",
-        };
-        let family = families.entry(&sample.family).or_insert((kind, Vec::new()));
-        // One family has one type; a second type under the same name would make the whole page unreadable.
-        if family.0 == kind {
-            family.1.push(sample);
-        }
-    }
-    let mut out = String::new();
-    for (name, (kind, samples)) in families {
-        let _ = writeln!(out, "# TYPE {name} {kind}");
-        for sample in samples {
-            let labels = labels(&sample.tags);
-            let _ = match &sample.value {
-                Value::Counter(value) => writeln!(out, "{name}{} {value}", braced(&labels)),
-                Value::Gauge(value) => writeln!(out, "{name}{} {value}", braced(&labels)),
-                Value::Histogram(value) => {
-                    histogram(&mut out, name, &labels, value);
-                    Ok(())
-                }
-            };
-        }
-    }
-    out
-}
-
-fn histogram(out: &mut String, name: &str, labels: &str, value: &HistogramSnapshot) {
-    let comma = if labels.is_empty() { "" } else { "," };
-    let mut cumulative = 0;
-    for (at, count) in value.buckets.iter().enumerate() {
-        cumulative += count;
-        let bound = BUCKET_BOUNDS.get(at).map_or_else(|| "+Inf".to_owned(), f64::to_string);
-        let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}");
-    }
-    let _ = writeln!(out, "{name}_sum{} {}", braced(labels), value.sum);
-    let _ = writeln!(out, "{name}_count{} {cumulative}", braced(labels));
-}
-
-fn labels(tags: &[(&'static str, String)]) -> String {
-    let pairs: Vec<_> = tags
-        .iter()
-        .map(|(name, value)| {
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            format!("{name}=\"{value}\"")
-        })
-        .collect();
-    pairs.join(",")
-}
-
-fn braced(labels: &str) -> String {
-    if labels.is_empty() { String::new() } else { format!("{{{labels}}}") }
 }

@@ -1,22 +1,22 @@
-//! Scopes, their shards, and the one writer of each shard.
+//! Scopes, and how they are called.
 
-use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Weak};
 
-use crate::histogram::{Histogram, HistogramSnapshot};
-use crate::layout::Layout;
-use crate::registry::{Carried, Sample, Value};
-
-const FIRST_STATUS: usize = 100;
-const STATUSES: usize = 500;
+use crate::families::Lifetime;
+use crate::histogram::HistogramSnapshot;
+use crate::layout::{Layout, Shape, Shaped};
+use crate::list::{Index, List};
+use crate::shard::Shard;
+use crate::writer::Writer;
 
 /// How a scope's metrics are called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScopeName {
-    /// What stands before the metric's name in `/stats`: `cluster.NAME.`.
+    /// What stands before the metric's name in `/stats`: `cluster.NAME.`. Empty: it is called there as it is in Prometheus text.
     pub dotted: String,
     /// What stands before it in Prometheus text, tags taken out: `envoy_cluster_`.
     pub family: String,
@@ -38,11 +38,34 @@ impl ScopeName {
             tags: vec![(tag, value.to_owned())],
         }
     }
+
+    /// Without a name of Envoy's: the metrics' names begin with `prefix`, and have these labels.
+    pub fn labelled(prefix: &str, tags: Vec<(&'static str, String)>) -> Self {
+        Self { dotted: String::new(), family: prefix.to_owned(), tags }
+    }
 }
 
 /// Characters Prometheus refuses in a metric's name become `_`.
 pub(crate) fn sanitized(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == ':' { c } else { '_' }).collect()
+}
+
+/// Appends `NAME="VALUE"`, after a comma unless it is the first, with what a value may not hold escaped.
+pub(crate) fn push_label(text: &mut String, name: &str, value: &str) {
+    if !text.is_empty() {
+        text.push(',');
+    }
+    text.push_str(name);
+    text.push_str("=\"");
+    for c in value.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            c => text.push(c),
+        }
+    }
+    text.push('"');
 }
 
 /// A named group of metrics.
@@ -59,16 +82,11 @@ impl<L> Clone for Scope<L> {
 
 impl<L> fmt::Debug for Scope<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Scope({})", self.core.name.dotted)
+        write!(f, "Scope({}{{{}}})", self.core.prefix(), self.core.labels)
     }
 }
 
-impl<L: Layout> Scope<L> {
-    /// A scope no registry reports, for numbers shown elsewhere.
-    pub fn detached() -> Self {
-        Self::from_core(Arc::new(ScopeCore::new::<L>(ScopeName::default())))
-    }
-
+impl<L> Scope<L> {
     pub(crate) fn from_core(core: Arc<ScopeCore>) -> Self {
         Self { core, layout: PhantomData }
     }
@@ -76,220 +94,158 @@ impl<L: Layout> Scope<L> {
     pub(crate) fn core(&self) -> &Arc<ScopeCore> {
         &self.core
     }
+}
+
+impl<L: Layout> Scope<L> {
+    /// A scope no registry reports, for numbers shown elsewhere.
+    pub fn detached() -> Self {
+        Self::from_core(Arc::new(ScopeCore::new::<L>(&ScopeName::default())))
+    }
 
     /// A shard of one's own. Its counts stay in the scope after the writer is dropped; the next writer goes on from them.
     pub fn writer(&self) -> Writer<L> {
-        let mut shards = self.core.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = shards.iter().find(|shard| !shard.taken.swap(true, Ordering::AcqRel));
-        let shard = if let Some(shard) = free {
-            Arc::clone(shard)
-        } else {
-            let shard = Arc::new(Shard::new(&self.core));
-            shards.push(Arc::clone(&shard));
-            shard
-        };
-        Writer { shard, scope: self.clone(), one_thread: PhantomData }
+        Writer::new(self.clone(), self.core.shard())
     }
 
     /// A counter's value over all shards.
     pub fn counter(&self, counter: L::Counter) -> u64 {
-        self.core.sum(|shard| &shard.counters, counter.into())
+        self.core.counter(counter.into())
     }
 
     /// A gauge's value over all shards.
     pub fn gauge(&self, gauge: L::Gauge) -> i64 {
-        self.core.sum(|shard| &shard.gauges, gauge.into()) as i64
-    }
-}
-
-/// The one writer of a shard. It may move between threads but not be shared.
-pub struct Writer<L> {
-    shard: Arc<Shard>,
-    scope: Scope<L>,
-    one_thread: PhantomData<Cell<()>>,
-}
-
-impl<L> fmt::Debug for Writer<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Writer({})", self.scope.core.name.dotted)
-    }
-}
-
-impl<L: Layout> Writer<L> {
-    /// Counts one.
-    #[inline]
-    pub fn inc(&self, counter: L::Counter) {
-        self.add(counter, 1);
-    }
-
-    /// Counts `amount`.
-    #[inline]
-    pub fn add(&self, counter: L::Counter, amount: u64) {
-        bump(&self.shard.counters[counter.into()], amount);
-    }
-
-    /// Moves a gauge.
-    #[inline]
-    pub fn shift(&self, gauge: L::Gauge, by: i64) {
-        bump(&self.shard.gauges[gauge.into()], by as u64);
-    }
-
-    /// Sets this shard's part of a gauge.
-    #[inline]
-    pub fn set(&self, gauge: L::Gauge, value: i64) {
-        self.shard.gauges[gauge.into()].store(value as u64, Ordering::Relaxed);
-    }
-
-    /// Records a value, in the histogram's unit.
-    #[inline]
-    pub fn record(&self, histogram: L::Histogram, value: u64) {
-        self.shard.histograms[histogram.into()].record(value);
-    }
-
-    /// Counts one answer with this HTTP status; statuses outside 100–599 are not counted.
-    #[inline]
-    pub fn status(&self, status: u16) {
-        let statuses = self.shard.statuses.get_or_init(|| (0..STATUSES).map(|_| AtomicU64::new(0)).collect());
-        if let Some(counter) = usize::from(status).checked_sub(FIRST_STATUS).and_then(|at| statuses.get(at)) {
-            bump(counter, 1);
-        }
-    }
-
-    /// The scope written to.
-    pub fn scope(&self) -> &Scope<L> {
-        &self.scope
-    }
-}
-
-impl<L> Drop for Writer<L> {
-    fn drop(&mut self) {
-        self.shard.taken.store(false, Ordering::Release);
-    }
-}
-
-#[inline]
-fn bump(cell: &AtomicU64, amount: u64) {
-    cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
-}
-
-/// One thread's part of a scope.
-struct Shard {
-    counters: Box<[AtomicU64]>,
-    gauges: Box<[AtomicU64]>,
-    histograms: Box<[Histogram]>,
-    /// By status, from 100; made when the first status is counted.
-    statuses: OnceLock<Box<[AtomicU64]>>,
-    /// A writer holds it.
-    taken: AtomicBool,
-}
-
-impl Shard {
-    fn new(scope: &ScopeCore) -> Self {
-        let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
-        Self {
-            counters: zeros(scope.counters.len()),
-            gauges: zeros(scope.gauges.len()),
-            histograms: scope.histograms.iter().map(|_| Histogram::default()).collect(),
-            statuses: OnceLock::new(),
-            taken: AtomicBool::new(true),
-        }
+        self.core.gauge(gauge.into())
     }
 }
 
 /// A scope without its type.
 pub(crate) struct ScopeCore {
-    pub(crate) name: ScopeName,
-    counters: &'static [&'static str],
-    gauges: &'static [&'static str],
-    histograms: &'static [&'static str],
-    status_prefix: Option<&'static str>,
-    once_counted: bool,
-    shards: Mutex<Vec<Arc<Shard>>>,
+    /// As in [`ScopeName`].
+    pub(crate) dotted: Box<str>,
+    pub(crate) family: Box<str>,
+    /// As they are written between the braces.
+    pub(crate) labels: Box<str>,
+    pub(crate) shape: &'static Shape,
+    shards: List<Arc<Shard>>,
+    /// Shards that no writer holds.
+    pub(crate) free: AtomicUsize,
+    /// For series of [`crate::Families`].
+    pub(crate) lifetime: Option<Lifetime>,
+    /// Where it is reported until it is dropped.
+    listed: Option<(Weak<Scopes>, u64)>,
+}
+
+/// The scopes of a registry.
+pub(crate) type Scopes = Index<Weak<ScopeCore>>;
+
+impl Drop for ScopeCore {
+    fn drop(&mut self) {
+        if let Some((scopes, hash)) = self.listed.take()
+            && let Some(scopes) = scopes.upgrade()
+        {
+            scopes.remove(hash, |listed| std::ptr::eq(listed.as_ptr(), self));
+        }
+    }
 }
 
 impl ScopeCore {
-    pub(crate) fn new<L: Layout>(name: ScopeName) -> Self {
+    pub(crate) fn new<L: Layout>(name: &ScopeName) -> Self {
+        let mut labels = String::new();
+        name.tags.iter().for_each(|(name, value)| push_label(&mut labels, name, value));
         Self {
-            name,
-            counters: L::COUNTERS,
-            gauges: L::GAUGES,
-            histograms: L::HISTOGRAMS,
-            status_prefix: L::STATUS_PREFIX,
-            once_counted: L::ONCE_COUNTED,
-            shards: Mutex::default(),
+            dotted: name.dotted.as_str().into(),
+            family: name.family.as_str().into(),
+            labels: labels.into(),
+            shape: L::SHAPE,
+            shards: List::default(),
+            free: AtomicUsize::new(0),
+            lifetime: None,
+            listed: None,
         }
     }
 
-    /// Whether the scope has the metrics of `L`.
-    pub(crate) fn has_layout<L: Layout>(&self) -> bool {
-        std::ptr::eq(self.counters, L::COUNTERS) || self.counters == L::COUNTERS
+    /// A scope its registry reports until it is dropped.
+    pub(crate) fn listed(mut self, scopes: &Arc<Scopes>, hash: u64) -> Self {
+        self.listed = Some((Arc::downgrade(scopes), hash));
+        self
     }
 
-    fn sum(&self, part: impl Fn(&Shard) -> &[AtomicU64], at: usize) -> u64 {
-        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        shards.iter().fold(0, |sum, shard| sum.wrapping_add(part(shard)[at].load(Ordering::Relaxed)))
+    /// A series of [`crate::Families`].
+    pub(crate) fn limited(mut self, labels: &str, lifetime: Lifetime) -> Self {
+        self.labels = labels.into();
+        self.lifetime = Some(lifetime);
+        self
     }
 
-    /// Appends every metric's current value.
-    pub(crate) fn samples(&self, carried: &Carried, out: &mut Vec<Sample>) {
-        let first = out.len();
-        for (at, name) in self.counters.iter().enumerate() {
-            out.push(self.sample(name, Value::Counter(self.sum(|shard| &shard.counters, at))));
+    /// Whether it has the other's name and metrics.
+    pub(crate) fn is_called_as(&self, other: &Self) -> bool {
+        (&self.dotted, &self.family, &self.labels) == (&other.dotted, &other.family, &other.labels)
+            && self.shape.same(other.shape)
+    }
+
+    /// What stands before a metric's name in `/stats`.
+    pub(crate) fn prefix(&self) -> &str {
+        if self.dotted.is_empty() { &self.family } else { &self.dotted }
+    }
+
+    /// A metric's name in `/stats`.
+    pub(crate) fn name_of(&self, metric: &str) -> String {
+        match self.dotted.is_empty() && !self.labels.is_empty() {
+            true => format!("{}{metric}{{{}}}", self.family, self.labels),
+            false => format!("{}{metric}", self.prefix()),
         }
-        for (at, name) in self.gauges.iter().enumerate() {
-            out.push(self.sample(name, Value::Gauge(self.sum(|shard| &shard.gauges, at) as i64)));
-        }
-        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        for (at, name) in self.histograms.iter().enumerate() {
-            let mut snapshot = HistogramSnapshot::default();
-            shards.iter().for_each(|shard| shard.histograms[at].add_to(&mut snapshot));
-            out.push(self.sample(name, Value::Histogram(Box::new(snapshot))));
-        }
-        if let Some(prefix) = self.status_prefix {
-            for at in 0..STATUSES {
-                let statuses = shards.iter().filter_map(|shard| shard.statuses.get());
-                let count = statuses.fold(0u64, |sum, cells| sum.wrapping_add(cells[at].load(Ordering::Relaxed)));
-                let metric = || format!("{prefix}{}", at + FIRST_STATUS);
-                if count > 0 || !carried.is_empty() && carried.counter(&format!("{}{}", self.name.dotted, metric())) > 0
-                {
-                    out.push(self.sample(&metric(), Value::Counter(count)));
-                }
+    }
+
+    /// A free shard, or a new one. With none free it looks at none.
+    pub(crate) fn shard(&self) -> Arc<Shard> {
+        if self.free.load(Relaxed) > 0 {
+            let free = self.shards.find(|shard| (!shard.taken.swap(true, AcqRel)).then(|| Arc::clone(shard)));
+            if let Some(shard) = free {
+                self.free.fetch_sub(1, Relaxed);
+                return shard;
             }
         }
-        if !carried.is_empty() {
-            for sample in out.iter_mut().skip(first) {
-                match &mut sample.value {
-                    Value::Counter(value) => *value = value.wrapping_add(carried.counter(&sample.name)),
-                    Value::Gauge(value) => *value = value.wrapping_add(carried.gauge(&sample.name)),
-                    Value::Histogram(_) => {}
-                }
-            }
-        }
-        if self.once_counted {
-            let all = out.split_off(first);
-            out.extend(all.into_iter().filter(|sample| !sample.value.is_zero()));
-        }
+        let shard = Arc::new(Shard::new(self.shape));
+        self.shards.push(Arc::clone(&shard));
+        shard
     }
 
-    /// Takes the tags out of a metric's own name as Envoy's extractors do: `…_rq_503` and `…_rq_5xx`.
-    fn sample(&self, metric: &str, value: Value) -> Sample {
-        let mut tags = self.name.tags.clone();
-        let mut base = metric.to_owned();
-        if let Some((stem, last)) = metric.rsplit_once('_') {
-            let digits = last.bytes().take_while(u8::is_ascii_digit).count();
-            if digits == 3 && last.len() == 3 {
-                tags.push(("envoy_response_code", last.to_owned()));
-                stem.clone_into(&mut base);
-            } else if digits == 1 && last.ends_with("xx") && last.len() == 3 {
-                tags.push(("envoy_response_code_class", last[..1].to_owned()));
-                base = format!("{stem}_xx");
-            }
-        }
-        Sample {
-            name: format!("{}{metric}", self.name.dotted),
-            family: format!("{}{}", self.name.family, sanitized(&base)),
-            tags,
-            value,
-        }
+    fn sum(&self, part: impl Fn(&Shard) -> u64) -> u64 {
+        let mut sum = 0u64;
+        self.shards.for_each(|shard| sum = sum.wrapping_add(part(shard)));
+        sum
     }
+
+    pub(crate) fn counter(&self, at: usize) -> u64 {
+        self.sum(|shard| read(&shard.counters, at))
+    }
+
+    pub(crate) fn gauge(&self, at: usize) -> i64 {
+        self.sum(|shard| read(&shard.gauges, at)) as i64
+    }
+
+    pub(crate) fn status(&self, at: usize) -> u64 {
+        self.sum(|shard| shard.status(at))
+    }
+
+    /// Some status was counted.
+    pub(crate) fn has_statuses(&self) -> bool {
+        self.shards.find(|shard| shard.has_statuses().then_some(())).is_some()
+    }
+
+    pub(crate) fn histogram(&self, at: usize) -> HistogramSnapshot {
+        let mut snapshot = HistogramSnapshot::new(self.shape.histograms.get(at).map_or(&[], |metric| metric.bounds));
+        self.shards.for_each(|shard| shard.add_histogram(at, self.shape, &mut snapshot));
+        snapshot
+    }
+
+    /// Differs from what it was when anything was counted since; `None`: a gauge is not zero.
+    pub(crate) fn activity(&self) -> Option<u64> {
+        let is_level = (0..self.shape.gauges.len()).all(|at| self.gauge(at) == 0);
+        is_level.then(|| self.sum(|shard| shard.activity(self.shape)))
+    }
+}
+
+fn read(cells: &[AtomicU64], at: usize) -> u64 {
+    cells.get(at).map_or(0, |cell| cell.load(Relaxed))
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod envoy;
+pub mod exposition;
 pub mod golden;
 pub mod grpc_xds;
 pub mod h2spec;

@@ -132,7 +132,7 @@ impl DownstreamTls {
                 let mut bytes = Vec::new();
                 // Writing to memory cannot fail; when the client is gone the alert does not matter.
                 let _ = alert.write_all(&mut bytes);
-                stream::send_last_words(io, &bytes).await;
+                stream::send_alert(io, &bytes).await;
                 let session = Session { server_name, ..Session::default() };
                 return Err(Box::new(FailedHandshake { error: error.into(), session }));
             }

@@ -31,7 +31,7 @@ pub enum ConfigError {
     File {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The lowest protocol version is above the highest.

@@ -378,7 +378,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
 }
 
 /// Sends an alert on a connection that is about to be closed, as far as the socket takes it at once.
-pub(crate) async fn send_last_words<S: AsyncWrite + Unpin>(mut io: S, bytes: &[u8]) {
+pub(crate) async fn send_alert<S: AsyncWrite + Unpin>(mut io: S, bytes: &[u8]) {
     poll_fn(|cx| {
         let _ = Pin::new(&mut io).poll_write(cx, bytes);
         Poll::Ready(())

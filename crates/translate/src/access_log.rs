@@ -1,4 +1,4 @@
-//! The access log, as the mesh configuration asks for it.
+//! Access logs, as configured for the mesh.
 
 use std::collections::BTreeMap;
 
@@ -48,12 +48,12 @@ const DEFAULT_JSON_KEYS: [(&str, &str); 23] = [
     ("user_agent", "%REQ(USER-AGENT)%"),
 ];
 
-/// The log of connections and requests; nothing when the mesh configuration names no file.
+/// The log of connections and requests; empty if the mesh configuration names no file.
 pub fn of_requests(context: Context<'_>) -> Vec<AccessLog> {
     logs(context, None)
 }
 
-/// The listener's own log: connections that no filter chain took (flag `NR`).
+/// The listener's own log, for connections that match no filter chain (flag `NR`).
 pub fn of_unmatched(context: Context<'_>) -> Vec<AccessLog> {
     let no_route = FilterSpecifier::ResponseFlagFilter(ResponseFlagFilter { flags: vec!["NR".to_owned()] });
     logs(context, Some(AccessLogFilter { filter_specifier: Some(no_route) }))

@@ -39,18 +39,18 @@ use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address
 use crate::sessions;
 use crate::tls::{self, InnerProtocol};
 
-/// The source address of connections to the workload itself; capture rules know it and leave them alone.
+/// The source address of connections to the workload itself, which capture rules do not redirect.
 const INBOUND_SOURCE: &str = "127.0.0.6";
-/// Pools to one of many original destinations are given up after this long without a request.
+/// Connection pools to original destinations are closed after this time without a request.
 const PASSTHROUGH_IDLE: Duration = Duration::from_secs(300);
-/// The key under which endpoint metadata and `transport_socket_matches` meet.
+/// The key by which `transport_socket_matches` match endpoint metadata.
 pub const TLS_MODE: &str = "tlsMode";
 /// Its value for endpoints behind a proxy.
 pub const TLS_MODE_ISTIO: &str = "istio";
 /// Envoy's name of the HTTP protocol options.
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-/// A cluster and where the user asked for it.
+/// A cluster, and the position in the user's files that it comes from.
 pub type Generated = (Cluster, Option<Span>);
 
 /// The clusters every proxy has.
@@ -72,12 +72,12 @@ pub fn inbounds(context: Context<'_>, out: &mut Output) {
     }
 }
 
-/// Whether a service's clusters contain its endpoints: the names that each proxy resolves.
+/// Whether a service's clusters contain its endpoints, which are then names that each proxy resolves.
 pub fn contain_endpoints(service: &Service) -> bool {
     matches!(service.resolution, Resolution::Dns | Resolution::DnsRoundRobin)
 }
 
-/// The clusters of a service that learn of its endpoints elsewhere.
+/// The clusters of a service that do not contain its endpoints.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     if !contain_endpoints(service) {
         each(context, service, out);
@@ -91,7 +91,7 @@ pub fn with_endpoints(context: Context<'_>, service: &Service, out: &mut Output)
     }
 }
 
-/// One per port, subset and kind of bytes.
+/// Generates one cluster per port, subset and inner protocol.
 fn each(context: Context<'_>, service: &Service, out: &mut Output) {
     let rule = context.destination_rule(service).map(AsRef::as_ref);
     for (port, port_protocol) in context.ports(service) {
@@ -105,8 +105,8 @@ fn each(context: Context<'_>, service: &Service, out: &mut Output) {
     }
 }
 
-/// The name of the cluster for bytes of one kind. A port whose protocol is not declared has two: what the client offers
-/// by ALPN differs, and Envoy fixes the offer per cluster.
+/// The name of the cluster for an inner protocol. A port without a declared protocol has two clusters, because the
+/// client offers different ALPN protocols, and Envoy configures these per cluster.
 pub fn outbound_name(port: &ServicePort, subset: &str, service: &Service, inner: InnerProtocol) -> String {
     let name = names::outbound_cluster(port.number, subset, &service.host);
     match inner {
@@ -148,8 +148,7 @@ pub fn outbound(
     (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
 
-/// The cluster of connections that a router passes on unread, since their SNI names it. What they hold, and whom they
-/// are for, is between their ends.
+/// The cluster for connections that a gateway passes on unread by their SNI. Their TLS is between client and workload.
 pub fn passed_on(
     context: Context<'_>,
     service: &Service,
@@ -265,25 +264,25 @@ fn common_http_options(pool: Option<&ConnectionPool>) -> CommonHttpOptions {
     }
 }
 
-/// What endpoints are spoken to in.
+/// The HTTP version used towards endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UpstreamProtocol {
     Http1,
     Http2,
-    /// As the request came.
+    /// That of the request.
     AsReceived,
 }
 
-/// What goes over a cluster's connections.
+/// What a cluster's connections carry.
 #[derive(Debug, Clone, Copy)]
 struct Bytes {
     inner: InnerProtocol,
-    /// It is HTTP/2 and nothing else.
+    /// Whether it is only HTTP/2.
     http2: bool,
 }
 
-/// What a client speaks reaches the server as it was, unless the rule or the port says what the server speaks. Behind a gateway that is
-/// HTTP/1.1 where nothing is said: a browser's HTTP/2 is no sign of what the server takes.
+/// Requests keep the client's HTTP version, unless the rule or the port names the server's. A gateway defaults to
+/// HTTP/1.1, because a browser's HTTP/2 says nothing about what the server accepts.
 fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&ConnectionPool>) -> UpstreamProtocol {
     match declared {
         _ if pool.is_some_and(|pool| pool.use_client_protocol) => UpstreamProtocol::AsReceived,
@@ -294,8 +293,8 @@ fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&Con
     }
 }
 
-/// As Istio translates it: rates are not looked at, a threshold that is given is enforced always, and there is no panic
-/// unless asked for.
+/// As in Istio: success rates are not used, a given threshold is always enforced, and there is no panic mode by
+/// default.
 fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
     let always = |threshold: Option<u32>| threshold.map(|count| u32_value(if count > 0 { 100 } else { 0 }));
     let split = outliers.split_local_origin;
@@ -321,7 +320,8 @@ fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
     }
 }
 
-/// TLS towards the endpoints: what the DestinationRule says, else mutual TLS of the mesh wherever a proxy takes it.
+/// TLS towards the endpoints: as the DestinationRule says, otherwise mutual TLS of the mesh if the endpoint's proxy
+/// accepts it.
 fn apply_tls(
     context: Context<'_>,
     service: &Service,
@@ -373,7 +373,7 @@ fn apply_tls(
     }
 }
 
-/// Every connection says first who the client is, whatever transport comes after.
+/// Every connection begins with the client's address (PROXY protocol), before any TLS.
 fn begin_with_proxy_header(version: ProxyProtocol, cluster: &mut Cluster) {
     let version = match version {
         ProxyProtocol::V1 => proxy_protocol_config::Version::V1,
@@ -396,7 +396,7 @@ fn begin_with_proxy_header(version: ProxyProtocol, cluster: &mut Cluster) {
     }
 }
 
-/// What a mesh client offers by ALPN for what it will speak.
+/// The ALPN protocols that a mesh client offers.
 fn offered(bytes: Bytes) -> &'static [&'static str] {
     match bytes.inner {
         InnerProtocol::Tcp => &["istio"],
@@ -431,13 +431,13 @@ fn auto_mtls(
         ];
         return;
     }
-    // An original destination has no metadata to match on: mutual TLS only if every endpoint we know of takes it.
+    // An original destination has no metadata to match, so mutual TLS is used only if all known endpoints accept it.
     if context.snapshot.all_take_mtls(service, port.number) {
         cluster.transport_socket = Some(mutual);
     }
 }
 
-/// `inbound|PORT||`: to the workload, at the address the client dialled, unless its Sidecar says where it listens.
+/// `inbound|PORT||`: to the workload at the address that the client called, unless its Sidecar names another.
 pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
     let sidecar = context.sidecar();
     let listener = sidecar.and_then(|sidecar| sidecar.ingress_of(port.port));
@@ -462,7 +462,7 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
     (cluster, sidecar.filter(|_| listener.is_some()).map(|sidecar| sidecar.origin.clone()).or_else(of_service))
 }
 
-/// To one address and nothing else.
+/// A cluster with a single address.
 fn to_endpoint(context: Context<'_>, name: String, address: Address) -> Cluster {
     let mut cluster = base(context, name);
     cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(DiscoveryType::Static as i32));
@@ -470,7 +470,7 @@ fn to_endpoint(context: Context<'_>, name: String, address: Address) -> Cluster 
     cluster
 }
 
-/// To the workload's own address, from one that capture rules leave alone.
+/// A cluster to the workload's own address, with a source address that capture rules do not redirect.
 fn to_own_address(context: Context<'_>, name: String, own: IpAddr, port: u16) -> Cluster {
     let mut cluster = to_endpoint(context, name, socket(own, port));
     cluster.upstream_bind_config = own.is_ipv4().then(inbound_source);
@@ -520,8 +520,8 @@ fn original_dst(context: Context<'_>, name: String) -> Cluster {
     cluster
 }
 
-/// What all clusters but the black hole share: no limits unless the user sets some, and no panic mode, so that a service
-/// without ready endpoints answers 503 instead of being sent to those that are not ready.
+/// Common settings of all clusters except the black hole: no limits unless the user sets some, and no panic mode, so
+/// that a service without ready endpoints answers 503 instead of using endpoints that are not ready.
 fn base(context: Context<'_>, name: String) -> Cluster {
     let unlimited = Some(u32_value(u32::MAX));
     Cluster {
@@ -553,7 +553,7 @@ fn set_http_options(
 ) {
     use http_options::UpstreamProtocolOptions;
     use http_options::explicit_http_config::ProtocolConfig;
-    // WebSockets go over HTTP/2 by extended CONNECT.
+    // WebSockets use extended CONNECT over HTTP/2.
     let http2 = Http2ProtocolOptions {
         allow_connect: true,
         max_concurrent_streams: pool
@@ -573,7 +573,7 @@ fn set_http_options(
         UpstreamProtocolOptions::ExplicitHttpConfig(config)
     };
     let protocol = match speaks {
-        // Where nothing else is said, HTTP/1.1 needs no saying either.
+        // HTTP/1.1 is the default if there are no other options.
         UpstreamProtocol::Http1 if common == CommonHttpOptions::default() => return,
         UpstreamProtocol::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
         UpstreamProtocol::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(http2)),

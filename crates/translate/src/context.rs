@@ -1,4 +1,4 @@
-//! What every generator is given, and the decisions they share.
+//! The input of all generators, and decisions that they share.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use crate::routes::action::RouteContext;
 use crate::tls::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
 
-/// One proxy and one moment, as generators see them: every question is noted, so that what is made of the answers can be
-/// kept, and shared with other proxies, for as long as the answers are the same.
+/// A generator's view of one proxy and one snapshot. It records every question, so that the results can be kept, and
+/// shared with other proxies, as long as the answers are the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     client: &'a Client,
     facts: &'a Facts,
-    /// What is known.
+    /// The snapshot.
     pub snapshot: Tracked<'a>,
 }
 
-/// How the bytes of a service's port are carried.
+/// How the mesh treats the traffic of a service's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortProtocol {
-    /// As requests.
+    /// As HTTP requests.
     Http,
-    /// As bytes.
+    /// As a byte stream.
     Tcp,
-    /// As the first bytes say.
+    /// By protocol detection.
     Auto,
 }
 
 impl PortProtocol {
-    /// How this protocol is carried; `None`: not at all.
+    /// How the mesh treats this protocol; `None` if it cannot carry it.
     pub fn of(protocol: Protocol) -> Option<Self> {
         match protocol {
             Protocol::Http | Protocol::Http2 | Protocol::Grpc | Protocol::GrpcWeb => Some(Self::Http),
@@ -49,7 +49,7 @@ impl PortProtocol {
 }
 
 impl PortProtocol {
-    /// What connections to it may hold.
+    /// The inner protocols that connections to the port may have.
     pub fn inners(self) -> &'static [InnerProtocol] {
         match self {
             Self::Http => &[InnerProtocol::Http],
@@ -60,7 +60,7 @@ impl PortProtocol {
 }
 
 impl Selectable for Context<'_> {
-    /// Whether a selector of policies, rules and Gateways chooses this proxy's workload.
+    /// Whether a selector of policies, rules and Gateways matches this proxy's workload.
     fn selected_by(&self, selector: &Labels) -> bool {
         selector.is_empty() || self.ask(Question::SelectedBy(selector.clone())) == Answer::Yes
     }
@@ -73,7 +73,7 @@ impl Viewer for Context<'_> {
 }
 
 impl<'a> Context<'a> {
-    /// What `client` is told of `snapshot`; what depends on the client is noted into `facts`.
+    /// A view of `snapshot` for `client`; questions about the client are recorded in `facts`.
     pub(crate) fn new(client: &'a Client, snapshot: Tracked<'a>, facts: &'a Facts) -> Self {
         Self { client, facts, snapshot }
     }
@@ -84,7 +84,7 @@ impl<'a> Context<'a> {
         answer
     }
 
-    /// Whether the proxy stands beside a workload.
+    /// Whether the proxy is a sidecar.
     pub fn is_sidecar(&self) -> bool {
         self.client.view.kind == ProxyKind::Sidecar
     }
@@ -94,30 +94,30 @@ impl<'a> Context<'a> {
         self.client.view.wants_whole_tables()
     }
 
-    /// What the proxy is, and how much it wants to hold.
+    /// The kind of client, and how much of the mesh it wants to hold.
     pub fn client_kind(&self) -> ClientKind {
         self.client.view.client_kind
     }
 
-    /// The proxy's namespace. What asks for it is shared with no other namespace: where only some namespace's own
-    /// clients are treated otherwise, ask [`is_in`](Viewer::is_in).
+    /// The proxy's namespace. A result that depends on it is not shared with other namespaces; if only clients of a
+    /// certain namespace are treated differently, use [`is_in`](Viewer::is_in).
     pub fn namespace(&self) -> &'a Arc<str> {
         self.ask(Question::Namespace);
         &self.client.view.namespace
     }
 
-    /// The Sidecar that holds for the proxy, if one does. Like kinds it is not noted: proxies of different Sidecars share
-    /// no units.
+    /// The Sidecar that applies to the proxy, if any. Like the kind it is not recorded, because proxies with different
+    /// Sidecars share no units.
     pub fn sidecar(&self) -> Option<&'a Sidecar> {
         self.client.sidecar.as_deref()
     }
 
-    /// See [`Client::registry_only`]. Not noted either.
+    /// See [`Client::registry_only`]. It is not recorded either.
     pub fn registry_only(&self) -> bool {
         self.client.registry_only
     }
 
-    /// The proxy's first address. What asks for it is made for this proxy alone.
+    /// The proxy's first address. A result that depends on it is not shared.
     pub fn address(&self) -> Option<IpAddr> {
         self.ask(Question::Workload);
         self.client.view.addresses.first().copied()
@@ -140,13 +140,13 @@ impl<'a> Context<'a> {
         self.ask(Question::HasAddress(address)) == Answer::Yes
     }
 
-    /// Whether a load balancer before the proxy tells who the client is (PROXY protocol).
+    /// Whether a load balancer in front of the proxy sends the PROXY protocol.
     pub fn takes_proxy_protocol(&self) -> bool {
         self.ask(Question::TakesProxyProtocol) == Answer::Yes
     }
 
-    /// The workload behind a sidecar, or the router's own Pod; `None` until the registry knows it. What asks for it is
-    /// made for this proxy alone.
+    /// The workload of a sidecar, or the gateway's own Pod; `None` until it is in the snapshot. A result that depends
+    /// on it is not shared.
     pub fn workload(&self) -> Option<&'a Arc<Workload>> {
         self.ask(Question::Workload);
         self.client.workload.as_ref()
@@ -157,22 +157,22 @@ impl<'a> Context<'a> {
         self.snapshot.destination_rule_for(service, self)
     }
 
-    /// What a DestinationRule says of connections to a service, if there is one.
+    /// The traffic policy for a service from its DestinationRule, if there is one.
     pub fn policy(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<TrafficPolicy> {
         Some(self.destination_rule(service)?.policy_for(subset, port))
     }
 
-    /// How endpoints of a service are chosen between, if a DestinationRule says so.
+    /// The load balancer for a service from its DestinationRule, if there is one.
     pub fn load_balancer(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<LoadBalancer> {
         self.policy(service, port, subset)?.load_balancer
     }
 
-    /// Where a request stands that is addressed to this port.
+    /// The context of routes for requests to this port.
     pub fn route_context(&self, port: u16) -> RouteContext<'a> {
         RouteContext { context: *self, port }
     }
 
-    /// Whether VIPs of this service lead to a listener of their own.
+    /// Whether the virtual addresses of this service have listeners of their own.
     pub fn has_vips(service: &Service) -> bool {
         service.vips().next().is_some()
     }

@@ -49,7 +49,7 @@ pub fn of_cluster(
     out: &mut Output,
 ) {
     let ready = context.snapshot.endpoints(service, port).iter().filter(|e| e.ready && takes(e));
-    // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
+    // EDS accepts only addresses; Envoy would refuse the whole assignment because of a name.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
     let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, policy));
     let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref());
@@ -70,7 +70,7 @@ pub fn assignment<'a>(
         let group = (&*endpoint.locality, ranking.rank(endpoint));
         by_locality.entry(group).or_default().push(lb_endpoint(endpoint));
     }
-    // Envoy takes priorities only if none is left out.
+    // Envoy accepts priorities only without gaps.
     let ranks: BTreeSet<Rank> = by_locality.keys().map(|(_, rank)| *rank).collect();
     let priority = |rank: Rank| u32::try_from(ranks.range(..rank).count()).unwrap_or(u32::MAX);
     let groups = by_locality.into_iter().map(|((name, rank), lb_endpoints)| LocalityLbEndpoints {

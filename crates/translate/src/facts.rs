@@ -1,7 +1,7 @@
-//! What generators ask about the proxy they work for.
+//! Questions of generators about the proxy they generate for.
 //!
-//! Kinds and Sidecar are not noted: proxies that differ in them share no units. Of everything else two proxies are the same
-//! to a generator if it would get the same answers.
+//! Kind and Sidecar are not recorded, because proxies that differ in them share no units. In all other respects two
+//! proxies are equal for a generator if they give the same answers.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -12,16 +12,17 @@ use evenkeel_model::{Labels, Sidecar, Snapshot, Workload};
 
 use crate::view::{ProxyKind, ProxyView};
 
-/// One proxy: what it says of itself, and what the registry knows of its workload.
+/// One proxy: its node, and its workload in the snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Client {
-    /// What it says.
+    /// Its node.
     pub view: Arc<ProxyView>,
-    /// The workload behind a sidecar, or the router's own Pod; `None` until the registry knows it.
+    /// The workload of a sidecar, or the gateway's own Pod; `None` until it is in the snapshot.
     pub workload: Option<Arc<Workload>>,
-    /// The Sidecar that holds for it; a router has none.
+    /// The Sidecar that applies to it; a gateway has none.
     pub sidecar: Option<Arc<Sidecar>>,
-    /// Calls of what no service describes are refused, whatever Sidecar and mesh say: a Sidecar is refused that may say so.
+    /// Whether calls of unknown hosts are refused, whatever Sidecar and mesh say, because a refused Sidecar might
+    /// forbid them.
     pub registry_only: bool,
 }
 
@@ -40,27 +41,27 @@ pub enum Question {
     Locality,
     /// What is its workload's label of this name?
     Label(Arc<str>),
-    /// Does a load balancer before it tell who the client is?
+    /// Does a load balancer in front of it send the PROXY protocol?
     TakesProxyProtocol,
-    /// Everything about its workload: no two proxies have the same.
+    /// All properties of its workload, which are different for each proxy.
     Workload,
 }
 
 /// The answer to a [`Question`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
-    /// It is so.
+    /// Yes.
     Yes,
-    /// It is not.
+    /// No.
     No,
     /// A name.
     Text(Arc<str>),
-    /// `namespace/pod` of the only one to get this answer.
+    /// `namespace/pod`, an answer that no other proxy gives.
     Alone(Arc<str>, Arc<str>),
 }
 
 impl Client {
-    /// The proxy `view` at the moment of `snapshot`.
+    /// The proxy `view` with its workload in `snapshot`.
     pub fn new(view: Arc<ProxyView>, snapshot: &Snapshot) -> Self {
         let by_pod = snapshot.workload(&view.namespace, &view.pod);
         let workload = by_pod.or_else(|| view.addresses.iter().find_map(|address| snapshot.workload_at(*address)));
@@ -71,7 +72,7 @@ impl Client {
         Self { workload: workload.cloned(), sidecar: sidecar.cloned(), registry_only, view }
     }
 
-    /// Labels that selectors look at: the registry's, else those the proxy brought.
+    /// The labels for selectors: those in the snapshot, otherwise those of the proxy's node.
     fn labels(&self) -> &Labels {
         self.workload.as_ref().map_or(&self.view.labels, |workload| &workload.labels)
     }
@@ -104,17 +105,17 @@ impl Client {
     }
 }
 
-/// The questions asked while one answer was made.
+/// The questions recorded while one result is generated.
 #[derive(Debug, Default)]
 pub struct Facts(RefCell<Vec<Question>>);
 
 impl Facts {
-    /// Nothing was asked yet.
+    /// An empty record.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What was asked, each question once, in order.
+    /// The recorded questions, each once, in order.
     pub fn into_questions(self) -> Vec<Question> {
         let mut questions = self.0.into_inner();
         questions.sort_unstable();
@@ -122,7 +123,7 @@ impl Facts {
         questions
     }
 
-    /// Notes a question.
+    /// Records a question.
     pub fn note(&self, question: Question) {
         self.0.borrow_mut().push(question);
     }

@@ -1,4 +1,4 @@
-//! Priorities of endpoints by how near they are to the client, in istiod's order.
+//! Priorities of endpoints by their distance from the client, as in istiod.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const SUB_ZONE: &str = "topology.istio.io/subzone";
 
-/// How far an endpoint is: by labels, then by locality. Endpoints of equal rank share a priority.
+/// The distance of an endpoint: by labels, then by locality. Endpoints of equal rank have the same priority.
 pub type Rank = (usize, u8);
 
 /// Ranks endpoints for one client.
 #[derive(Debug, Default)]
 pub struct EndpointRanking {
-    /// Labels that ought to agree, the most important first, with the client's values.
+    /// Labels that should match, the most important first, with the client's values.
     labels: Vec<(Arc<str>, Arc<str>)>,
     by_locality: bool,
     /// The client's locality.
     from: Arc<str>,
-    /// The region to go to from the client's, when nothing is left there.
+    /// The region to fail over to from the client's region.
     next_region: Option<Arc<str>>,
 }
 
 impl EndpointRanking {
-    /// What `policy` asks for; all endpoints have equal rank unless it detects outliers, for without that no priority is ever
-    /// given up (as Istio has it), or where shares are set instead.
+    /// The ranking for `policy`. All endpoints have equal rank without outlier detection, which is needed to leave a
+    /// priority (as in Istio), and with explicit locality shares.
     pub fn new(context: Context<'_>, policy: &TrafficPolicy) -> Self {
         let none = LocalityLb::default();
         let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref()).unwrap_or(&none);
@@ -50,7 +50,7 @@ impl EndpointRanking {
         }
     }
 
-    /// Of one endpoint.
+    /// The rank of one endpoint.
     pub fn rank(&self, endpoint: &Endpoint) -> Rank {
         let differs = |(name, value): &(Arc<str>, Arc<str>)| {
             let own = endpoint.labels.get(&**name).map(String::as_str);
@@ -76,7 +76,7 @@ impl EndpointRanking {
     }
 }
 
-/// What a locality says by the name of a label.
+/// The part of a locality for the name of a topology label.
 fn topology<'l>(locality: &'l str, label: &str) -> Option<&'l str> {
     let [region, zone, sub_zone] = parts(locality);
     match label {

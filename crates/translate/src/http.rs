@@ -1,4 +1,4 @@
-//! HTTP connection managers and TCP proxies: the last filter of a filter chain.
+//! HTTP connection managers and TCP proxies, the last filters of filter chains.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ use crate::proto::{ads, any, bool_value, duration};
 use crate::view::ClientKind;
 use crate::{load_balancer, sessions};
 
-/// From a request's first byte to the end of its head. Istio sends none; Envoy has no limit then.
+/// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Value of the `server` header, as Istio's.
+/// Value of the `server` header, as in Istio.
 const SERVER_NAME: &str = "istio-envoy";
 
-/// Whose requests a connection manager serves.
+/// The traffic that a connection manager serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The workload's own.
+    /// Requests from the workload.
     Outbound,
-    /// Those for the workload.
+    /// Requests to the workload.
     Inbound,
-    /// Those from outside the mesh.
+    /// Requests from outside the mesh.
     Gateway,
 }
 
@@ -63,7 +63,7 @@ pub fn manager_with_routes(
     manager(context, side, stat, RouteSpecifier::RouteConfig(routes), rbac)
 }
 
-/// Holds a request whose virtual host was not asked for before, and asks.
+/// The on-demand filter: holds a request whose virtual host is not known yet and requests it.
 fn on_demand() -> HttpFilter {
     HttpFilter {
         name: "envoy.filters.http.on_demand".to_owned(),
@@ -72,7 +72,7 @@ fn on_demand() -> HttpFilter {
     }
 }
 
-/// The filter that ends each list of them.
+/// The router filter, which ends each list of HTTP filters.
 pub fn router() -> HttpFilter {
     HttpFilter {
         name: "envoy.filters.http.router".to_owned(),
@@ -82,7 +82,7 @@ pub fn router() -> HttpFilter {
 }
 
 fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
-    // Sessions are kept by whoever chooses the endpoint.
+    // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
     let (forward, details) = client_certificate(side);
     let manager = HttpConnectionManager {
@@ -93,12 +93,12 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
         use_remote_address: Some(bool_value(side == Direction::Gateway)),
         forward_client_cert_details: forward as i32,
         set_current_client_cert_details: details,
-        // WebSockets come over HTTP/2 by extended CONNECT.
+        // WebSockets arrive by extended CONNECT over HTTP/2.
         http2_protocol_options: Some(Http2ProtocolOptions { allow_connect: true, ..Default::default() }),
         upgrade_configs: vec![UpgradeConfig { upgrade_type: "websocket".to_owned(), ..Default::default() }],
-        // Long polls and streams last; the route's timeout is the limit the user sets.
+        // Long polls and streams take long; users limit them with the route's timeout.
         stream_idle_timeout: Some(duration(Duration::ZERO)),
-        // That is no limit for heads either, which last for nobody who means well.
+        // Without it there is no limit for heads either, and no well-behaved client sends a head slowly.
         request_headers_timeout: Some(duration(REQUEST_HEADERS_TIMEOUT)),
         proxy_100_continue: true,
         normalize_path: Some(bool_value(true)),
@@ -108,8 +108,8 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
     network_filter("envoy.filters.network.http_connection_manager", any(&manager))
 }
 
-/// What happens to `x-forwarded-client-cert`: sidecars tell the workload who called, gateways start the chain, and
-/// nothing of it leaves with the workload's own requests.
+/// Handling of `x-forwarded-client-cert`: sidecars tell the workload who called, gateways start the chain, and the
+/// workload's own requests do not carry it.
 fn client_certificate(side: Direction) -> (ForwardClientCertDetails, Option<SetCurrentClientCertDetails>) {
     let details = SetCurrentClientCertDetails {
         subject: Some(bool_value(true)),
@@ -130,12 +130,12 @@ pub fn tcp(context: Context<'_>, cluster: &str) -> Filter {
     tcp_by(context, cluster, None)
 }
 
-/// The same, as a DestinationRule says.
+/// A TCP proxy to one cluster, with the settings of a DestinationRule.
 pub fn tcp_by(context: Context<'_>, cluster: &str, policy: Option<&TrafficPolicy>) -> Filter {
     tcp_to(context, cluster, tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned()), policy)
 }
 
-/// A TCP proxy that shares connections out by weight; `stat` names it in statistics.
+/// A TCP proxy that distributes connections by weight; `stat` is its statistics prefix.
 pub fn tcp_weighted(
     context: Context<'_>,
     stat: &str,
@@ -159,7 +159,7 @@ fn tcp_to(
 ) -> Filter {
     let balancer = policy.and_then(|policy| policy.load_balancer.as_ref());
     let pool = policy.and_then(|policy| policy.connection_pool.as_ref());
-    // What belongs to a service is asked for when a connection needs it; the catch-alls are always there.
+    // Clusters of services are requested when a connection needs them; the catch-all clusters are always present.
     let learns = context.client_kind() == ClientKind::EvenkeelLearned && stat.starts_with("outbound|");
     let proxy = TcpProxy {
         on_demand: learns.then(|| tcp_proxy::OnDemand { odcds_config: Some(ads()), ..Default::default() }),

@@ -1,4 +1,4 @@
-//! Which endpoint is next: the load balancer of a DestinationRule, in the clusters, routes and endpoints it shapes.
+//! Load balancing from DestinationRules: settings in clusters, routes and endpoints.
 
 use evenkeel_model::{HashKey, HashTable, LbPolicy as Policy, LoadBalancer, LocalityLb, Warmup};
 
@@ -18,7 +18,7 @@ use crate::pb::envoy_type::{self, Percent};
 use crate::pb::google::protobuf::UInt64Value;
 use crate::proto::{duration, u32_value};
 
-/// Sets how a cluster chooses; least request where nobody says.
+/// Sets a cluster's load balancer; the default is least request.
 pub fn apply(load_balancer: &LoadBalancer, cluster: &mut Cluster) {
     if load_balancer.locality.as_ref().is_some_and(weighs_localities)
         && let Some(common) = &mut cluster.common_lb_config
@@ -82,7 +82,7 @@ fn weighs_localities(locality: &LocalityLb) -> bool {
     !locality.disabled && !locality.distribute.is_empty()
 }
 
-/// What routes to a cluster hash, if it chooses by hash.
+/// The hash policy of routes to a cluster, if it uses consistent hashing.
 pub fn hash_policy(load_balancer: &LoadBalancer) -> Option<HashPolicy> {
     let Some(Policy::ConsistentHash(key, _)) = &load_balancer.policy else { return None };
     let specifier = match key {
@@ -104,21 +104,22 @@ pub fn hash_policy(load_balancer: &LoadBalancer) -> Option<HashPolicy> {
     Some(HashPolicy { policy_specifier: Some(specifier), ..Default::default() })
 }
 
-/// The same for connections: only the client's address is known of them.
+/// The hash policy of TCP connections, of which only the client's address is known.
 pub fn tcp_hash_policy(load_balancer: &LoadBalancer) -> Option<envoy_type::HashPolicy> {
     use envoy_type::hash_policy::{PolicySpecifier, SourceIp};
     let Some(Policy::ConsistentHash(HashKey::SourceIp, _)) = &load_balancer.policy else { return None };
     Some(envoy_type::HashPolicy { policy_specifier: Some(PolicySpecifier::SourceIp(SourceIp {})) })
 }
 
-/// Weighs the localities of an assignment for a client in `from`: what no entry of `to` names gets nothing.
+/// Sets the weights of an assignment's localities for a client in `from`; localities that no entry of `to` names get
+/// none.
 pub fn weigh_localities(locality: &LocalityLb, from: &str, assignment: &mut ClusterLoadAssignment) {
     if !weighs_localities(locality) {
         return;
     }
     let from = parts(from);
     let Some((_, to)) = locality.distribute.iter().find(|(origin, _)| matches(from, origin)) else { return };
-    // The names that say most come first: `*` takes what they leave.
+    // The most specific names come first; `*` takes the rest.
     let mut to: Vec<_> = to.iter().collect();
     to.sort_by_key(|(name, _)| parts(name).iter().filter(|part| matches!(**part, "*" | "")).count());
     let mut left: Vec<usize> = (0..assignment.endpoints.len()).collect();
@@ -130,7 +131,7 @@ pub fn weigh_localities(locality: &LocalityLb, from: &str, assignment: &mut Clus
         left = rest;
         let size = |index: &usize| assignment.endpoints.get(*index).map_or(0, |group| group.lb_endpoints.len() as u64);
         let total: u64 = found.iter().map(size).sum();
-        // Localities that share an entry share its weight by their endpoints.
+        // Localities with the same entry share its weight in proportion to their endpoints.
         let shares: Vec<_> = found.iter().map(|index| (*index, size(index))).collect();
         for (index, size) in shares {
             let share = (size * u64::from(*weight)).div_ceil(total.max(1));
@@ -158,7 +159,7 @@ fn names(locality: &Locality) -> Parts<'_> {
     [&locality.region, &locality.zone, &locality.sub_zone]
 }
 
-/// Whether a locality is one that a rule names: `*`, or a zone or sub-zone that is not given, stand for any.
+/// Whether a locality matches a rule's name, in which `*`, or a missing zone or sub-zone, matches anything.
 fn matches(locality: Parts<'_>, rule: &str) -> bool {
     let rule = parts(rule);
     locality

@@ -1,4 +1,4 @@
-//! The DNS table of the agent (Istio's NDS): names of services with their virtual addresses.
+//! The agent's DNS name table (Istio's NDS): names of services with their virtual addresses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,21 +37,21 @@ pub struct NameInfo {
     pub namespace: String,
 }
 
-/// The name of a service that has addresses of its own.
+/// The entry of a service that has virtual addresses.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     if !service.headless {
         names(context, service, out);
     }
 }
 
-/// The names of a headless service, whose addresses are those of its endpoints, and of its Pods.
+/// The entries of a headless service, whose addresses are those of its endpoints, and of its Pods.
 pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
     if service.headless {
         names(context, service, out);
     }
 }
 
-/// Entries of the table, or for each a table with nothing else in it that answers to the host and its shorter forms.
+/// Adds entries to the table, or for each entry a table of its own with the host and its short forms as aliases.
 fn names(context: Context<'_>, service: &Service, out: &mut Output) {
     let Some(info) = name_info(context, service) else { return };
     let short_names = service.short_names(&context);
@@ -90,7 +90,7 @@ fn pods(context: Context<'_>, service: &Service) -> BTreeMap<Arc<str>, NameInfo>
     found
 }
 
-/// Those of all its ports.
+/// The ready endpoints of all its ports.
 fn ready_endpoints<'a>(context: Context<'a>, service: &'a Service) -> impl Iterator<Item = &'a Endpoint> {
     let all = service.ports.iter().flat_map(move |port| context.snapshot.endpoints(service, port.number));
     all.filter(|endpoint| endpoint.ready)
@@ -101,7 +101,7 @@ fn of_kubernetes(service: &Service, shortname: String) -> NameInfo {
     NameInfo { ips: Vec::new(), registry: "Kubernetes".to_owned(), shortname, namespace }
 }
 
-/// The table of one proxy: every service it may call that has an address. As from Istio it has no name.
+/// The table of one proxy, with every service it may call that has an address. As in Istio it has no name.
 pub fn table(parts: &[&Part], out: &mut Output) {
     let entry = |part: &&Part| match part {
         Part::Name(host, info) => Some((host.clone(), info.clone())),
@@ -111,7 +111,7 @@ pub fn table(parts: &[&Part], out: &mut Output) {
     out.add_packed(ResourceType::NameTable, "", &any_named(NAME_TABLE, &table), None);
 }
 
-/// What is known of one service's name; `None` when it has no address.
+/// The entry for one service; `None` if it has no address.
 pub fn name_info(context: Context<'_>, service: &Service) -> Option<NameInfo> {
     let mut ips: Vec<String> = service.vips().map(|vip| vip.to_string()).collect();
     if service.headless {

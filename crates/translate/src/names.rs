@@ -2,15 +2,15 @@
 
 use evenkeel_base::hostname::Hostname;
 
-/// Traffic whose destination no service claims, sent where the workload dialled.
+/// Traffic to unknown destinations, sent to the address that the workload called.
 pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
 /// Traffic that must not leave.
 pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
 /// Traffic to a port of the workload that no Service names.
 pub const INBOUND_PASSTHROUGH_CLUSTER: &str = "InboundPassthroughCluster";
-/// Where captured outbound connections arrive.
+/// The listener for captured outbound connections.
 pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
-/// Where captured inbound connections arrive.
+/// The listener for captured inbound connections.
 pub const VIRTUAL_INBOUND: &str = "virtualInbound";
 /// Port of [`VIRTUAL_OUTBOUND`].
 pub const VIRTUAL_OUTBOUND_PORT: u16 = 15001;
@@ -22,7 +22,7 @@ pub fn outbound_cluster(port: u16, subset: &str, host: &Hostname) -> String {
     format!("outbound|{port}|{subset}|{host}")
 }
 
-/// `outbound_.PORT_.SUBSET_.HOST`: a router's cluster, and the SNI of the connections that go to it unread.
+/// `outbound_.PORT_.SUBSET_.HOST`: a gateway's cluster, and the SNI of the connections that are passed on to it unread.
 pub fn sni_dnat_cluster(port: u16, subset: &str, host: &Hostname) -> String {
     mesh_sni(port, subset, host)
 }

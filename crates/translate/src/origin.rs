@@ -1,10 +1,10 @@
-//! How resources say which object of the user caused them.
+//! Origins of resources: the user's objects that they come from.
 
 use evenkeel_api::Kind;
 use evenkeel_base::Span;
 use evenkeel_model::{DestinationRule, Service, Subset};
 
-/// Where the user asked for a cluster of a service: the innermost of the objects it is made of.
+/// The origin of a service's cluster: the most specific of the objects it comes from.
 pub fn of_cluster(service: &Service, rule: Option<&DestinationRule>, subset: Option<&Subset>) -> Span {
     let innermost = subset.map(|subset| &subset.origin).or(rule.map(|rule| &rule.origin));
     innermost.unwrap_or(&service.origin).clone()

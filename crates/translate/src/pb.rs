@@ -30,7 +30,7 @@ pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::proxy_protocol::
 pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::raw_buffer::v3 as raw_buffer;
 pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 pub use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstream_http;
-/// Stateful sessions: the filter, what a route says to it, and where the session is kept.
+/// Stateful sessions: the filter, its per-route configuration, and the session state.
 pub mod session {
     pub use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3::{
         StatefulSession, StatefulSessionPerRoute, stateful_session_per_route as per_route,

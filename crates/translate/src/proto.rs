@@ -25,7 +25,7 @@ pub fn any_named<M: Message>(full_name: &str, message: &M) -> wkt::Any {
     wkt::Any { type_url: format!("{TYPE_URL_PREFIX}{full_name}"), value: message.encode_to_vec() }
 }
 
-/// A duration, cut to what protobuf holds.
+/// A duration, limited to protobuf's range.
 pub fn duration(value: Duration) -> wkt::Duration {
     let seconds = i64::try_from(value.as_secs()).unwrap_or(i64::MAX);
     let nanos = i32::try_from(value.subsec_nanos()).unwrap_or(0);

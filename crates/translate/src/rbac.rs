@@ -25,7 +25,7 @@ use crate::proto::{HttpRbac, NetworkRbac, RbacRules, any_named, regex, string_ma
 /// Statistics prefix of network RBAC filters, as Istio's.
 const NETWORK_STAT_PREFIX: &str = "tcp.";
 
-/// What the traffic is, and so which conditions can be decided.
+/// The layer of the traffic, which determines which conditions can be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layer {
     /// Requests.
@@ -67,7 +67,7 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<RbacRules> {
     let (denying, allowing) = (of(AuthorizationAction::Deny), of(AuthorizationAction::Allow));
     let mut deny = compile(&denying);
     if allowing.iter().all(|policy| policy.refused) {
-        // Nothing is allowed, and the policy that is to blame gives it its name.
+        // Nothing is allowed; the responsible policy names the rule.
         deny.extend(
             allowing
                 .iter()
@@ -78,7 +78,7 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<RbacRules> {
     let deny = (!deny.is_empty()).then_some(deny);
     let allow = (!allowing.is_empty()).then(|| {
         let mut allow = compile(&allowing);
-        // Beside others, a policy that is refused is named by a rule that nothing matches.
+        // Beside other policies, a refused one is named by a rule that nothing matches.
         allow.extend(allowing.iter().filter(|policy| policy.refused).map(|policy| (name_of(policy), nothing())));
         allow
     });
@@ -91,8 +91,8 @@ fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -
     let mut compiled = BTreeMap::new();
     for policy in policies {
         for (i, rule) in policy.rules.iter().enumerate() {
-            // An ALLOW rule that asks about requests cannot be fulfilled by bytes; a DENY rule is widened instead:
-            // its undecidable parts are left out.
+            // An ALLOW rule about requests cannot match TCP traffic; a DENY rule is widened by leaving out the parts
+            // that cannot be evaluated.
             if layer == Layer::Tcp && policy.action == AuthorizationAction::Allow && rule.needs_http() {
                 continue;
             }
@@ -112,7 +112,7 @@ fn nothing() -> Policy {
     }
 }
 
-/// What calls that are denied name in their details, with the number of the rule.
+/// The name that the details of denied calls have, with the number of the rule.
 fn name_of(policy: &AuthorizationPolicy) -> String {
     let refused = if policy.refused { "-refused" } else { "" };
     format!("ns[{}]-policy[{}]{refused}", policy.namespace, policy.name)
@@ -171,7 +171,7 @@ fn source_ids(source: &Source, mesh: &MeshConfig) -> Vec<Principal> {
     all
 }
 
-/// Conditions about what is called.
+/// Conditions on the request.
 fn condition_rules(condition: &Condition) -> Vec<Permission> {
     let mut all = Vec::new();
     let mut add = |rule: &dyn Fn(&StringMatch) -> Option<PermissionRule>| {
@@ -190,7 +190,7 @@ fn condition_rules(condition: &Condition) -> Vec<Permission> {
     all
 }
 
-/// Conditions about who calls.
+/// Conditions on the caller.
 fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<Principal> {
     let mut all = Vec::new();
     let mut add = |id: &dyn Fn(&StringMatch) -> Vec<Identifier>| {
@@ -214,7 +214,7 @@ fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<
     all
 }
 
-/// Identities by SPIFFE id. `cluster.local` stands for whatever the mesh's trust domain is, and aliases are equal to it.
+/// Identities by SPIFFE id. `cluster.local` stands for the mesh's trust domain, and aliases are equal to it.
 fn principals(value: &StringMatch, mesh: &MeshConfig) -> Vec<Identifier> {
     let in_domains = |principal: &str, pattern: &dyn Fn(String) -> MatchPattern| {
         let domains = domains_of(principal, mesh);
@@ -319,7 +319,7 @@ fn cidr(net: &IpNet) -> CidrRange {
     CidrRange { address_prefix: net.network().to_string(), prefix_len: Some(u32_value(u32::from(net.prefix_len()))) }
 }
 
-/// Escapes what RE2 gives a meaning to.
+/// Escapes characters with a meaning in RE2.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! What a proxy's Sidecar lets it see; without one, all that is exported to its namespace.
+//! The scope of a proxy: what its Sidecar lets it see, or without one, everything exported to its namespace.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -22,14 +22,14 @@ use crate::tls::InnerProtocol;
 pub struct CallablePort<'s> {
     /// The port, with the protocol it is called in.
     pub port: Cow<'s, ServicePort>,
-    /// How its bytes are carried.
+    /// How the mesh treats its traffic.
     pub port_protocol: PortProtocol,
     /// The address it is called at, if that is not the service's.
     pub bind: Option<IpAddr>,
 }
 
 impl<'a> Context<'a> {
-    /// The service of exactly this host, if the proxy may call it, or if what it may call leads there.
+    /// The service of exactly this host, if the proxy may call it, or if a route that it follows leads there.
     pub fn service(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
         let Some(sidecar) = self.sidecar() else { return self.snapshot.service(host, self) };
         let namespace = self.namespace();
@@ -55,7 +55,7 @@ impl<'a> Context<'a> {
         is_egress_proxy || self.snapshot.route_sets_to(host).iter().any(leads)
     }
 
-    /// The ports of a service that are carried, and how: those the workload may call, and those it may be led to.
+    /// The supported ports of a service: those the workload may call, and those that routes may lead to.
     pub fn ports<'s>(&self, service: &'s Service) -> Vec<(Cow<'s, ServicePort>, PortProtocol)> {
         let Some(sidecar) = self.sidecar() else { return port_protocol(service).collect() };
         let is_seen = |port: &&ServicePort| {
@@ -84,8 +84,8 @@ impl<'a> Context<'a> {
         service.ports.iter().filter(is_called).filter_map(callable).collect()
     }
 
-    /// Whether calls of a port would lead back to the proxy: they are made to it instead of being redirected, and the
-    /// service's go to where they were made.
+    /// Whether calls of a port would loop back to the proxy: clients connect to the proxy directly, and the service's
+    /// cluster uses the original destination.
     fn would_return(&self, service: &Service, port: u16) -> bool {
         let passes = |balancer: LoadBalancer| balancer.policy == Some(LbPolicy::Passthrough);
         let goes_on_as_made = || {
@@ -99,7 +99,7 @@ impl<'a> Context<'a> {
         service.port(number).map(|port| self.as_called(service, port))
     }
 
-    /// A port with the protocol an egress listener gives it. What is HTTP for both stays what the service says.
+    /// A port with the protocol of an egress listener. If both are HTTP, the service's protocol is kept.
     fn as_called<'s>(&self, service: &Service, port: &'s ServicePort) -> Cow<'s, ServicePort> {
         let Some(sidecar) = self.sidecar() else { return Cow::Borrowed(port) };
         let listener = sidecar.egress(port.number);
@@ -114,7 +114,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether a listener for an address is an egress listener's.
+    /// Whether an egress listener of the Sidecar has this address.
     pub fn is_egress_address(&self, address: IpAddr, port: u16) -> bool {
         let listener = self.sidecar().and_then(|sidecar| sidecar.egress(port));
         listener.is_some_and(|listener| listener.bind == Some(address))
@@ -125,7 +125,7 @@ impl<'a> Context<'a> {
         self.sidecar().is_none_or(|sidecar| sidecar.imports_routes(routes, port, self.namespace()))
     }
 
-    /// The route set that rules the traffic of a service's port in the mesh.
+    /// The route set that applies to a service's port in the mesh.
     pub fn route_set(&self, service: &Service, port: u16) -> Option<&'a Arc<RouteSet>> {
         let found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
         found.into_iter().find(|routes| self.follows(routes, port))
@@ -138,7 +138,7 @@ impl<'a> Context<'a> {
         self.snapshot.sees_any_under(host, self, is_seen)
     }
 
-    /// What happens to traffic that no service claims.
+    /// What happens to traffic for unknown destinations.
     pub fn outbound_policy(&self) -> &'a SidecarOutboundPolicy {
         if self.registry_only() {
             return &SidecarOutboundPolicy::RegistryOnly;
@@ -150,7 +150,8 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// The same of traffic on a port: what is not redirected cannot pass to where it was meant for.
+    /// What happens to traffic for unknown destinations on a port. Without redirection it cannot go to its original
+    /// destination.
     pub fn outbound_policy_on(&self, port: u16) -> &'a SidecarOutboundPolicy {
         match self.outbound_policy() {
             SidecarOutboundPolicy::AllowAny if self.is_bound(port) => &SidecarOutboundPolicy::RegistryOnly,
@@ -158,12 +159,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether connections of the workload to this port are made to the proxy, not redirected to it.
+    /// Whether the workload connects to the proxy directly on this port, without redirection.
     pub fn is_bound(&self, port: u16) -> bool {
         self.sidecar().and_then(|sidecar| sidecar.egress(port)).is_some_and(|listener| listener.is_bound)
     }
 
-    /// Where traffic goes that no service claims.
+    /// The cluster for traffic to unknown destinations.
     pub fn unknown_cluster(&self, policy: &SidecarOutboundPolicy, inner: InnerProtocol) -> Cow<'static, str> {
         match policy {
             SidecarOutboundPolicy::AllowAny => PASSTHROUGH_CLUSTER.into(),

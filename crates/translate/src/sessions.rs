@@ -1,4 +1,5 @@
-//! Services that ask for sessions with a label: requests of one session go to the endpoint that served the first.
+//! Stateful sessions, enabled by a label of a service: requests of one session go to the endpoint that served the
+//! first.
 
 use std::collections::HashMap;
 
@@ -27,7 +28,7 @@ pub fn filter() -> HttpFilter {
     }
 }
 
-/// What a route to the service says to the filter; nothing for most.
+/// The per-route configuration of the filter; empty for most services.
 pub fn of_route(service: Option<&Service>) -> HashMap<String, Any> {
     let Some(state) = service.and_then(state) else { return HashMap::new() };
     let session = StatefulSession { session_state: Some(state), ..Default::default() };
@@ -35,7 +36,7 @@ pub fn of_route(service: Option<&Service>) -> HashMap<String, Any> {
     [(FILTER.to_owned(), any(&config))].into()
 }
 
-/// A session stays with an endpoint that takes no new ones.
+/// Sessions stay with a draining endpoint.
 pub fn apply(service: &Service, cluster: &mut Cluster) {
     if state(service).is_none() {
         return;

@@ -30,10 +30,10 @@ pub const MESH_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "isti
 /// The part of [`MESH_ALPN`] that says "any bytes follow".
 pub const MESH_TCP_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 
-/// What a server of HTTP chooses from.
+/// The ALPN protocols that an HTTP server accepts.
 const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
-/// What a client says it will speak inside the mesh's TLS.
+/// The protocol that a client uses inside the mesh's TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InnerProtocol {
     /// HTTP.
@@ -58,7 +58,7 @@ pub struct ExternalServer<'a> {
 /// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// TLS towards a server outside the mesh, with our certificate (chain file, key file) if it wants one.
+/// TLS towards a server outside the mesh, with a client certificate (chain file, key file) if it needs one.
 pub fn outside_client(server: &ExternalServer<'_>, certificate: Option<(&str, &str)>) -> core::TransportSocket {
     let validation = tls::CertificateValidationContext {
         trusted_ca: Some(file(server.ca_certificates.unwrap_or(SYSTEM_ROOTS))),
@@ -109,12 +109,14 @@ pub fn proxyless_client(mesh: &MeshConfig, identities: &[String]) -> core::Trans
     tls_socket(any(&tls::UpstreamTlsContext { common_tls_context: Some(context), ..Default::default() }))
 }
 
-/// The same of a gRPC server. It takes whoever has a certificate of the root: gRPC matches names on the client's side only.
+/// Mutual TLS of a gRPC server. It accepts every client with a certificate from the root, because gRPC matches names
+/// only on the client's side.
 pub fn proxyless_server() -> core::TransportSocket {
     downstream(proxyless_context(Vec::new()), true)
 }
 
-/// In the shape gRPC takes (gRFC A29): providers of the bootstrap instead of SDS, and names in the field that Envoy has given up.
+/// The TLS context in gRPC's form (gRFC A29): certificate providers of the bootstrap instead of SDS, and names in the
+/// field that Envoy has deprecated.
 #[expect(deprecated, reason = "gRPC passes over `match_typed_subject_alt_names`: with it any name would do")]
 fn proxyless_context(peer_sans: Vec<StringMatcher>) -> tls::CommonTlsContext {
     let provider = |certificate: &str| {
@@ -148,7 +150,7 @@ fn any_of_the_mesh(mesh: &MeshConfig) -> Vec<StringMatcher> {
     domains.map(|domain| string_matcher(MatchPattern::Prefix(format!("spiffe://{domain}/")))).collect()
 }
 
-/// An identity as it is, and as it would be under the trust domain's other names.
+/// An identity, and its variants with the trust domain's aliases.
 fn with_aliases(mesh: &MeshConfig, identity: &str) -> Vec<String> {
     let path = identity.strip_prefix(&format!("spiffe://{}/", mesh.trust_domain));
     let others = path
@@ -161,7 +163,7 @@ fn exact(text: &str) -> StringMatcher {
     string_matcher(MatchPattern::Exact(text.to_owned()))
 }
 
-/// TLS termination on a gateway; `None` if the mode is to pass TLS on.
+/// TLS termination on a gateway; `None` if the mode passes TLS on.
 pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtocol) -> Option<core::TransportSocket> {
     let (certificate, roots) = match &server.mode {
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
@@ -267,7 +269,7 @@ fn mesh_context(peer_sans: Vec<StringMatcher>, alpn: &[&str]) -> tls::CommonTlsC
     }
 }
 
-/// A secret from the agent. The first fetch may take as long as it takes: serving without a certificate is no option.
+/// A secret from the agent. The first fetch has no timeout, because serving without a certificate is not possible.
 fn sds_secret(name: &str) -> tls::SdsSecretConfig {
     use core::config_source::ConfigSourceSpecifier;
     use core::grpc_service::{EnvoyGrpc, TargetSpecifier};

@@ -1,4 +1,4 @@
-//! Who asks: what the control plane knows of one proxy from its xDS node.
+//! The view of a proxy: what the control plane knows of it from its xDS node.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -10,10 +10,10 @@ use evenkeel_model::Labels;
 use crate::pb::core::Node;
 use crate::pb::google::protobuf::{Struct, value::Kind};
 
-/// Longest node id taken from a proxy, in bytes.
+/// Longest node id accepted, in bytes.
 const MAX_NODE_ID_BYTES: usize = 1024;
 
-/// One proxy, as far as its configuration depends on it. Two equal views get equal resources.
+/// The properties of a proxy that its configuration depends on. Equal views get equal resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxyView {
     /// Sidecar or gateway.
@@ -24,26 +24,27 @@ pub struct ProxyView {
     pub pod: Arc<str>,
     /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its service account (metadata `SERVICE_ACCOUNT`); empty if the proxy did not say.
+    /// Its service account (metadata `SERVICE_ACCOUNT`); empty if the proxy did not send it.
     pub service_account: Arc<str>,
     /// Its labels (metadata `LABELS`), which Gateways and policies select by.
     pub labels: Labels,
-    /// What it is, and how much of the mesh it wants to hold.
+    /// The kind of client, and how much of the mesh it wants to hold.
     pub client_kind: ClientKind,
-    /// A load balancer before it tells who the client is (metadata `PROXY_CONFIG`: `gatewayTopology.proxyProtocol`).
+    /// Whether a load balancer in front of it sends the PROXY protocol (metadata `PROXY_CONFIG`:
+    /// `gatewayTopology.proxyProtocol`).
     pub takes_proxy_protocol: bool,
 }
 
-/// Pods have names of their own: all the rest is not worth hashing for each proxy with each change.
+/// Pod names are unique, so hashing the rest for each proxy with each change is not worth it.
 impl Hash for ProxyView {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.pod, &self.namespace, self.client_kind).hash(state);
     }
 }
 
-/// What stands at the other end, by the metadata `EVENKEEL: {"SCOPE": …}` and `GENERATOR`. It decides the shape of resources, not
-/// what they say: an Evenkeel proxy gets each virtual host and each DNS name as a resource of its own, a gRPC program a listener
-/// for each name it may dial.
+/// The kind of client, from the metadata `EVENKEEL: {"SCOPE": …}` and `GENERATOR`. It decides the form of resources,
+/// not their meaning: an Evenkeel proxy gets each virtual host and each DNS name as a separate resource, a gRPC program
+/// a listener for each name it may dial.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ClientKind {
     /// Envoy, or any other xDS client: whole route tables, and one table of names.
@@ -51,22 +52,23 @@ pub enum ClientKind {
     Envoy,
     /// An Evenkeel proxy that holds all it may use (`full`).
     EvenkeelFull,
-    /// An Evenkeel proxy that asks for what its workload uses, when it does (`learned`).
+    /// An Evenkeel proxy that requests what its workload uses, on first use (`learned`).
     EvenkeelLearned,
     /// A gRPC program without a proxy (metadata `GENERATOR: grpc`, as Istio's agent writes it).
     Grpc,
 }
 
 impl ClientKind {
-    /// Whether virtual hosts and names are resources of their own.
+    /// Whether virtual hosts and names are separate resources.
     pub fn is_evenkeel(self) -> bool {
         matches!(self, Self::EvenkeelFull | Self::EvenkeelLearned)
     }
 
-    /// A gateway cannot know what will be asked of it, and strangers must not make it ask: it is served everything.
+    /// A gateway cannot know what will be requested, and clients must not be able to make it request resources, so it
+    /// gets everything.
     fn of(generator: Option<&str>, scope: Option<&str>, kind: ProxyKind) -> Self {
         match (scope, kind) {
-            // A program stands beside nothing, but what Istio's agent starts says `sidecar` all the same.
+            // A gRPC program is not a sidecar, but Istio's agent writes `sidecar` for it, too.
             (_, ProxyKind::Sidecar) if generator == Some("grpc") => Self::Grpc,
             (None, _) => Self::Envoy,
             (Some("learned"), ProxyKind::Sidecar) => Self::EvenkeelLearned,
@@ -78,7 +80,7 @@ impl ClientKind {
 /// The role of a proxy, the first part of its node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProxyKind {
-    /// Stands beside one workload.
+    /// The sidecar of one workload.
     Sidecar,
     /// Serves Gateways.
     Router,
@@ -93,7 +95,7 @@ pub enum NodeError {
     /// The id is longer than any Pod's.
     #[error("the node id has {0} bytes, at most {MAX_NODE_ID_BYTES} are accepted")]
     TooLong(usize),
-    /// The address is none.
+    /// The address is not valid.
     #[error("node id `{id}`: `{address}` is not an IP address")]
     Address {
         /// The whole id.
@@ -114,8 +116,8 @@ pub enum NodeError {
 }
 
 impl ProxyView {
-    /// Whether it wants route tables and the table of names whole, as Envoy does; else each virtual host and name is a
-    /// resource of its own.
+    /// Whether it wants whole route tables and name tables, like Envoy; otherwise each virtual host and name is a
+    /// separate resource.
     pub fn wants_whole_tables(&self) -> bool {
         !self.client_kind.is_evenkeel()
     }
@@ -178,7 +180,7 @@ impl<'a> Metadata<'a> {
         Metadata(self.object(name)).text(field)
     }
 
-    /// Whether `PROXY_CONFIG` has `gatewayTopology.proxyProtocol`, an object that says nothing more.
+    /// Whether `PROXY_CONFIG` has `gatewayTopology.proxyProtocol`, an empty object.
     fn takes_proxy_protocol(&self) -> bool {
         let topology = Metadata(self.object("PROXY_CONFIG")).object("gatewayTopology");
         Metadata(topology).object("proxyProtocol").is_some()

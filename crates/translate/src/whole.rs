@@ -1,4 +1,4 @@
-//! Everything a proxy is to hold, made from nothing: what the incremental way is compared with.
+//! Generates all resources of a proxy from scratch; the incremental results are compared with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::facts::{Client, Facts};
 use crate::plan::{Collection, Output, Part, Unit};
 use crate::view::{ProxyKind, ProxyView};
 
-/// Everything one proxy is to hold. `generation` is the snapshot's.
+/// All resources of one proxy. `generation` is the snapshot's.
 pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> ResourceSet {
     let (reads, facts) = (Reads::new(), Facts::new());
     let client = Client::new(Arc::new(view.clone()), snapshot);
@@ -23,13 +23,13 @@ pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> Reso
         unit.generate(context, &[], &mut out);
         collect(out, &mut set, &mut parts);
     }
-    // An assembly gives parts to later ones only.
+    // An assembly adds parts only to later collections.
     while let Some((collection, given)) = parts.pop_first() {
         let mut out = Output::default();
         Unit::Assembly(collection).generate(context, &given.iter().collect::<Vec<_>>(), &mut out);
         collect(out, &mut set, &mut parts);
     }
-    // What is its own goes before what it shares.
+    // Its own resources come before shared ones.
     for unit in Unit::of_one(client.is_sidecar()) {
         let mut out = Output::default();
         unit.generate(context, &[], &mut out);

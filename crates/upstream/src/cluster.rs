@@ -128,6 +128,11 @@ impl Cluster {
         self.config.borrow().clone()
     }
 
+    /// Its requests are copied, whatever their routes say.
+    pub fn is_mirrored(&self) -> bool {
+        self.config.borrow().mirrors.is_some()
+    }
+
     /// HTTP/1 trailers are passed on to its hosts and taken from them.
     pub fn enables_trailers(&self) -> bool {
         self.config.borrow().http.enable_trailers

@@ -12,7 +12,7 @@ use evenkeel_runtime_config::view::ConnectionView;
 use socket2::{SockRef, TcpKeepalive as KeepaliveParams};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::host::Host;
 use crate::alpn::{Wanted, offer};
@@ -34,6 +34,17 @@ pub enum ConnectError {
     Timeout(Duration),
 }
 
+/// When a connection was made.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectTimes {
+    /// It began to be made.
+    pub begin: Instant,
+    /// The peer had taken it.
+    pub end: Instant,
+    /// The TLS handshake was over, where there was one.
+    pub handshake_end: Option<Instant>,
+}
+
 /// Connects to `host`, within the cluster's `connect_timeout`, TLS included, to speak what is wanted. `client`: on whose
 /// behalf, when it is one client's alone; a PROXY protocol header names it.
 pub async fn connect(
@@ -42,6 +53,16 @@ pub async fn connect(
     wanted: Wanted,
     client: Option<&ConnectionView>,
 ) -> Result<Stream, ConnectError> {
+    connect_timed(cluster, host, wanted, client).await.map(|(stream, _)| stream)
+}
+
+/// As [`connect`], and when that was.
+pub(super) async fn connect_timed(
+    cluster: &Cluster,
+    host: &Host,
+    wanted: Wanted,
+    client: Option<&ConnectionView>,
+) -> Result<(Stream, ConnectTimes), ConnectError> {
     let limit = cluster.connect_timeout;
     match timeout(limit, open(cluster, host, wanted, client)).await {
         Ok(result) => result,
@@ -54,13 +75,17 @@ async fn open(
     host: &Host,
     wanted: Wanted,
     client: Option<&ConnectionView>,
-) -> Result<Stream, ConnectError> {
+) -> Result<(Stream, ConnectTimes), ConnectError> {
+    let begin = Instant::now();
+    let made = || ConnectTimes { begin, end: Instant::now(), handshake_end: None };
     let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
         EndpointAddress::Pipe(path) => {
-            return UnixStream::connect(path).await.map(Stream::Unix).map_err(|error| refused(&error));
+            let stream = UnixStream::connect(path).await.map_err(|error| refused(&error))?;
+            return Ok((Stream::Unix(stream), made()));
         }
     };
+    let times = made();
     let mut transport = &host.transport;
     if let Transport::ProxyProtocol(header) = transport {
         send_proxy_header(&mut tcp, header, client).await?;
@@ -68,11 +93,14 @@ async fn open(
     }
     match transport {
         // A header comes once: the compiler refuses one inside another.
-        Transport::Raw | Transport::ProxyProtocol(_) => Ok(Stream::Tcp(tcp)),
+        Transport::Raw | Transport::ProxyProtocol(_) => Ok((Stream::Tcp(tcp), times)),
         Transport::Tls(tls) => {
             let offer = offer(tls.alpn(), wanted);
             match burst::ahead_of(Box::pin(tls.connect_offering(tcp, &offer))).await {
-                Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
+                Ok(stream) => {
+                    let times = ConnectTimes { handshake_end: Some(Instant::now()), ..times };
+                    Ok((Stream::Tls(Box::new(stream)), times))
+                }
                 Err(error) => Err(ConnectError::Tls(error.to_string())),
             }
         }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::breaker::{Permit, Share, Slot};
+use super::connect::ConnectTimes;
 use super::host::Host;
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
 use crate::stream::Stream;
@@ -96,7 +97,7 @@ pub(super) struct OpenConnection {
     pub(super) shared: Rc<Shared>,
     /// Weak: a host owns its idle connections.
     pub(super) host: Weak<Host>,
-    pub(super) opened: Instant,
+    pub(super) times: ConnectTimes,
     pub(super) epoch: u64,
     /// Requests it served.
     pub(super) requests: u32,
@@ -112,7 +113,7 @@ impl Drop for OpenConnection {
         }
         self.shared.stats.inc(Counter::upstream_cx_destroy);
         self.shared.stats.shift(Gauge::upstream_cx_active, -1);
-        self.shared.stats.record(Histogram::upstream_cx_length_ms, self.opened.elapsed().as_millis() as u64);
+        self.shared.stats.record(Histogram::upstream_cx_length_ms, self.times.begin.elapsed().as_millis() as u64);
     }
 }
 
@@ -128,6 +129,11 @@ impl Connection {
     /// This end's address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.open.local
+    }
+
+    /// When it was made.
+    pub fn connect_times(&self) -> &ConnectTimes {
+        &self.open.times
     }
 }
 

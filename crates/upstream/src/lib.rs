@@ -47,8 +47,7 @@ use tokio::time::Instant;
 
 pub use breaker::{Overflow, Permit};
 pub use cluster::Cluster;
-pub use connect::ConnectError;
-pub use connect::connect;
+pub use connect::{ConnectError, ConnectTimes, connect};
 pub use connection::{Connection, RequestGuard};
 pub use health::{HealthFlags, HealthManager, Outcome};
 pub use host::Host;

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
+use super::connect::ConnectTimes;
 use super::connection::{Connection, Established};
 use super::host::Host;
 use super::pool::AcquireError;
@@ -69,6 +70,7 @@ struct Multiplexed {
     used: Cell<bool>,
     epoch: u64,
     local: Option<SocketAddr>,
+    times: ConnectTimes,
     /// It takes no new request from then on (`max_connection_duration`).
     until: Option<Instant>,
 }
@@ -118,6 +120,14 @@ impl PooledConnection {
         }
     }
 
+    /// When it was made, for whichever request.
+    pub fn connect_times(&self) -> &ConnectTimes {
+        match self {
+            Self::Http1(connection) => connection.connect_times(),
+            Self::Http2(place) => place.connect_times(),
+        }
+    }
+
     /// The connection served a request before.
     pub fn reused(&self) -> bool {
         match self {
@@ -136,6 +146,11 @@ impl StreamSlot {
     /// This end's address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.connection.local
+    }
+
+    /// When the connection was made.
+    pub fn connect_times(&self) -> &ConnectTimes {
+        &self.connection.times
     }
 
     /// Sends a request's head. `https`: what `:scheme` says; `end`: it has no body.
@@ -435,7 +450,7 @@ impl Cluster {
             premature_resets: PrematureResets::default(),
         };
         let Established { stream, open } = made;
-        let (local, epoch) = (open.local, open.epoch);
+        let (local, times, epoch) = (open.local, open.times, open.epoch);
         let stats = self.http2_stats();
         let ended = move |broken| {
             if broken {
@@ -449,7 +464,8 @@ impl Cluster {
             used: Cell::new(true),
             epoch,
             local,
-            until: config.http.max_connection_duration.map(|limit| turn::now() + limit),
+            times,
+            until: config.http.max_connection_duration.map(|limit| Instant::now() + limit),
         });
         // Made for one client, or for a configuration or a host that is no more, it serves the request it was made for.
         let lasting = !host.removed.get()

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::breaker::{Overflow, Slots};
 use super::cluster::Cluster;
-use super::connect::{ConnectError, connect};
+use super::connect::{ConnectError, ConnectTimes, connect_timed};
 use super::connection::{Connection, Established, Idle, IdleGuard, LocalWaiter, OpenConnection, Pending, Room};
 use super::host::{Host, bump};
 use super::race;
@@ -195,16 +195,15 @@ impl Cluster {
         let epoch = self.epoch.get();
         // Counted before it is connected, so that concurrent requests see it.
         let mut open = self.count_open(host, room, epoch);
-        let started = Instant::now();
-        let stream = connect(&config, host, wanted, client).await.inspect_err(|error| {
+        let (stream, times) = connect_timed(&config, host, wanted, client).await.inspect_err(|error| {
             bump(&host.counts.cx_connect_fail);
             self.shared.stats.inc(Counter::upstream_cx_connect_fail);
             if matches!(error, ConnectError::Timeout(_)) {
                 self.shared.stats.inc(Counter::upstream_cx_connect_timeout);
             }
         })?;
-        self.shared.stats.record(Histogram::upstream_cx_connect_ms, started.elapsed().as_millis() as u64);
-        open.local = stream.local_addr();
+        self.shared.stats.record(Histogram::upstream_cx_connect_ms, times.begin.elapsed().as_millis() as u64);
+        (open.local, open.times) = (stream.local_addr(), times);
         Ok(Established { stream, open })
     }
 
@@ -215,10 +214,11 @@ impl Cluster {
         bump(&host.counts.cx_active);
         self.shared.stats.inc(Counter::upstream_cx_total);
         self.shared.stats.shift(Gauge::upstream_cx_active, 1);
+        let now = Instant::now();
         OpenConnection {
             shared: self.shared.clone(),
             host: Rc::downgrade(host),
-            opened: turn::now(),
+            times: ConnectTimes { begin: now, end: now, handshake_end: None },
             epoch,
             requests: 1,
             local: None,
@@ -234,7 +234,7 @@ impl Cluster {
             self.shared.stats.inc(Counter::upstream_cx_max_requests);
             return true;
         }
-        let too_old = http.max_connection_duration.is_some_and(|limit| now.duration_since(open.opened) >= limit);
+        let too_old = http.max_connection_duration.is_some_and(|limit| now.duration_since(open.times.begin) >= limit);
         if too_old {
             self.shared.stats.inc(Counter::upstream_cx_max_duration_reached);
         }

@@ -78,7 +78,7 @@ pub enum Descend {
 
 /// Names every set field of `any` for which `supported(message, field)` is false. `supported(message, "")` is asked
 /// once for each extension found in an `Any`: false means the whole type is not supported.
-/// What is below an unsupported field is not visited.
+/// Fields below an unsupported field are not visited.
 pub fn check_supported(schema: &Schema, any: &Any, supported: &dyn Fn(&str, &str) -> bool) -> Vec<UnsupportedField> {
     let mut found = Vec::new();
     walk_any(schema, any, &mut |path, visit| {

@@ -165,7 +165,7 @@ struct World {
     to_server: VecDeque<ClientRequest>,
     to_client: VecDeque<ClientResponse>,
     current: ResourceSet,
-    /// What the server was told of last.
+    /// The last set given to the server.
     published: ResourceSet,
     /// Serials of everything the server ever had, by kind and bytes.
     serials: BTreeMap<Vec<u8>, u32>,

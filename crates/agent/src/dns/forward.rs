@@ -79,7 +79,7 @@ impl Upstream for Forwarder {
 /// One exchange with a resolver that `socket` is connected to; the caller limits the time.
 ///
 /// # Errors
-/// What the system says of sending and receiving.
+/// Errors of sending and receiving.
 pub async fn over_udp(socket: &UdpSocket, query: &[u8]) -> std::io::Result<Vec<u8>> {
     socket.send(query).await?;
     let mut buffer = vec![0; MAX_UDP_BYTES];

@@ -1,4 +1,4 @@
-//! What closes what, document by document.
+//! Which stand-ins close access in place of refused documents.
 
 use super::*;
 use crate::istio::{ClientTlsMode, MeshConfig, OutboundTrafficPolicyMode};

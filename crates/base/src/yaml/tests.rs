@@ -127,7 +127,7 @@ fn help_fits_the_mistake() {
     check("a: [\"b]\nc: 1\n", "quote that opens here");
     check("a: b: c\n", "quote a text that contains `: `");
     check("a: *nowhere\n", "needs an anchor `&name`");
-    check(&format!("a: {}", "[".repeat(3000)), "less deep");
+    check(&format!("a: {}", "[".repeat(3000)), "fewer levels");
     check("a: !!binary eA==\n", "remove the tag");
 }
 

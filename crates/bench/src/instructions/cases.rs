@@ -22,7 +22,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;
 
-use super::{Counts, callgrind, changes};
+use super::{Counts, callgrind, changes, series};
 use crate::config::policy::CLIENT_IDENTITY;
 use crate::config::{Protocol, Proxy};
 
@@ -53,6 +53,18 @@ const CHANGES: &[(&str, &str)] = &[
     ("changes::routes_of_many", changes::ROUTES_OF_MANY),
 ];
 
+/// Those in [`series`].
+const SERIES: &[(&str, &str)] = &[
+    ("series::first_scope", series::FIRST_SCOPE),
+    ("series::later_scope", series::LATER_SCOPE),
+    ("series::first_series", series::FIRST_SERIES),
+    ("series::later_series", series::LATER_SERIES),
+    ("series::find", series::KNOWN),
+    ("series::count", series::COUNT),
+    ("series::record", series::RECORD),
+    ("series::record_traced", series::RECORD_TRACED),
+];
+
 const REQUEST: &[u8] = b"GET /api/v1/items/42?verbose=1 HTTP/1.1\r\n\
     Host: items.shop.svc.cluster.local:8080\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n\
@@ -78,8 +90,10 @@ pub fn count(folder: &Path) -> Result<Counts> {
     let profile = callgrind::run(&folder.join("cases.callgrind"), &std::env::current_exe()?, &["counted-cases"])?;
     let cases = CASES.iter().map(|case| (case, ITERATIONS));
     let changes = CHANGES.iter().map(|case| (case, changes::ITERATIONS));
+    let series = SERIES.iter().map(|case| (case, series::ITERATIONS));
     cases
         .chain(changes)
+        .chain(series)
         .map(|((function, what), iterations)| Ok(((*what).to_owned(), profile.inclusive(function)? / iterations)))
         .collect()
 }
@@ -95,6 +109,7 @@ pub fn run() -> Result<()> {
         ensure!(select_route(&fixture.routes, black_box(&hosts)), "no route");
         ensure!(evaluate_policy(&fixture.rules, &fixture.connection, black_box(&hello)), "denied");
     }
+    series::run()?;
     changes::run()
 }
 

@@ -11,6 +11,7 @@ mod changes;
 mod counted;
 mod hop;
 mod pair;
+mod series;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -90,6 +91,7 @@ impl Recorded {
     pub fn complaints(&self, now: &Self) -> Vec<String> {
         let same = self.compiler == now.compiler;
         let mut complaints = changes::complaints(&now.counts);
+        complaints.append(&mut series::complaints(&now.counts));
         for (name, &count) in &now.counts {
             let Some(&before) = self.counts.get(name) else {
                 complaints.push(format!("{name}: {count}, not recorded yet"));

@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_base::{Diagnostic, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
+use evenkeel_stats::Exposition;
 use evenkeel_translate::ProxyKind;
 use evenkeel_xds::server::TypeStatus;
 use evenkeel_xds::{ResourceType, Schema, json};
@@ -19,7 +20,7 @@ use super::convergence;
 use super::query::parameter;
 use crate::history::answer::AnswerError;
 use crate::history::{self, HistoryError};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, Proxies, StreamReport};
 use crate::world::World;
 
@@ -46,7 +47,7 @@ pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Path and what it shows.
 const INDEX: [(&str, &str); 12] = [
-    ("/metrics", "counters and gauges as Prometheus text"),
+    ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
     ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
     ("/debug/syncz", "each proxy: what it was sent, accepted and refused, how old that was (`evenkeel proxy-status`)"),
@@ -75,9 +76,13 @@ impl Pages {
     }
 
     /// The page of a path, [`HISTORY`] excepted.
-    pub fn page(&self, path: &str, query: &str) -> Page {
+    /// `accept`: the request's field.
+    pub fn page(&self, path: &str, query: &str, accept: Option<&str>) -> Page {
         match path {
-            "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4", self.metrics()),
+            "/metrics" => {
+                let format = Exposition::negotiate(accept);
+                (StatusCode::OK, format.content_type(), self.metrics(format))
+            }
             READY => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
             "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
             "/debug/proxies" => (StatusCode::OK, "text/html; charset=utf-8", convergence::page(&self.syncz())),
@@ -97,15 +102,13 @@ impl Pages {
         self.world.borrow().clone()
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, format: Exposition) -> String {
         let late = |report: &StreamReport| {
             report.status.types.iter().any(|s| waiting(&report.client, s).is_some_and(|waiting| waiting > ACK_TIMEOUT))
         };
         let late = self.proxies.reports().iter().filter(|report| late(report)).count();
-        format!(
-            "{}# TYPE evenkeel_xds_unanswered gauge\nevenkeel_xds_unanswered {late}\n",
-            self.metrics.prometheus_text()
-        )
+        self.metrics.plane.set(plane::Gauge::evenkeel_xds_unanswered, i64::try_from(late).unwrap_or(i64::MAX));
+        self.metrics.page(format)
     }
 
     fn syncz(&self) -> Value {

@@ -84,7 +84,7 @@ async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>) -> P
     }
     // Whoever asks whether it lives gets his answer whatever others ask.
     if path == READY {
-        return pages.page(path, query);
+        return pages.page(path, query, None);
     }
     let turn = if path == HISTORY { turns.histories.acquire() } else { turns.pages.acquire() };
     let Ok(_turn) = tokio::time::timeout(TURN_TIMEOUT, turn).await else {
@@ -93,9 +93,10 @@ async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>) -> P
     };
     // Off the runtime's threads: a page of ten thousand proxies takes as long as telling a thousand of a change.
     let (pages, path, query) = (pages.clone(), path.to_owned(), query.to_owned());
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).map(str::to_owned);
     let made = tokio::task::spawn_blocking(move || match &*path {
         HISTORY => pages.history(&query),
-        _ => pages.page(&path, &query),
+        _ => pages.page(&path, &query, accept.as_deref()),
     });
     made.await.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")))
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::mailbox::Mailbox;
 use super::{Admitted, Client, ConnectError, MAX_STREAMS, Settled, StreamReport};
 use crate::history::Refused;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, plane};
 use crate::observe;
 use crate::world::World;
 
@@ -148,7 +148,7 @@ impl Streams {
         let stream = Stream { client, view, holding, notice, interest: interest.clone(), told, status, admitted };
         state.streams.insert(id, stream);
         drop(state);
-        self.metrics.streams.fetch_add(1, Relaxed);
+        self.metrics.plane.shift(plane::Gauge::pilot_xds, 1);
         let registration = Registration { streams: self.clone(), mailbox: mailbox.clone(), id };
         Ok(Registered { registration, notice: noticed, interest })
     }
@@ -324,7 +324,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let gone = self.streams.lock().remove(self.id);
-        self.streams.metrics.streams.fetch_sub(1, Relaxed);
+        self.streams.metrics.plane.shift(plane::Gauge::pilot_xds, -1);
         if let Some(stream) = gone {
             tracing::info!(node = stream.client.node, "proxy disconnected");
             self.mailbox.left(stream.view.0);

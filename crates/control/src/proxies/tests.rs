@@ -66,7 +66,7 @@ impl Mesh {
 
     /// Every stream is to hold what the translator says, and nothing is kept for streams that are gone.
     async fn check_invariants(&self) {
-        assert_eq!(self.proxies.metrics.mismatches.load(Relaxed), 0);
+        assert_eq!(self.proxies.metrics.plane.scope().counter(plane::Counter::pilot_total_xds_internal_errors), 0);
         let streams = self.proxies.streams.clone();
         self.ask(move |translator| streams.check_invariants(translator)).await;
     }
@@ -232,7 +232,7 @@ async fn what_is_built_anew_replaces_what_streams_hold() {
     let mut mesh = Mesh::new(3);
     let mut all = [Proxy::new(&mesh, 1, "a", &[1]).await, Proxy::new(&mesh, 2, "b", &[0]).await];
     let before = all.each_mut().map(Proxy::look);
-    let told = mesh.builder.told();
+    let told = mesh.builder.events();
     let snapshot = mesh.builder.rebuild(told).snapshot;
     let generation = mesh.worlds.borrow().generation;
     mesh.worlds.send_replace(Arc::new(world(generation, snapshot)));
@@ -254,7 +254,7 @@ async fn who_goes_while_it_waits_is_counted_no_more() {
     let (_worlds, world) = watch::channel(Arc::new(world(1, Arc::default())));
     let options = PublishOptions { first_pushes: 1, compare: false };
     let proxies = Proxies::new(world, Arc::default(), options).expect("a thread");
-    let waiting = || proxies.metrics.waiting_streams.load(Relaxed);
+    let waiting = || proxies.metrics.plane.scope().gauge(plane::Gauge::evenkeel_xds_waiting_streams);
     let first = proxies.admit(None).await.expect("leave");
     let id = SpiffeId::new("cluster.local", "shop", "web").expect("an identity");
     let mut second = Box::pin(proxies.admit(Some(&id)));
@@ -296,14 +296,14 @@ async fn nobody_waits_for_the_translator_but_who_joins() {
     let admitted = mesh.proxies.admit(None).await.expect("leave");
     let mut joining = pin!(mesh.proxies.connect(client(3, "a"), admitted));
     assert!(is_pending(joining.as_mut()).await);
-    assert_eq!(mesh.proxies.metrics.waiting_streams.load(Relaxed), 1);
+    assert_eq!(mesh.proxies.metrics.plane.scope().gauge(plane::Gauge::evenkeel_xds_waiting_streams), 1);
     assert_eq!(mesh.proxies.published(), before);
     drop(busy);
     let _session = joining.await.expect("a session");
     mesh.check_invariants().await;
     assert_eq!(mesh.proxies.published(), before + 3);
     assert_eq!(told(&mesh), [before + 3, before + 3]);
-    assert_eq!(mesh.proxies.metrics.waiting_streams.load(Relaxed), 0);
+    assert_eq!(mesh.proxies.metrics.plane.scope().gauge(plane::Gauge::evenkeel_xds_waiting_streams), 0);
 }
 
 #[tokio::test]
@@ -420,7 +420,7 @@ async fn the_streams_of_an_identity_share_what_their_names_may_take() {
         let client = Client { identity, ..client(number, "a") };
         mesh.proxies.connect(client, admitted).await.expect("a session")
     };
-    let over = || mesh.proxies.metrics.streams_over_names.load(Relaxed);
+    let over = || mesh.proxies.metrics.plane.scope().counter(plane::Counter::evenkeel_xds_streams_over_names);
     let half = MAX_NAME_BYTES_PER_IDENTITY / 2;
     let (mut one, mut two) = (session(1, Some("web")).await, session(2, Some("web")).await);
     let mut other = session(3, Some("other")).await;

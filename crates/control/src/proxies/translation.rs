@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::{io, thread};
 
 use evenkeel_translate::{Changed, Translator};
@@ -13,7 +12,7 @@ use super::cause;
 use super::mailbox::{Join, Mailbox, Work};
 use super::streams::{Registered, Streams};
 use crate::memory;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, plane};
 use crate::world::World;
 
 /// The translator, and all it needs.
@@ -120,7 +119,7 @@ impl Translation {
             for mismatch in &mismatches {
                 tracing::error!(%mismatch, generation = world.generation, "a change was followed wrongly; please report this");
             }
-            self.metrics.mismatches.fetch_add(mismatches.len() as u64, Relaxed);
+            self.metrics.plane.add(plane::Counter::pilot_total_xds_internal_errors, mismatches.len() as u64);
             self.hand_out(healed, &world);
         }
         self.published.send_replace(world.generation);
@@ -136,9 +135,9 @@ impl Translation {
             let (namespace, pod) = (&change.now.view.namespace, &change.now.view.pod);
             tracing::error!("what was made from nothing for {namespace}/{pod} differs; please report this");
         }
-        self.metrics.mismatches.fetch_add(differing.count() as u64, Relaxed);
+        self.metrics.plane.add(plane::Counter::pilot_total_xds_internal_errors, differing.count() as u64);
         self.hand_out(changed, &world);
-        self.metrics.rebuilds.fetch_add(1, Relaxed);
+        self.metrics.plane.inc(plane::Counter::evenkeel_config_rebuilds);
         // What they have seen is the old.
         self.streams.tell_all();
     }

@@ -1,5 +1,6 @@
 //! The names under which Istio's dashboards for the control plane look for what it does.
 
+use evenkeel_testkit::exposition::parse;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::Protocol;
 
@@ -43,6 +44,7 @@ async fn dashboards_find_what_they_ask_for() {
     proxy.until_held(ResourceType::Cluster, &cluster("b")).await;
     let updated = "pilot_k8s_cfg_events{type=\"VirtualService\",event=\"update\"} 1\n";
     let text = plane.until("/metrics", |text| text.contains(updated).then(|| text.to_owned())).await;
+    parse(&text, false).unwrap_or_else(|error| panic!("{error}\n{text}"));
     for (name, labels) in ASKED_FOR {
         let has = |line: &str, label: &&str| line.contains(&format!("{label}=\""));
         let of = |line: &str| line.split(['{', ' ']).next() == Some(name);

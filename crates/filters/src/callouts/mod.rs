@@ -5,7 +5,7 @@
 //! a filter that keeps the handle in its stream's state loses it with the stream. [`grpc`] puts calls of gRPC on top.
 
 pub mod grpc;
-mod nowhere;
+mod none;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use evenkeel_http::{Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 
-pub(crate) use nowhere::Nowhere;
+pub(crate) use none::NoCallouts;
 
 /// Largest body of an answer that is collected, in bytes, where [`CallOptions::max_answer_bytes`] does not say.
 pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;

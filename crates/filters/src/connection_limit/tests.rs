@@ -26,7 +26,7 @@ fn assert_counted(filter: &Fixture, lines: &[&str]) {
 fn a_connection_too_many_is_closed_and_makes_room_when_it_has_ended() {
     let mut filter = limit(2, true);
     assert!(filter.filters.follow() && !filter.filters.see_data());
-    let mut open = |filter: &mut Fixture| {
+    let open = |filter: &mut Fixture| {
         filter.again();
         let decision = filter.open();
         let let_in = match decision {

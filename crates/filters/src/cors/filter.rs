@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use evenkeel_http::RequestHead;
-use evenkeel_runtime_config::cors::{Cors, CorsPolicy};
+use evenkeel_runtime_config::cors::{Cors, CorsPolicy, ROUTE_FIELD};
 use evenkeel_stats::{ScopeName, Writer, layout};
 
-use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, ResponseContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
 
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const ALLOW_CREDENTIALS: &str = "access-control-allow-credentials";
@@ -96,8 +96,8 @@ impl Filter for HttpFilter {
         Some(Remark::Note(format!("scripts of {origin} may read the answer")))
     }
 
-    fn response_head(&self, allowed: &mut Self::State, context: &mut ResponseContext<'_>) {
-        let Some(allowed) = allowed else { return };
+    fn response_head(&self, allowed: &mut Self::State, context: &mut ResponseContext<'_>) -> ResponseDecision {
+        let Some(allowed) = allowed else { return ResponseDecision::Continue };
         let headers = &mut context.head.headers;
         headers.set_name(ALLOW_ORIGIN.as_bytes(), &allowed.origin);
         if allowed.policies.flag(|policy| policy.allow_credentials) {
@@ -106,13 +106,16 @@ impl Filter for HttpFilter {
         if let Some(exposed) = allowed.policies.text(|policy| &policy.expose_headers) {
             headers.set_name(EXPOSE_HEADERS.as_bytes(), exposed.as_bytes());
         }
+        ResponseDecision::Continue
     }
 }
 
 impl Policies {
     fn of(context: &RequestContext<'_>) -> Self {
-        let all = context.route.filters.all::<Arc<CorsPolicy>>(context.filter());
-        Self(all.map(Arc::clone).collect())
+        let of = |name| context.route.filters.all::<Arc<CorsPolicy>>(name).map(Arc::clone).collect::<Vec<_>>();
+        let said = of(context.filter());
+        // The deprecated field counts only where nothing is said to the filter.
+        Self(if said.is_empty() { of(ROUTE_FIELD) } else { said })
     }
 
     fn allow(&self, origin: &[u8]) -> bool {

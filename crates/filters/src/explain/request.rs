@@ -20,15 +20,15 @@ use evenkeel_stats::Registry;
 
 use super::step::{Retries, Says, Step, edit_lines};
 use super::{Call, LocalAnswer, held};
-use crate::callouts::{Callouts, Nowhere};
+use crate::callouts::{Callouts, NoCallouts};
 use crate::decide::{
     Answer, Arrival, Filtered, Forward, Levels, Limits, Matched, Outcome, Parts, Policy, Stream, Tunnel, Visitor,
     decide,
 };
 use crate::http::{
-    Asked, Body, ClusterScope, Decision, FilterFacts, FilterStreams, HttpFilters, Remark, Reply, RequestContext,
-    Services, Woken,
+    Asked, Body, ClusterScope, Decision, FilterStreams, HttpFilters, Remark, Reply, RequestContext, Services, Woken,
 };
+use crate::info::StreamInfo;
 
 /// Takes a request through its connection manager. Returns what the proxy answers itself.
 pub(super) fn explain(
@@ -71,7 +71,7 @@ impl Services for Numbers<'_> {
     }
 
     fn callouts(&self) -> &dyn Callouts {
-        &Nowhere
+        &NoCallouts
     }
 }
 
@@ -88,7 +88,7 @@ struct Written<'c> {
     client: Option<SocketAddr>,
     random: Option<u64>,
     streams: FilterStreams,
-    facts: FilterFacts,
+    stream: StreamInfo,
     /// A filter has collected the body, which is empty.
     collected: bool,
     /// The cluster its route names.
@@ -134,7 +134,7 @@ impl<'c> Written<'c> {
             client: None,
             random: Some(numbers.random),
             streams: FilterStreams::default(),
-            facts: FilterFacts::default(),
+            stream: StreamInfo::new(Instant::now()),
             collected: false,
             cluster: None,
             steps: Vec::new(),
@@ -153,7 +153,7 @@ impl<'c> Written<'c> {
             let (from, message) = ((self.arrival.connection, client.ip()), (&mut self.head, body));
             // The time tells a filter nothing that a decision depends on.
             let mut context =
-                RequestContext::new(from, message, route, &mut self.facts, (self.numbers, Instant::now()));
+                RequestContext::new(from, message, route, &mut self.stream, (self.numbers, Instant::now()));
             let Some(asked) = filters.explain_next(&mut self.streams, &mut context) else { return Filtered::Passes };
             if let Some(filtered) = self.note(asked) {
                 return filtered;
@@ -332,7 +332,7 @@ impl<'c> Stream<'c> for Written<'c> {
             grpc: &mut self.grpc,
             client: &mut self.client,
             drawn: &mut self.random,
-            metadata: &self.facts.metadata,
+            metadata: &self.stream.metadata,
             may_be_held: true,
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_stats::{Layout, Registry, ScopeName, Writer, layout};
+use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
 /// Clusters one worker counts apart: clients choose their names. Further ones are not counted apart.
 const MAX_CLUSTERS: usize = 1_000;
@@ -21,44 +21,18 @@ layout! {
     }
 }
 
-/// What is counted by the cluster a request comes from.
-#[derive(Debug)]
-pub(super) struct OfCluster;
-
-/// A counter of [`OfCluster`].
-#[derive(Debug, Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub(super) enum Injected {
-    aborts_injected,
-    delays_injected,
-}
-
-/// There are none.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Nothing {}
-
-impl From<Injected> for usize {
-    fn from(counter: Injected) -> Self {
-        counter as Self
+layout! {
+    /// What is counted by the cluster a request comes from.
+    pub mod of_cluster {
+        counters { aborts_injected, delays_injected }
+        gauges {}
+        histograms {}
+        statuses None;
+        once_counted true
     }
 }
 
-impl From<Nothing> for usize {
-    fn from(nothing: Nothing) -> Self {
-        match nothing {}
-    }
-}
-
-impl Layout for OfCluster {
-    type Counter = Injected;
-    type Gauge = Nothing;
-    type Histogram = Nothing;
-    const COUNTERS: &'static [&'static str] = &["aborts_injected", "delays_injected"];
-    const GAUGES: &'static [&'static str] = &[];
-    const HISTOGRAMS: &'static [&'static str] = &[];
-    const STATUS_PREFIX: Option<&'static str> = None;
-    const ONCE_COUNTED: bool = true;
-}
+pub(super) use of_cluster::{Counter as Injected, Stats as OfCluster};
 
 /// One worker's counters of one filter.
 #[derive(Debug)]

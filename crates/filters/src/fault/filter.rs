@@ -11,7 +11,8 @@ use evenkeel_stats::Writer;
 
 use super::counts::{Counts, Injected, OfCluster, stats};
 use super::limiter::Limiter;
-use crate::http::{Data, Decision, Filter, FilterFacts, Flow, Hooks, Pause, Remark, Reply, RequestContext, Setup};
+use crate::http::{Data, Decision, Filter, Flow, Hooks, Pause, Remark, Reply, RequestContext, Setup};
+use crate::info::{ResponseFlags, StreamInfo};
 
 const DELAY: &[u8] = b"x-envoy-fault-delay-request";
 const DELAY_SHARE: &[u8] = b"x-envoy-fault-delay-request-percentage";
@@ -72,7 +73,7 @@ impl Filter for HttpFilter {
             && self.begin(suffers)
         {
             self.count(suffers, Injected::delays_injected);
-            note("DI", suffers, context);
+            note(ResponseFlags::DELAY_INJECTED, suffers, context);
             return Decision::Pause(Pause::for_time(delay));
         }
         match abort(&suffers.fault, context) {
@@ -98,7 +99,7 @@ impl Filter for HttpFilter {
         limiter.map_or(Flow::Continue, |limiter| limiter.pass(data))
     }
 
-    fn complete(&self, state: &mut Suffering, _: &mut FilterFacts) {
+    fn complete(&self, state: &mut Suffering, _: &mut StreamInfo) {
         if let Some(suffers) = &mut state.0 {
             self.end(suffers);
         }
@@ -140,14 +141,14 @@ impl HttpFilter {
 
     fn abort(&self, suffers: &mut Suffers, context: &mut RequestContext<'_>, reply: Reply) -> Decision {
         self.count(suffers, Injected::aborts_injected);
-        note("FI", suffers, context);
+        note(ResponseFlags::FAULT_INJECTED, suffers, context);
         Decision::Reply(reply)
     }
 
     fn count(&self, suffers: &Suffers, injected: Injected) {
         self.counts.all.inc(match injected {
-            Injected::aborts_injected => stats::Counter::aborts_injected,
             Injected::delays_injected => stats::Counter::delays_injected,
+            _ => stats::Counter::aborts_injected,
         });
         if let Some(from) = &suffers.from {
             from.inc(injected);
@@ -225,11 +226,11 @@ fn abort(fault: &Fault, context: &RequestContext<'_>) -> Option<Reply> {
 }
 
 /// The flag and the metadata of a request that suffers.
-fn note(flag: &'static str, suffers: &Suffers, context: &mut RequestContext<'_>) {
-    context.facts.flags.push(flag);
+fn note(flag: ResponseFlags, suffers: &Suffers, context: &mut RequestContext<'_>) {
+    context.info.flags |= flag;
     // Its place is there even if there is nothing in it, as in Envoy.
     let filter = context.filter();
-    context.facts.metadata.merge(filter, &suffers.fault.metadata);
+    context.info.metadata.merge(filter, &suffers.fault.metadata);
 }
 
 /// A share of which the request may ask for less.

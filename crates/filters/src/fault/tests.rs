@@ -9,7 +9,7 @@ use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::http::fixture::Fixture;
-use crate::{Body, Decision, Woken};
+use crate::{Body, Decision, ResponseFlags, StreamInfo, Woken};
 
 const HALF: Fraction = Fraction { numerator: 50, denominator: 100 };
 
@@ -119,21 +119,21 @@ fn a_request_may_be_delayed_and_then_answered_and_counts_until_then() {
     let from = ("x-envoy-downstream-service-cluster", "shop.v1");
     assert_eq!(ask(&mut filter, 50, &[from]), "waits 1s");
     assert!(active(&filter));
-    assert_eq!(filter.facts.flags, ["DI"]);
+    assert_eq!(filter.info.flags, ResponseFlags::DELAY_INJECTED);
     // Another one meanwhile suffers nothing.
-    let (streams, facts) = (std::mem::take(&mut filter.streams), std::mem::take(&mut filter.facts));
+    let other = StreamInfo::new(filter.now);
+    let (streams, info) = (std::mem::take(&mut filter.streams), std::mem::replace(&mut filter.info, other));
     assert_eq!(ask(&mut filter, 0, &[]), "goes on");
-    (filter.streams, filter.facts, filter.random) = (streams, facts, 50);
+    (filter.streams, filter.info, filter.random) = (streams, info, 50);
     filter.streams.wake(Woken::TimedOut);
     assert_eq!(said(filter.ask(Body::Empty)), "goes on");
     assert!(!active(&filter));
     assert_eq!(ask(&mut filter, 0, &[from]), "waits 1s");
     filter.streams.wake(Woken::TimedOut);
     assert_eq!(said(filter.ask(Body::Empty)), "503");
-    assert_eq!(filter.facts.flags, ["DI", "FI"]);
+    assert_eq!(filter.info.flags, ResponseFlags::DELAY_INJECTED | ResponseFlags::FAULT_INJECTED);
     assert!(active(&filter));
-    let mut facts = std::mem::take(&mut filter.facts);
-    filter.filters.complete(&mut filter.streams, &mut facts);
+    filter.filters.complete(&mut filter.streams, &mut filter.info);
     assert!(!active(&filter));
     let text = filter.registry.text();
     for line in [

@@ -12,7 +12,7 @@ use evenkeel_runtime_config::grpc_stats::{GrpcStats, Methods};
 use evenkeel_stats::Writer;
 
 use super::counts::{ClusterCalls, Counter, Stats, UpstreamTime, count_end};
-use crate::http::{Form, StateObject};
+use crate::info::{Form, StateObject};
 
 /// A call of gRPC on its way through the proxy, which is shown what goes by.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_stats::{Layout, Registry, ScopeName, Writer};
+use evenkeel_stats::{Layout, Metric, Registry, ScopeName, Writer};
 
 use crate::http::ClusterScope;
 
@@ -69,15 +69,27 @@ impl Layout for Stats {
     type Counter = Counter;
     type Gauge = NoGauge;
     type Histogram = UpstreamTime;
-    #[rustfmt::skip]
-    const COUNTERS: &'static [&'static str] = &[
-        "success", "failure", "total", "request_message_count", "response_message_count",
-        "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
-    ];
-    const GAUGES: &'static [&'static str] = &[];
-    const HISTOGRAMS: &'static [&'static str] = &["upstream_rq_time"];
+    const COUNTERS: &'static [Metric] = &counters();
+    const GAUGES: &'static [Metric] = &[];
+    const HISTOGRAMS: &'static [Metric] = &[Metric::named("upstream_rq_time")];
     const STATUS_PREFIX: Option<&'static str> = None;
     const ONCE_COUNTED: bool = true;
+}
+
+#[rustfmt::skip]
+const COUNTER_NAMES: [&str; 5 + STATUSES] = [
+    "success", "failure", "total", "request_message_count", "response_message_count",
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+];
+
+const fn counters() -> [Metric; COUNTER_NAMES.len()] {
+    let mut counters = [const { Metric::named("") }; COUNTER_NAMES.len()];
+    let mut at = 0;
+    while at < counters.len() {
+        counters[at] = Metric::named(COUNTER_NAMES[at]);
+        at += 1;
+    }
+    counters
 }
 
 /// Counts a call that ended with this status, as it was written: `00` is not `0`, and no success.

@@ -8,7 +8,9 @@ use evenkeel_runtime_config::grpc_stats::GrpcStats;
 
 use super::call::Call;
 use super::counts::ClusterCalls;
-use crate::http::{Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, Setup, TrailersContext};
+use crate::http::{
+    Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext,
+};
 
 /// What access logs find the messages of a call under.
 const MESSAGES: &str = "envoy.filters.http.grpc_stats";
@@ -39,23 +41,24 @@ impl Filter for HttpFilter {
             let calls = cluster.map(|cluster| cluster.get(ClusterCalls::new));
             let new = Call::new(Arc::clone(&self.config), calls.as_deref(), context.head.path());
             if let Some(messages) = new.messages() {
-                context.facts.set_object(MESSAGES, messages);
+                context.info.set_object(MESSAGES, messages);
             }
             *call = Some(Box::new(new));
         }
         Decision::Continue
     }
 
-    fn request_data(&self, call: &mut Self::State, data: &[u8]) {
+    fn request_data(&self, call: &mut Self::State, data: &mut Data<'_>) {
         if let Some(call) = call {
-            call.sends(data);
+            call.sends(&data.bytes);
         }
     }
 
-    fn response_head(&self, call: &mut Self::State, context: &mut ResponseContext<'_>) {
+    fn response_head(&self, call: &mut Self::State, context: &mut ResponseContext<'_>) -> ResponseDecision {
         if let Some(call) = call {
             call.is_answered(context.head, context.ends, context.since_request);
         }
+        ResponseDecision::Continue
     }
 
     fn response_data(&self, call: &mut Self::State, data: &mut Data<'_>) -> Flow {

@@ -10,7 +10,8 @@ use evenkeel_stats::Registry;
 
 use super::call::{Call, Messages};
 use super::counts::ClusterCalls;
-use crate::http::{ClusterScope, Form, StateObject};
+use crate::http::ClusterScope;
+use crate::info::{Form, StateObject};
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 1, 7];
 

@@ -7,7 +7,7 @@ use evenkeel_runtime_config::header_mutation::{HeaderMutationFilter, Mutations};
 use evenkeel_runtime_config::route::HeaderMutation;
 
 use super::edit::{Seen, apply, value};
-use crate::http::{Decision, Filter, Hooks, RequestContext, ResponseContext, Setup, TrailersContext};
+use crate::http::{Decision, Filter, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext};
 
 /// `envoy.filters.http.header_mutation`.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Filter for HttpFilter {
         }
     }
 
-    fn response_head(&self, state: &mut Message, context: &mut ResponseContext<'_>) {
+    fn response_head(&self, state: &mut Message, context: &mut ResponseContext<'_>) -> ResponseDecision {
         for level in levels(&self.config, &state.routes) {
             for mutation in &level.response {
                 let response = Some((context.head.status, &context.head.headers));
@@ -66,6 +66,7 @@ impl Filter for HttpFilter {
                 apply(&mut context.head.headers, mutation, &value);
             }
         }
+        ResponseDecision::Continue
     }
 
     fn response_trailers(&self, state: &mut Message, context: &mut TrailersContext<'_>) {

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 
-use super::contract::{Data, Decision, Flow, Remark, RequestContext, ResponseContext, TrailersContext, Woken};
-use super::facts::FilterFacts;
+use super::contract::{
+    Data, Decision, Flow, Remark, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken,
+};
 use super::{Hooks, HttpFilter, Setup, Slot};
+use crate::info::StreamInfo;
 
 /// One worker's filters of one connection manager, before the router.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ struct Entry {
     name: Arc<str>,
     /// Off unless a route switches it on.
     disabled: bool,
+    /// The requests that pass it by.
+    skip: Option<Arc<SkipMatcher>>,
     hooks: Hooks,
     filter: HttpFilter,
 }
@@ -38,10 +43,14 @@ pub struct FilterStreams {
     hooks: Hooks,
     /// The filter that is asked next for the request's head.
     position: usize,
+    /// Filters of which it is known whether this request passes them by: the first ones.
+    judged: usize,
     /// How its pause ended.
     woken: Option<Woken>,
     /// All have let it pass, and seen the body if it was collected.
     passed: bool,
+    /// The filters that have let the answer's head pass: the last ones.
+    answered: usize,
     /// The filter that keeps some of the answer's body back.
     holder: usize,
 }
@@ -64,6 +73,7 @@ impl FilterStreams {
     }
 
     /// Some filter has seen the request.
+    #[inline]
     pub fn is_begun(&self) -> bool {
         !self.slots.is_empty()
     }
@@ -81,6 +91,11 @@ impl FilterStreams {
     /// All filters have let the request pass; true when this is said for the first time.
     pub fn pass(&mut self) -> bool {
         !std::mem::replace(&mut self.passed, true)
+    }
+
+    /// The answer takes the place of one that filters have seen, or were to see: they see nothing of it.
+    pub fn bypass_response(&mut self) {
+        self.hooks = self.hooks.without(Hooks::RESPONSE_HEAD.and(Hooks::RESPONSE_DATA).and(Hooks::RESPONSE_TRAILERS));
     }
 
     /// Some filter looks at the request's body.
@@ -112,8 +127,9 @@ impl HttpFilters {
     /// Makes a worker's filters.
     pub fn new(filters: &[hcm::HttpFilter], setup: &Setup<'_>) -> Self {
         let entry = |config: &hcm::HttpFilter| {
-            let filter = HttpFilter::new(&config.config, setup);
-            Entry { name: Arc::clone(&config.name), disabled: config.disabled, hooks: filter.hooks(), filter }
+            let filter = HttpFilter::new(config, setup);
+            let (name, skip) = (Arc::clone(&config.name), config.skip.clone());
+            Entry { name, disabled: config.disabled, skip, hooks: filter.hooks(), filter }
         };
         let filters: Vec<_> = filters.iter().map(entry).collect();
         let hooks = filters.iter().fold(Hooks::default(), |all, entry| all.and(entry.hooks));
@@ -121,6 +137,7 @@ impl HttpFilters {
     }
 
     /// There is nothing to ask.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.filters.is_empty()
     }
@@ -153,9 +170,17 @@ impl HttpFilters {
     #[inline]
     fn ask_next<'r>(&'r self, streams: &mut FilterStreams, context: &mut RequestContext<'r>) -> Option<Decision> {
         let (entry, slot) = self.filters.get(streams.position).zip(streams.slots.get_mut(streams.position))?;
-        let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
         context.filter = &entry.name;
         context.woken = streams.woken.take();
+        // Decided when the request comes to the filter, and not again when it waited there.
+        if let Some(skip) = &entry.skip
+            && streams.judged <= streams.position
+        {
+            streams.judged = streams.position + 1;
+            let skipped = is_skipped(skip, &entry.name, &context.route.filters, &context.view());
+            streams.off |= u64::from(skipped) << streams.position;
+        }
+        let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
         let decision = match asked {
             true => entry.filter.request_head(slot, context),
             false => Decision::Continue,
@@ -180,8 +205,8 @@ impl HttpFilters {
         Some(Asked { name: Arc::clone(&entry.name), decision, remark })
     }
 
-    /// Shows the filters a piece of the request's body.
-    pub fn request_data(&self, streams: &mut FilterStreams, data: &[u8]) {
+    /// Passes a piece of the request's body through the filters.
+    pub fn request_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) {
         self.each(Hooks::REQUEST_DATA, streams, |entry, slot| entry.filter.request_data(slot, data));
     }
 
@@ -193,9 +218,23 @@ impl HttpFilters {
         self.each(Hooks::REQUEST_TRAILERS, streams, |entry, slot| entry.filter.request_trailers(slot, trailers));
     }
 
-    /// Shows the filters the head of an answer: the last filter first.
-    pub fn response_head(&self, streams: &mut FilterStreams, context: &mut ResponseContext<'_>) {
-        self.each_back(Hooks::RESPONSE_HEAD, streams, |entry, slot| entry.filter.response_head(slot, context));
+    /// Shows the filters the head of an answer, the last filter first, from where the answer stands, until one does not let it go on.
+    pub fn response_head(&self, streams: &mut FilterStreams, context: &mut ResponseContext<'_>) -> ResponseDecision {
+        if !streams.hooks.has(Hooks::RESPONSE_HEAD) {
+            return ResponseDecision::Continue;
+        }
+        while let Some(at) = self.filters.len().checked_sub(streams.answered + 1) {
+            let Some((entry, slot)) = self.filters.get(at).zip(streams.slots.get_mut(at)) else { break };
+            context.woken = streams.woken.take();
+            if entry.hooks.has(Hooks::RESPONSE_HEAD) && streams.off >> at & 1 == 0 {
+                let decision = entry.filter.response_head(slot, context);
+                if !matches!(decision, ResponseDecision::Continue) {
+                    return decision;
+                }
+            }
+            streams.answered += 1;
+        }
+        ResponseDecision::Continue
     }
 
     /// Passes a piece of an answer's body through the filters. When one keeps some back, the others have seen what it let go.
@@ -234,8 +273,8 @@ impl HttpFilters {
     }
 
     /// Tells the filters that the request is over.
-    pub fn complete(&self, streams: &mut FilterStreams, facts: &mut FilterFacts) {
-        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, facts));
+    pub fn complete(&self, streams: &mut FilterStreams, info: &mut StreamInfo) {
+        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, info));
     }
 
     fn each(&self, hook: Hooks, streams: &mut FilterStreams, mut call: impl FnMut(&Entry, &mut Slot)) {

@@ -13,9 +13,10 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::view::ConnectionView;
 
-use super::facts::{ClusterScope, FilterFacts};
+use super::cluster_scope::ClusterScope;
 use super::head::HeadView;
 use crate::callouts::Callouts;
+use crate::info::{ResponseFlags, StreamInfo};
 use crate::rbac::Verdict;
 
 /// What a filter may ask of the worker it runs on.
@@ -40,8 +41,8 @@ pub struct RequestContext<'r> {
     pub body: Body<'r>,
     /// Where it goes, as far as that is known.
     pub route: RouteContext<'r>,
-    /// What filters leave for others.
-    pub facts: &'r mut FilterFacts,
+    /// What is known of it, and what filters leave for others.
+    pub info: &'r mut StreamInfo,
     /// What the worker does for filters.
     pub services: &'r dyn Services,
     /// The time.
@@ -69,10 +70,10 @@ impl<'r> RequestContext<'r> {
         (connection, remote): (&'r ConnectionView, IpAddr),
         (head, body): (&'r mut RequestHead, Body<'r>),
         route: RouteContext<'r>,
-        facts: &'r mut FilterFacts,
+        info: &'r mut StreamInfo,
         (services, now): (&'r dyn Services, Instant),
     ) -> Self {
-        Self { connection, remote, head, body, route, facts, services, now, woken: None, filter: "" }
+        Self { connection, remote, head, body, route, info, services, now, woken: None, filter: "" }
     }
 
     /// The filter's name in the configuration.
@@ -82,7 +83,7 @@ impl<'r> RequestContext<'r> {
 
     /// The request as matchers see it.
     pub fn view(&self) -> HeadView<'_> {
-        HeadView::new(self.head, &self.facts.metadata)
+        HeadView::new(self.head, &self.info.metadata)
     }
 
     /// What the route says to this filter: the most specific level that says something.
@@ -94,10 +95,10 @@ impl<'r> RequestContext<'r> {
     }
 }
 
-/// A request's body, for filters.
+/// The body of a request, or of an answer, for filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'r> {
-    /// It has none, or is a tunnel's and has no end.
+    /// There is none, or it is a tunnel's and has no end.
     Empty,
     /// It is on its way, and goes by in pieces unless a filter wants it collected.
     Coming,
@@ -117,6 +118,22 @@ pub enum Decision {
     /// The filter is to be asked again later. Meanwhile nothing of the body is read.
     Pause(Pause),
     /// The filter is to be asked again with the whole body; a longer one is answered with 413.
+    Collect {
+        /// Longest body, in bytes.
+        max_bytes: usize,
+    },
+}
+
+/// What becomes of an answer.
+#[derive(Debug)]
+pub enum ResponseDecision {
+    /// The next filter, or the client, gets it.
+    Continue,
+    /// Another answer takes its place, and no filter sees that one.
+    Reply(Reply),
+    /// The filter is to be asked again later. Meanwhile nothing of the body is read.
+    Pause(Pause),
+    /// The filter is to be asked again with the whole body; a longer one is replaced by 500.
     Collect {
         /// Longest body, in bytes.
         max_bytes: usize,
@@ -183,8 +200,8 @@ pub struct Reply {
     pub body: Cow<'static, [u8]>,
     /// `%RESPONSE_CODE_DETAILS%`.
     pub details: Cow<'static, str>,
-    /// Short response flag (`UAEX`), where the filter has one.
-    pub flag: Option<&'static str>,
+    /// Response flags the filter sets.
+    pub flags: ResponseFlags,
     /// The status for clients of gRPC, where it is not the one that stands for the HTTP status.
     pub grpc_status: Option<u32>,
     /// It is sent as it is: neither translated for clients of gRPC nor edited by the route.
@@ -199,10 +216,15 @@ impl Reply {
             headers: Vec::new(),
             body: body.as_bytes().into(),
             details: details.into(),
-            flag: None,
+            flags: ResponseFlags::NONE,
             grpc_status: None,
             verbatim: false,
         }
+    }
+
+    /// What is answered where a filter cannot have been asked: nothing passes then.
+    pub(super) fn broken() -> Self {
+        Self::new(500, "", "filter_state_mismatch")
     }
 }
 
@@ -218,6 +240,14 @@ pub struct ResponseContext<'r> {
     pub ends: bool,
     /// Since the upstream had all of the request, if it had; `None` for the proxy's own answers.
     pub since_request: Option<Duration>,
+    /// Its body, as far as it is known.
+    pub body: Body<'r>,
+    /// What filters leave for others.
+    pub info: &'r mut StreamInfo,
+    /// What the worker does for filters.
+    pub services: &'r dyn Services,
+    /// The filter asked for a pause, and this is how it ended.
+    pub woken: Option<Woken>,
 }
 
 /// The end of an answer as filters see it.
@@ -228,10 +258,11 @@ pub struct TrailersContext<'r> {
     pub since_request: Option<Duration>,
 }
 
-/// A piece of an answer's body on its way through the filters.
+/// A piece of a body on its way through the filters.
 #[derive(Debug)]
 pub struct Data<'d> {
-    /// What goes on.
+    /// What goes on. A filter that makes a body longer or shorter takes `content-length` off the head before, or sets it to what it will
+    /// be; otherwise the message is cut off.
     pub bytes: Cow<'d, [u8]>,
     /// Nothing follows but perhaps trailers.
     pub ends: bool,

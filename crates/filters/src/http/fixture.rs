@@ -13,10 +13,11 @@ use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{
-    Body, ClusterScope, Decision, FilterFacts, FilterStreams, HttpFilters, RequestContext, ResponseContext,
+    Body, ClusterScope, Decision, FilterStreams, HttpFilters, RequestContext, ResponseContext, ResponseDecision,
     RouteContext, Services, Setup,
 };
-use crate::callouts::{Callouts, Nowhere};
+use crate::callouts::{Callouts, NoCallouts};
+use crate::info::StreamInfo;
 
 /// The name of the one filter.
 const NAME: &str = "the filter";
@@ -26,7 +27,7 @@ pub(crate) struct Fixture {
     pub(crate) registry: Arc<Registry>,
     pub(crate) filters: HttpFilters,
     pub(crate) streams: FilterStreams,
-    pub(crate) facts: FilterFacts,
+    pub(crate) info: StreamInfo,
     pub(crate) connection: ConnectionView,
     pub(crate) remote: IpAddr,
     pub(crate) cluster: Arc<str>,
@@ -39,7 +40,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(config: hcm::HttpFilterConfig) -> Self {
-        Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, config }])
+        Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, skip: None, config }])
     }
 
     /// Several filters.
@@ -53,7 +54,7 @@ impl Fixture {
             registry,
             filters,
             streams: FilterStreams::default(),
-            facts: FilterFacts::default(),
+            info: StreamInfo::new(Instant::now()),
             connection: ConnectionView::plaintext(nowhere, nowhere),
             remote: nowhere.ip(),
             cluster: "c".into(),
@@ -74,7 +75,7 @@ impl Fixture {
     pub(crate) fn request(&mut self, request: &PlainRequest) {
         self.head = head(request);
         self.streams.clear();
-        self.facts = FilterFacts::default();
+        self.info = StreamInfo::new(self.now);
     }
 
     /// What the filter says of the request.
@@ -86,15 +87,26 @@ impl Fixture {
             self.filters.begin(&mut self.streams, &route.filters);
         }
         let (client, request) = ((&self.connection, self.remote), (&mut self.head, body));
-        let mut context = RequestContext::new(client, request, route, &mut self.facts, (&worker, self.now));
+        let mut context = RequestContext::new(client, request, route, &mut self.info, (&worker, self.now));
         self.filters.request_head(&mut self.streams, &mut context)
     }
 
     /// What the filter makes of an answer.
     pub(crate) fn answer(&mut self, mut head: ResponseHead, local: bool) -> ResponseHead {
-        let mut context =
-            ResponseContext { head: &mut head, host: Some("10.0.0.1:80"), local, ends: false, since_request: None };
-        self.filters.response_head(&mut self.streams, &mut context);
+        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let mut context = ResponseContext {
+            head: &mut head,
+            host: Some("10.0.0.1:80"),
+            local,
+            ends: false,
+            since_request: None,
+            body: Body::Coming,
+            info: &mut self.info,
+            services: &worker,
+            woken: None,
+        };
+        let decision = self.filters.response_head(&mut self.streams, &mut context);
+        assert!(matches!(decision, ResponseDecision::Continue), "{decision:?}");
         head
     }
 }
@@ -123,6 +135,6 @@ impl Services for Worker {
     }
 
     fn callouts(&self) -> &dyn Callouts {
-        &Nowhere
+        &NoCallouts
     }
 }

@@ -1,13 +1,16 @@
 //! The HTTP filters of one connection manager, in order. To add one: a folder here, and one line in [`filters!`] below.
 //!
-//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks; [`facts`] is what they leave for others.
+//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks; what they leave for others is in [`StreamInfo`]. With the feature
+//! `test-filter` a test may bring a filter of its own (`test_filter`).
 
 mod chain;
+mod cluster_scope;
 mod contract;
-mod facts;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod head;
+#[cfg(feature = "test-filter")]
+pub mod test_filter;
 #[cfg(test)]
 mod tests;
 
@@ -17,15 +20,16 @@ use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_stats::{Registry, ScopeName};
 
+use crate::info::StreamInfo;
 use crate::{buffer, cors, fault, grpc_stats, header_mutation, rbac, stateful_session};
 
 pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
+pub use cluster_scope::ClusterScope;
 pub use contract::{
-    Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, RouteContext, Services,
-    TrailersContext, Wait, Woken,
+    Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext,
+    Services, TrailersContext, Wait, Woken,
 };
-pub use facts::{ClusterScope, FilterFacts, Form, HostOverride, StateObject};
 pub use head::HeadView;
 
 /// Which hooks a filter has: a request pays nothing for the others.
@@ -44,6 +48,11 @@ impl Hooks {
     /// These and those.
     pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// These but not those.
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// Any of those is among these.
@@ -88,14 +97,18 @@ pub(crate) trait Filter: Sized {
         None
     }
 
-    /// A piece of the request's body goes by; a body that was collected in one piece, after the last filter let the request pass.
-    fn request_data(&self, _state: &mut Self::State, _data: &[u8]) {}
+    /// A piece of the request's body; what stays in `data` goes on. A body that was collected comes in one piece, after the last filter
+    /// let the request pass.
+    fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) {}
 
     /// The request ends with these trailers.
     fn request_trailers(&self, _state: &mut Self::State, _trailers: &mut Headers) {}
 
-    /// There is an answer; its head may be changed.
-    fn response_head(&self, _state: &mut Self::State, _context: &mut ResponseContext<'_>) {}
+    /// There is an answer; its head may be changed. A filter that waits, or wants the whole body, says so as with a request; one that
+    /// replaces the answer says [`ResponseDecision::Reply`].
+    fn response_head(&self, _state: &mut Self::State, _context: &mut ResponseContext<'_>) -> ResponseDecision {
+        ResponseDecision::Continue
+    }
 
     /// A piece of the answer's body; what stays in `data` goes on. A filter that keeps some of it back says when it is to be asked
     /// again, with no new data then. Until that time nothing more is read.
@@ -107,7 +120,7 @@ pub(crate) trait Filter: Sized {
     fn response_trailers(&self, _state: &mut Self::State, _context: &mut TrailersContext<'_>) {}
 
     /// The request is over, however it ended; its log line comes next.
-    fn complete(&self, _state: &mut Self::State, _facts: &mut FilterFacts) {}
+    fn complete(&self, _state: &mut Self::State, _info: &mut StreamInfo) {}
 }
 
 /// The registry: the filters there are, each under its name in [`hcm::HttpFilterConfig`].
@@ -117,16 +130,24 @@ macro_rules! filters {
         #[derive(Debug)]
         pub(crate) enum HttpFilter {
             $($(#[$doc])* $name($filter),)*
+            #[cfg(feature = "test-filter")]
+            Test(test_filter::HttpFilter),
         }
 
         /// What a filter keeps of one request.
         pub(crate) enum Slot {
             $($name(<$filter as Filter>::State),)*
+            #[cfg(feature = "test-filter")]
+            Test(<test_filter::HttpFilter as Filter>::State),
         }
 
         impl HttpFilter {
-            fn new(config: &hcm::HttpFilterConfig, setup: &Setup<'_>) -> Self {
-                match config {
+            fn new(filter: &hcm::HttpFilter, setup: &Setup<'_>) -> Self {
+                #[cfg(feature = "test-filter")]
+                if let Some(filter) = test_filter::HttpFilter::registered(&filter.name) {
+                    return Self::Test(filter);
+                }
+                match &filter.config {
                     $(hcm::HttpFilterConfig::$name(config) => {
                         Self::$name(<$filter as Filter>::new(Arc::clone(config), setup))
                     })*
@@ -136,73 +157,31 @@ macro_rules! filters {
             fn hooks(&self) -> Hooks {
                 match self {
                     $(Self::$name(_) => <$filter as Filter>::HOOKS,)*
+                    #[cfg(feature = "test-filter")]
+                    Self::Test(_) => <test_filter::HttpFilter as Filter>::HOOKS,
                 }
             }
 
             fn slot(&self) -> Slot {
                 match self {
                     $(Self::$name(_) => Slot::$name(Default::default()),)*
+                    #[cfg(feature = "test-filter")]
+                    Self::Test(_) => Slot::Test(Default::default()),
                 }
             }
         }
 
-        // A slot is its filter's: they are made in pairs.
-        impl HttpFilter {
-            fn request_head(&self, slot: &mut Slot, context: &mut RequestContext<'_>) -> Decision {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::request_head(filter, state, context),)*
-                    _ => Decision::Continue,
+        /// Calls a hook of a filter with what it keeps of the request. A slot is its filter's, for they are made in pairs; `else` is for
+        /// what cannot be.
+        macro_rules! call {
+            ($pair:expr, |$its:ident, $state:ident| $call:expr, else $other:expr) => {
+                match $pair {
+                    $((HttpFilter::$name($its), Slot::$name($state)) => $call,)*
+                    #[cfg(feature = "test-filter")]
+                    (HttpFilter::Test($its), Slot::Test($state)) => $call,
+                    _ => $other,
                 }
-            }
-
-            fn remark(&self, slot: &Slot, context: &RequestContext<'_>) -> Option<Remark> {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::remark(filter, state, context),)*
-                    _ => None,
-                }
-            }
-
-            fn request_data(&self, slot: &mut Slot, data: &[u8]) {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::request_data(filter, state, data),)*
-                    _ => {},
-                }
-            }
-
-            fn request_trailers(&self, slot: &mut Slot, trailers: &mut Headers) {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::request_trailers(filter, state, trailers),)*
-                    _ => {},
-                }
-            }
-
-            fn response_head(&self, slot: &mut Slot, context: &mut ResponseContext<'_>) {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::response_head(filter, state, context),)*
-                    _ => {},
-                }
-            }
-
-            fn response_data(&self, slot: &mut Slot, data: &mut Data<'_>) -> Flow {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::response_data(filter, state, data),)*
-                    _ => Flow::Continue,
-                }
-            }
-
-            fn response_trailers(&self, slot: &mut Slot, context: &mut TrailersContext<'_>) {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::response_trailers(filter, state, context),)*
-                    _ => {},
-                }
-            }
-
-            fn complete(&self, slot: &mut Slot, facts: &mut FilterFacts) {
-                match (self, slot) {
-                    $((Self::$name(filter), Slot::$name(state)) => Filter::complete(filter, state, facts),)*
-                    _ => {},
-                }
-            }
+            };
         }
     };
 }
@@ -222,4 +201,39 @@ filters! {
     Rbac => rbac::HttpFilter,
     /// `envoy.filters.http.stateful_session`.
     StatefulSession => stateful_session::HttpFilter,
+}
+
+impl HttpFilter {
+    fn request_head(&self, slot: &mut Slot, context: &mut RequestContext<'_>) -> Decision {
+        call!((self, slot), |filter, state| filter.request_head(state, context), else Decision::Reply(Reply::broken()))
+    }
+
+    fn remark(&self, slot: &Slot, context: &RequestContext<'_>) -> Option<Remark> {
+        call!((self, slot), |filter, state| filter.remark(state, context), else None)
+    }
+
+    fn request_data(&self, slot: &mut Slot, data: &mut Data<'_>) {
+        call!((self, slot), |filter, state| filter.request_data(state, data), else {});
+    }
+
+    fn request_trailers(&self, slot: &mut Slot, trailers: &mut Headers) {
+        call!((self, slot), |filter, state| filter.request_trailers(state, trailers), else {});
+    }
+
+    fn response_head(&self, slot: &mut Slot, context: &mut ResponseContext<'_>) -> ResponseDecision {
+        let broken = || ResponseDecision::Reply(Reply::broken());
+        call!((self, slot), |filter, state| filter.response_head(state, context), else broken())
+    }
+
+    fn response_data(&self, slot: &mut Slot, data: &mut Data<'_>) -> Flow {
+        call!((self, slot), |filter, state| filter.response_data(state, data), else Flow::Continue)
+    }
+
+    fn response_trailers(&self, slot: &mut Slot, context: &mut TrailersContext<'_>) {
+        call!((self, slot), |filter, state| filter.response_trailers(state, context), else {});
+    }
+
+    fn complete(&self, slot: &mut Slot, info: &mut StreamInfo) {
+        call!((self, slot), |filter, state| filter.complete(state, info), else {});
+    }
 }

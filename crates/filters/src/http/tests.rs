@@ -13,7 +13,7 @@ use super::fixture::Fixture;
 use super::{Body, Data, Decision, Flow, Woken};
 
 fn filter(name: &str, disabled: bool, config: HttpFilterConfig) -> hcm::HttpFilter {
-    hcm::HttpFilter { name: name.into(), disabled, config }
+    hcm::HttpFilter { name: name.into(), disabled, skip: None, config }
 }
 
 fn fault(delay: Option<u64>, abort: Option<u16>, kib: Option<u64>) -> HttpFilterConfig {

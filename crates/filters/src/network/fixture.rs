@@ -10,7 +10,7 @@ use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::Registry;
 
 use super::{Data, Decision, FilteredConnection, NetworkFilters, Setup, Surroundings};
-use crate::callouts::{Callouts, Nowhere};
+use crate::callouts::{Callouts, NoCallouts};
 use crate::http::{ClusterScope, Services};
 
 /// A chain of filters with a connection on its way through it.
@@ -70,6 +70,6 @@ impl Services for Nothing {
     }
 
     fn callouts(&self) -> &dyn Callouts {
-        &Nowhere
+        &NoCallouts
     }
 }

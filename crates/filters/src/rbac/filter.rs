@@ -56,15 +56,19 @@ impl Filter for HttpFilter {
         let subject =
             Subject { connection: context.connection, remote: context.remote, request: Some(&view), metadata };
         let shadow = self.counts.decide_in_shadow(config, &subject);
-        let decided = self.counts.decide(config, &subject);
-        if let Some(outcome) = shadow {
-            let fields = said(&outcome, &config.shadow_stat_prefix, "shadow");
-            context.facts.metadata.merge(NAMESPACE, &fields);
+        let enforced = self.counts.decide(config, &subject);
+        let outcomes = [(shadow, &config.shadow_stat_prefix, "shadow"), (enforced, &config.stat_prefix, "enforced")];
+        for (outcome, prefix, kind) in outcomes {
+            if let Some(outcome) = outcome {
+                context.info.metadata.merge(NAMESPACE, &said(&outcome, prefix, kind));
+            }
         }
-        match decided {
-            Ok(()) => Decision::Continue,
+        match enforced {
             // Envoy sets no response flag here; the details say it all.
-            Err(details) => Decision::Reply(Reply::new(FORBIDDEN, DENIED_BODY, details)),
+            Some(Outcome { allowed: false, policy }) => {
+                Decision::Reply(Reply::new(FORBIDDEN, DENIED_BODY, denied_details(policy)))
+            }
+            _ => Decision::Continue,
         }
     }
 
@@ -166,8 +170,10 @@ impl NetworkFilter {
             context.facts.metadata.merge(NETWORK_NAMESPACE, &fields);
         }
         match decided {
-            Ok(()) => network::Decision::Continue,
-            Err(details) => network::Decision::Close(Close::new(details).after(self.config.delay_deny)),
+            Some(Outcome { allowed: false, policy }) => {
+                network::Decision::Close(Close::new(denied_details(policy)).after(self.config.delay_deny))
+            }
+            _ => network::Decision::Continue,
         }
     }
 }
@@ -210,15 +216,14 @@ impl Counts {
         Some(outcome)
     }
 
-    fn decide<R: RequestView>(&self, config: &RbacFilter, subject: &Subject<'_, R>) -> Result<(), String> {
-        let Some(rules) = &config.rules else { return Ok(()) };
-        let outcome = evaluate(rules, subject);
-        if outcome.allowed {
-            self.enforced.inc(stats::Counter::allowed);
-            return Ok(());
-        }
-        self.enforced.inc(stats::Counter::denied);
-        Err(denied_details(outcome.policy))
+    /// `None`: there are no rules, and all is allowed.
+    fn decide<'r, R: RequestView>(&self, config: &'r RbacFilter, subject: &Subject<'_, R>) -> Option<Outcome<'r>> {
+        let outcome = evaluate(config.rules.as_deref()?, subject);
+        self.enforced.inc(match outcome.allowed {
+            true => stats::Counter::allowed,
+            false => stats::Counter::denied,
+        });
+        Some(outcome)
     }
 }
 

@@ -211,7 +211,13 @@ fn shadow_rules_are_counted_and_decide_nothing() {
     }
     for (key, expected) in [("engine_result", "denied"), ("effective_policy_id", "p")] {
         let path = [format!("istio_dry_run_deny_shadow_{key}").into()];
-        let value = filter.facts.metadata.get("envoy.filters.http.rbac", &path);
+        let value = filter.info.metadata.get("envoy.filters.http.rbac", &path);
+        assert_eq!(value, Some(&MetadataValue::Text(expected.into())), "{key}");
+    }
+    // The same of the rules that are enforced, without a prefix here.
+    for (key, expected) in [("engine_result", "allowed"), ("effective_policy_id", "p")] {
+        let path = [format!("enforced_{key}").into()];
+        let value = filter.info.metadata.get("envoy.filters.http.rbac", &path);
         assert_eq!(value, Some(&MetadataValue::Text(expected.into())), "{key}");
     }
 }
@@ -252,7 +258,7 @@ fn policies_may_go_by_what_filters_have_found_out() {
     ] {
         let text = format!("{permission:?} {principal:?}");
         let mut filter = http(filter(RbacAction::Allow, vec![policy("p", permission, principal)]));
-        filter.facts.metadata.merge("jwt", &[("a".into(), MetadataValue::Text("x".into()))]);
+        filter.info.metadata.merge("jwt", &[("a".into(), MetadataValue::Text("x".into()))]);
         assert_eq!(matches!(filter.ask(Body::Empty), Decision::Continue), passes, "{text}");
     }
 }

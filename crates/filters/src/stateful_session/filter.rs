@@ -3,12 +3,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_http::Headers;
 use evenkeel_runtime_config::cookie::Cookie;
 use evenkeel_runtime_config::stateful_session::{SessionState, StatefulSession, StatefulSessionPerRoute};
 use evenkeel_runtime_config::view::RequestView;
 
 use super::address;
-use crate::http::{Decision, Filter, Hooks, HostOverride, Remark, RequestContext, ResponseContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Remark, RequestContext, ResponseContext, ResponseDecision, Setup};
+use crate::info::HostOverride;
 
 /// `envoy.filters.http.stateful_session`.
 #[derive(Debug)]
@@ -50,7 +52,7 @@ impl Filter for HttpFilter {
         };
         let (strict, status_if_gone) = (config.strict, config.status_on_missing_host);
         let host = address.map(|address| Rc::new(HostOverride { address, strict, status_if_gone }));
-        context.facts.host_override.clone_from(&host);
+        context.info.host_override.clone_from(&host);
         *session = Some(Session { config: Arc::clone(config), host });
         Decision::Continue
     }
@@ -61,13 +63,20 @@ impl Filter for HttpFilter {
         Some(Remark::ByState(format!("host {} if it is there, else {otherwise}", host.address)))
     }
 
-    fn response_head(&self, session: &mut Self::State, context: &mut ResponseContext<'_>) {
-        let Some((session, host)) = session.as_ref().zip(context.host) else { return };
-        if session.host.as_ref().is_some_and(|wanted| wanted.address == host) {
-            return;
+    fn response_head(&self, session: &mut Self::State, context: &mut ResponseContext<'_>) -> ResponseDecision {
+        if let Some((session, host)) = session.as_ref().zip(context.host)
+            && session.host.as_ref().is_none_or(|wanted| wanted.address != host)
+        {
+            session.announce(host, &mut context.head.headers);
         }
-        let headers = &mut context.head.headers;
-        match &session.config.state {
+        ResponseDecision::Continue
+    }
+}
+
+impl Session {
+    /// Tells the client which host it is to come back to.
+    fn announce(&self, host: &str, headers: &mut Headers) {
+        match &self.config.state {
             Some(SessionState::Cookie(cookie)) => {
                 if let Some(value) = address::in_cookie(host) {
                     headers.append(b"set-cookie", cookie.set(&value).as_bytes());

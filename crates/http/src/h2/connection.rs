@@ -275,8 +275,8 @@ impl Connection {
         }
     }
 
-    /// What has arrived only in part although peers send it at once: 0 for the beginning of the connection, or the
-    /// stream of a header block. `input` is what [`Connection::receive`] has not consumed.
+    /// The stream of an incomplete header block, or 0 if the beginning of the connection is incomplete; peers normally
+    /// send either at once. `input` is the input that [`Connection::receive`] has not consumed.
     pub fn begun(&self, input: &[u8]) -> Option<u32> {
         if !self.settings_received {
             return (self.preface_received || !input.is_empty()).then_some(0);

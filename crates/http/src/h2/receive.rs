@@ -327,7 +327,7 @@ impl Connection {
         Ok(())
     }
 
-    // What several of them need --------------------------------------------------------------------------------------------
+    // Shared by several frame types ------------------------------------------------------------------------------------------
 
     /// Whether only HEADERS and PRIORITY may arrive on this stream yet; also true for stream 0 and for ids that the
     /// peer must not use.

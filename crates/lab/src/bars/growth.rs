@@ -1,11 +1,11 @@
-//! The figure of the growth over the size of the mesh.
+//! The figure that shows how costs grow with the size of the mesh.
 
 use super::list::{MB_PER_MIB, RunResults, added};
 use super::plan::BY_SERVICES;
 use crate::plot::{Axis, Figure, Panel, Series, Style};
 use crate::results::Results;
 
-/// How a change's cost grows with the number of services, at 200 sidecars that hold everything.
+/// How the cost of a change grows with the number of services, with 200 sidecars that hold the whole mesh.
 pub fn growth(played: &RunResults) -> Figure {
     let runs: Vec<(&str, &Results)> = BY_SERVICES.iter().filter_map(|name| Some((*name, played.get(*name)?))).collect();
     let line = |name: &str, value: &dyn Fn(&str, &Results) -> Option<f64>| {

@@ -1,4 +1,4 @@
-//! The project's bars on the control plane.
+//! The project's limits ("bars") for the control plane.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use crate::changes::ChangeKind;
 use crate::results::{KindSummary, Results};
 use crate::statistics::Distribution;
 
-/// Results by the runs' names.
+/// Results, by the name of the run.
 pub type RunResults = BTreeMap<String, Results>;
 
-/// One bar: what is measured must not be more than the limit.
+/// One bar: a measurement and the limit that it must not exceed.
 #[derive(Debug, Clone, Copy)]
 pub struct Bar {
     /// What is measured.
     pub what: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// The most it may be; none: it is recorded only.
+    /// The limit; `None` if the value is only recorded.
     pub limit: Option<f64>,
-    /// Takes it from the runs; none if its run is missing.
+    /// Computes the value from the runs; `None` if its run is missing.
     pub measure: fn(&RunResults) -> Option<f64>,
 }
 
@@ -30,7 +30,7 @@ const fn record(what: &'static str, unit: &'static str, measure: fn(&RunResults)
     Bar { what, unit, limit: None, measure }
 }
 
-/// All of them; docs/scale.md shows them in this order.
+/// All bars; docs/scale.md shows them in this order.
 pub const BARS: &[Bar] = &[
     bar("service added → last of 200 sidecars and a gateway ACKed, p50 (ServiceEntry)", "ms", 10.0, |p| {
         Some(added(p, "full")?.p50)
@@ -99,7 +99,7 @@ pub const BARS: &[Bar] = &[
     }),
 ];
 
-/// The bars are in decimal megabytes.
+/// The limits are in decimal megabytes, the measurements in MiB.
 pub const MB_PER_MIB: f64 = 1.048_576;
 
 /// Resident memory after the changes.
@@ -111,12 +111,12 @@ fn of_kind<'a>(played: &'a RunResults, run: &str, kind: ChangeKind) -> Option<&'
     played.get(run)?.summary.iter().find(|summary| summary.kind == kind)
 }
 
-/// From the change to the last ACK, services added.
+/// The time from adding a service to the last acknowledgement.
 pub fn added(played: &RunResults, run: &str) -> Option<Distribution> {
     of_kind(played, run, ChangeKind::AddService)?.last_ack_ms
 }
 
-/// From the change to the last ACK, endpoints of both kinds.
+/// The time from adding or removing an endpoint to the last acknowledgement.
 fn endpoints(played: &RunResults, run: &str) -> Option<Distribution> {
     let results: &Results = played.get(run)?;
     Distribution::of(results.changes.iter().filter_map(|change| Some(change.ack_ms?.max)))

@@ -1,6 +1,6 @@
-//! `make bench-control`: plays all that the control plane's bars speak of, and says which it keeps.
+//! `make bench-control`: runs every scenario that the control plane's bars need, and says which bars it meets.
 //!
-//! Bars are printed with each run, and never asserted in a test: shared machines are noisy.
+//! The verdicts are printed with each run. No test asserts them, because measurements on shared machines vary too much.
 
 mod growth;
 mod list;
@@ -56,28 +56,28 @@ pub struct BarsOptions {
 /// `control.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Summary {
-    /// Where it was measured.
+    /// The machine that it was measured on.
     pub machine: Machine,
-    /// Which build.
+    /// The build that was measured.
     pub program: String,
-    /// Runs that came to their end; their results are in `control/NAME.json`.
+    /// Runs that succeeded; their results are in `control/NAME.json`.
     pub complete: Vec<String>,
-    /// Runs that did not, and why.
+    /// Runs that failed, with the reason.
     pub failed: BTreeMap<String, String>,
     /// The bars.
     pub bars: Vec<Verdict>,
 }
 
-/// One bar, and what was measured.
+/// One bar and its measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What is held against it.
+    /// What is compared with the limit.
     pub what: String,
     /// Its unit.
     pub unit: String,
-    /// At most this; none: it is recorded only.
+    /// The limit; `None` if the value is only recorded.
     pub limit: Option<f64>,
-    /// What was measured; none: its run is missing.
+    /// The measured value; `None` if its run is missing.
     pub measured: Option<f64>,
     /// `pass`, `MISS`, `recorded` or `not measured`.
     pub verdict: String,
@@ -101,13 +101,13 @@ impl Verdict {
         }
     }
 
-    /// Measured ÷ bar.
+    /// The measured value divided by the limit.
     pub fn ratio(&self) -> Option<f64> {
         self.measured.zip(self.limit).filter(|(_, limit)| *limit > 0.0).map(|(value, limit)| value / limit)
     }
 }
 
-/// Plays what was asked for. `program` is this binary.
+/// Executes the runs that the options select. `program` is this binary.
 pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     let mut say =
         |text: String| out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(LabError::io("printing"));
@@ -136,7 +136,7 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
             continue;
         }
         let (begin, progress) = (Instant::now(), Progress::new(run.name));
-        let result = run.scenario.play(&run.options(options.divide), program.clone(), progress.clone()).await;
+        let result = run.scenario.run(&run.options(options.divide), program.clone(), progress.clone()).await;
         progress.end();
         match result {
             Ok(results) => {
@@ -146,7 +146,7 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
                 summary.complete.push(run.name.to_owned());
                 say(format!("{}: {:.0} s\n", run.name, begin.elapsed().as_secs_f64()))?;
             }
-            // One that fails does not cost the others' results.
+            // If a run fails, the results of the others are kept.
             Err(error) => {
                 say(format!("{} failed: {error}\n", run.name))?;
                 summary.failed.insert(run.name.to_owned(), error.to_string());
@@ -177,12 +177,12 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Run>, LabError> {
     Ok(RUNS.iter().filter(|run| only.is_empty() || only.iter().any(|only| only == run.name)).collect())
 }
 
-/// What is held against the bars.
+/// Compares the results with the bars.
 pub fn verdicts(played: &RunResults) -> Vec<Verdict> {
     BARS.iter().map(|bar| Verdict::of(bar, played)).collect()
 }
 
-/// The results that the same program left in the folder.
+/// Reads the results that an earlier invocation of the same program wrote to the directory.
 fn resume(out: &Path, program: &str) -> Result<RunResults, LabError> {
     let Ok((summary, played)) = read(out) else { return Ok(RunResults::new()) };
     if summary.program != program {
@@ -195,7 +195,7 @@ fn resume(out: &Path, program: &str) -> Result<RunResults, LabError> {
     Ok(played)
 }
 
-/// What a run left in the folder.
+/// Reads the results of a finished invocation from the directory.
 pub fn read(out: &Path) -> Result<(Summary, RunResults), LabError> {
     let summary: Summary = read_json(&out.join("control.json"))?;
     let read = |name: &String| Ok((name.clone(), read_json(&out.join("control").join(format!("{name}.json")))?));
@@ -208,7 +208,7 @@ fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, LabError> {
     serde_json::from_str(&text).map_err(|error| LabError::io(format!("reading {}", path.display()))(error.into()))
 }
 
-/// Tells one build, and one size of run, from another.
+/// Identifies a build and a size of run.
 fn identity(program: &Path, divide: u32) -> String {
     let size = program.metadata().map_or(0, |data| data.len());
     let built = program.metadata().and_then(|data| data.modified()).ok();
@@ -231,7 +231,7 @@ fn table(bars: &[Verdict]) -> String {
     out
 }
 
-/// With as many digits as mean something.
+/// Formats a number with its significant digits only.
 pub fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{:.2}M", value / 1e6),

@@ -1,4 +1,4 @@
-//! What is played for the bars.
+//! The runs that the bars need.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::scenario::Scenario;
 pub struct Run {
     /// Its name.
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub title: &'static str,
-    /// What is played.
+    /// The scenario.
     pub scenario: Scenario,
     services: usize,
     proxies: usize,
@@ -25,11 +25,11 @@ pub struct Run {
     gateway: bool,
 }
 
-/// Runs of this size or less are not made smaller.
+/// Sizes are not divided below this.
 const LEAST: usize = 4;
 
 impl Run {
-    /// The flags it is played with; sizes are divided for trials.
+    /// The options of its scenario, with sizes divided for a trial run.
     pub fn options(&self, divide: u32) -> Options {
         let divided = |size: usize| (size / divide as usize).max(size.min(LEAST));
         Options {
@@ -59,7 +59,7 @@ const BASE: Run = Run {
     gateway: false,
 };
 
-/// All of them, in the order they are played.
+/// All runs, in the order of execution.
 pub const RUNS: &[Run] = &[
     Run { name: "full", title: "services added, every sidecar holds everything", ..BASE },
     Run { name: "full-service", title: "the same as Service and EndpointSlice", kind: ServiceKind::Service, ..BASE },
@@ -150,10 +150,10 @@ pub const RUNS: &[Run] = &[
     },
 ];
 
-/// Runs with every sidecar holding everything: how they grow shows what a change costs.
+/// Runs in which each sidecar holds the whole mesh. Comparing them shows how the cost of a change grows.
 pub const GROWTH_FULL: [&str; 6] =
     ["services-100", "services-350", "full", "services-5600", "proxies-50", "proxies-400"];
-/// The same with learned scope.
+/// The same for learned scope.
 pub const GROWTH_LEARNED: [&str; 3] = ["learned", "learned-5600", "learned-1000"];
-/// By services, at 200 sidecars.
+/// The runs of growing numbers of services, with 200 sidecars.
 pub const BY_SERVICES: [&str; 4] = ["services-100", "services-350", "full", "services-5600"];

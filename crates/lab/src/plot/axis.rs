@@ -1,40 +1,40 @@
-//! Where values lie on an axis, and which of them are written beside it.
+//! The positions of values on an axis, and its tick labels.
 
-/// An axis, before the values are known.
+/// An axis, before its range is known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What it measures, with its unit.
+    /// Its label, with the unit.
     pub label: String,
-    /// How values are spread.
+    /// Its scale.
     pub scale: Scale,
 }
 
-/// How values are spread along an axis.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly, from 0.
+    /// Linear, from 0.
     Linear,
-    /// By their logarithm.
+    /// Logarithmic.
     Log,
 }
 
-/// How many steps a linear axis has, about.
+/// The approximate number of steps of a linear axis.
 const STEPS: f64 = 5.0;
-/// Values below are drawn at the foot of a logarithmic axis.
+/// Smaller values are drawn at the lower end of a logarithmic axis.
 const LEAST: f64 = 1e-3;
 
 impl Axis {
-    /// Evenly spread values, from 0.
+    /// A linear axis, from 0.
     pub fn linear(label: &str) -> Self {
         Self { label: label.to_owned(), scale: Scale::Linear }
     }
 
-    /// Values spread by their logarithm.
+    /// A logarithmic axis.
     pub fn log(label: &str) -> Self {
         Self { label: label.to_owned(), scale: Scale::Log }
     }
 
-    /// The range that holds all values, with round ends.
+    /// The range that contains all values, with round ends.
     pub fn ticks(&self, values: impl Iterator<Item = f64>) -> Ticks {
         let (least, greatest) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, greatest), v| (least.min(v), greatest.max(v)));
@@ -57,12 +57,12 @@ fn log_ticks(least: f64, greatest: f64) -> Ticks {
     let (least, greatest) = (least.max(LEAST), greatest.max(LEAST));
     let first = least.log10().floor();
     let decades = (greatest.log10().ceil() - first).max(1.0) as i32;
-    // Few decades have room for more than their ends.
+    // Only an axis of few decades has room for ticks within a decade.
     let digits: &[f64] = if decades <= 3 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let all: Vec<f64> = (0..=decades)
         .flat_map(|decade| digits.iter().map(move |digit| digit * 10f64.powf(first + f64::from(decade))))
         .collect();
-    // A little slack: 10^x is not exact.
+    // The tolerance is needed because 10^x is not exact.
     let from = all.iter().copied().rfind(|tick| *tick <= least * 1.000_001).unwrap_or(least);
     let to = all.iter().copied().find(|tick| *tick >= greatest / 1.000_001 && *tick > from).unwrap_or(greatest);
     let values = all.into_iter().filter(|tick| (from..=to).contains(tick)).collect();
@@ -89,7 +89,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Where a value lies, 0 to 1.
+    /// The position of a value on the axis, from 0 to 1.
     pub fn fraction(&self, value: f64) -> f64 {
         let fraction = match self.scale {
             Scale::Linear => (value - self.from) / (self.to - self.from),
@@ -98,7 +98,7 @@ impl Ticks {
         fraction.clamp(0.0, 1.0)
     }
 
-    /// The values written beside the axis, and how.
+    /// The values of the ticks and their labels.
     pub fn labels(&self) -> impl Iterator<Item = (f64, String)> {
         self.values.iter().map(|value| (*value, label(*value)))
     }
@@ -113,7 +113,7 @@ fn label(value: f64) -> String {
     }
 }
 
-/// As many digits as mean something.
+/// Formats a value with its significant digits only.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

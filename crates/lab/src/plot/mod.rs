@@ -1,4 +1,4 @@
-//! SVG figures: panels with axes, lines and points, readable on light and on dark pages.
+//! SVG figures: panels with axes, lines and points, readable on light and dark pages.
 
 mod axis;
 
@@ -6,20 +6,20 @@ use std::fmt::Write;
 
 pub use axis::Axis;
 
-/// Width of one panel with all that is written around it, in pixels.
+/// The width of one panel including its labels, in pixels.
 const PANEL_WIDTH: f64 = 440.0;
-/// Its height.
+/// The height of one panel including its labels, in pixels.
 const PANEL_HEIGHT: f64 = 270.0;
-/// Around a panel's plot: left, right, top, bottom.
+/// The margins around a panel's plot: left, right, top, bottom.
 const MARGIN: [f64; 4] = [64.0, 18.0, 52.0, 46.0];
-/// Above the panels, with a title and a subtitle.
+/// The height of the title and subtitle above the panels.
 const HEAD_HEIGHT: f64 = 62.0;
-/// Left and right of all.
+/// The padding at the left and right of the figure.
 const PAD: f64 = 10.0;
-/// Width of a character of the small text, about.
+/// The approximate width of a character of the small text.
 const CHARACTER: f64 = 6.1;
 
-/// Told apart also by those who do not tell red from green (Okabe and Ito's palette, without yellow).
+/// Colours that people with red-green colour blindness can distinguish (Okabe and Ito's palette, without yellow).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#444444"];
 
 /// A figure: panels in rows of two.
@@ -27,7 +27,7 @@ const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9
 pub struct Figure {
     /// What it shows.
     pub title: String,
-    /// Under which circumstances.
+    /// The conditions of the measurement.
     pub subtitle: String,
     /// The panels.
     pub panels: Vec<Panel>,
@@ -38,24 +38,24 @@ pub struct Figure {
 pub struct Panel {
     /// What it shows.
     pub title: String,
-    /// To the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Upwards.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// The data.
     pub series: Vec<Series>,
-    /// A height not to be passed, and what it is called.
+    /// A limit on the vertical axis, and its label.
     pub bar: Option<(f64, String)>,
 }
 
 impl Panel {
-    /// One with nothing that is not to be passed.
+    /// A panel without a limit.
     pub fn new(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Self {
         Self { title: title.to_owned(), x, y, series, bar: None }
     }
 }
 
-/// One set of points.
+/// A data series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Its name in the legend.
@@ -71,14 +71,14 @@ pub struct Series {
 pub enum Style {
     /// A line through them.
     Line,
-    /// Each by itself.
+    /// Points without a line.
     Dots,
-    /// Both.
+    /// Points and a line.
     LineAndDots,
 }
 
 impl Series {
-    /// A set of points; those that are not numbers are left away.
+    /// Creates a series. Points that are not finite are left out.
     pub fn new(name: &str, style: Style, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
         Self { name: name.to_owned(), points, style }
@@ -91,7 +91,7 @@ impl Figure {
         let panels: Vec<&Panel> = self.panels.iter().filter(|panel| panel.has_points()).collect();
         let columns = if panels.len() > 1 { 2 } else { 1 };
         let rows = panels.len().div_ceil(columns).max(1);
-        // One panel alone is as wide as two.
+        // A single panel takes the width of two.
         let panel_width = if columns == 1 { 2.0 * PANEL_WIDTH } else { PANEL_WIDTH };
         let width = 2.0 * PANEL_WIDTH + 2.0 * PAD;
         let height = HEAD_HEIGHT + rows as f64 * PANEL_HEIGHT + PAD;
@@ -119,7 +119,7 @@ impl Figure {
     }
 }
 
-/// Where a panel's values lie on the page.
+/// Converts a panel's values to positions on the page.
 struct Frame {
     left: f64,
     right: f64,

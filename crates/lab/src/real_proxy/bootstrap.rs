@@ -1,4 +1,4 @@
-//! What the proxy is started with.
+//! The bootstrap configuration and certificate of the proxy.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::ports::{Ports, ProxyKind};
 use crate::mesh;
 use crate::proxy::Scope;
 
-/// The proxy's bootstrap: everything comes over ADS in plain text, its certificate from `secrets`.
+/// The proxy's bootstrap: all resources come over plaintext ADS, and the certificate comes from `secrets`.
 pub fn bootstrap(kind: ProxyKind, scope: Scope, xds: SocketAddr, ports: &Ports, secrets: &Path) -> Value {
     let mut dynamic = json!({
         "ads_config": {
@@ -72,7 +72,8 @@ fn node(kind: ProxyKind, scope: Scope) -> Value {
     })
 }
 
-/// The listener of a sidecar for the HTTP port all services have, bound where a client without capture rules reaches it.
+/// The sidecar's listener for the HTTP port of all services. It is bound to an address that clients reach without
+/// capture rules.
 fn outbound(scope: Scope, address: SocketAddr) -> Value {
     let extension = |kind: &str| json!({"@type": format!("type.googleapis.com/envoy.extensions.filters.http.{kind}")});
     let mut filters = vec![json!({"name": "envoy.filters.http.router", "typed_config": extension("router.v3.Router")})];
@@ -124,7 +125,7 @@ fn grpc_cluster(name: &str, address: &Value) -> Value {
     })
 }
 
-/// A certificate of its own making: its clusters wait for one, though the backend speaks plain text.
+/// Creates a self-signed certificate. The clusters wait for a certificate, although the backend uses plaintext.
 pub fn certificate() -> Result<PemBundle, rcgen::Error> {
     let identity = format!("spiffe://cluster.local/ns/{}/sa/{}", mesh::NAMESPACE, mesh::GATEWAY);
     let key = KeyPair::generate()?;

@@ -1,6 +1,6 @@
-//! A real `evenkeel proxy`, configured by the server under test, with a backend behind it and a client before it.
+//! A real `evenkeel proxy`, configured by the server under test, between a client and a backend.
 //!
-//! Backend and client live on a thread of their own: a busy fleet does not delay what they measure.
+//! Backend and client run on a separate thread, so that a busy fleet does not distort their measurements.
 
 mod bootstrap;
 mod ports;
@@ -23,14 +23,14 @@ use crate::proxy::Scope;
 pub use ports::{BACKENDS, Ports, ProxyKind};
 use traffic::Probe;
 
-/// Hosts that may wait to be asked for, in hosts.
+/// The most hosts that may wait for their first request.
 const MAX_WAITING: usize = 4096;
 
 /// A running proxy.
 #[derive(Debug)]
 pub struct RealProxy {
     program: Program,
-    /// The thread of backend and client ends with this.
+    /// Dropping this sender ends the thread of backend and client.
     probes: mpsc::Sender<Probe>,
 }
 
@@ -56,10 +56,10 @@ impl RealProxy {
         Ok(Self { program, probes })
     }
 
-    /// Resolves when a request for the host was first answered by the backend; with an error when the proxy is stopped.
+    /// Resolves when the backend first answers a request for the host, or with an error when the proxy is stopped.
     pub fn first_answer(&self, host: String) -> oneshot::Receiver<Instant> {
         let (answered, answer) = oneshot::channel();
-        // When the queue is full the receiver says that nobody will answer.
+        // If the queue is full, the probe is dropped and the receiver reports it.
         let _ = self.probes.try_send(Probe { host, answered });
         answer
     }
@@ -69,18 +69,18 @@ impl RealProxy {
         self.program.usage()
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the program has ended.
     pub fn check(&mut self) -> Result<(), LabError> {
         self.program.check()
     }
 
-    /// An error about it, with the end of its log.
+    /// Builds an error about the program, with the end of its log.
     pub fn failure(&self, what: impl Into<String>) -> LabError {
         self.program.failure(what)
     }
 }
 
-/// Serves its certificate, answers what it forwards, and asks it for what is waited for.
+/// Starts the thread that serves the proxy's certificate, runs the backend and sends the probes.
 fn start_surroundings(ports: Ports, socket: &Path) -> io::Result<mpsc::Sender<Probe>> {
     let (probes, waiting) = mpsc::channel(MAX_WAITING);
     let secrets = Secrets::new();

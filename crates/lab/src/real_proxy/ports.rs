@@ -1,4 +1,4 @@
-//! Where a proxy stands, and its ports.
+//! The kind of a real proxy, and its ports.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -6,29 +6,29 @@ use crate::error::LabError;
 use crate::mesh::Address;
 use crate::process::free_ports;
 
-/// Addresses of the backend, each an endpoint of its own.
+/// The addresses of the backend. Each is an endpoint.
 pub const BACKENDS: [Address; 2] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
-/// How often a port is looked for that is free on both backend addresses.
+/// The number of attempts to find a port that is free on both backend addresses.
 const PORT_ATTEMPTS: usize = 20;
 
-/// The proxy's ports, known before anything is started: the mesh's files name them.
+/// The proxy's ports. They are chosen before anything is started, because the mesh's files contain them.
 #[derive(Debug)]
 pub struct Ports {
-    /// Where it serves HTTP.
+    /// The address on which it serves HTTP.
     pub http: SocketAddr,
-    /// Its admin port.
+    /// The address of its admin interface.
     pub admin: SocketAddr,
     pub(super) backends: [std::net::TcpListener; 2],
 }
 
 impl Ports {
-    /// Free ones, and bound sockets for the backend.
+    /// Chooses free ports, and binds the backend's sockets.
     pub fn choose() -> Result<Self, LabError> {
         let [http, admin] = free_ports()?;
         Ok(Self { http, admin, backends: bind_backends()? })
     }
 
-    /// The port of the backend, on both its addresses.
+    /// The port of the backend, the same on both addresses.
     pub fn backend_port(&self) -> u16 {
         self.backends[0].local_addr().map_or(0, |address| address.port())
     }
@@ -53,17 +53,17 @@ fn bind_backends() -> Result<[std::net::TcpListener; 2], LabError> {
     result.map_err(LabError::io("binding the backend's sockets"))
 }
 
-/// Where the proxy stands.
+/// The kind of a real proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyKind {
-    /// At the mesh's edge; its listener comes from the mesh.
+    /// At the edge of the mesh; its listener comes from the mesh configuration.
     Gateway,
-    /// Beside a workload; its listener is the workload's way out, which capture rules would lead to.
+    /// Beside a workload; its listener is the outbound one, to which capture rules would redirect.
     Sidecar,
 }
 
 impl ProxyKind {
-    /// In messages.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gateway => "gateway",

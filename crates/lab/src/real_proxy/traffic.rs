@@ -1,4 +1,4 @@
-//! The client before the proxy and the backend behind it.
+//! The client and the backend of the real proxy.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,22 +15,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
-/// The header by which an answer is the backend's and not the proxy's own.
+/// The header that distinguishes the backend's responses from the proxy's own.
 const FROM_BACKEND: &str = "x-lab-backend";
-/// Pause between two requests for hosts that are not ready.
+/// The pause between two rounds of requests for hosts that are not ready.
 const POLL: Duration = Duration::from_millis(1);
-/// How long one request may take.
+/// The timeout of one request.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A host whose first answer is waited for.
+/// A request to report the first answer of a host.
 pub struct Probe {
     /// The host.
     pub host: String,
-    /// Told when.
+    /// Receives the time of the answer.
     pub answered: oneshot::Sender<Instant>,
 }
 
-/// Asks for the hosts that wait, until nobody can wait any more.
+/// Sends requests for the waiting hosts until the channel is closed.
 pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, proxy: SocketAddr) {
     let mut pending: Vec<Probe> = Vec::new();
     let mut connection: Option<SendRequest<Empty<Bytes>>> = None;
@@ -51,7 +51,7 @@ pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, proxy: SocketAddr) {
         let mut still_pending = Vec::new();
         for probe in pending {
             match ask(&mut connection, proxy, &probe.host).await {
-                // Who asked may have given up.
+                // The receiver may already be dropped.
                 true => drop(probe.answered.send(Instant::now())),
                 false => still_pending.push(probe),
             }
@@ -64,7 +64,7 @@ pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, proxy: SocketAddr) {
     }
 }
 
-/// Whether the backend answers a request for the host. The connection is kept while it works.
+/// Whether the backend answers a request for the host. The connection is reused while it works.
 async fn ask(connection: &mut Option<SendRequest<Empty<Bytes>>>, proxy: SocketAddr, host: &str) -> bool {
     let exchange = async {
         let mut sender = match connection.take().filter(|sender| !sender.is_closed()) {
@@ -92,7 +92,7 @@ async fn ask(connection: &mut Option<SendRequest<Empty<Bytes>>>, proxy: SocketAd
 pub async fn backend(listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let answer = service_fn(|request: Request<Incoming>| async move {
-            // What is not read would keep the connection from being used again.
+            // An unread body would prevent the reuse of the connection.
             let _ = request.into_body().collect().await;
             let mut response = Response::new(Full::new(Bytes::from_static(b"ok\n")));
             response.headers_mut().insert(FROM_BACKEND, HeaderValue::from_static("1"));

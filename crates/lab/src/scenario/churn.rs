@@ -1,4 +1,4 @@
-//! Endpoints and services change together, in an order that is random but the same for the same seed.
+//! Changes endpoints and services together, in a random order that the seed determines.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::mesh::{self, Address};
 use crate::results::Results;
 use crate::testbed::Testbed;
 
-/// Most endpoints a service is given.
+/// The most endpoints of a service.
 const MAX_ENDPOINTS: usize = 6;
-/// How often a service is looked for that is not changing.
+/// The number of attempts to find a service without a pending change.
 const ATTEMPTS: usize = 16;
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let changes = testbed.options.changes;
     testbed.progress.begin("changing", changes as u64);
     let mut population = Population::new(&testbed);
@@ -30,7 +30,7 @@ pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
     Ok(testbed.results("churn", cost))
 }
 
-/// The services there are, and the dice.
+/// The current services, and the random generator.
 struct Population {
     services: BTreeMap<usize, Vec<Address>>,
     next_service: usize,
@@ -49,7 +49,7 @@ impl Population {
         }
     }
 
-    /// One change: of ten, three add an endpoint, three remove one, two add a service, two remove one.
+    /// Makes one change. Of ten changes, three add an endpoint, three remove one, two add a service and two remove one.
     fn change(&mut self, testbed: &mut Testbed) -> Result<(), LabError> {
         let die = self.random.below(10);
         let Some(service) = self.quiet_service(testbed).filter(|_| die < 8) else { return self.add_service(testbed) };
@@ -66,7 +66,7 @@ impl Population {
         }
     }
 
-    /// A service of which no change is under way.
+    /// Returns a service without a pending change.
     fn quiet_service(&mut self, testbed: &Testbed) -> Option<usize> {
         (0..ATTEMPTS).find_map(|_| {
             let place = self.random.below(self.services.len());
@@ -100,7 +100,7 @@ impl Population {
     }
 }
 
-/// xorshift64: dice need no better.
+/// A xorshift64 generator, which is good enough for choosing changes.
 struct Random(u64);
 
 impl Random {
@@ -108,7 +108,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `limit`; 0 if there is none.
+    /// A number below `limit`; 0 if `limit` is 0.
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

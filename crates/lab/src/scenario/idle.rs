@@ -1,4 +1,4 @@
-//! Nothing happens: what the control plane costs at rest.
+//! Changes nothing, to measure the cost of an idle control plane.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::error::LabError;
 use crate::results::Results;
 use crate::testbed::Testbed;
 
-/// What belongs to the start is over after this.
+/// Work that belongs to the start ends within this time.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     testbed.pause(SETTLE).await?;
     testbed.progress.begin("at rest", 0);
     let begin = testbed.mark()?;

@@ -1,4 +1,4 @@
-//! What is played, one file per scenario.
+//! The scenarios, one file each.
 
 mod churn;
 mod idle;
@@ -21,26 +21,26 @@ use crate::testbed::Testbed;
 /// The scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
-    /// Services are added one by one.
+    /// Adds services one by one.
     Services,
-    /// Endpoints and services change together.
+    /// Changes endpoints and services together.
     Churn,
-    /// Endpoints are replaced one by one.
+    /// Replaces endpoints one by one.
     Rollout,
-    /// The control plane is killed and started again.
+    /// Kills the control plane and starts it again.
     Restart,
-    /// All proxies connect at once.
+    /// Connects all proxies at once.
     Storm,
-    /// Nothing happens.
+    /// Changes nothing.
     Idle,
-    /// A real sidecar uses a few services.
+    /// Lets a real sidecar use a few services.
     Sidecar,
-    /// Most services are removed.
+    /// Removes most services.
     Shrink,
 }
 
 impl Scenario {
-    /// As it is called on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Services => "services",
@@ -54,10 +54,10 @@ impl Scenario {
         }
     }
 
-    /// Sets the stage, plays and clears up. Has to run inside a `LocalSet`.
-    pub async fn play(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
+    /// Sets up the testbed, runs the scenario and cleans up. It must run inside a `LocalSet`.
+    pub async fn run(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
         let mut options = options.clone();
-        // Nothing is called in these.
+        // These scenarios send no requests through the gateway.
         options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Sidecar | Self::Shrink);
         if options.xds.is_some() && matches!(self, Self::Restart | Self::Shrink) {
             return Err(LabError::Usage(format!(
@@ -67,14 +67,14 @@ impl Scenario {
         }
         let testbed = Testbed::set(&options, program, progress).await?;
         match self {
-            Self::Services => services::play(testbed).await,
-            Self::Churn => churn::play(testbed).await,
-            Self::Rollout => rollout::play(testbed).await,
-            Self::Restart => restart::play(testbed).await,
-            Self::Storm => storm::play(testbed).await,
-            Self::Idle => idle::play(testbed).await,
-            Self::Sidecar => sidecar::play(testbed).await,
-            Self::Shrink => shrink::play(testbed).await,
+            Self::Services => services::run(testbed).await,
+            Self::Churn => churn::run(testbed).await,
+            Self::Rollout => rollout::run(testbed).await,
+            Self::Restart => restart::run(testbed).await,
+            Self::Storm => storm::run(testbed).await,
+            Self::Idle => idle::run(testbed).await,
+            Self::Sidecar => sidecar::run(testbed).await,
+            Self::Shrink => shrink::run(testbed).await,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The control plane is killed while endpoints change, and started again: what is sent again, what is missing.
+//! Kills the control plane while endpoints change and starts it again, to measure what it sends again and what is
+//! missing.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,12 @@ use crate::mesh;
 use crate::results::{Restart, Results, ms};
 use crate::testbed::Testbed;
 
-/// Changes made while the control plane is away.
+/// The number of changes made while the control plane is down.
 const WHILE_AWAY: usize = 5;
-/// What is needlessly sent again may come after what changed.
+/// Resources that are needlessly sent again may arrive after the changed ones.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let before = testbed.options.changes / 2;
     let after = testbed.options.changes - before;
     let begin = testbed.mark()?;
@@ -30,7 +31,7 @@ pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
         change_endpoint(&mut testbed, &mut changed)?;
     }
     let away = testbed.options.pause;
-    // Nobody is there to be measured.
+    // There is no server process to measure in this time.
     tokio::time::sleep(away.saturating_sub(killed.elapsed())).await;
     let started = testbed.server.start()?;
     let away_ms = ms(started.saturating_duration_since(killed));
@@ -44,7 +45,7 @@ pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
 
     change_endpoints(&mut testbed, after, &mut changed).await?;
     testbed.wait_settled().await?;
-    // The server's clock began anew with its process; what the first one spent is gone with it.
+    // The CPU time of the new server process starts at 0, so the difference from the first process is meaningless.
     let mut cost = testbed.cost_since(begin)?;
     (cost.cpu_s, cost.cpu_ms_per_change) = (None, None);
     let mut results = testbed.results("restart", cost);
@@ -72,7 +73,7 @@ async fn change_endpoints(testbed: &mut Testbed, count: usize, changed: &mut usi
     Ok(())
 }
 
-/// Gives the next service a third endpoint; all services have a turn before one has a second.
+/// Adds a third endpoint to the next service. Every service gets one before any service changes twice.
 fn change_endpoint(testbed: &mut Testbed, changed: &mut usize) -> Result<(), LabError> {
     let service = *changed % testbed.options.services;
     let new = mesh::further_endpoint(*changed);

@@ -1,4 +1,4 @@
-//! Endpoints of one service after the other are replaced, each new one added before an old one goes.
+//! Replaces the endpoints of one service after the other. Each new endpoint is added before an old one is removed.
 
 use super::ticks::Ticks;
 use crate::changes::ChangeKind;
@@ -7,10 +7,10 @@ use crate::mesh;
 use crate::results::Results;
 use crate::testbed::Testbed;
 
-/// Additions and removals by which one service's two endpoints are replaced.
+/// The number of additions and removals that replace the two endpoints of a service.
 const STEPS: usize = 4;
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let (changes, services) = (testbed.options.changes, testbed.options.services);
     testbed.progress.begin("replacing endpoints", changes as u64);
     let begin = testbed.mark()?;

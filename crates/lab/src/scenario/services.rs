@@ -1,4 +1,4 @@
-//! One service after the other: how long until all proxies have it, and until the gateway serves it.
+//! Adds one service after the other, and measures when all proxies have it and when the gateway serves it.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,19 @@ use crate::proxy::Scope;
 use crate::results::Results;
 use crate::testbed::Testbed;
 
-/// Most first uses measured: one needs about as long as one change.
+/// The most first uses to measure. Each takes about as long as one change.
 const MAX_FIRST_USES: usize = 50;
-/// What belongs to the last change may still be on its way when it has arrived everywhere.
+/// Work of the last change may still go on when all proxies have acknowledged it.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A service the gateway does not serve yet.
+/// A service that the gateway does not serve yet.
 struct Expected {
     id: ChangeId,
     since: Instant,
     answer: oneshot::Receiver<Instant>,
 }
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let (changes, interval) = (testbed.options.changes, testbed.options.interval);
     testbed.pause(SETTLE).await?;
     let begin = testbed.mark()?;
@@ -59,19 +59,19 @@ pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
     Ok(testbed.results("services", cost))
 }
 
-/// Takes note of the services the gateway has begun to serve.
+/// Records the services that the gateway has begun to serve.
 fn collect(testbed: &mut Testbed, expected: &mut Vec<Expected>) {
     expected.retain_mut(|one| match one.answer.try_recv() {
         Ok(at) => {
             testbed.note_ready(one.id, at.saturating_duration_since(one.since));
             false
         }
-        // A gateway that has ended is reported by whoever waits.
+        // If the gateway has ended, the waiting function reports it.
         Err(_) => true,
     });
 }
 
-/// One workload after the other calls a service that no proxy has been told of.
+/// One workload after the other calls a service that no proxy holds yet.
 async fn first_uses(testbed: &mut Testbed, added: &[(ChangeId, usize)]) -> Result<(), LabError> {
     let sidecars = testbed.options.proxies;
     testbed.progress.begin("first uses", added.len().min(MAX_FIRST_USES) as u64);

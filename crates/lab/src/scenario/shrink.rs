@@ -1,4 +1,4 @@
-//! Most services go: does their memory come back?
+//! Removes most services, to measure whether the control plane releases their memory.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::process::Usage;
 use crate::results::{Results, Shrink, round};
 use crate::testbed::Testbed;
 
-/// Time given to the server to settle and to return memory.
+/// The time that the server gets to settle and to return memory.
 const SETTLE: Duration = Duration::from_secs(10);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let (kept, services) = (testbed.options.keep, testbed.options.services);
     if kept >= services {
         return Err(LabError::Usage("--keep has to be less than --services".to_owned()));
@@ -28,7 +28,7 @@ pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
     testbed.pause(SETTLE).await?;
     let cost = testbed.cost_since(begin)?;
     let shrunk_mib = resident(&testbed)?;
-    // Before the proxies that went through it are replaced.
+    // The results are taken before the fleet is replaced.
     let mut results = testbed.results("shrink", cost);
     testbed.start_over(kept).await?;
     testbed.pause(SETTLE).await?;

@@ -1,4 +1,4 @@
-//! A real sidecar in a large mesh, whose workload calls a few services.
+//! Runs a real sidecar in a large mesh, whose workload calls a few services.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use crate::results::{Results, Sidecar, ms, round};
 use crate::statistics::Distribution;
 use crate::testbed::Testbed;
 
-/// What belongs to its start, or to the last request, is over after this: a proxy gives memory back a second after the last
-/// change, but not within five seconds of the last time.
+/// Work of the start or of the last request ends within this time. A proxy returns memory one second after the last
+/// change, and at most every five seconds.
 const SETTLE: Duration = Duration::from_secs(8);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let ports = Ports::choose()?;
     let begin = testbed.mark()?;
     testbed.mesh.set_endpoint_port(ports.backend_port());

@@ -1,4 +1,5 @@
-//! All proxies connect at once. Setting the stage is the storm; what is left is to see that it calms down.
+//! Connects all proxies at once. Setting up the testbed does this already; this scenario only observes the time
+//! afterwards.
 
 use std::time::Duration;
 
@@ -6,10 +7,10 @@ use crate::error::LabError;
 use crate::results::Results;
 use crate::testbed::Testbed;
 
-/// How long the server is watched after the last proxy is configured.
+/// How long the server is observed after the last proxy is configured.
 const CALM: Duration = Duration::from_secs(1);
 
-pub async fn play(mut testbed: Testbed) -> Result<Results, LabError> {
+pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
     let begin = testbed.mark()?;
     testbed.pause(CALM).await?;
     let cost = testbed.cost_since(begin)?;

@@ -1,11 +1,11 @@
-//! When the steps of a scenario are due.
+//! The schedule of a scenario's steps.
 
 use std::time::{Duration, Instant};
 
 use crate::error::LabError;
 use crate::testbed::Testbed;
 
-/// Steps at even times: one that comes late does not move those after it.
+/// Steps at a fixed interval. A late step does not delay the following ones.
 pub struct Ticks {
     start: Instant,
     interval: Duration,
@@ -13,12 +13,12 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// From now on.
+    /// Starts the schedule now.
     pub fn new(interval: Duration) -> Self {
         Self { start: Instant::now(), interval, count: 0 }
     }
 
-    /// Waits for the next one.
+    /// Waits until the next step is due.
     pub async fn next(
         &mut self,
         testbed: &mut Testbed,

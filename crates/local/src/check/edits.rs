@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evenkeel_base::files::{Readers, write_atomically};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -201,8 +202,7 @@ impl Edited {
 
     /// Renamed into place, as editors do.
     fn write(&self, text: &str) -> Result<(), String> {
-        let fresh = self.path.with_extension("new");
-        let done = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &self.path));
+        let done = write_atomically(&self.path, text.as_bytes(), Readers::All);
         done.map_err(|error| format!("{}: {error}", self.path.display()))
     }
 }

@@ -1,7 +1,8 @@
-//! The keeper's part: makes sockets in the machine's network for the mesh, and hands them over connected.
+//! The broker, which runs in the keeper: it creates connected sockets in the machine's network and passes them to the
+//! mesh.
 //!
-//! A request carries the descriptor its answer goes to. Who has asked gives up by closing that, and a mesh's part that is started again
-//! cannot mistake an answer to the one before for its own.
+//! A request carries the descriptor for its answer. The client cancels a request by closing that descriptor, and a
+//! restarted client cannot receive an answer to its predecessor.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,30 +18,31 @@ use tokio::sync::Semaphore;
 use super::channel::{self, ChannelEnd, Message};
 use crate::ports::lift;
 
-/// How long a connection may take to be made. Envoy's own limit, 10 s by default in Istio, ends first when it is asked for less.
+/// The timeout of a connection attempt. Envoy's own timeout, 10 s by default in Istio, applies as well and may be
+/// shorter.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections being made at one time; further requests are refused with EAGAIN.
+/// The most simultaneous connection attempts; further requests are refused with EAGAIN.
 pub const MAX_CONNECTING: usize = 512;
-/// Pause after a message could not be received for want of descriptors or memory.
+/// The pause after a message could not be received for lack of descriptors or memory.
 const RECEIVE_RETRY: Duration = Duration::from_millis(50);
 
-/// What carries the bytes.
+/// The transport of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP: the socket is handed over when the other end has accepted.
+    /// TCP: the socket is passed on once it is connected.
     Tcp,
     /// UDP, for DNS.
     Udp,
-    /// TCP, to be connected to: a socket that listens on a loopback address.
+    /// A TCP socket that listens on a loopback address.
     Listen,
 }
 
-/// A socket that is asked for.
+/// A request for a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Its kind.
     pub transport: Transport,
-    /// Whom to connect it with, as the machine addresses it, or where it listens.
+    /// The peer's address in the machine's network, or the address to listen on.
     pub to: SocketAddr,
 }
 
@@ -70,29 +72,30 @@ impl FromStr for Request {
     }
 }
 
-/// The machine's side of the way out.
+/// Creates sockets in the machine's network on request.
 #[derive(Debug)]
 pub struct Broker {
     requests: OwnedFd,
     role: Role,
 }
 
-/// What may be asked for.
+/// The sockets that a broker may create.
 #[derive(Debug)]
 enum Role {
-    /// Connections, but to what `up` itself serves on the machine for its user alone.
+    /// Connections, except to the listed addresses, on which `up` serves its own user only.
     WayOut(Vec<SocketAddr>),
-    /// Sockets that listen on loopback.
+    /// Sockets that listen on a loopback address.
     WaysIn,
 }
 
 impl Broker {
-    /// The keeper's side, and the descriptor for the mesh's. `own`: what `up` itself serves on the machine for its user alone.
+    /// Creates a broker for connections, and the descriptor of its client. `own` are the addresses on which `up` serves
+    /// its own user only.
     pub fn new(own: Vec<SocketAddr>) -> io::Result<(Self, OwnedFd)> {
         Self::of(Role::WayOut(own))
     }
 
-    /// The same for ways in, which the supervisor alone may ask for.
+    /// Creates a broker for the listening sockets of gateway ports. Only the supervisor gets the descriptor.
     pub fn for_gateway_ports() -> io::Result<(Self, OwnedFd)> {
         Self::of(Role::WaysIn)
     }
@@ -105,7 +108,7 @@ impl Broker {
     /// Serves until dropped.
     ///
     /// # Errors
-    /// When the descriptor cannot be watched; nothing is served then.
+    /// If the descriptor cannot be registered with the event loop.
     pub async fn serve(self) -> io::Result<()> {
         let requests = ChannelEnd::new(self.requests)?;
         let (role, slots) = (Arc::new(self.role), Arc::new(Semaphore::new(MAX_CONNECTING)));
@@ -125,7 +128,7 @@ impl Broker {
     }
 }
 
-/// Answers with the socket, or with the error's number; to nobody if nobody waits any more.
+/// Answers with the socket or with the error number, unless the client has cancelled the request.
 async fn answer(message: Message, has_slot: bool, role: &Role) {
     let Some(reply) = message.descriptor.and_then(|reply| ChannelEnd::new(reply).ok()) else { return };
     let made = async {
@@ -143,7 +146,7 @@ async fn answer(message: Message, has_slot: bool, role: &Role) {
         Ok(socket) => reply.send("0", Some(socket.as_fd())).await,
         Err(error) => reply.send(&(*error as i32).to_string(), None).await,
     };
-    // It has gone meanwhile, and the socket goes with the answer.
+    // If the client has gone meanwhile, the socket is closed with the answer.
     drop(sent);
 }
 
@@ -155,7 +158,7 @@ async fn make(Request { transport, to }: Request, role: &Role) -> io::Result<Own
             return Ok(listener.into());
         }
         Role::WaysIn => return Err(Errno::EPERM.into()),
-        // The control plane's pages say all of the configuration, and whoever reads them is taken for the machine's user.
+        // The control plane's pages show the whole configuration, and treat each client as the machine's user.
         Role::WayOut(own) if to.ip().is_loopback() && own.iter().any(|address| address.port() == to.port()) => {
             return Err(Errno::ECONNREFUSED.into());
         }

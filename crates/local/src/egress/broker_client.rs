@@ -1,4 +1,4 @@
-//! The mesh's side of the way out: asks the keeper for sockets of the machine's network.
+//! The client of the broker, which runs in the mesh: it requests sockets of the machine's network from the keeper.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -9,22 +9,23 @@ use tokio::net::{TcpStream, UdpSocket};
 use super::broker::{Request, Transport};
 use super::channel::{self, ChannelEnd};
 
-/// The machine's network, as far as it can be asked for.
+/// A client of the keeper's broker.
 #[derive(Debug)]
 pub struct BrokerClient {
     keeper: ChannelEnd,
 }
 
 impl BrokerClient {
-    /// Over the keeper's descriptor; must be called within a runtime.
+    /// Creates a client on the keeper's descriptor. It must be called within a runtime.
     pub fn new(keeper: OwnedFd) -> io::Result<Self> {
         Ok(Self { keeper: ChannelEnd::new(keeper)? })
     }
 
-    /// A connection made in the machine's network. The keeper limits the time; dropping the future gives up there, too.
+    /// Opens a connection in the machine's network. The keeper limits the time. Dropping the future cancels the attempt
+    /// there, too.
     ///
     /// # Errors
-    /// Those of `connect(2)` there.
+    /// Those of `connect(2)` in the machine's network.
     pub async fn tcp(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.ask(Request { transport: Transport::Tcp, to }).await?;
         TcpStream::from_std(socket.into())
@@ -33,7 +34,7 @@ impl BrokerClient {
     /// A datagram socket of the machine's network that is connected to `to`.
     ///
     /// # Errors
-    /// Those of `connect(2)` there.
+    /// Those of `connect(2)` in the machine's network.
     pub async fn udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
         let socket = self.ask(Request { transport: Transport::Udp, to }).await?;
         UdpSocket::from_std(socket.into())
@@ -42,7 +43,7 @@ impl BrokerClient {
     /// A socket of the machine's network that listens on this loopback address.
     ///
     /// # Errors
-    /// Those of `bind(2)` there.
+    /// Those of `bind(2)` in the machine's network.
     pub async fn listen(&self, to: SocketAddr) -> io::Result<TcpListener> {
         Ok(self.ask(Request { transport: Transport::Listen, to }).await?.into())
     }
@@ -50,7 +51,7 @@ impl BrokerClient {
     async fn ask(&self, request: Request) -> io::Result<OwnedFd> {
         let (own, keepers) = channel::pair()?;
         self.keeper.send(&request.to_string(), Some(keepers.as_fd())).await?;
-        // The copy the keeper has must be the only one, or its end would not be noticed.
+        // The keeper's copy must be the only one; otherwise its closing would not be noticed.
         drop(keepers);
         let answer = ChannelEnd::new(own)?.receive().await?.ok_or(io::ErrorKind::ConnectionAborted)?;
         match (answer.text.parse(), answer.descriptor) {

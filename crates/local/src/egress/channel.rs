@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 /// Longest message, in bytes: `tcp [` an IPv6 address with its scope `]:65535`.
 pub const MAX_MESSAGE_BYTES: usize = 80;
 
-/// Two ends that keep messages apart, closed on exec.
+/// Creates a pair of sockets that preserve message boundaries and are closed on exec.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?)
@@ -23,16 +23,16 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 pub struct Message {
     /// Its text.
     pub text: String,
-    /// What it carries.
+    /// The descriptor that it carries.
     pub descriptor: Option<OwnedFd>,
 }
 
-/// One end, with its event loop.
+/// One end, registered with the event loop.
 #[derive(Debug)]
 pub struct ChannelEnd(AsyncFd<OwnedFd>);
 
 impl ChannelEnd {
-    /// Must be called within a runtime.
+    /// Registers the descriptor with the event loop. It must be called within a runtime.
     pub fn new(end: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` is open, and the same descriptor, until it is dropped.
         Ok(Self(unsafe { AsyncFd::register(end) }?))
@@ -53,7 +53,7 @@ impl ChannelEnd {
         self.0.async_io(Interest::READABLE, receive).await
     }
 
-    /// Waits until the other end is closed; to be used where it sends nothing.
+    /// Waits until the other end is closed. Only for use where the other end sends nothing.
     pub async fn closed(&self) {
         while let Ok(Some(_)) = self.receive().await {}
     }
@@ -67,7 +67,7 @@ fn receive(end: &OwnedFd) -> io::Result<Option<Message>> {
     let mut descriptor = None;
     for message in carried.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
-            // All are owned, so that none stays open.
+            // All received descriptors are owned here, so that none stays open.
             descriptor = received.last();
         }
     }

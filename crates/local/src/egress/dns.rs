@@ -1,7 +1,9 @@
-//! The cluster's name server: names of services, of the machine, and whatever the machine's own resolver knows.
+//! The cluster's name server: it resolves names of services and of the machine, and forwards other names to the
+//! machine's resolvers.
 //!
-//! It serves programs without a sidecar, sidecars' agents (which know the mesh's names and ask for the others), and proxies that
-//! resolve a ServiceEntry's hosts: these must not be told the address that the mesh gave such a host.
+//! It serves programs without a sidecar, agents of sidecars (which know the mesh's names and forward the others), and
+//! proxies that resolve the hosts of a ServiceEntry. These proxies must not receive the virtual address that the mesh
+//! assigned to such a host.
 
 use std::fs;
 use std::io::Read;
@@ -25,19 +27,19 @@ use super::rules::{MACHINE, MACHINE_NAMES};
 use super::services::{Services, cluster};
 use crate::addresses::{BRIDGE_ADDRESS, NAME_SERVER};
 
-/// DNS.
+/// The DNS port.
 const PORT: u16 = 53;
-/// Where the machine says whom it asks, as its own programs find it.
+/// The file that lists the machine's resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Where it has names of its own.
+/// The file with the machine's own names.
 const HOSTS: &str = "/etc/hosts";
-/// Whom a machine asks that names nobody (resolv.conf(5)).
+/// The resolver of a machine that lists none (resolv.conf(5)).
 const LOCAL_RESOLVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
-/// How long a resolver is waited for before the next one is asked as well.
+/// The time after which the next resolver is queried as well.
 const PATIENCE: Duration = Duration::from_millis(800);
-/// How long all of them may take; a sidecar's agent waits somewhat longer.
+/// The timeout of all resolvers together; a sidecar's agent waits somewhat longer.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Questions to the machine's resolvers at one time; further ones are answered SERVFAIL at once.
+/// The most simultaneous queries to the machine's resolvers; further ones are answered SERVFAIL at once.
 const MAX_QUESTIONS: usize = 512;
 
 /// The name server, on both of its addresses.
@@ -46,9 +48,10 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// On the cluster's usual address, and on the bridge's, which no capture rule touches: there proxies ask.
-    pub async fn bind(services: Arc<Services>, outside: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
-        let machine = MachineResolver::new(services, outside);
+    /// Binds to the cluster's usual address, and to the bridge's address, which no capture rule redirects and which
+    /// proxies therefore use.
+    pub async fn bind(services: Arc<Services>, broker: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
+        let machine = MachineResolver::new(services, broker);
         let bind = async |address: Ipv4Addr| {
             let address = SocketAddr::new(address.into(), PORT);
             let server = Server::bind(address, Names::default(), machine.clone()).await;
@@ -64,18 +67,18 @@ impl Dns {
     }
 }
 
-/// What the machine knows, and the mesh's services before that.
+/// Resolves names with the mesh's services first, then with the machine.
 #[derive(Debug, Clone)]
 struct MachineResolver {
     services: Arc<Services>,
-    outside: Option<Arc<BrokerClient>>,
-    /// No name, and the cluster's domain.
+    broker: Option<Arc<BrokerClient>>,
+    /// A table without names, to recognize the cluster's domain.
     cluster: Arc<Table>,
     own: Arc<Mutex<MachineNames>>,
     questions: Arc<Semaphore>,
 }
 
-/// Names of the machine itself, and of its `/etc/hosts` as it was when it was read.
+/// Names of the machine itself and of its `/etc/hosts`, as last read.
 #[derive(Debug, Default)]
 struct MachineNames {
     changed: Option<SystemTime>,
@@ -83,18 +86,18 @@ struct MachineNames {
 }
 
 impl MachineResolver {
-    fn new(services: Arc<Services>, outside: Option<Arc<BrokerClient>>) -> Self {
-        let own = MachineNames { changed: None, table: Arc::new(names_of_machine(outside.is_some(), "")) };
+    fn new(services: Arc<Services>, broker: Option<Arc<BrokerClient>>) -> Self {
+        let own = MachineNames { changed: None, table: Arc::new(names_of_machine(broker.is_some(), "")) };
         Self {
             services,
-            outside,
+            broker,
             cluster: Arc::new(Table::new([], &cluster())),
             own: Arc::new(Mutex::new(own)),
             questions: Arc::new(Semaphore::new(MAX_QUESTIONS)),
         }
     }
 
-    /// Read again when the file is another one.
+    /// The names; reads the file again if it has changed.
     fn own_names(&self) -> Arc<Table> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = fs::metadata(HOSTS).and_then(|hosts| hosts.modified()).ok();
@@ -104,14 +107,14 @@ impl MachineResolver {
             if let Err(error) = read {
                 tracing::info!(error = %error, "cannot read {HOSTS}");
             }
-            own.table = Arc::new(names_of_machine(self.outside.is_some(), &String::from_utf8_lossy(&text)));
+            own.table = Arc::new(names_of_machine(self.broker.is_some(), &String::from_utf8_lossy(&text)));
             own.changed = changed;
         }
         own.table.clone()
     }
 
-    /// The first answer of the machine's resolvers; who does not answer soon gets company.
-    async fn resolve(&self, outside: &BrokerClient, query: &[u8], udp: bool) -> Option<Vec<u8>> {
+    /// The first answer of the machine's resolvers. If one does not answer soon, the next one is queried as well.
+    async fn resolve(&self, broker: &BrokerClient, query: &[u8], udp: bool) -> Option<Vec<u8>> {
         let _question = self.questions.try_acquire().ok()?;
         let mut resolvers = resolv_conf::resolvers(Path::new(RESOLV_CONF), SocketAddr::new(NAME_SERVER.into(), PORT));
         if resolvers.is_empty() {
@@ -122,7 +125,7 @@ impl MachineResolver {
             .zip(0u32..)
             .map(async |(resolver, nth)| {
                 tokio::time::sleep(PATIENCE * nth).await;
-                let answer = ask(outside, resolver, query, udp).await;
+                let answer = ask(broker, resolver, query, udp).await;
                 answer.map_err(|error| tracing::info!(%resolver, %error, "a resolver of the machine failed")).ok()
             })
             .collect();
@@ -140,12 +143,12 @@ impl MachineResolver {
 
 impl Upstream for MachineResolver {
     async fn ask(&self, query: &[u8], udp: bool) -> Option<Vec<u8>> {
-        // Names below the cluster's domain are nobody else's, whether there are such or not.
+        // Names below the cluster's domain are never forwarded, whether they exist or not.
         if !matches!(answer(query, &self.cluster, udp), Outcome::Forward) {
             return responded(answer(query, &self.services.now().await.names, udp));
         }
-        match (answer(query, &self.own_names(), udp), &self.outside) {
-            (Outcome::Forward, Some(outside)) => self.resolve(outside, query, udp).await,
+        match (answer(query, &self.own_names(), udp), &self.broker) {
+            (Outcome::Forward, Some(broker)) => self.resolve(broker, query, udp).await,
             (outcome, _) => responded(outcome),
         }
     }
@@ -158,10 +161,10 @@ fn responded(outcome: Outcome) -> Option<Vec<u8>> {
     }
 }
 
-async fn ask(outside: &BrokerClient, resolver: SocketAddr, query: &[u8], udp: bool) -> std::io::Result<Vec<u8>> {
+async fn ask(broker: &BrokerClient, resolver: SocketAddr, query: &[u8], udp: bool) -> std::io::Result<Vec<u8>> {
     match udp {
-        true => over_udp(&outside.udp(resolver).await?, query).await,
-        false => over_tcp(&mut outside.tcp(resolver).await?, query).await,
+        true => over_udp(&broker.udp(resolver).await?, query).await,
+        false => over_tcp(&mut broker.tcp(resolver).await?, query).await,
     }
 }
 
@@ -175,6 +178,6 @@ fn names_of_machine(open: bool, hosts: &str) -> Table {
     };
     let own = MACHINE_NAMES.iter().filter(|_| open).map(|name| entry(name));
     let nowhere = SearchDomain { namespace: String::new(), cluster_domain: String::new() };
-    // The machine's own names come last, so that no line of a file says otherwise.
+    // The machine's own names come last, so that no line of the file overrides them.
     Table::new(hosts::entries(hosts, machine).into_iter().chain(own), &nowhere)
 }

@@ -1,4 +1,4 @@
-//! Takes connections that leave the mesh, and carries their bytes.
+//! Accepts connections that leave the mesh, and forwards their bytes.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,19 +16,19 @@ use super::rules::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, networ
 use super::services::{ServiceSnapshot, Services};
 use crate::addresses::{BRIDGE_ADDRESS, POD_PREFIX};
 
-/// Connections at one time, of the whole mesh; each takes two descriptors. Further ones are reset.
+/// The most simultaneous connections of the whole mesh. Each takes two descriptors. Further ones are reset.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// Connections of one replica at one time, so that none takes the others' share. Further ones are reset.
+/// The most simultaneous connections of one replica, so that no replica uses up the total. Further ones are reset.
 pub const MAX_CONNECTIONS_PER_REPLICA: usize = 1024;
-/// Connections that wait to be accepted.
+/// The backlog of listening sockets, in connections.
 const BACKLOG: u32 = 1024;
-/// Bytes that are on their way in each direction of a connection.
+/// The buffer of each direction of a connection, in bytes.
 const BUFFER_BYTES: usize = 16 * 1024;
-/// How long one replica behind a virtual address may take to accept.
+/// The connect timeout for one replica behind a virtual address.
 const SERVICE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// A peer that says nothing for this long is asked whether it is still there, in seconds; then this often, at this distance in seconds.
+/// TCP keep-alive: the idle time in seconds, the number of probes, and their interval in seconds.
 const KEEP_ALIVE: (u32, u32, u32) = (60, 4, 15);
 
 /// The listening sockets that rules redirect to.
@@ -40,13 +40,13 @@ pub struct Gateway {
 
 struct Shared {
     services: Arc<Services>,
-    outside: Option<Arc<BrokerClient>>,
+    broker: Option<Arc<BrokerClient>>,
     counts: Mutex<Counts>,
 }
 
 impl Gateway {
-    /// Listens; must be called within a runtime.
-    pub fn bind(services: Arc<Services>, outside: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
+    /// Binds the sockets. It must be called within a runtime.
+    pub fn bind(services: Arc<Services>, broker: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
         let listen = |port| {
             let address = SocketAddr::new(BRIDGE_ADDRESS.into(), port);
             let open = || {
@@ -57,7 +57,7 @@ impl Gateway {
             };
             open().map_err(|error| EgressError::Listen(address, error))
         };
-        let shared = Shared { services, outside, counts: Mutex::default() };
+        let shared = Shared { services, broker, counts: Mutex::default() };
         Ok(Self { proxies: listen(PROXIES_PORT)?, plain: listen(PLAIN_PORT)?, shared: Arc::new(shared) })
     }
 
@@ -72,7 +72,7 @@ async fn accept(listener: &TcpListener, plain: bool, shared: &Arc<Shared>) {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let shared = shared.clone();
-                tokio::spawn(async move { shared.carry(stream, peer, plain).await });
+                tokio::spawn(async move { shared.forward_connection(stream, peer, plain).await });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection that leaves the mesh");
@@ -82,7 +82,7 @@ async fn accept(listener: &TcpListener, plain: bool, shared: &Arc<Shared>) {
     }
 }
 
-/// Why a connection goes nowhere.
+/// Why a connection is not forwarded.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
@@ -92,7 +92,7 @@ enum Failure {
 }
 
 impl Shared {
-    async fn carry(self: Arc<Self>, mut stream: TcpStream, peer: SocketAddr, plain: bool) {
+    async fn forward_connection(self: Arc<Self>, mut stream: TcpStream, peer: SocketAddr, plain: bool) {
         let Ok(to) = original_destination(&stream) else { return reset(stream) };
         let carried = async {
             let _place = self.count(peer).ok_or(Failure::Refused("too many connections leave the mesh"))?;
@@ -102,7 +102,7 @@ impl Shared {
             match tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut there, BUFFER_BYTES, BUFFER_BYTES).await {
                 Ok(_) => Ok(()),
                 Err(error) => {
-                    // Cut short: no end may take it for the whole.
+                    // The connection is reset, because neither end may take the truncated data as complete.
                     reset(there);
                     Err(Failure::Io(error))
                 }
@@ -115,11 +115,11 @@ impl Shared {
     }
 
     async fn connect(&self, to: SocketAddrV4, plain: bool) -> Result<TcpStream, Failure> {
-        // Sidecars have decided already, by the same policy and by what they know of the host.
-        let book = if plain { Some(self.services.now().await) } else { None };
-        match (target_of(to, book.as_deref())?, &self.outside) {
+        // Sidecars have already applied this policy, with more knowledge of the host.
+        let services = if plain { Some(self.services.now().await) } else { None };
+        match (target_of(to, services.as_deref())?, &self.broker) {
             (Target::Service(replicas), _) => first_of(&replicas).await,
-            (Target::Outside(to), Some(outside)) => Ok(outside.tcp(to).await?),
+            (Target::Outside(to), Some(broker)) => Ok(broker.tcp(to).await?),
             (Target::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
         }
     }
@@ -131,21 +131,21 @@ impl Shared {
     }
 }
 
-/// Where a connection is to go on to.
+/// The target of a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
-    /// One of these replicas.
+    /// One of these replicas of a service.
     Service(Vec<SocketAddr>),
-    /// This address, as the machine knows it.
+    /// This address in the machine's network.
     Outside(SocketAddr),
 }
 
-/// Decides for one address. `book`: it comes from a replica without a sidecar, and this is what there is.
-fn target_of(to: SocketAddrV4, book: Option<&ServiceSnapshot>) -> Result<Target, Failure> {
+/// Finds the target for one address. `services` has the services, if the connection comes from a replica without a sidecar.
+fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>) -> Result<Target, Failure> {
     let (ip, refused) = (*to.ip(), |why| Err(Failure::Refused(why)));
     let within = |(first, prefix): (Ipv4Addr, u8)| network(ip, prefix) == first;
     if within(SERVICES) || within(RESERVED) {
-        let replicas = book.and_then(|book| book.backends(to));
+        let replicas = services.and_then(|services| services.backends(to));
         return match replicas {
             Some([]) => refused("no replica of the service is ready"),
             Some(replicas) => Ok(Target::Service(replicas.to_vec())),
@@ -158,7 +158,7 @@ fn target_of(to: SocketAddrV4, book: Option<&ServiceSnapshot>) -> Result<Target,
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.octets()[0] == 0 {
         return refused("nothing has this address");
     }
-    if book.is_some_and(|book| !book.allow_any) {
+    if services.is_some_and(|services| !services.allow_any) {
         return refused(
             "the mesh's outboundTrafficPolicy is REGISTRY_ONLY, and the replica has no sidecar to allow it",
         );

@@ -32,7 +32,7 @@ use broker_client::BrokerClient;
 use evenkeel_process::resources::raise_open_files;
 use services::Services;
 
-/// The descriptor it is handed over as.
+/// The number of the keeper's descriptor.
 const KEEPER: RawFd = 3;
 
 /// Why egress cannot be served.
@@ -46,12 +46,12 @@ pub enum EgressError {
     Io(#[from] io::Error),
 }
 
-/// Runs `evenkeel egress` in the mesh's own network until it is killed. `open`: the keeper's descriptor was handed
-/// over.
+/// Runs `evenkeel egress` in the mesh's own network until it is killed. `open` says whether the keeper's descriptor was
+/// passed.
 pub fn run(open: bool) -> Result<(), EgressError> {
-    // SAFETY: the supervisor hands this descriptor over for nothing else, and nothing here has used it before.
+    // SAFETY: the supervisor passes this descriptor for nothing else, and nothing here has used it before.
     let keeper = open.then(|| unsafe { OwnedFd::from_raw_fd(KEEPER) });
-    // Each connection takes two. Where the limit stays as it is, fewer fit.
+    // Each connection takes two descriptors. If the limit cannot be raised, fewer connections are possible.
     let _ = raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -23,7 +23,7 @@ pub(super) fn sidecar(
     }
     if let Some(span) = template.spec.shares_host_network() {
         diagnostics.push(no_host_network(span));
-        // As in a cluster: what has the machine's network is not in the mesh.
+        // As in a cluster, a Pod in the host's network is not in the mesh.
         return Some(Sidecar::None);
     }
     let full = match annotation(SCOPE_ANNOTATION) {

@@ -14,7 +14,7 @@ pub(super) struct AllTexts {
 }
 
 impl AllTexts {
-    /// Those among the objects.
+    /// Collects them from the objects.
     pub fn of(objects: &[Object]) -> Self {
         let texts = |object: &Object| {
             let texts: Texts = match &object.resource {
@@ -34,7 +34,7 @@ impl AllTexts {
         Self { by_name: objects.iter().filter_map(texts).collect() }
     }
 
-    /// Those of one object.
+    /// The texts of one object.
     pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Texts> {
         self.by_name.get(&(kind, namespace.to_owned(), name.to_owned()))
     }

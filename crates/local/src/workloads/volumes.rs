@@ -1,4 +1,4 @@
-//! The volumes of a program, as its Pod's template says, and where it finds them.
+//! The volumes and mounts of a program, from its Pod template.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,12 +9,12 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use super::texts::AllTexts;
 use crate::volumes::{Content, Directory, Mount, TextFile};
 
-/// Mode of files that say none.
+/// The mode of files without an explicit one.
 const DEFAULT_MODE: u32 = 0o644;
-/// Directories that a program on this machine cannot do without.
+/// Directories that a program on this machine needs, so that no volume is mounted over them.
 const NEEDED: [&str; 10] = ["/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/sys", "/dev"];
 
-/// The volumes of a template; an error says what is not there.
+/// The volumes of a template; the error says what is missing.
 pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) -> Result<Vec<Directory>, String> {
     let mut all = Vec::new();
     for volume in &template.spec.volumes {
@@ -73,15 +73,15 @@ impl Files<'_> {
     }
 }
 
-/// A relative path that stays inside.
+/// The path, if it is relative and stays inside the volume.
 fn inside(path: &str) -> Option<PathBuf> {
     let path = Path::new(path);
     let stays = path.components().all(|part| matches!(part, Component::Normal(_)));
     (stays && path.components().next().is_some()).then(|| path.to_owned())
 }
 
-/// Where the first container finds its volumes. What cannot be mounted on this machine is a warning: there programs share the
-/// machine's files, and a volume can only be laid over a directory that exists and that nothing here needs.
+/// The mounts of the first container. A volume that cannot be mounted on this machine is a warning: programs share the
+/// machine's files, so a volume can only be mounted over a directory that exists and that no program here needs.
 pub(super) fn mounts(
     object: &Object,
     template: &PodTemplate,

@@ -13,7 +13,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use super::run::Run;
 use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, labels_text, refused, set, shared};
+use super::{labels_text, refused, reuse_if_equal, set, shared};
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
@@ -97,7 +97,7 @@ fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, D
 impl Table {
     fn set_draft(&mut self, id: &ObjectKey, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
         let old = self.drafts.remove(id);
-        let new = new.map(|(place, rule)| (place, kept(old.as_ref().map(|(_, rule)| rule), rule)));
+        let new = new.map(|(place, rule)| (place, reuse_if_equal(old.as_ref().map(|(_, rule)| rule), rule)));
         let same = match (&old, &new) {
             (Some(old), Some(new)) => old.0 == new.0 && Arc::ptr_eq(&old.1, &new.1),
             (old, new) => old.is_none() && new.is_none(),
@@ -130,7 +130,7 @@ impl Table {
         let share = |place: Place, rule: DestinationRule| {
             // An unmerged rule is the draft itself.
             let same = draft(&place).filter(|draft| ***draft == rule).cloned();
-            let shared = same.unwrap_or_else(|| kept(before(&place), rule));
+            let shared = same.unwrap_or_else(|| reuse_if_equal(before(&place), rule));
             (place, shared)
         };
         let new: Vec<Placed> = new.into_iter().map(|(place, rule)| share(place, rule)).collect();

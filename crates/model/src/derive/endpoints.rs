@@ -11,7 +11,7 @@ use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 use imbl::OrdMap;
 
-use super::kept;
+use super::reuse_if_equal;
 use super::run::Run;
 use super::step::{Results, ServiceKey};
 use super::tracking::Cx;
@@ -113,7 +113,7 @@ impl Table {
         match (old, new) {
             (Some(old), Some(new)) if **old == new => {}
             (old, Some(new)) => {
-                let new = kept(old, new);
+                let new = reuse_if_equal(old, new);
                 self.endpoints.insert(key.clone(), new);
             }
             (Some(_), None) => drop(self.endpoints.remove(key)),

@@ -9,7 +9,7 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use super::run::Run;
 use super::step::Results;
 use super::tracking::Cx;
-use super::{kept, renew};
+use super::{renew, reuse_if_equal};
 use crate::Snapshot;
 
 /// The result for one object.
@@ -47,7 +47,7 @@ fn example(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Option<Exam
 impl Table {
     fn set(&mut self, key: &ObjectKey, new: Option<Example>) {
         let old = self.examples.remove(key);
-        let new = new.map(|new| kept(old.as_ref(), new));
+        let new = new.map(|new| reuse_if_equal(old.as_ref(), new));
         self.changed |= old.as_ref().map(Arc::as_ptr) != new.as_ref().map(Arc::as_ptr);
         self.examples.extend(new.map(|new| (key.clone(), new)));
     }

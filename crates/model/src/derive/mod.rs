@@ -149,29 +149,29 @@ impl Builder {
     }
 
     /// All current objects of all sources as events, from which another builder can be made.
-    pub fn told(&self) -> Vec<(SourceId, SourceEvent)> {
-        self.tables.objects.told()
+    pub fn events(&self) -> Vec<(SourceId, SourceEvent)> {
+        self.tables.objects.events()
     }
 
     /// Rebuilds everything to free memory, because tables that held much more keep their size and what is left in them
-    /// stays where it was allocated. `told` has all objects, equal to the present ones. The new snapshot equals the
+    /// stays where it was allocated. `events` has all objects, equal to the present ones. The new snapshot equals the
     /// previous one and shares nothing with it.
-    pub fn rebuild(&mut self, told: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> Built {
-        let (fresh, built) = self.fresh(self.book().clone(), told);
+    pub fn rebuild(&mut self, events: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> Built {
+        let (fresh, built) = self.rebuilt(self.book().clone(), events);
         *self = fresh.checked(self.checked);
         built
     }
 
     /// Makes a new builder with the same content.
-    fn fresh(&self, book: AddressBook, told: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> (Self, Built) {
+    fn rebuilt(&self, book: AddressBook, events: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> (Self, Built) {
         let mut fresh = Self::new(self.defaults.clone(), book).checked(false);
-        let built = fresh.apply(told);
+        let built = fresh.apply(events);
         (fresh, built)
     }
 
     /// Panics unless a full rebuild gives the same result.
     fn compare_with_new(&self, book: AddressBook) {
-        let (fresh, built) = self.fresh(book, self.told());
+        let (fresh, built) = self.rebuilt(book, self.events());
         assert!(built.snapshot == self.built.snapshot, "{}", first_difference(&built.snapshot, &self.built.snapshot));
         assert_eq!(built.diagnostics.to_string(), self.built.diagnostics.to_string());
         assert_eq!(fresh.book(), self.book());
@@ -252,7 +252,7 @@ fn set<K: Ord + Clone, T>(index: &mut imbl::OrdMap<K, List<T>>, key: K, list: Li
 }
 
 /// Returns the old value if the new one is equal, so that its pointer does not change.
-fn kept<T: PartialEq>(old: Option<&Arc<T>>, new: T) -> Arc<T> {
+fn reuse_if_equal<T: PartialEq>(old: Option<&Arc<T>>, new: T) -> Arc<T> {
     match old {
         Some(old) if **old == new => old.clone(),
         _ => Arc::new(new),

@@ -47,24 +47,24 @@ pub(super) struct Objects {
 struct SourceObjects {
     entries: HashMap<Address, (EntryId, Vec<Arc<Object>>)>,
     /// During a resync: the entries that it has not announced again yet.
-    untold: Option<HashSet<Address>>,
+    unconfirmed: Option<HashSet<Address>>,
 }
 
 impl Objects {
     /// The number of objects, including those not in force.
     pub(super) fn len(&self) -> usize {
-        self.sources.values().flat_map(|told| told.entries.values()).map(|(_, objects)| objects.len()).sum()
+        self.sources.values().flat_map(|known| known.entries.values()).map(|(_, objects)| objects.len()).sum()
     }
 
     /// All objects of all sources.
-    pub(super) fn told(&self) -> Vec<(SourceId, SourceEvent)> {
+    pub(super) fn events(&self) -> Vec<(SourceId, SourceEvent)> {
         let entry = |(address, (id, objects)): (&Address, &(EntryId, Vec<Arc<Object>>))| Entry {
             address: address.clone(),
             created: id.created(),
             objects: objects.clone(),
         };
-        let all = |told: &SourceObjects| SourceEvent::Snapshot(told.entries.iter().map(entry).collect());
-        self.sources.iter().map(|(source, told)| (source.clone(), all(told))).collect()
+        let all = |known: &SourceObjects| SourceEvent::Snapshot(known.entries.iter().map(entry).collect());
+        self.sources.iter().map(|(source, known)| (source.clone(), all(known))).collect()
     }
 
     /// Applies an event of a source.
@@ -75,12 +75,12 @@ impl Objects {
                 self.set(source, Entry { address, created: 0, objects: Vec::new() }, tracker)
             }
             SourceEvent::Resync => {
-                let told = self.sources.entry(source.clone()).or_default();
-                told.untold = Some(told.entries.keys().cloned().collect());
+                let known = self.sources.entry(source.clone()).or_default();
+                known.unconfirmed = Some(known.entries.keys().cloned().collect());
             }
             SourceEvent::Synced => {
-                let untold = self.sources.get_mut(source).and_then(|told| told.untold.take());
-                for address in untold.into_iter().flatten() {
+                let unconfirmed = self.sources.get_mut(source).and_then(|known| known.unconfirmed.take());
+                for address in unconfirmed.into_iter().flatten() {
                     self.set(source, Entry { address, created: 0, objects: Vec::new() }, tracker);
                 }
             }
@@ -95,14 +95,14 @@ impl Objects {
     /// Sets the objects of an entry; none means that it is gone.
     fn set(&mut self, source: &SourceId, entry: Entry, tracker: &mut Tracker) {
         let Entry { address, created, objects } = entry;
-        let told = match self.sources.get_mut(source) {
-            Some(told) => told,
+        let known = match self.sources.get_mut(source) {
+            Some(known) => known,
             None => self.sources.entry(source.clone()).or_default(),
         };
-        if let Some(untold) = &mut told.untold {
-            untold.remove(&address);
+        if let Some(unconfirmed) = &mut known.unconfirmed {
+            unconfirmed.remove(&address);
         }
-        let old = told.entries.remove(&address);
+        let old = known.entries.remove(&address);
         // An entry with another age has another place.
         let known = old.as_ref().map(|(id, _)| id).filter(|id| objects.is_empty() || id.created() == created);
         let moved = known.is_none();
@@ -117,7 +117,7 @@ impl Objects {
         for position in &changed {
             if let Some(gone) = old.get(*position) {
                 let key = gone.key();
-                touched.entry(key.clone()).or_insert_with(|| self.standing(&key).cloned());
+                touched.entry(key.clone()).or_insert_with(|| self.in_force(&key).cloned());
                 self.drop_claim(&key, &before.place(*position, gone));
                 self.statuses.set(gone, false);
             }
@@ -125,7 +125,7 @@ impl Objects {
         for position in &changed {
             if let Some(new) = objects.get(*position) {
                 let key = new.key();
-                touched.entry(key.clone()).or_insert_with(|| self.standing(&key).cloned());
+                touched.entry(key.clone()).or_insert_with(|| self.in_force(&key).cloned());
                 let (place, claims) = (id.place(*position, new), self.claims.entry(key).or_default());
                 let at = claims.partition_point(|(p, _)| *p < place);
                 claims.insert(at, (place, new.clone()));
@@ -138,14 +138,14 @@ impl Objects {
             .enumerate()
             .map(|(p, new)| old.get(p).filter(|_| changed.binary_search(&p).is_err()).cloned().unwrap_or(new))
             .collect();
-        if let Some(told) = self.sources.get_mut(source).filter(|_| !now.is_empty()) {
-            told.entries.insert(address, (id, now));
+        if let Some(known) = self.sources.get_mut(source).filter(|_| !now.is_empty()) {
+            known.entries.insert(address, (id, now));
         }
         self.settle(touched, tracker);
     }
 
     /// The object in force for a key: the first one, unless that records a deletion.
-    fn standing(&self, id: &ObjectKey) -> Option<&Placed> {
+    fn in_force(&self, id: &ObjectKey) -> Option<&Placed> {
         self.claims.get(id)?.first().filter(|(_, object)| !object.is_deletion())
     }
 
@@ -167,7 +167,7 @@ impl Objects {
                 // An ignored security object closes what it would have protected.
                 announce(&id, tracker);
             }
-            let now = self.standing(&id).cloned();
+            let now = self.in_force(&id).cloned();
             if !before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| same(a, b)) {
                 changed.push((id, before, now));
             }
@@ -297,7 +297,7 @@ impl<'t> Cx<'t> {
 
     /// The object in force for a key, and its place.
     pub(super) fn placed(&self, id: &ObjectKey) -> Option<&'t Placed> {
-        self.read(Fact::Object(id)).objects.standing(id)
+        self.read(Fact::Object(id)).objects.in_force(id)
     }
 
     /// All objects with a key.

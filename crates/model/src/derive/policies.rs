@@ -11,7 +11,7 @@ use super::objects::note_idle_selector;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, refused, renew, shared};
+use super::{refused, renew, reuse_if_equal, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
 use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Snapshot, StringMatch};
 
@@ -122,7 +122,8 @@ impl Table {
         let old = self.peers.remove(namespace).unwrap_or_default();
         // Several may have the same name, but each has its own position.
         let by_place: HashMap<&Span, &Arc<PeerAuthentication>> = old.iter().map(|p| (&p.origin, p)).collect();
-        let new: Vec<_> = new.into_iter().map(|p| kept(by_place.get(&p.origin.clone()).copied(), p)).collect();
+        let new: Vec<_> =
+            new.into_iter().map(|p| reuse_if_equal(by_place.get(&p.origin.clone()).copied(), p)).collect();
         if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
             tracker.changed(Fact::Peers(namespace));
             self.peers_changed = true;
@@ -134,7 +135,7 @@ impl Table {
 
     fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
         let old = self.authorization.remove(id).unwrap_or_default();
-        let new = new.into_iter().enumerate().map(|(at, policy)| kept(old.get(at), policy));
+        let new = new.into_iter().enumerate().map(|(at, policy)| reuse_if_equal(old.get(at), policy));
         let new: Vec<Arc<AuthorizationPolicy>> = new.collect();
         self.authorization_changed |= !old.iter().map(Arc::as_ptr).eq(new.iter().map(Arc::as_ptr));
         if !new.is_empty() {

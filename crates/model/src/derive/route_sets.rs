@@ -259,13 +259,13 @@ impl Table {
         let old = self.parts.remove(id).unwrap_or_default();
         let whole = self.wholes.get(id);
         // A part is replaced only if the whole route set is, or if the part has changed.
-        let kept = |(rank, part): (Rank, Arc<RouteSet>)| {
+        let reuse = |(rank, part): (Rank, Arc<RouteSet>)| {
             let is_whole = whole.is_some_and(|whole| Arc::ptr_eq(&whole.service, &part));
             let before = old.iter().find(|(before, old)| *before == rank && same_written(old, &part));
             let part = before.filter(|_| !is_whole).map_or(part, |(_, old)| old.clone());
             (rank, part)
         };
-        let new: Vec<_> = new.into_iter().map(kept).collect();
+        let new: Vec<_> = new.into_iter().map(reuse).collect();
         let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
         if !same {
             for (is_there, parts) in [(false, &old), (true, &new)] {

@@ -16,7 +16,7 @@ use super::objects::note_idle_selector;
 use super::run::Run;
 use super::step::{Results, Step, Tables};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, shared};
+use super::{reuse_if_equal, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::preferred;
@@ -148,7 +148,7 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
         match &draft.address {
             Address::Pinned(address, _) if cx.is_granted(*address, id) => service.addresses = vec![(*address).into()],
             Address::Pinned(address, span) => {
-                found.extend(taken(cx, *address, span).map(|finding| about(cx, id, finding)));
+                found.extend(claim_conflict(cx, *address, span).map(|finding| about(cx, id, finding)));
                 service.addresses = cx.address(host).into_iter().collect();
             }
             Address::Wanted(_) => service.addresses = cx.address(host).into_iter().collect(),
@@ -178,7 +178,7 @@ fn about(cx: &Cx<'_>, id: &ObjectKey, finding: Diagnostic) -> Diagnostic {
     }
 }
 
-fn taken(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
+fn claim_conflict(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
     let (owner, first) = cx.pinned_by(address)?;
     let owner = cx.object(owner)?;
     let message = format!("{address} is already the address of {owner}; another one is assigned");
@@ -252,8 +252,10 @@ impl Table {
     fn set_listed(&mut self, host: &Hostname, listed: Vec<(ObjectKey, Service)>, tracker: &mut Tracker) {
         let old = self.listed.remove(host).unwrap_or_default();
         let before = |namespace: &str| old.iter().find(|(_, s)| *s.namespace == *namespace).map(|(_, service)| service);
-        let new: Vec<(ObjectKey, Arc<Service>)> =
-            listed.into_iter().map(|(id, service)| (id, kept(before(&service.namespace.clone()), service))).collect();
+        let new: Vec<(ObjectKey, Arc<Service>)> = listed
+            .into_iter()
+            .map(|(id, service)| (id, reuse_if_equal(before(&service.namespace.clone()), service)))
+            .collect();
         let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
         if !same {
             tracker.changed(Fact::Host(host.as_str()));

@@ -15,7 +15,7 @@ use super::objects::note_idle_selector;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact};
-use super::{kept, refused, renew, shared};
+use super::{refused, renew, reuse_if_equal, shared};
 use crate::{
     Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, Protocol,
     Sidecar, SidecarOutboundPolicy, Snapshot,
@@ -110,7 +110,8 @@ impl Table {
         let old = self.sidecars.remove(namespace).unwrap_or_default();
         // Several may have the same name, but each has its own position.
         let by_place: HashMap<&Span, &Arc<Sidecar>> = old.iter().map(|s| (&s.origin, s)).collect();
-        let new: Vec<_> = new.into_iter().map(|s| kept(by_place.get(&s.origin.clone()).copied(), s)).collect();
+        let new: Vec<_> =
+            new.into_iter().map(|s| reuse_if_equal(by_place.get(&s.origin.clone()).copied(), s)).collect();
         self.changed |= old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b));
         if !new.is_empty() {
             self.sidecars.insert(namespace.clone(), new);

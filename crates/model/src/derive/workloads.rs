@@ -13,7 +13,7 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use super::run::Run;
 use super::step::{Results, ServiceKey, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, set};
+use super::{reuse_if_equal, set};
 use crate::workload::Pod;
 use crate::{ContainerPort, Labels, Service, Snapshot, Workload};
 
@@ -161,7 +161,7 @@ impl Table {
     fn set(&mut self, id: &ObjectKey, new: Option<Workload>, tracker: &mut Tracker) {
         let pod: Pod = (id.namespace.clone(), id.name.clone());
         let old = self.workloads.remove(&pod);
-        let new = new.map(|workload| kept(old.as_ref(), workload));
+        let new = new.map(|workload| reuse_if_equal(old.as_ref(), workload));
         let same = old.as_ref().map(Arc::as_ptr) == new.as_ref().map(Arc::as_ptr);
         if !same {
             self.set_conflicts(&pod, new.as_deref(), tracker);

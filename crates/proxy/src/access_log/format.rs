@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use evenkeel_base::grpc::{STATUS_NAMES, is_grpc, status_of_http};
-use evenkeel_filters::Form;
+use evenkeel_filters::{ConnectionInfo, Form, ResponseFlags};
 use evenkeel_runtime_config::access_log::{
     FilterStateFormat, Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
 };
@@ -14,7 +14,6 @@ use evenkeel_tls::printable;
 
 use super::record::{HeadLookup, Record};
 use super::time;
-use crate::response_flags::ResponseFlags;
 
 /// Takes what an operator yields, as what it is.
 trait Sink {
@@ -253,8 +252,8 @@ fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Si
     let number = match status {
         _ if !is_grpc => return sink.absent(),
         Some(status) => std::str::from_utf8(status).ok().and_then(|status| status.parse::<usize>().ok()),
-        None if record.response_code == 0 => return sink.absent(),
-        None => Some(status_of_http(record.response_code).into()),
+        None if record.status == 0 => return sink.absent(),
+        None => Some(status_of_http(record.status).into()),
     };
     match (format, number.and_then(|number| STATUS_NAMES.get(number))) {
         (GrpcStatusFormat::Camel, Some((camel, _))) => sink.bytes(camel.as_bytes()),
@@ -265,6 +264,8 @@ fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Si
 
 /// Gives what the operator stands for to `sink`.
 fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
+    let stream = record.stream;
+    let times = &stream.times;
     match operator {
         Operator::StartTime(None) => sink.text(|out| time::write_default(record.start, out)),
         Operator::StartTime(Some(format)) => sink.text(|out| time::write_custom(record.start, format, out)),
@@ -276,69 +277,83 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::Resp(name, other) => sink.header(record.response, name, other.as_deref()),
         Operator::Trailer(name, other) => sink.header(record.trailers, name, other.as_deref()),
         Operator::GrpcStatus(format) => grpc_status(*format, record, sink),
-        Operator::Protocol => sink.string(record.protocol),
-        Operator::ResponseCode => sink.number(u64::from(record.response_code)),
-        Operator::ResponseCodeDetails => sink.non_empty(record.response_code_details),
-        Operator::ConnectionTerminationDetails => sink.non_empty(record.connection_termination_details),
+        Operator::Protocol => sink.string(stream.protocol),
+        Operator::ResponseCode => sink.number(u64::from(record.status)),
+        Operator::ResponseCodeDetails => sink.non_empty(&stream.details),
+        Operator::ConnectionTerminationDetails => sink.non_empty(&stream.termination),
         Operator::ResponseFlags => {
             flags(record, sink, |flags, out| join(flags.short_names(), out));
         }
         Operator::ResponseFlagsLong => {
             flags(record, sink, |flags, out| join(flags.long_names(), out));
         }
-        Operator::BytesReceived => sink.number(record.bytes_received),
-        Operator::BytesSent => sink.number(record.bytes_sent),
-        Operator::Duration => sink.millis(Some(record.duration)),
-        Operator::RequestDuration => sink.millis(record.request_duration),
-        Operator::ResponseDuration => sink.millis(record.response_duration),
+        Operator::BytesReceived => sink.number(stream.bytes_received),
+        Operator::BytesSent => sink.number(stream.bytes_sent),
+        Operator::Duration => sink.millis(Some(record.duration())),
+        Operator::RequestDuration => sink.millis(times.since_start(TimePoint::DownstreamRxEnd)),
+        Operator::ResponseDuration => sink.millis(times.since_start(TimePoint::UpstreamRxBegin)),
         Operator::ResponseTxDuration => {
-            sink.millis(record.response_duration.map(|first| record.duration.saturating_sub(first)));
+            let first = times.since_start(TimePoint::UpstreamRxBegin);
+            sink.millis(first.map(|first| record.duration().saturating_sub(first)));
         }
         Operator::CommonDuration { start, end, precision } => {
-            let passed = point(*end, record).zip(point(*start, record)).and_then(|(end, start)| end.checked_sub(start));
-            sink.number_of(passed.map(|passed| in_units(passed, *precision)));
+            sink.number_of(times.between(*start, *end).map(|passed| in_units(passed, *precision)));
         }
-        Operator::UpstreamHost => sink.string(record.upstream_host),
-        Operator::UpstreamCluster | Operator::UpstreamClusterRaw => sink.string(record.upstream_cluster),
-        Operator::UpstreamLocalAddress => sink.text_of(record.upstream_local_address, write_address),
-        Operator::UpstreamTransportFailureReason => one_word(record.upstream_transport_failure_reason, sink),
-        Operator::DownstreamTransportFailureReason => one_word(record.downstream_transport_failure_reason, sink),
-        Operator::UpstreamRequestAttemptCount => sink.number(u64::from(record.upstream_attempts)),
-        Operator::DownstreamLocalAddress => sink.text_of(record.downstream_local_address, write_address),
-        Operator::DownstreamLocalAddressWithoutPort => sink.text_of(record.downstream_local_address, write_ip),
-        Operator::DownstreamLocalPort => sink.number_of(port(record.downstream_local_address)),
-        Operator::DownstreamRemoteAddress => sink.text_of(record.downstream_remote_address, write_address),
-        Operator::DownstreamRemoteAddressWithoutPort => sink.text_of(record.downstream_remote_address, write_ip),
-        Operator::DownstreamRemotePort => sink.number_of(port(record.downstream_remote_address)),
-        Operator::DownstreamDirectRemoteAddress => {
-            sink.text_of(record.downstream_direct_remote_address, write_address);
-        }
-        Operator::DownstreamDirectRemoteAddressWithoutPort => {
-            sink.text_of(record.downstream_direct_remote_address, write_ip);
-        }
-        Operator::DownstreamPeerUriSan => list(record.downstream_peer_uri_sans, sink),
-        Operator::DownstreamLocalUriSan => list(record.downstream_local_uri_sans, sink),
-        Operator::DownstreamPeerSubject => sink.non_empty(record.downstream_peer_subject),
-        Operator::DownstreamTlsVersion => sink.string(record.downstream_tls_version),
-        Operator::DownstreamTlsCipher => sink.string(record.downstream_tls_cipher),
-        Operator::RequestedServerName => sink.string(record.requested_server_name),
-        Operator::RouteName => sink.non_empty(record.route_name.unwrap_or_default()),
-        Operator::FilterChainName => sink.non_empty(record.filter_chain_name.unwrap_or_default()),
-        Operator::ConnectionId => sink.number(record.connection_id),
+        Operator::UpstreamHost => sink.string(stream.host.as_deref()),
+        Operator::UpstreamCluster | Operator::UpstreamClusterRaw => sink.string(stream.cluster_name.as_deref()),
+        Operator::UpstreamLocalAddress => sink.text_of(stream.upstream_local, write_address),
+        Operator::UpstreamTransportFailureReason => one_word(&stream.transport_failure, sink),
+        Operator::UpstreamRequestAttemptCount => sink.number(u64::from(stream.attempts)),
+        Operator::RouteName => sink.non_empty(stream.route_name.as_deref().unwrap_or_default()),
         Operator::RequestId => sink.header(record.request, "x-request-id", None),
         Operator::Hostname => sink.string(hostname()),
         Operator::FilterState(key, format) => filter_state(key, *format, record, sink),
         Operator::DynamicMetadata { filter, path } => dynamic_metadata(filter, path, record, sink),
-        Operator::TunnelHeaders => json_of(record.tunnel_headers, sink),
-        Operator::TunnelTrailers => json_of(record.tunnel_trailers, sink),
+        Operator::LocalReplyBody => sink.bytes(record.local_reply_body),
+        Operator::TunnelHeaders => json_of(stream.tunnel_headers.as_deref(), sink),
+        Operator::TunnelTrailers => json_of(stream.tunnel_trailers.as_deref(), sink),
         Operator::VirtualClusterName | Operator::Unset => sink.absent(),
+        of_connection => connection_value(of_connection, record, sink),
+    }
+}
+
+/// As [`value`], for what is known of the client's connection.
+fn connection_value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
+    let ConnectionInfo { view, session, .. } = record.connection;
+    let session = session.as_deref();
+    let peer = session.and_then(|session| session.peer.as_deref());
+    let client = record.stream.client.unwrap_or(view.remote);
+    match operator {
+        Operator::DownstreamTransportFailureReason => {
+            one_word(record.stream.handshake_failure.as_deref().unwrap_or_default(), sink);
+        }
+        Operator::DownstreamLocalAddress => sink.text(|out| write_address(view.local, out)),
+        Operator::DownstreamLocalAddressWithoutPort => sink.text(|out| write_ip(view.local, out)),
+        Operator::DownstreamLocalPort => sink.number(view.local.port().into()),
+        Operator::DownstreamRemoteAddress => sink.text(|out| write_address(client, out)),
+        Operator::DownstreamRemoteAddressWithoutPort => sink.text(|out| write_ip(client, out)),
+        Operator::DownstreamRemotePort => sink.number(client.port().into()),
+        Operator::DownstreamDirectRemoteAddress => sink.text(|out| write_address(view.direct_remote, out)),
+        Operator::DownstreamDirectRemoteAddressWithoutPort => sink.text(|out| write_ip(view.direct_remote, out)),
+        Operator::DownstreamPeerUriSan => list(peer.map(|peer| &*peer.uri_sans).unwrap_or_default(), sink),
+        Operator::DownstreamLocalUriSan => {
+            let local = session.and_then(|session| session.local.as_deref());
+            list(local.map(|local| &*local.uri_sans).unwrap_or_default(), sink);
+        }
+        Operator::DownstreamPeerSubject => sink.non_empty(peer.map(|peer| &*peer.subject).unwrap_or_default()),
+        Operator::DownstreamTlsVersion => sink.non_empty(session.map(|session| session.version).unwrap_or_default()),
+        Operator::DownstreamTlsCipher => sink.non_empty(session.map(|session| session.cipher).unwrap_or_default()),
+        Operator::RequestedServerName => sink.string(view.server_name.as_deref()),
+        Operator::FilterChainName => sink.string(record.connection.filter_chain_name()),
+        Operator::ConnectionId => sink.number(record.connection.id),
+        _ => sink.absent(),
     }
 }
 
 fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink: &mut impl Sink) {
     let mut text = Vec::new();
     let form = if format == FilterStateFormat::Plain { Form::Plain } else { sink.form() };
-    let object = record.filters.and_then(|filters| filters.object(key));
+    let object = record.stream.object(key);
     if !object.is_some_and(|object| object.write(form, &mut text)) {
         return sink.absent();
     }
@@ -350,8 +365,7 @@ fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink:
 
 /// Strings as they are, everything else as JSON.
 fn dynamic_metadata(filter: &str, path: &[Box<str>], record: &Record<'_>, sink: &mut impl Sink) {
-    let metadata = record.filters.map(|filters| &filters.metadata).or(record.connection_metadata);
-    match metadata.and_then(|metadata| metadata.get(filter, path)) {
+    match record.stream.metadata.get(filter, path) {
         None => sink.absent(),
         Some(MetadataValue::Text(text)) => sink.bytes(text.as_bytes()),
         Some(value) => sink.json(&metadata_json(value).to_string()),
@@ -373,18 +387,6 @@ fn metadata_json(value: &MetadataValue) -> serde_json::Value {
         MetadataValue::Object(fields) => {
             Value::Object(fields.iter().map(|(name, value)| (name.to_string(), metadata_json(value))).collect())
         }
-    }
-}
-
-/// When that was, from the request's start.
-fn point(point: TimePoint, record: &Record<'_>) -> Option<Duration> {
-    match point {
-        TimePoint::RequestBegin => Some(Duration::ZERO),
-        TimePoint::RequestEnd => record.request_duration,
-        TimePoint::ResponseBegin => record.response_duration,
-        TimePoint::ResponseEnd => Some(record.duration),
-        TimePoint::HeldBegin => record.held.map(|(begin, _)| begin),
-        TimePoint::HeldEnd => record.held.map(|(_, end)| end),
     }
 }
 
@@ -422,14 +424,10 @@ fn json_of(json: Option<&str>, sink: &mut impl Sink) {
 
 /// No flag is a `-`, wherever it stands: it says that all went well.
 fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseFlags, &mut Vec<u8>)) {
-    match record.flags {
+    match record.stream.flags {
         ResponseFlags::NONE => sink.bytes(b"-"),
         flags => sink.text(|out| write(flags, out)),
     }
-}
-
-fn port(address: Option<SocketAddr>) -> Option<u64> {
-    address.map(|address| u64::from(address.port()))
 }
 
 /// Names out of a certificate. What its CA let pass must not make two lines of one.
@@ -508,9 +506,12 @@ fn join<'a>(items: impl Iterator<Item = &'a str>, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
+    use std::time::{Instant, UNIX_EPOCH};
+
+    use evenkeel_filters::StreamInfo;
 
     use super::*;
+    use crate::access_log::NoHead;
 
     struct Head(&'static [(&'static str, &'static str)]);
     impl HeadLookup for Head {
@@ -526,21 +527,52 @@ mod tests {
         ("user-agent", "quote\" and \u{1}"),
     ]);
 
-    fn record<'a>() -> Record<'a> {
-        Record {
-            duration: Duration::from_micros(12_345),
-            response_duration: Some(Duration::from_millis(10)),
-            held: Some((Duration::from_micros(200), Duration::from_micros(4_567))),
-            request: &REQUEST,
-            protocol: Some("HTTP/1.1"),
-            response_code: 503,
-            response_code_details: "upstream_reset_before_response_started{connection_termination}",
-            flags: ResponseFlags::UPSTREAM_CONNECTION_FAILURE | ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED,
-            bytes_sent: 1024,
-            upstream_transport_failure_reason: "delayed connect error: Connection refused",
-            downstream_remote_address: Some(SocketAddr::from(([10, 244, 0, 3], 40_000))),
-            downstream_local_address: "[::1]:80".parse().ok(),
-            ..Record::new(UNIX_EPOCH + Duration::from_millis(1_770_000_000_007))
+    fn connection() -> ConnectionInfo {
+        let address = |text: &str| text.parse().expect("an address");
+        ConnectionInfo::new(1, Instant::now(), address("10.244.0.3:40000"), address("[::1]:80"))
+    }
+
+    /// What is known of a request.
+    struct Known {
+        stream: StreamInfo,
+        connection: ConnectionInfo,
+    }
+
+    impl Known {
+        fn new() -> Self {
+            let mut stream = StreamInfo::new(Instant::now());
+            let start = stream.times.start();
+            let mut happens = |point, micros| stream.times.set(point, start + Duration::from_micros(micros));
+            happens(TimePoint::UpstreamRxBegin, 10_000);
+            happens(TimePoint::HeldBegin, 200);
+            happens(TimePoint::HeldEnd, 4_567);
+            happens(TimePoint::DownstreamTxEnd, 12_345);
+            stream.protocol = Some("HTTP/1.1");
+            stream.details = "upstream_reset_before_response_started{connection_termination}".into();
+            stream.flags = ResponseFlags::UPSTREAM_CONNECTION_FAILURE | ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+            stream.bytes_sent = 1024;
+            stream.transport_failure = "delayed connect error: Connection refused".into();
+            Self { stream, connection: connection() }
+        }
+
+        fn good() -> Self {
+            let mut known = Self::new();
+            known.stream.flags = ResponseFlags::NONE;
+            known
+        }
+
+        fn record(&self) -> Record<'_> {
+            Record {
+                stream: &self.stream,
+                connection: &self.connection,
+                start: UNIX_EPOCH + Duration::from_millis(1_770_000_000_007),
+                now: self.stream.times.start() + Duration::from_micros(12_345),
+                request: &REQUEST,
+                response: &NoHead,
+                trailers: &NoHead,
+                status: 503,
+                local_reply_body: b"",
+            }
         }
     }
 
@@ -552,7 +584,7 @@ mod tests {
     fn text_operators() {
         let check = |pattern: &str, expected: &str| {
             let mut out = Vec::new();
-            format(&parse(pattern), &record(), &mut out);
+            format(&parse(pattern), &Known::new().record(), &mut out);
             assert_eq!(String::from_utf8_lossy(&out), expected, "{pattern}");
         };
         check("[%START_TIME%] %START_TIME(%s)%", "[2026-02-02T02:40:00.007Z] 1770000000");
@@ -578,26 +610,23 @@ mod tests {
     #[test]
     fn no_name_of_a_certificate_ends_the_line() {
         let names = ["spiffe://a\r\n[forged]".to_owned(), "b".to_owned()];
-        let record =
-            Record { downstream_peer_uri_sans: &names, downstream_transport_failure_reason: "a b\nc", ..record() };
-        let check = |line: &LogFormat, expected: &str| {
-            let mut out = Vec::new();
-            format_line(line, &record, &mut out);
-            assert_eq!(String::from_utf8_lossy(&out), expected);
-        };
-        let operators = "%DOWNSTREAM_PEER_URI_SAN% %DOWNSTREAM_TRANSPORT_FAILURE_REASON%";
-        check(&LogFormat::Text(parse(operators)), "spiffe://a\\r\\n[forged],b a_b_c");
-        let root = JsonFormat::Object(vec![("all".into(), JsonFormat::Value(parse(operators)))]);
-        let json = LogFormat::Json { root, omit_empty: false };
-        check(&json, "{\"all\":\"spiffe://a\\\\r\\\\n[forged],b a_b_c\"}\n");
+        let (mut text, mut json) = (Vec::new(), Vec::new());
+        list(&names, &mut Text(&mut text, b"-"));
+        list(&names, &mut Json(&mut json));
+        assert_eq!(String::from_utf8_lossy(&text), "spiffe://a\\r\\n[forged],b");
+        assert_eq!(String::from_utf8_lossy(&json), "\"spiffe://a\\\\r\\\\n[forged],b\"");
+        let mut known = Known::new();
+        known.stream.handshake_failure = Some("a b\nc".into());
+        let mut out = Vec::new();
+        format(&parse("%DOWNSTREAM_TRANSPORT_FAILURE_REASON%"), &known.record(), &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), "a_b_c");
     }
 
     #[test]
     fn what_is_absent_is_left_out_of_headers() {
         let check = |pattern: &str, expected: &str| {
             let mut out = Vec::new();
-            let good = Record { flags: ResponseFlags::NONE, ..record() };
-            format_header(&parse(pattern), &good, &mut out);
+            format_header(&parse(pattern), &Known::good().record(), &mut out);
             assert_eq!(String::from_utf8_lossy(&out), expected, "{pattern}");
         };
         check("%REQ(NOT-THERE)%", "");
@@ -614,11 +643,13 @@ mod tests {
             format(&parse("%GRPC_STATUS% %GRPC_STATUS(NUMBER)%"), &call, &mut out);
             assert_eq!(String::from_utf8_lossy(&out), expected);
         };
+        let known = Known::new();
+        let record = || known.record();
         let call = || Record { request: &CALL, ..record() };
         check(record(), "- -");
         check(call(), "Unavailable 14");
-        check(Record { response_code: 0, ..call() }, "- -");
-        check(Record { response_code: 200, ..call() }, "Unknown 2");
+        check(Record { status: 0, ..call() }, "- -");
+        check(Record { status: 200, ..call() }, "Unknown 2");
         check(Record { response: &SAID, ..call() }, "NotFound 5");
         check(Record { trailers: &SAID, ..call() }, "NotFound 5");
         const WEB: Head = Head(&[("content-type", "application/grpc-web")]);
@@ -638,8 +669,7 @@ mod tests {
         ]);
         let check = |omit_empty: bool, expected: &str| {
             let mut out = Vec::new();
-            let good = Record { flags: ResponseFlags::NONE, ..record() };
-            json(&root, &good, omit_empty, &mut out);
+            json(&root, &Known::good().record(), omit_empty, &mut out);
             assert_eq!(String::from_utf8_lossy(&out), expected);
         };
         let agent = "\"quote\\\" and \\u0001\"";

@@ -133,7 +133,7 @@ impl WorkerLog {
 
     /// Formats a record into the file's buffer, if the log's filter admits it.
     pub fn write(&mut self, log: &AccessLog, record: &Record<'_>) {
-        if !admits(&log.filter, record.flags) {
+        if !admits(&log.filter, record) {
             return;
         }
         let index = match self.buffers.iter().position(|buffer| is_same(&buffer.path, &log.path)) {
@@ -249,20 +249,22 @@ fn open(path: &str) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use evenkeel_runtime_config::access_log::{Format, LogFilter, LogFormat};
 
     use super::*;
-    use crate::response_flags::ResponseFlags;
+    use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 
     fn log(path: &std::path::Path, filter: LogFilter) -> AccessLog {
         let format = Format::parse("%RESPONSE_CODE%\n", &|_| None).expect("a valid format");
         AccessLog { path: path.to_string_lossy().into(), format: LogFormat::Text(format), filter }
     }
 
-    fn record<'a>(code: u16, flags: ResponseFlags) -> Record<'a> {
-        Record { response_code: code, flags, ..Record::new(SystemTime::UNIX_EPOCH) }
+    fn write(worker: &mut WorkerLog, log: &AccessLog, status: u16, flags: ResponseFlags) {
+        let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let (mut stream, connection) =
+            (StreamInfo::new(Instant::now()), ConnectionInfo::new(1, Instant::now(), nowhere, nowhere));
+        stream.flags = flags;
+        worker.write(log, &Record { status, ..Record::of_connection(&stream, &connection) });
     }
 
     #[test]
@@ -273,14 +275,14 @@ mod tests {
         let mut worker = WorkerLog::new(thread.handle());
         let access_log = log(&path, LogFilter::All);
         for code in 0..30_000 {
-            worker.write(&access_log, &record(code, ResponseFlags::NONE));
+            write(&mut worker, &access_log, code, ResponseFlags::NONE);
         }
         worker.flush();
         thread.handle().flush(Duration::from_secs(10));
         let rotated = folder.path().join("access.log.1");
         std::fs::rename(&path, &rotated).expect("rotated");
         thread.handle().reopen();
-        worker.write(&access_log, &record(999, ResponseFlags::NONE));
+        write(&mut worker, &access_log, 999, ResponseFlags::NONE);
         worker.flush();
         drop(thread);
         let expected: String = (0..30_000).map(|code| format!("{code}\n")).collect();
@@ -297,9 +299,9 @@ mod tests {
         let no_route = log(&path, LogFilter::ResponseFlags(vec!["NR".into()]));
         let any = log(&path, LogFilter::ResponseFlags(Vec::new()));
         for access_log in [&no_route, &any] {
-            worker.write(access_log, &record(200, ResponseFlags::NONE));
-            worker.write(access_log, &record(404, ResponseFlags::NO_ROUTE_FOUND));
-            worker.write(access_log, &record(503, ResponseFlags::NO_HEALTHY_UPSTREAM));
+            write(&mut worker, access_log, 200, ResponseFlags::NONE);
+            write(&mut worker, access_log, 404, ResponseFlags::NO_ROUTE_FOUND);
+            write(&mut worker, access_log, 503, ResponseFlags::NO_HEALTHY_UPSTREAM);
         }
         worker.flush();
         drop(thread);
@@ -311,10 +313,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let thread = LogThread::start().expect("a thread");
         let mut worker = WorkerLog::new(thread.handle());
-        worker
-            .write(&log(&folder.path().join("missing/access.log"), LogFilter::All), &record(200, ResponseFlags::NONE));
+        let missing = log(&folder.path().join("missing/access.log"), LogFilter::All);
+        write(&mut worker, &missing, 200, ResponseFlags::NONE);
         let good = folder.path().join("good.log");
-        worker.write(&log(&good, LogFilter::All), &record(201, ResponseFlags::NONE));
+        write(&mut worker, &log(&good, LogFilter::All), 201, ResponseFlags::NONE);
         worker.flush();
         drop(thread);
         assert_eq!(std::fs::read_to_string(good).expect("the file"), "201\n");
@@ -328,8 +330,8 @@ mod tests {
         let (handle, mut worker) = (thread.handle(), WorkerLog::new(thread.handle()));
         let good = folder.path().join("good.log");
         for _ in 0..3 {
-            worker.write(&log(std::path::Path::new("/dev/full"), LogFilter::All), &record(200, ResponseFlags::NONE));
-            worker.write(&log(&good, LogFilter::All), &record(201, ResponseFlags::NONE));
+            write(&mut worker, &log(std::path::Path::new("/dev/full"), LogFilter::All), 200, ResponseFlags::NONE);
+            write(&mut worker, &log(&good, LogFilter::All), 201, ResponseFlags::NONE);
             worker.flush();
         }
         drop(thread);
@@ -361,7 +363,7 @@ mod tests {
         let _reader = OpenOptions::new().read(true).write(true).open(&path).expect("an end that does not read");
         let thread = LogThread::start().expect("a thread");
         let mut worker = WorkerLog::new(thread.handle());
-        (0..100_000).for_each(|_| worker.write(&log(&path, LogFilter::All), &record(200, ResponseFlags::NONE)));
+        (0..100_000).for_each(|_| write(&mut worker, &log(&path, LogFilter::All), 200, ResponseFlags::NONE));
         worker.flush();
         drop(thread);
     }

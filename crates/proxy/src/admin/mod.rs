@@ -199,13 +199,13 @@ const PAGES: &[Page] = &[
     },
     Page {
         path: "/stats",
-        help: "statistics (?filter=REGEX, ?usedonly, ?format=json|prometheus)",
+        help: "statistics (?filter=REGEX, ?usedonly, ?format=json|prometheus|openmetrics)",
         mutates: false,
         handler: Handler::Apart(stats::page),
     },
     Page {
         path: "/stats/prometheus",
-        help: "statistics for Prometheus",
+        help: "statistics for Prometheus (?filter=REGEX); OpenMetrics with exemplars if Accept prefers it",
         mutates: false,
         handler: Handler::Apart(stats::prometheus),
     },
@@ -254,7 +254,8 @@ async fn serve_connection(stream: TcpStream, admin: Rc<Admin>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let admin = admin.clone();
         async move {
-            let reply = answer(&admin, request.method(), request.uri()).await;
+            let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+            let reply = answer(&admin, request.method(), request.uri(), accept).await;
             Ok::<_, std::convert::Infallible>(response(reply))
         }
     });
@@ -279,7 +280,7 @@ fn response(reply: Reply) -> Response<Full<Bytes>> {
     response
 }
 
-async fn answer(admin: &Admin, method: &Method, uri: &http::Uri) -> Reply {
+async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, accept: Option<&str>) -> Reply {
     let Some(page) = PAGES.iter().find(|page| page.path == uri.path()) else {
         let list = PAGES.iter().map(|page| format!("  {}: {}\n", page.path, page.help)).collect::<String>();
         return Reply::error(
@@ -287,7 +288,7 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri) -> Reply {
             format!("no such page: {}\nadmin commands are:\n{list}", uri.path()),
         );
     };
-    let query = Query::parse(uri.query().unwrap_or_default());
+    let query = Query { accept: accept.map(str::to_owned), ..Query::parse(uri.query().unwrap_or_default()) };
     match *method {
         Method::GET | Method::HEAD if page.mutates => {
             Reply::error(StatusCode::METHOD_NOT_ALLOWED, format!("{} changes something: use POST\n", page.path))
@@ -304,8 +305,11 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri) -> Reply {
     }
 }
 
-/// A query string's parameters.
-struct Query(Vec<(String, String)>);
+/// A query string's parameters, and what the client accepts.
+struct Query {
+    pairs: Vec<(String, String)>,
+    accept: Option<String>,
+}
 
 impl Query {
     fn parse(text: &str) -> Self {
@@ -313,11 +317,11 @@ impl Query {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             (percent_decoded(name), percent_decoded(value))
         });
-        Self(pairs.collect())
+        Self { pairs: pairs.collect(), accept: None }
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     fn has(&self, name: &str) -> bool {
@@ -417,7 +421,7 @@ mod tests {
     #[test]
     fn expressions_in_queries_are_small() {
         let check = |text: &str, taken: bool| {
-            let query = Query(vec![("filter".to_owned(), text.to_owned())]);
+            let query = Query { pairs: vec![("filter".to_owned(), text.to_owned())], accept: None };
             assert_eq!(query.regex("filter").is_ok(), taken, "{text:.60}");
         };
         check(r"^cluster\.(outbound|inbound)\|\d+\|.*\.upstream_rq_(total|[45]xx)$", true);

@@ -1,8 +1,9 @@
 //! `/stats` and `/stats/prometheus`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use evenkeel_stats::Registry;
+use evenkeel_stats::{Exposition, Registry};
 use regex::Regex;
 use serde_json::{Value as Json, json};
 
@@ -11,10 +12,10 @@ use super::{Admin, Query, Reply};
 
 pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     match query.get("format") {
-        Some("prometheus") => return prometheus(admin, query),
+        Some("prometheus" | "openmetrics") => return prometheus(admin, query),
         None | Some("" | "text" | "json") => {}
         Some(other) => {
-            let reason = format!("format={other}: expected text, json or prometheus\n");
+            let reason = format!("format={other}: expected text, json, prometheus or openmetrics\n");
             return Err(Reply::error(http::StatusCode::BAD_REQUEST, reason));
         }
     }
@@ -22,10 +23,11 @@ pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     let (used_only, wants_json) = (query.has("usedonly"), query.wants_json());
     let registry = up_to_date(admin);
     Ok(Box::new(move |deadline| {
+        registry.expire(Instant::now());
         let text = registry.text();
         let wanted = text
             .lines()
-            .filter_map(|line| line.split_once(": "))
+            .filter_map(|line| line.rsplit_once(": "))
             .filter(|(name, value)| !(used_only && *value == "0") && passes(filter.as_ref(), name, deadline));
         if wants_json {
             let stats: Vec<Json> = wanted
@@ -40,19 +42,19 @@ pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     }))
 }
 
+/// For Prometheus, in the format it asks for.
 pub(super) fn prometheus(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     let filter = query.regex("filter")?;
+    let format = match query.get("format") {
+        Some("openmetrics") => Exposition::OpenMetrics,
+        _ => Exposition::negotiate(query.accept.as_deref()),
+    };
     let registry = up_to_date(admin);
     Ok(Box::new(move |deadline| {
-        let text = registry.prometheus_text();
-        let body = match &filter {
-            None => text,
-            Some(_) => {
-                let wanted = text.lines().filter(|line| passes(filter.as_ref(), line, deadline));
-                wanted.map(|line| format!("{line}\n")).collect()
-            }
-        };
-        Reply { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Reply::text(body) }
+        registry.expire(Instant::now());
+        let wanted = |series: &str| passes(filter.as_ref(), series, deadline);
+        let body = registry.exposition(format, filter.as_ref().map(|_| &wanted as &dyn Fn(&str) -> bool));
+        Reply { content_type: format.content_type(), ..Reply::text(body) }
     }))
 }
 

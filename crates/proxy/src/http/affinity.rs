@@ -38,7 +38,7 @@ impl<'c> Affinity<'c> {
         if config.load_balancer.follows_hash() {
             let own = config.hash_policies.as_slice();
             let policies = if own.is_empty() { action.hash_policies.as_slice() } else { own };
-            let client = request.client.unwrap_or(view.remote).ip();
+            let client = request.stream.client.unwrap_or(view.remote).ip();
             let peers = Peers { client, remote: view.direct_remote, local: view.local };
             affinity.hash = hash(policies, &request.head, peers, &mut affinity.cookies);
         }

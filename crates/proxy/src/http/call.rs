@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_base::grpc::{http_of_status, is_grpc};
+use evenkeel_base::grpc::{http_of_status, is_grpc, status};
 use evenkeel_filters::decide::{Policy, effective};
 use evenkeel_filters::{Body, Decision, RequestContext, RouteContext, Services as _};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
@@ -265,7 +265,7 @@ impl<'c> Running<'c> {
         // A retry counts against `max_retries` until its try ends.
         let mut retrying = None;
         loop {
-            self.request.attempts += 1;
+            self.request.stream.attempts += 1;
             let attempt = match policy.as_ref().and_then(|policy| policy.per_try_timeout) {
                 None => self.attempt(source, &tried, policy.as_ref()).await,
                 Some(limit) => {
@@ -295,7 +295,7 @@ impl<'c> Running<'c> {
                 }
                 attempt => attempt?,
             };
-            if self.request.attempts > 1 {
+            if self.request.stream.attempts > 1 {
                 cluster.stats().inc(Counter::upstream_rq_retry_success);
             }
             return self.respond(answered, source, sink).await;
@@ -313,7 +313,7 @@ impl<'c> Running<'c> {
         let (cluster, version) = (&*call.cluster, self.request.head.version);
         let target = Target {
             previous: tried,
-            retry: policy.filter(|_| self.request.attempts > 1).map(|policy| &**policy),
+            retry: policy.filter(|_| self.request.stream.attempts > 1).map(|policy| &**policy),
             hash: call.wanted.hash,
             metadata_match: call.wanted.metadata_match.as_deref(),
             ..Target::default()
@@ -322,7 +322,7 @@ impl<'c> Running<'c> {
         let mut raced = false;
         loop {
             let host = cluster.pick(&target)?;
-            self.request.host = Some(Rc::clone(&host));
+            self.request.set_host(&host);
             let guard = cluster.begin_request(&host, Priority::Default).map_err(|_| Failure::Overflow)?;
             let connection = match cluster.try_acquire(&host, version).filter(|_| !raced) {
                 Some(connection) => connection,
@@ -338,7 +338,7 @@ impl<'c> Running<'c> {
                 Ok(info) => return Ok(Answered { up, info, guard, upload }),
                 Err(failure) => {
                     count_reset(cluster, &up, &failure);
-                    up.complete(&mut self.request.facts);
+                    up.complete(&mut self.request.stream);
                     if matches!(failure, Failure::UpstreamClosed { .. }) {
                         up.lost_race(turn::now());
                     }
@@ -407,6 +407,7 @@ impl<'c> Running<'c> {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let view = ConnectionView::plaintext(nowhere, nowhere);
         let route = RouteContext::default();
+        side.serve_with(Rc::new(self.call.services.clone()));
         loop {
             let body = match &upload.collected {
                 _ if self.request.info.framing.is_empty() => Body::Empty,
@@ -414,7 +415,7 @@ impl<'c> Running<'c> {
                 None => Body::Coming,
             };
             let now = turn::now().into_std();
-            let (head, facts) = (&mut self.request.head, &mut self.request.facts);
+            let (head, facts) = (&mut self.request.head, &mut self.request.stream);
             let mut context =
                 RequestContext::new((&view, nowhere.ip()), (head, body), route, facts, (&self.call.services, now));
             match side.ask(&route.filters, &mut context) {
@@ -453,13 +454,13 @@ impl<'c> Running<'c> {
         })
         .await;
         if answers_later {
-            let status = if result.is_ok() { grpc::status(request).unwrap_or_default() } else { 2 };
+            let status = if result.is_ok() { grpc::status(request).unwrap_or_default() } else { status::UNKNOWN };
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
-        up.complete(&mut request.facts);
-        let now = turn::now();
-        let millis = now.duration_since(request.started).as_millis() as u64;
+        up.complete(&mut request.stream);
+        let now = Instant::now();
+        let millis = now.duration_since(request.started()).as_millis() as u64;
         cluster.stats().record(Histogram::upstream_rq_time, millis);
         match &result {
             Ok(()) => up.release(cluster, upload.finished, now),
@@ -480,7 +481,7 @@ impl<'c> Running<'c> {
                 cluster.heed_health_header(host, headers);
                 Some(retry::outcome_of_response(&self.request.response))
             }
-            Err(failure) => retry::outcome_of(failure),
+            Err(failure) => failure.row().outcome,
         };
         outcome.into_iter().for_each(|outcome| cluster.report(host, outcome));
     }
@@ -493,7 +494,7 @@ impl<'c> Running<'c> {
         if !covered || !source.can_rewind() {
             return false;
         }
-        let left = self.request.attempts <= policy.num_retries;
+        let left = self.request.stream.attempts <= policy.num_retries;
         if !left {
             self.call.cluster.stats().inc(Counter::upstream_rq_retry_limit_exceeded);
         }
@@ -505,7 +506,7 @@ impl<'c> Running<'c> {
         let response = answered.then_some(&self.request.response);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.call.services.random();
-        let (pause, kind) = retry::back_off(policy, response, self.request.attempts, since_1970, random);
+        let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
         self.call.cluster.stats().inc(match kind {
             BackOff::Exponential => Counter::upstream_rq_retry_backoff_exponential,
             BackOff::RateLimited => Counter::upstream_rq_retry_backoff_ratelimited,

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_http::Framing;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::turn;
@@ -12,7 +13,6 @@ use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use crate::stats::http::Counter;
 
 impl ActiveStream<'_> {
     /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
@@ -25,13 +25,9 @@ impl ActiveStream<'_> {
             true => Err(Failure::BodyTooLarge),
             false => self.receive_all(max_bytes, route).await,
         };
-        let body = collected.inspect_err(|failure| {
-            if let Failure::BodyTooLarge = failure {
-                self.origin.manager.http.inc(Counter::downstream_rq_too_large);
-            }
-        })?;
+        let body = collected?;
         let request = &mut *self.request;
-        request.received_all = Some(turn::now());
+        request.note(TimePoint::DownstreamRxEnd);
         request.info.framing = Framing::Length(body.len() as u64);
         request.body = Some(body);
         Ok(())
@@ -59,7 +55,7 @@ impl ActiveStream<'_> {
         let request = &mut *self.request;
         loop {
             let mut take = |data: &[u8], _| {
-                request.bytes_received += data.len() as u64;
+                request.stream.bytes_received += data.len() as u64;
                 body.extend(data);
             };
             match self.down.piece(&mut request.trailers, &mut take, cx)? {

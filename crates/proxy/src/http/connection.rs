@@ -29,9 +29,9 @@ pub(crate) fn serve<'w>(
     let generation = worker.generation();
     let manager = generation.manager(worker, &hcm);
     drop(generation);
-    let (chain, idle_since) = (Arc::clone(&downstream.chain), downstream.idle_since);
+    let idle_since = downstream.idle_since;
     let (side, origin) = ConnectionContext::new(worker, manager, hcm, downstream, registration);
-    let mut connection = Http1Connection::new((origin, side), chain, idle_since);
+    let mut connection = Http1Connection::new((origin, side), idle_since);
     Box::pin(async move {
         match protocol(&mut connection).await {
             Opening::Speaks(protocol @ Protocol::Http1) => {

@@ -1,7 +1,7 @@
 //! A client's connection in the HTTP connection manager: what its requests share.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,10 +29,8 @@ pub(super) struct ConnectionContext {
     pub(super) info: Arc<ConnectionInfo>,
     /// Network filters that look at the connection.
     filtered: Option<Rc<filtered::Connection>>,
-    /// The client's address as text, for `x-forwarded-for`.
-    pub(super) remote_text: Box<str>,
-    /// It is to end at its next message boundary after this (`max_connection_duration`).
-    pub(super) until: Option<Instant>,
+    /// The client's address as text, once a request needs it.
+    remote_text: OnceCell<Box<str>>,
     /// Its entry among the worker's connections.
     pub(super) registration: Rc<Registration>,
     /// It came from elsewhere, where it was counted in the totals.
@@ -68,8 +66,7 @@ impl ConnectionContext {
             worker: Rc::clone(worker),
             manager,
             filtered: side.stream.layer::<Filtered>().map(|filtered| Rc::clone(filtered.connection())),
-            remote_text: address_text(&info),
-            until: after(Instant::from_std(info.accepted), hcm.max_connection_duration),
+            remote_text: OnceCell::new(),
             info,
             hcm,
             registration: Rc::clone(registration),
@@ -111,8 +108,8 @@ impl ConnectionContext {
     }
 
     /// Why a network filter has closed the connection, if one has.
-    pub(super) fn closed_by_filter(&self) -> &str {
-        self.filtered.as_ref().and_then(|filtered| filtered.closed()).map_or("", |close| &close.details)
+    pub(super) fn closed_by_filter(&self) -> Cow<'static, str> {
+        self.filtered.as_ref().and_then(|filtered| filtered.closed()).map_or("".into(), |close| close.details.clone())
     }
 
     /// The connection of a borrowed stream; its own worker counts it.
@@ -127,9 +124,8 @@ impl ConnectionContext {
             manager: worker.generation().manager(worker, &hcm),
             hcm,
             filtered: None,
-            remote_text: address_text(&info),
+            remote_text: OnceCell::new(),
             info,
-            until: None,
             registration: Rc::clone(registration),
             resumed: true,
             lent: true,
@@ -167,9 +163,23 @@ impl ConnectionContext {
         self.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
     }
 
+    /// It is to end at its next message boundary after this (`max_connection_duration`).
+    pub(super) fn until(&self) -> Option<Instant> {
+        let limit = self.hcm.max_connection_duration.filter(|_| !self.lent);
+        after(Instant::from_std(self.info.accepted), limit)
+    }
+
+    /// The client's address as text, where the connection manager tells it in `x-forwarded-for`.
+    pub(super) fn peer_text(&self) -> &str {
+        match self.hcm.use_remote_address {
+            true => self.remote_text.get_or_init(|| self.info.view.remote.ip().to_canonical().to_string().into()),
+            false => "",
+        }
+    }
+
     /// The connection has been open for as long as it may.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| until <= now)
+        self.until().is_some_and(|until| until <= now)
     }
 
     /// The connection is to end with the response at hand: it drains, or the process runs short.
@@ -218,8 +228,4 @@ impl Drop for ConnectionContext {
             stats.record(Histogram::downstream_cx_length_ms, length.as_millis() as u64);
         }
     }
-}
-
-fn address_text(info: &ConnectionInfo) -> Box<str> {
-    info.view.remote.ip().to_canonical().to_string().into()
 }

@@ -46,7 +46,7 @@ impl<'l> ActiveStream<'l> {
             config,
             manager: &origin.hcm,
             connection: &origin.info.view,
-            peer_text: &origin.remote_text,
+            peer_text: origin.peer_text(),
             services: &*origin.worker,
         };
         match decide::decide(arrival, self).await {
@@ -56,17 +56,14 @@ impl<'l> ActiveStream<'l> {
         }
     }
 
-    /// Counts an answer and words it.
+    /// Counts an answer and words it. What is a failure is counted as that.
     fn answered(&self, answer: Answer<'_, Reply>) -> Reply {
         let stats = &self.origin.manager.http;
         let counter = match &answer {
-            Answer::NotAPath => Some(Counter::downstream_rq_non_relative_path),
-            Answer::NoRouteTable | Answer::NoRoute => Some(Counter::no_route),
             Answer::Redirect { .. } => Some(Counter::rq_redirect),
             Answer::Direct { .. } => Some(Counter::rq_direct_response),
-            Answer::NoCluster(_) => Some(Counter::no_cluster),
             // Envoy counts the missing route as well.
-            Answer::UpgradeRefused if self.request.route_name.is_none() => Some(Counter::no_route),
+            Answer::UpgradeRefused if self.request.stream.route_name.is_none() => Some(Counter::no_route),
             _ => None,
         };
         counter.into_iter().for_each(|counter| stats.inc(counter));
@@ -106,7 +103,7 @@ impl<'c, 'l: 'c> Visitor<'c> for ActiveStream<'l> {
 
     #[inline]
     fn chosen(&mut self, matched: Option<&Matched<'c>>) {
-        self.request.route_name = matched.map(|matched| Arc::clone(&matched.route.name));
+        self.request.stream.route_name = matched.map(|matched| Arc::clone(&matched.route.name));
     }
 
     fn edit_request(&mut self, levels: Levels<'c>) {
@@ -127,9 +124,9 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
             info: &mut request.info,
             tunnel: &mut request.tunnel,
             grpc: &mut request.grpc,
-            client: &mut request.client,
+            client: &mut request.stream.client,
             drawn: &mut request.random,
-            metadata: &request.facts.metadata,
+            metadata: &request.stream.metadata,
             may_be_held: !request.unheld,
         }
     }
@@ -139,12 +136,18 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
         client: SocketAddr,
         matched: Option<Matched<'c>>,
     ) -> impl Future<Output = Filtered<Self::Reply>> {
-        self.ask(client, matched)
+        async move {
+            // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
+            match self.ask(client, matched) {
+                Ok(decided) => decided,
+                Err(waits) => Box::pin(self.ask_after(waits, client, matched)).await,
+            }
+        }
     }
 
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Destination<'c>> {
         let cluster = self.origin.worker.upstreams.cluster(&entry.cluster)?;
-        self.request.cluster_name = Some(Arc::clone(&entry.cluster));
+        self.request.stream.cluster_name = Some(Arc::clone(&entry.cluster));
         let affinity = Affinity::new(action, entry, &cluster, self.request, &self.origin.info.view);
         Some(Destination { cluster, affinity })
     }

@@ -1,24 +1,25 @@
 //! Bytes between the two sides of one request: both directions at once, each only as fast as its reader.
 
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
-use evenkeel_http::Headers;
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait, Woken};
+use evenkeel_http::{Framing, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::active_stream::ActiveStream;
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::mirror::Mirrors;
-use super::pause::Held;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
@@ -42,18 +43,77 @@ pub(super) struct Upload {
     paused: bool,
     /// Copies that are not complete.
     pub(super) mirrors: Option<Box<Mirrors>>,
+    /// What filters may still make of the body.
+    left: Left,
+    /// The filters have seen its end.
+    filtered_end: bool,
+}
+
+/// What may still be sent of a body that filters may make longer or shorter, where the head has said how long it is: what they send must
+/// not be taken for another message.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Left(Option<u64>);
+
+impl Left {
+    pub(super) fn of(framing: Framing) -> Self {
+        match framing {
+            Framing::Length(bytes) => Self(Some(bytes)),
+            _ => Self(None),
+        }
+    }
+
+    /// Takes so many bytes off; false: there are fewer.
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
+        let Some(left) = &mut self.0 else { return true };
+        let rest = left.checked_sub(bytes as u64);
+        // What does not fit is not sent, and then something is missing.
+        *left = rest.unwrap_or(u64::MAX);
+        rest.is_some()
+    }
+
+    /// All of it was sent.
+    pub(super) fn is_over(self) -> bool {
+        self.0.is_none_or(|left| left == 0)
+    }
 }
 
 impl Upload {
     /// `keep`: the request may be tried again. `paused`: nothing is sent before [`Upload::open_tunnel`].
     pub(super) fn new(keep: bool, paused: bool) -> Self {
         let replay = (keep || paused).then(HeldBytes::default);
-        Self { replay, replayed: 0, begun: false, ended: false, finished: false, refused: false, paused, mirrors: None }
+        Self {
+            replay,
+            replayed: 0,
+            begun: false,
+            ended: false,
+            finished: false,
+            refused: false,
+            paused,
+            mirrors: None,
+            left: Left::default(),
+            filtered_end: false,
+        }
     }
 
-    /// A body that was collected: it can be sent as often as it has to be.
+    /// Filters may change the body, of which the head says this.
+    pub(super) fn filtered(&mut self, framing: Framing) {
+        if !self.filtered_end {
+            self.left = Left::of(framing);
+        }
+    }
+
+    /// A piece of the body on its way.
+    fn pass(&mut self, up: &mut Upstream, data: &[u8], last: bool) {
+        self.keep(data);
+        if let Some(mirrors) = &mut self.mirrors {
+            mirrors.send(data);
+        }
+        up.send(data, last);
+    }
+
+    /// A body that was collected, and filters have seen: it can be sent as often as it has to be.
     pub(super) fn collected(body: HeldBytes) -> Self {
-        Self { replay: Some(body), begun: true, ..Self::new(false, false) }
+        Self { replay: Some(body), begun: true, filtered_end: true, ..Self::new(false, false) }
     }
 
     /// The rest of the body was collected, after what is known already; copies get it as well.
@@ -224,6 +284,10 @@ pub(super) struct Exchange<'e, 'l> {
     held: Option<Held>,
     /// The filters have seen the end of the answer's body.
     filtered_end: bool,
+    /// What filters may still make of the answer's body.
+    left: Left,
+    /// The answer's body, if it was collected, until it is sent.
+    collected: Option<HeldBytes>,
 }
 
 impl<'e, 'l> Exchange<'e, 'l> {
@@ -233,7 +297,14 @@ impl<'e, 'l> Exchange<'e, 'l> {
         upload: &'e mut Upload,
         timers: &'e mut Timers,
     ) -> Self {
-        Self { active, up, upload, timers, interim: 0, held: None, filtered_end: false }
+        let (left, collected) = (Left::default(), None);
+        Self { active, up, upload, timers, interim: 0, held: None, filtered_end: false, left, collected }
+    }
+
+    /// Filters may change the answer's body, of which the head says this; `collected`: it is here as a whole.
+    pub(super) fn filtered(&mut self, framing: Framing, collected: Option<HeldBytes>) {
+        self.left = Left::of(framing);
+        self.collected = collected;
     }
 
     /// Sends the request and waits for the response head, whichever comes first; the rest of the request goes on later.
@@ -253,7 +324,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
-                    request.answered = Some(turn::now());
+                    request.note(TimePoint::UpstreamRxBegin);
                     return Poll::Ready(Ok(info));
                 }
                 Poll::Ready(Ok(Arrived::Interim)) => {
@@ -299,37 +370,53 @@ impl<'e, 'l> Exchange<'e, 'l> {
                     return Poll::Ready(Err(self.active.down.why_gone(cx)));
                 }
                 ready!(held.poll(cx));
-                self.resume();
+                self.resume()?;
                 continue;
             }
             let origin = self.active.origin;
             let request = &mut *self.active.request;
             let down = &mut self.active.down;
             let filtered = request.filters.sees_response_data();
-            let (held, filtered_end) = (&mut self.held, &mut self.filtered_end);
+            let (held, filtered_end, left) = (&mut self.held, &mut self.filtered_end, &mut self.left);
+            let mut fits = true;
             let mut take = |data: &[u8], last: bool| {
                 if filtered {
                     *filtered_end |= last;
                     let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
-                    request.bytes_sent += data.bytes.len() as u64;
-                    *held = let_go(down, &data, flow);
+                    request.stream.bytes_sent += data.bytes.len() as u64;
+                    fits = left.take(data.bytes.len());
+                    *held = if fits { let_go(down, &data, data.ends, flow) } else { None };
                 } else {
-                    request.bytes_sent += data.len() as u64;
+                    request.stream.bytes_sent += data.len() as u64;
                     down.send(data, last);
                 }
             };
-            match self.up.piece(&mut request.response_trailers, &mut take, cx)? {
-                Piece::Data => self.timers.moved = true,
-                Piece::End if filtered && !self.filtered_end && request.response_trailers.is_empty() => {
+            let piece = match self.collected.take() {
+                Some(body) if !body.is_empty() => {
+                    take(&body, request.response_trailers.is_empty());
+                    Piece::Data
+                }
+                _ => self.up.piece(&mut request.response_trailers, &mut take, cx)?,
+            };
+            match piece {
+                _ if !fits => return Poll::Ready(Err(Failure::FilteredLength)),
+                Piece::Data => {
+                    self.timers.moved = true;
+                    self.active.request.note_first(TimePoint::UpstreamRxBodyBegin);
+                }
+                Piece::End if filtered && !self.filtered_end => {
                     self.filtered_end = true;
                     let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
-                    self.filter_data(end, HttpFilters::response_data);
+                    self.filter_data(end, HttpFilters::response_data)?;
                 }
+                Piece::End if !self.left.is_over() => return Poll::Ready(Err(Failure::FilteredLength)),
                 Piece::End => {
                     if !std::mem::replace(&mut self.active.response_ended, true) {
+                        self.active.request.note(TimePoint::UpstreamRxEnd);
                         self.active.filter_response_end();
                         self.active.down.finish(&self.active.request.response_trailers);
+                        self.active.request.note(TimePoint::DownstreamTxEnd);
                     }
                     return self.active.down.poll_flush_end(cx).map_err(|_| self.active.down.why_gone(cx));
                 }
@@ -343,21 +430,61 @@ impl<'e, 'l> Exchange<'e, 'l> {
     }
 
     /// The filter that kept some of the answer back lets go of it.
-    fn resume(&mut self) {
+    fn resume(&mut self) -> Result<(), Failure> {
         let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
-        self.filter_data(more, HttpFilters::resume_response);
+        self.filter_data(more, HttpFilters::resume_response)
     }
 
     fn filter_data(
         &mut self,
         mut data: Data<'_>,
         pass: impl FnOnce(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow,
-    ) {
+    ) -> Result<(), Failure> {
         let request = &mut *self.active.request;
         let flow = pass(&self.active.origin.manager.filters, &mut request.filters, &mut data);
-        request.bytes_sent += data.bytes.len() as u64;
-        self.held = let_go(&mut self.active.down, &data, flow);
+        if !self.left.take(data.bytes.len()) {
+            return Err(Failure::FilteredLength);
+        }
+        request.stream.bytes_sent += data.bytes.len() as u64;
+        let last = data.ends && request.response_trailers.is_empty();
+        self.held = let_go(&mut self.active.down, &data, last, flow);
+        Ok(())
+    }
+
+    /// Moves the request on while a filter keeps the whole answer back. Ready when the filter is to be asked again.
+    pub(super) fn poll_held(&mut self, held: &mut Held, cx: &mut Context<'_>) -> Poll<Result<Woken, Failure>> {
+        if let Poll::Ready(failure) = self.poll_upload(cx) {
+            return Poll::Ready(Err(failure));
+        }
+        match held.poll(cx) {
+            Poll::Ready(woken) => Poll::Ready(Ok(woken)),
+            Poll::Pending => self.poll_nothing(cx),
+        }
+    }
+
+    /// Moves the request on and collects the answer's body; false: it is longer than this.
+    pub(super) fn poll_collect(
+        &mut self,
+        body: &mut HeldBytes,
+        max_bytes: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, Failure>> {
+        loop {
+            if let Poll::Ready(failure) = self.poll_upload(cx) {
+                return Poll::Ready(Err(failure));
+            }
+            let trailers = &mut self.active.request.response_trailers;
+            match self.up.piece(trailers, &mut |data, _| body.extend(data), cx)? {
+                Piece::End => return Poll::Ready(Ok(true)),
+                Piece::Data if body.len() > max_bytes => return Poll::Ready(Ok(false)),
+                Piece::Data => self.timers.moved = true,
+                Piece::Nothing => match self.up.poll_receive(cx) {
+                    Poll::Ready(received) => received?,
+                    Poll::Pending => return self.poll_nothing(cx),
+                },
+            }
+        }
     }
 
     /// Moves the request on. Ready only when it failed.
@@ -399,27 +526,46 @@ impl<'e, 'l> Exchange<'e, 'l> {
         let origin = self.active.origin;
         let request = &mut *self.active.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
+        let filtered = request.filters.sees_request_data();
+        let mut fits = true;
         let mut take = |data: &[u8], last: bool| {
-            request.bytes_received += data.len() as u64;
-            if request.filters.sees_request_data() {
-                origin.manager.filters.request_data(&mut request.filters, data);
+            request.stream.bytes_received += data.len() as u64;
+            if !filtered {
+                return upload.pass(up, data, last);
             }
-            upload.keep(data);
-            if let Some(mirrors) = &mut upload.mirrors {
-                mirrors.send(data);
+            upload.filtered_end |= last;
+            let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
+            origin.manager.filters.request_data(&mut request.filters, &mut data);
+            fits = upload.left.take(data.bytes.len());
+            if fits {
+                upload.pass(up, &data.bytes, last);
             }
-            up.send(data, last);
         };
         match self.active.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
+            _ if !fits => return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength))),
             Piece::Data => {}
+            Piece::End if filtered && !self.upload.filtered_end => {
+                self.upload.filtered_end = true;
+                let mut end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
+                origin.manager.filters.request_data(&mut request.filters, &mut end);
+                if !self.upload.left.take(end.bytes.len()) {
+                    return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
+                }
+                if !end.bytes.is_empty() {
+                    self.upload.pass(self.up, &end.bytes, false);
+                }
+            }
+            Piece::End if !self.upload.left.is_over() => {
+                return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
+            }
             Piece::End => {
                 origin.manager.filters.request_trailers(&mut request.filters, &mut request.trailers);
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                let now = turn::now();
-                request.received_all.get_or_insert(now);
-                self.timers.complete(now);
+                request.note_first(TimePoint::DownstreamRxEnd);
+                request.note(TimePoint::UpstreamTxEnd);
+                self.timers.complete(turn::now());
             }
             Piece::Nothing => {
                 ready!(self.poll_flushed(cx))?;
@@ -474,13 +620,31 @@ impl<'e, 'l> Exchange<'e, 'l> {
 }
 
 /// Sends what the filters let go of, and says what they wait for if they have kept some back.
-fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, flow: Flow) -> Option<Held> {
+fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, last: bool, flow: Flow) -> Option<Held> {
     if !data.bytes.is_empty() {
-        down.send(&data.bytes, data.ends);
+        down.send(&data.bytes, last);
     }
     match flow {
         Flow::Continue => None,
         Flow::Pause(pause) => Some(Held::new(pause)),
+    }
+}
+
+/// What a filter waits for that keeps some of an answer back.
+pub(super) struct Held {
+    wait: Option<Wait>,
+    limit: Pin<Box<Sleep>>,
+}
+
+impl Held {
+    pub(super) fn new(pause: Pause) -> Self {
+        Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)) }
+    }
+
+    /// Ready when the filter is to be asked again.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Woken> {
+        let ready = self.wait.as_mut().is_some_and(|wait| wait.as_mut().poll(cx).is_ready());
+        if ready { Poll::Ready(Woken::Ready) } else { self.limit.as_mut().poll(cx).map(|()| Woken::TimedOut) }
     }
 }
 

@@ -1,13 +1,16 @@
-//! What went wrong with a request: whose fault it is, what the client is told, what the log says, and whether it may be
-//! tried again. One type, mapped one to one to Envoy's response flags and `response_code_details`.
+//! What went wrong with a request, or before a TCP connection was proxied: one type, and one table that says what each failure means for
+//! the client, the log, the statistics, retries and outlier detection. Flags and details are Envoy's, one to one.
 
 use std::borrow::Cow;
 
+use evenkeel_filters::ResponseFlags;
 use evenkeel_http::HeadError;
 use evenkeel_http::h2::{Fault, Reason};
-use evenkeel_upstream::{AcquireError, ConnectError, PickError};
+use evenkeel_upstream::{AcquireError, ConnectError, Outcome, PickError, cluster_stats};
 
-use crate::response_flags::ResponseFlags;
+use self::Says::{Phrase, Reset, Words};
+use crate::stats::http::Counter;
+use crate::stats::tcp;
 
 /// What went wrong.
 #[derive(Debug, Clone)]
@@ -87,250 +90,243 @@ pub(crate) enum Failure {
     PerTryIdleTimeout,
     /// A filter of the cluster answers in place of the host.
     Filter(Box<evenkeel_filters::Reply>),
+    /// Filters have made a body longer or shorter than its head says.
+    FilteredLength,
 }
 
-impl Failure {
+/// What a failure means for everybody whom it concerns: its row of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
     /// Status the client gets; 0 when it gets none.
-    pub(crate) fn status(&self) -> u16 {
-        match self {
-            Self::Head(error) => error.status(),
-            Self::RequestBody | Self::Path => 400,
-            Self::BodyTooLarge => 413,
-            Self::LowVersion => 426,
-            Self::Idle { complete: true } | Self::LastedTooLong { complete: true } => 504,
-            Self::HeadTimeout | Self::RequestTimeout | Self::Idle { .. } | Self::LastedTooLong { .. } => 408,
-            Self::FlushTimeout
-            | Self::ClientGone
-            | Self::ClientReset(_)
-            | Self::ClientMessage(_)
-            | Self::ClientConnection => 0,
-            Self::NoRoute | Self::NotAPath => 404,
-            Self::NoCluster(status) | Self::NoHealthyHost(status) => *status,
-            Self::Filter(reply) => reply.status,
-            Self::UpgradeRefused => 403,
-            Self::UpstreamProtocol => 502,
-            Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => 504,
-            Self::Overload
-            | Self::DropOverload
-            | Self::UnconditionalDropOverload
-            | Self::Overflow
-            | Self::Connect(_)
-            | Self::ConnectTimeout
-            | Self::UpstreamReset
-            | Self::UpstreamRefused
-            | Self::UpstreamClosed { .. } => 503,
+    pub(crate) status: u16,
+    /// Envoy's `%RESPONSE_FLAGS%`.
+    pub(crate) flags: ResponseFlags,
+    says: Says,
+    /// Who has ended the request.
+    pub(crate) ended_by: EndedBy,
+    /// The connection cannot carry another request after this: what the client sent cannot be told apart.
+    pub(crate) ends_connection: bool,
+    /// A header that tells a client which is a proxy why it was refused.
+    pub(crate) header: Option<(&'static [u8], &'static [u8])>,
+    /// Where the connection manager counts it.
+    pub(crate) counter: Option<Counter>,
+    /// Where the cluster counts it, with each try that ends in it.
+    pub(crate) cluster_counter: Option<cluster_stats::Counter>,
+    /// Where the TCP proxy counts it.
+    pub(crate) tcp_counter: Option<tcp::Counter>,
+    /// What retry policies cover it.
+    pub(crate) retry: Retry,
+    /// What it says of the host, for outlier detection; `None`: nothing.
+    pub(crate) outcome: Option<Outcome>,
+}
+
+/// What log and client are told.
+#[derive(Debug, Clone, Copy)]
+enum Says {
+    /// Envoy's `%RESPONSE_CODE_DETAILS%`, and the body.
+    Words(&'static str, &'static str),
+    /// Likewise; the body is what the status is called.
+    Phrase(&'static str),
+    /// Why there is no answer of the upstream, in Envoy's words: details and body are made of them.
+    Reset(&'static str),
+}
+
+/// Who has ended a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndedBy {
+    /// The client left, or what it sent is no request.
+    Client,
+    /// This proxy: it refuses the request, or waits no longer.
+    Proxy,
+    /// The upstream, or the way there.
+    Upstream,
+}
+
+/// Which retry policies cover a failure. An open circuit breaker is covered by none: it would only open wider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// None.
+    Never,
+    /// Those for resets.
+    Reset,
+    /// Those for resets, and for resets before the request.
+    Unsent,
+    /// As above, and those for failed connects.
+    Connect,
+    /// As for `Unsent`, and those for refused streams.
+    Refused,
+}
+
+/// Makes [`Failure::row`] out of one line for each failure.
+macro_rules! table {
+    ($($failure:pat => $status:expr, $flags:ident, $says:expr, $ended_by:ident, $ends:ident $(, $field:ident: $value:expr)*;)*) => {
+        impl Failure {
+            /// What it means.
+            #[allow(clippy::too_many_lines, reason = "one line for each failure")]
+            pub(crate) fn row(&self) -> Row {
+                match self {
+                    $($failure => Row {
+                        $($field: $value,)*
+                        ..Row::new($status, ResponseFlags::$flags, $says, EndedBy::$ended_by, $ends)
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+/// The connection goes on.
+const STAYS: bool = false;
+/// The connection ends with the request.
+const ENDS: bool = true;
+
+table! {
+    // What the codec has no objections to.
+    Self::Head(error @ (HeadError::MissingHost | HeadError::Fragment)) => error.status(), NONE, Words(error.details(), ""), Client, ENDS;
+    Self::Head(error) => error.status(), DOWNSTREAM_PROTOCOL_ERROR, Phrase(error.details()), Client, ENDS;
+    Self::RequestBody => 400, DOWNSTREAM_PROTOCOL_ERROR, Phrase("http1.codec_error"), Client, ENDS;
+    Self::ClientGone => 0, DOWNSTREAM_CONNECTION_TERMINATION, Words("downstream_remote_disconnect", ""), Client, ENDS;
+    Self::ClientReset(Reason::NO_ERROR) => 0, NONE, Words("", ""), Client, STAYS;
+    Self::ClientReset(Reason::PROTOCOL_ERROR) => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("http2.remote_reset", ""), Client, STAYS;
+    Self::ClientReset(Reason::REFUSED_STREAM) => 0, DOWNSTREAM_REMOTE_RESET, Words("http2.remote_refuse", ""), Client, STAYS;
+    Self::ClientReset(_) => 0, DOWNSTREAM_REMOTE_RESET, Words("http2.remote_reset", ""), Client, STAYS;
+    Self::ClientMessage(Fault::Field) => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("http2.invalid.header.field", ""), Client, STAYS;
+    Self::ClientMessage(Fault::Message) => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("http2.violation.of.messaging.rule", ""), Client, STAYS;
+    // These two are Envoy's own doing there as well, and yet it says that the client has reset the stream.
+    Self::ClientMessage(Fault::TooLarge) => 0, DOWNSTREAM_REMOTE_RESET, Words("http2.too_many_headers", ""), Client, STAYS;
+    Self::ClientMessage(Fault::Underscore) => 0, DOWNSTREAM_REMOTE_RESET, Words("http2.unexpected_underscore", ""), Client, STAYS;
+    Self::ClientMessage(Fault::Block) => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("codec_error", ""), Client, STAYS;
+    // Envoy adds its library's words.
+    Self::ClientConnection => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("codec_error", ""), Client, ENDS;
+
+    Self::LowVersion => 426, DOWNSTREAM_PROTOCOL_ERROR, Phrase("low_version"), Proxy, ENDS;
+    Self::Overload => 503, OVERLOAD_MANAGER, Words("overload", "envoy overloaded"), Proxy, STAYS,
+        counter: Some(Counter::downstream_rq_overload_close);
+    Self::Path => 400, NONE, Words("path_normalization_failed", ""), Proxy, ENDS;
+    Self::NotAPath => 404, NONE, Words("absolute_path_rejected", ""), Proxy, STAYS,
+        counter: Some(Counter::downstream_rq_non_relative_path);
+    Self::BodyTooLarge => 413, NONE, Phrase("request_payload_too_large"), Proxy, ENDS,
+        counter: Some(Counter::downstream_rq_too_large);
+    Self::NoRoute => 404, NO_ROUTE_FOUND, Words("route_not_found", ""), Proxy, STAYS, counter: Some(Counter::no_route);
+    Self::UpgradeRefused => 403, NONE, Words("upgrade_failed", ""), Proxy, ENDS;
+    Self::NoCluster(status) => *status, NO_CLUSTER_FOUND, Words("cluster_not_found", ""), Proxy, STAYS,
+        counter: Some(Counter::no_cluster), tcp_counter: Some(tcp::Counter::downstream_cx_no_route);
+    Self::NoHealthyHost(status) => *status, NO_HEALTHY_UPSTREAM, Words("no_healthy_upstream", "no healthy upstream"), Proxy, STAYS;
+    Self::DropOverload => 503, DROP_OVERLOAD, Words("drop_overload", "drop overload"), Proxy, STAYS,
+        header: Some((b"x-envoy-drop-overload", b"true"));
+    Self::UnconditionalDropOverload => 503, UNCONDITIONAL_DROP_OVERLOAD, Words("unconditional_drop_overload", "unconditional drop overload"), Proxy, STAYS,
+        header: Some((b"x-envoy-unconditional-drop-overload", b"true"));
+    Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true"));
+
+    // What is said is in the reply.
+    Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS;
+    Self::FilteredLength => 500, NONE, Words("filtered_length", ""), Proxy, STAYS;
+
+    Self::HeadTimeout => 408, NONE, Words("request_header_timeout", "request header timeout"), Proxy, ENDS,
+        counter: Some(Counter::downstream_rq_header_timeout);
+    Self::RequestTimeout => 408, NONE, Words("request_overall_timeout", "request timeout"), Proxy, ENDS,
+        counter: Some(Counter::downstream_rq_timeout);
+    Self::Idle { complete: false } => 408, STREAM_IDLE_TIMEOUT, Words("stream_idle_timeout", "stream timeout"), Proxy, ENDS,
+        counter: Some(Counter::downstream_rq_idle_timeout);
+    Self::Idle { complete: true } => 504, STREAM_IDLE_TIMEOUT, Words("stream_idle_timeout", "stream timeout"), Proxy, STAYS,
+        counter: Some(Counter::downstream_rq_idle_timeout);
+    Self::FlushTimeout => 0, STREAM_IDLE_TIMEOUT, Words("stream_flush_timeout", ""), Proxy, ENDS,
+        counter: Some(Counter::downstream_rq_idle_timeout);
+    Self::LastedTooLong { complete: false } => 408, NONE, Words("max_duration_timeout", "downstream duration timeout"), Proxy, ENDS;
+    Self::LastedTooLong { complete: true } => 504, NONE, Words("max_duration_timeout", "downstream duration timeout"), Proxy, STAYS;
+    Self::ResponseTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("response_timeout", "upstream request timeout"), Proxy, STAYS,
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_timeout), outcome: Some(Outcome::TimedOut);
+    Self::PerTryTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("upstream_per_try_timeout", "upstream request timeout"), Proxy, STAYS,
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset;
+    Self::PerTryIdleTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("upstream_per_try_idle_timeout", "upstream request timeout"), Proxy, STAYS,
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_idle_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset;
+
+    Self::Connect(_) => 503, UPSTREAM_CONNECTION_FAILURE, Reset("remote connection failure"), Upstream, STAYS,
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect;
+    Self::ConnectTimeout => 503, UPSTREAM_CONNECTION_FAILURE, Reset("connection timeout"), Upstream, STAYS,
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect;
+    Self::UpstreamClosed { sent: false } => 503, UPSTREAM_CONNECTION_TERMINATION, Reset("connection termination"), Upstream, STAYS,
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Unsent;
+    Self::UpstreamClosed { sent: true } => 503, UPSTREAM_CONNECTION_TERMINATION, Reset("connection termination"), Upstream, STAYS,
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset;
+    Self::UpstreamReset => 503, UPSTREAM_REMOTE_RESET, Reset("remote reset"), Upstream, STAYS,
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset;
+    Self::UpstreamRefused => 503, UPSTREAM_REMOTE_RESET, Reset("remote refused stream reset"), Upstream, STAYS,
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Refused;
+    Self::UpstreamProtocol => 502, UPSTREAM_PROTOCOL_ERROR, Reset("protocol error"), Upstream, STAYS,
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset;
+}
+
+impl Row {
+    /// What most failures have no more than.
+    fn new(status: u16, flags: ResponseFlags, says: Says, ended_by: EndedBy, ends_connection: bool) -> Self {
+        Self {
+            status,
+            flags,
+            says,
+            ended_by,
+            ends_connection,
+            header: None,
+            counter: None,
+            cluster_counter: None,
+            tcp_counter: None,
+            retry: Retry::Never,
+            outcome: None,
         }
     }
 
     /// Body the client gets; empty where Envoy sends none.
     pub(crate) fn body(&self) -> Cow<'static, str> {
-        match self {
-            Self::Head(HeadError::MissingHost | HeadError::Fragment)
-            | Self::Path
-            | Self::NotAPath
-            | Self::NoRoute
-            | Self::NoCluster(_)
-            | Self::UpgradeRefused
-            | Self::FlushTimeout
-            | Self::ClientGone
-            | Self::ClientReset(_)
-            | Self::ClientMessage(_)
-            | Self::ClientConnection => "".into(),
-            Self::Head(_) | Self::RequestBody | Self::BodyTooLarge | Self::LowVersion => {
-                evenkeel_http::encode::reason(self.status()).into()
-            }
-            Self::HeadTimeout => "request header timeout".into(),
-            Self::RequestTimeout => "request timeout".into(),
-            Self::Idle { .. } => "stream timeout".into(),
-            Self::LastedTooLong { .. } => "downstream duration timeout".into(),
-            Self::Overload => "envoy overloaded".into(),
-            Self::Filter(reply) => String::from_utf8_lossy(&reply.body).into_owned().into(),
-            Self::NoHealthyHost(_) => "no healthy upstream".into(),
-            Self::DropOverload => "drop overload".into(),
-            Self::UnconditionalDropOverload => "unconditional drop overload".into(),
-            Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => "upstream request timeout".into(),
-            Self::Overflow
-            | Self::Connect(_)
-            | Self::ConnectTimeout
-            | Self::UpstreamClosed { .. }
-            | Self::UpstreamReset
-            | Self::UpstreamRefused
-            | Self::UpstreamProtocol => format!(
-                "upstream connect error or disconnect/reset before headers. reset reason: {}",
-                self.reset_reason()
-            )
-            .into(),
-        }
+        self.body_telling("reset reason")
     }
 
     /// The body when this was not the first try.
     pub(crate) fn body_after_retries(&self) -> Cow<'static, str> {
-        match self.body() {
-            Cow::Owned(text) => text.replace("reset reason:", "retried and the latest reset reason:").into(),
-            text => text,
-        }
+        self.body_telling("retried and the latest reset reason")
     }
 
-    /// A header that tells a client which is a proxy why it was refused.
-    pub(crate) fn header(&self) -> Option<(&'static [u8], &'static [u8])> {
-        match self {
-            Self::Overflow => Some((b"x-envoy-overloaded", b"true")),
-            Self::DropOverload => Some((b"x-envoy-drop-overload", b"true")),
-            Self::UnconditionalDropOverload => Some((b"x-envoy-unconditional-drop-overload", b"true")),
-            _ => None,
+    fn body_telling(&self, what: &str) -> Cow<'static, str> {
+        match self.says {
+            Says::Words(_, body) => body.into(),
+            Says::Phrase(_) => evenkeel_http::encode::reason(self.status).into(),
+            Says::Reset(reason) => {
+                format!("upstream connect error or disconnect/reset before headers. {what}: {reason}").into()
+            }
         }
+    }
+}
+
+impl Failure {
+    /// Status the client gets; 0 when it gets none.
+    pub(crate) fn status(&self) -> u16 {
+        self.row().status
     }
 
     /// Envoy's `%RESPONSE_FLAGS%`.
     pub(crate) fn flags(&self) -> ResponseFlags {
-        match self {
-            // What the codec has no objections to.
-            Self::Head(HeadError::MissingHost | HeadError::Fragment) => ResponseFlags::NONE,
-            Self::Head(_) | Self::RequestBody | Self::LowVersion => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
-            Self::BodyTooLarge
-            | Self::Path
-            | Self::NotAPath
-            | Self::HeadTimeout
-            | Self::RequestTimeout
-            | Self::UpgradeRefused
-            | Self::LastedTooLong { .. } => ResponseFlags::NONE,
-            Self::Filter(reply) => reply.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
-            Self::Idle { .. } | Self::FlushTimeout => ResponseFlags::STREAM_IDLE_TIMEOUT,
-            Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
-            Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
-            Self::ClientReset(Reason::NO_ERROR) => ResponseFlags::NONE,
-            Self::ClientReset(Reason::PROTOCOL_ERROR) => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
-            // The last two are Envoy's own doing there as well, and yet it says so.
-            Self::ClientReset(_) | Self::ClientMessage(Fault::TooLarge | Fault::Underscore) => {
-                ResponseFlags::DOWNSTREAM_REMOTE_RESET
-            }
-            Self::ClientMessage(_) | Self::ClientConnection => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
-            Self::NoRoute => ResponseFlags::NO_ROUTE_FOUND,
-            Self::NoCluster(_) => ResponseFlags::NO_CLUSTER_FOUND,
-            Self::NoHealthyHost(_) => ResponseFlags::NO_HEALTHY_UPSTREAM,
-            Self::DropOverload => ResponseFlags::DROP_OVERLOAD,
-            Self::UnconditionalDropOverload => ResponseFlags::UNCONDITIONAL_DROP_OVERLOAD,
-            Self::Overflow => ResponseFlags::UPSTREAM_OVERFLOW,
-            Self::Connect(_) | Self::ConnectTimeout => ResponseFlags::UPSTREAM_CONNECTION_FAILURE,
-            Self::UpstreamReset | Self::UpstreamRefused => ResponseFlags::UPSTREAM_REMOTE_RESET,
-            Self::UpstreamClosed { .. } => ResponseFlags::UPSTREAM_CONNECTION_TERMINATION,
-            Self::UpstreamProtocol => ResponseFlags::UPSTREAM_PROTOCOL_ERROR,
-            Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => {
-                ResponseFlags::UPSTREAM_REQUEST_TIMEOUT
-            }
-        }
+        self.row().flags
     }
 
     /// Envoy's `%RESPONSE_CODE_DETAILS%`; blanks become `_` as Envoy writes them.
     pub(crate) fn details(&self) -> Cow<'static, str> {
-        let fixed = match self {
-            Self::Head(error) => error.details(),
-            Self::RequestBody => "http1.codec_error",
-            Self::BodyTooLarge => "request_payload_too_large",
-            Self::LowVersion => "low_version",
-            Self::Path => "path_normalization_failed",
-            Self::NotAPath => "absolute_path_rejected",
-            Self::HeadTimeout => "request_header_timeout",
-            Self::RequestTimeout => "request_overall_timeout",
-            Self::Idle { .. } => "stream_idle_timeout",
-            Self::FlushTimeout => "stream_flush_timeout",
-            Self::LastedTooLong { .. } => "max_duration_timeout",
-            Self::Overload => "overload",
-            Self::ClientGone => "downstream_remote_disconnect",
-            Self::ClientReset(Reason::NO_ERROR) => "",
-            Self::ClientReset(Reason::REFUSED_STREAM) => "http2.remote_refuse",
-            Self::ClientReset(_) => "http2.remote_reset",
-            Self::ClientMessage(fault) => match fault {
-                Fault::Field => "http2.invalid.header.field",
-                Fault::Message => "http2.violation.of.messaging.rule",
-                Fault::TooLarge => "http2.too_many_headers",
-                Fault::Underscore => "http2.unexpected_underscore",
-                Fault::Block => "codec_error",
-            },
-            // Envoy adds its library's words.
-            Self::ClientConnection => "codec_error",
-            Self::NoRoute => "route_not_found",
-            Self::NoCluster(_) => "cluster_not_found",
-            Self::NoHealthyHost(_) => "no_healthy_upstream",
-            Self::DropOverload => "drop_overload",
-            Self::UnconditionalDropOverload => "unconditional_drop_overload",
-            Self::UpgradeRefused => "upgrade_failed",
-            Self::ResponseTimeout => "response_timeout",
-            Self::PerTryTimeout => "upstream_per_try_timeout",
-            Self::PerTryIdleTimeout => "upstream_per_try_idle_timeout",
-            Self::Filter(reply) => return reply.details.clone(),
-            Self::Connect(transport) if !transport.is_empty() => {
-                let text = format!("upstream_reset_before_response_started{{{}|{transport}}}", self.reset_reason());
-                return text.replace(' ', "_").into();
+        match (self.row().says, self) {
+            (Says::Words(details, _) | Says::Phrase(details), _) => details.into(),
+            (Says::Reset(reason), Self::Connect(transport)) if !transport.is_empty() => {
+                format!("upstream_reset_before_response_started{{{reason}|{transport}}}").replace(' ', "_").into()
             }
-            Self::Overflow
-            | Self::Connect(_)
-            | Self::ConnectTimeout
-            | Self::UpstreamClosed { .. }
-            | Self::UpstreamReset
-            | Self::UpstreamRefused
-            | Self::UpstreamProtocol => {
-                return format!("upstream_reset_before_response_started{{{}}}", self.reset_reason())
-                    .replace(' ', "_")
-                    .into();
+            (Says::Reset(reason), _) => {
+                format!("upstream_reset_before_response_started{{{reason}}}").replace(' ', "_").into()
             }
-        };
-        fixed.into()
-    }
-
-    /// It is the proxy that breaks an answer off for this, not the client.
-    pub(crate) fn is_ours(&self) -> bool {
-        !matches!(
-            self,
-            Self::ClientGone
-                | Self::ClientReset(_)
-                | Self::ClientMessage(_)
-                | Self::ClientConnection
-                | Self::RequestBody
-                | Self::Head(_)
-        )
-    }
-
-    /// The connection cannot carry another request after this: what the client sent cannot be told apart.
-    pub(crate) fn ends_connection(&self) -> bool {
-        matches!(
-            self,
-            Self::Head(_)
-                | Self::RequestBody
-                | Self::BodyTooLarge
-                | Self::LowVersion
-                | Self::Path
-                | Self::HeadTimeout
-                | Self::RequestTimeout
-                | Self::Idle { complete: false }
-                | Self::LastedTooLong { complete: false }
-                | Self::FlushTimeout
-                | Self::ClientGone
-                | Self::ClientConnection
-                | Self::UpgradeRefused
-        )
+        }
     }
 
     /// `%RESPONSE_CODE_DETAILS%` of a failure after the response's head was sent.
     pub(crate) fn details_after_head(&self) -> Cow<'static, str> {
-        match self {
-            Self::UpstreamClosed { .. } | Self::UpstreamReset | Self::UpstreamRefused | Self::UpstreamProtocol => {
-                let reason = self.reset_reason().replace(' ', "_");
-                format!("upstream_reset_after_response_started{{{reason}}}").into()
+        match self.row().says {
+            Says::Words(details, _) | Says::Phrase(details) => details.into(),
+            Says::Reset(reason) => {
+                format!("upstream_reset_after_response_started{{{reason}}}").replace(' ', "_").into()
             }
-            other => other.details(),
-        }
-    }
-
-    fn reset_reason(&self) -> &'static str {
-        match self {
-            Self::Overflow => "overflow",
-            Self::Connect(_) => "remote connection failure",
-            Self::ConnectTimeout => "connection timeout",
-            Self::UpstreamReset => "remote reset",
-            Self::UpstreamRefused => "remote refused stream reset",
-            Self::UpstreamProtocol => "protocol error",
-            _ => "connection termination",
         }
     }
 }
@@ -358,52 +354,87 @@ impl From<AcquireError> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use evenkeel_testkit::golden;
+
     use super::*;
 
-    #[test]
-    fn speaks_envoys_words() {
-        let check = |failure: Failure, status: u16, flags: &str, details: &str, body: &str| {
-            let names: Vec<_> = failure.flags().short_names().collect();
-            assert_eq!(
-                (failure.status(), names.join(","), &*failure.details(), &*failure.body()),
-                (status, flags.to_owned(), details, body),
-                "{failure:?}"
-            );
-        };
-        check(Failure::BodyTooLarge, 413, "", "request_payload_too_large", "Payload Too Large");
-        check(Failure::NoRoute, 404, "NR", "route_not_found", "");
-        check(Failure::NoHealthyHost(503), 503, "UH", "no_healthy_upstream", "no healthy upstream");
-        let (idle, long) = (|complete| Failure::Idle { complete }, |complete| Failure::LastedTooLong { complete });
-        check(idle(false), 408, "SI", "stream_idle_timeout", "stream timeout");
-        check(idle(true), 504, "SI", "stream_idle_timeout", "stream timeout");
-        check(long(true), 504, "", "max_duration_timeout", "downstream duration timeout");
-        assert_eq!(
-            [idle(false), idle(true), long(false), long(true)].map(|late| late.ends_connection()),
-            [true, false, true, false]
-        );
-        check(Failure::DropOverload, 503, "DO", "drop_overload", "drop overload");
-        check(Failure::ResponseTimeout, 504, "UT", "response_timeout", "upstream request timeout");
-        check(
+    /// A failure for each row of the table.
+    fn all() -> Vec<Failure> {
+        let mut all: Vec<_> = [
+            HeadError::Malformed,
+            HeadError::MissingHost,
+            HeadError::Fragment,
+            HeadError::TooLarge,
+            HeadError::TooManyHeaders,
+            HeadError::LengthAndEncoding,
+            HeadError::TransferEncoding,
+            HeadError::Underscore,
+        ]
+        .map(Failure::Head)
+        .into();
+        let reasons = [Reason::NO_ERROR, Reason::PROTOCOL_ERROR, Reason::REFUSED_STREAM, Reason::CANCEL];
+        all.push(Failure::RequestBody);
+        all.push(Failure::ClientGone);
+        all.extend(reasons.map(Failure::ClientReset));
+        let faults = [Fault::Field, Fault::Message, Fault::TooLarge, Fault::Underscore, Fault::Block];
+        all.extend(faults.map(Failure::ClientMessage));
+        all.extend([
+            Failure::ClientConnection,
+            Failure::LowVersion,
+            Failure::Overload,
+            Failure::Path,
+            Failure::NotAPath,
+            Failure::BodyTooLarge,
+            Failure::NoRoute,
+            Failure::UpgradeRefused,
+            Failure::NoCluster(500),
+            Failure::NoHealthyHost(503),
+            Failure::DropOverload,
+            Failure::UnconditionalDropOverload,
+            Failure::Overflow,
+            Failure::FilteredLength,
+            Failure::HeadTimeout,
+            Failure::RequestTimeout,
+            Failure::Idle { complete: false },
+            Failure::Idle { complete: true },
+            Failure::FlushTimeout,
+            Failure::LastedTooLong { complete: false },
+            Failure::LastedTooLong { complete: true },
+            Failure::ResponseTimeout,
+            Failure::PerTryTimeout,
+            Failure::PerTryIdleTimeout,
             Failure::Connect("delayed connect error: Connection refused".into()),
-            503,
-            "UF",
-            "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}",
-            "upstream connect error or disconnect/reset before headers. reset reason: remote connection failure",
-        );
-        check(
+            Failure::Connect(String::new()),
+            Failure::ConnectTimeout,
+            Failure::UpstreamClosed { sent: false },
             Failure::UpstreamClosed { sent: true },
-            503,
-            "UC",
-            "upstream_reset_before_response_started{connection_termination}",
-            "upstream connect error or disconnect/reset before headers. reset reason: connection termination",
-        );
-        check(Failure::Head(HeadError::MissingHost), 400, "", "missing_host_header", "");
-        check(
-            Failure::Head(HeadError::TooLarge),
-            431,
-            "DPE",
-            "http1.headers_too_large",
-            "Request Header Fields Too Large",
-        );
+            Failure::UpstreamReset,
+            Failure::UpstreamRefused,
+            Failure::UpstreamProtocol,
+        ]);
+        all
+    }
+
+    /// The whole table as users see it; the interoperation tables hold its flags and details to Envoy.
+    #[test]
+    fn the_table_is_this() {
+        let mut text = String::new();
+        for failure in all() {
+            let row = failure.row();
+            let flags: Vec<_> = row.flags.short_names().collect();
+            let connection = if row.ends_connection { "ends" } else { "stays" };
+            let _ = writeln!(text, "{failure:?}");
+            let _ = writeln!(text, "  {} flags={:?} by={:?} connection={connection}", row.status, flags, row.ended_by);
+            let _ = writeln!(text, "  details={:?} after_head={:?}", failure.details(), failure.details_after_head());
+            let _ = writeln!(text, "  body={:?} retried={:?}", row.body(), row.body_after_retries());
+            let header = row.header.map(|(name, _)| String::from_utf8_lossy(name));
+            let _ = writeln!(text, "  header={header:?} retry={:?} outcome={:?}", row.retry, row.outcome);
+            let _ =
+                writeln!(text, "  http={:?} cluster={:?} tcp={:?}", row.counter, row.cluster_counter, row.tcp_counter);
+        }
+        golden::check(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden/failures.txt"), &text);
     }
 }

@@ -9,21 +9,41 @@ use std::time::Duration;
 use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
-    Body, ClusterScope, Decision, Pause, RequestContext, ResponseContext, RouteContext, Services, TrailersContext,
-    Woken,
+    Body, ClusterScope, Data, Decision, Pause, RequestContext, ResponseContext, ResponseDecision, RouteContext,
+    Services, TrailersContext, Woken,
 };
+use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::route::{Route, RouteAction};
+use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
-use super::exchange::Timers;
+use super::exchange::{Exchange, Held, Timers};
 use super::failure::Failure;
 use super::reply::Reply;
 use super::request::Request;
-use crate::response_flags::ResponseFlags;
+use crate::stats::http::Counter;
 use crate::worker::Worker;
+
+/// What a filter wants before it is asked again.
+pub(super) enum Waits {
+    ForBody { max_bytes: usize },
+    ForFilter(Pause),
+}
+
+/// What is answered instead of what the upstream answered.
+pub(super) enum Instead {
+    Reply(Reply),
+    Failed(Failure),
+}
+
+impl From<Failure> for Instead {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
 
 impl Services for Worker {
     fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
@@ -40,39 +60,72 @@ impl Services for Worker {
 }
 
 impl ActiveStream<'_> {
-    /// Asks the filters that are left.
-    pub(super) async fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered<Reply> {
+    /// Asks the filters that are left. An error is what one of them waits for; see [`ActiveStream::ask_after`].
+    pub(super) fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Result<Filtered<Reply>, Waits> {
         let filters = &self.origin.manager.filters;
         if filters.is_empty() {
-            return Filtered::Passes;
+            return Ok(Filtered::Passes);
         }
         let route = Matched::context(matched);
         if !self.request.filters.is_begun() {
             filters.begin(&mut self.request.filters, &route.filters);
         }
+        match self.ask_filters(client, route) {
+            Decision::Continue => {
+                if self.request.filters.pass() && self.request.filters.sees_request_data() {
+                    self.filter_whole_body();
+                }
+                Ok(Filtered::Passes)
+            }
+            Decision::Reroute => Ok(Filtered::Rerouted),
+            Decision::Reply(reply) => Ok(Filtered::Answered(Reply::from(reply))),
+            Decision::Collect { max_bytes } => Err(Waits::ForBody { max_bytes }),
+            Decision::Pause(pause) => Err(Waits::ForFilter(pause)),
+        }
+    }
+
+    /// Waits as a filter wants it, and asks the filters that are left.
+    pub(super) async fn ask_after(
+        &mut self,
+        mut waits: Waits,
+        client: SocketAddr,
+        matched: Option<Matched<'_>>,
+    ) -> Filtered<Reply> {
+        let route = matched.map(|matched| &**matched.route);
         loop {
-            // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
-            let waited = match self.ask_filters(client, route) {
-                Decision::Continue => break,
-                Decision::Reroute => return Filtered::Rerouted,
-                Decision::Reply(reply) => return Filtered::Answered(Reply::from(reply)),
-                Decision::Collect { max_bytes } => Box::pin(self.collect(max_bytes, route.route)).await,
-                Decision::Pause(pause) => {
-                    let woken = Box::pin(self.pause(pause, route.route)).await;
+            let waited = match waits {
+                Waits::ForBody { max_bytes } => self.collect(max_bytes, route).await,
+                Waits::ForFilter(pause) => {
+                    let woken = self.pause(pause, route).await;
                     woken.map(|woken| self.request.filters.wake(woken))
                 }
             };
             if let Err(failure) = waited {
                 return Filtered::Answered(Reply::from(&failure));
             }
+            waits = match self.ask(client, matched) {
+                Ok(decided) => return decided,
+                Err(again) => again,
+            };
         }
+    }
+
+    /// Passes a body that was collected through the filters. Of one that is still to come the head says how long it will be.
+    fn filter_whole_body(&mut self) {
         let request = &mut *self.request;
-        if request.filters.pass()
-            && let Some(body) = request.body.as_deref()
-        {
-            filters.request_data(&mut request.filters, body);
+        let Some(body) = request.body.take() else {
+            request.info.framing = announced(request.info.framing, &request.head.headers);
+            return;
+        };
+        let mut data = Data { bytes: (&*body).into(), ends: true, now: turn::now().into_std() };
+        self.origin.manager.filters.request_data(&mut request.filters, &mut data);
+        let changed = data.bytes.into_owned();
+        let mut digits = itoa::Buffer::new();
+        if request.head.headers.contains(HeaderId::ContentLength) {
+            request.head.headers.set(HeaderId::ContentLength, digits.format(changed.len()).as_bytes());
         }
-        Filtered::Passes
+        request.info.framing = Framing::Length(changed.len() as u64);
+        request.body = Some(HeldBytes::from(changed));
     }
 
     fn ask_filters(&mut self, client: SocketAddr, route: RouteContext<'_>) -> Decision {
@@ -86,12 +139,8 @@ impl ActiveStream<'_> {
         };
         let view = origin.view();
         let (from, message) = ((&*view, client.ip()), (&mut request.head, body));
-        let mut context = RequestContext::new(from, message, route, &mut request.facts, (&*origin.worker, now));
-        let decision = origin.manager.filters.request_head(&mut request.filters, &mut context);
-        for flag in request.facts.flags.drain(..) {
-            request.flags |= ResponseFlags::from_short_name(flag).unwrap_or_default();
-        }
-        decision
+        let mut context = RequestContext::new(from, message, route, &mut request.stream, (&*origin.worker, now));
+        origin.manager.filters.request_head(&mut request.filters, &mut context)
     }
 
     /// Waits for what a filter waits for, as long as the client and the request's limits let it.
@@ -126,7 +175,7 @@ impl ActiveStream<'_> {
 
     /// The limits of a request that waits before it goes on.
     pub(super) fn waiting_timers(&self, route: Option<&Route>) -> Timers {
-        let (hcm, started) = (&*self.origin.hcm, self.request.started);
+        let (hcm, started) = (&*self.origin.hcm, self.request.started());
         let (idle, longest) = match route.map(|route| &route.action) {
             Some(RouteAction::Forward(action)) => (action.idle_timeout, action.max_stream_duration),
             _ => (None, None),
@@ -139,16 +188,56 @@ impl ActiveStream<'_> {
         timers
     }
 
-    /// Shows the filters the head of an answer. `ends`: nothing follows it. `local`: it is the proxy's own.
-    pub(super) fn filter_response(&mut self, ends: bool, local: bool) {
+    /// Asks the filters that are left about the head of an answer. `ends`: nothing follows it. `local`: it is the proxy's own.
+    pub(super) fn filter_response(&mut self, ends: bool, local: bool, whole: Option<&[u8]>) -> ResponseDecision {
         let (origin, request) = (self.origin, &mut *self.request);
         if !request.filters.sees_response_head() {
-            return;
+            return ResponseDecision::Continue;
         }
         let since_request = if local { None } else { since_request(request) };
         let host = request.host.as_ref().map(|host| &*host.label);
-        let mut context = ResponseContext { head: &mut request.response, host, local, ends, since_request };
-        origin.manager.filters.response_head(&mut request.filters, &mut context);
+        let body = match whole {
+            Some(whole) => Body::Whole(whole),
+            None if ends => Body::Empty,
+            None => Body::Coming,
+        };
+        let mut context = ResponseContext {
+            head: &mut request.response,
+            host,
+            local,
+            ends,
+            since_request,
+            body,
+            info: &mut request.stream,
+            services: &*origin.worker,
+            woken: None,
+        };
+        origin.manager.filters.response_head(&mut request.filters, &mut context)
+    }
+
+    /// Does what the filters want of an answer of the proxy's own before they let it pass; an error is what is answered instead.
+    pub(super) async fn settle_reply(&mut self, mut decision: ResponseDecision, body: &[u8]) -> Result<(), Reply> {
+        loop {
+            match decision {
+                ResponseDecision::Continue => return Ok(()),
+                ResponseDecision::Reply(reply) => return Err(Reply::from(reply)),
+                // All of it was there.
+                ResponseDecision::Collect { .. } => return Err(self.too_large()),
+                ResponseDecision::Pause(pause) => {
+                    let woken = self.pause(pause, None).await;
+                    let woken = woken.map_err(|failure| Reply::from(&failure))?;
+                    self.request.filters.wake(woken);
+                }
+            }
+            decision = self.filter_response(body.is_empty(), true, Some(body));
+        }
+    }
+
+    /// The answer's body is longer than a filter takes.
+    fn too_large(&self) -> Reply {
+        self.origin.manager.http.inc(Counter::rs_too_large);
+        let too_large = evenkeel_filters::Reply::new(500, "Internal Server Error", "response_payload_too_large");
+        Reply::from(too_large)
     }
 
     /// Shows the filters the end of an answer.
@@ -162,7 +251,50 @@ impl ActiveStream<'_> {
     }
 }
 
+impl Exchange<'_, '_> {
+    /// Does what the filters want of the upstream's answer before they let its head pass. Gives its body, if one of them wanted all of it.
+    pub(super) async fn settle(
+        &mut self,
+        mut decision: ResponseDecision,
+        ends: bool,
+    ) -> Result<Option<HeldBytes>, Instead> {
+        let mut whole: Option<HeldBytes> = None;
+        loop {
+            match decision {
+                ResponseDecision::Continue => return Ok(whole),
+                ResponseDecision::Reply(reply) => return Err(Instead::Reply(Reply::from(reply))),
+                ResponseDecision::Pause(pause) => {
+                    let mut held = Held::new(pause);
+                    let woken = poll_fn(|cx| self.poll_held(&mut held, cx)).await?;
+                    self.active.request.filters.wake(woken);
+                }
+                ResponseDecision::Collect { max_bytes } => {
+                    let mut body = HeldBytes::default();
+                    // A filter asks again only for one that is too long for it.
+                    let fits = whole.is_none() && poll_fn(|cx| self.poll_collect(&mut body, max_bytes, cx)).await?;
+                    if !fits {
+                        return Err(Instead::Reply(self.active.too_large()));
+                    }
+                    whole = Some(body);
+                }
+            }
+            decision = self.active.filter_response(ends, false, whole.as_deref());
+        }
+    }
+}
+
+/// How long a body is whose length filters may change: as their `content-length` says, or nobody knows.
+pub(super) fn announced(framing: Framing, headers: &Headers) -> Framing {
+    let length = headers.get(HeaderId::ContentLength).and_then(|length| std::str::from_utf8(length).ok()?.parse().ok());
+    match (framing, length) {
+        (Framing::None, _) => Framing::None,
+        (_, Some(length)) => Framing::Length(length),
+        (Framing::Length(_), None) => Framing::Chunked,
+        (framing, None) => framing,
+    }
+}
+
 fn since_request(request: &mut Request) -> Option<Duration> {
     let now = turn::now();
-    request.received_all.map(|at| now.duration_since(at))
+    request.received_all().map(|at| now.duration_since(at))
 }

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_filters::HostOverride;
 use evenkeel_filters::decide::{announce_timeout, set_host};
+use evenkeel_filters::{HostOverride, ResponseFlags};
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
@@ -19,12 +20,12 @@ use evenkeel_upstream::{Host, Need, OverrideHost, PooledConnection, RequestGuard
 use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::exchange::{Exchange, Timers, Upload};
-use super::failure::Failure;
+use super::failure::{Failure, Retry};
+use super::mirror::is_mirrored;
 use super::reply::Reply;
 use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::Upstream;
 use super::upstream::count::{count_failed_try, count_failure, count_reset};
-use crate::response_flags::ResponseFlags;
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
 /// make it go out again.
@@ -59,7 +60,10 @@ impl ActiveStream<'_> {
             Some(body) => Upload::collected(body),
             None => Upload::new(keep, paused),
         };
-        let started = self.request.started;
+        if self.request.filters.sees_request_data() && !paused {
+            upload.filtered(self.request.info.framing);
+        }
+        let started = self.request.started();
         let request_until = after(started, forward.limits.request).filter(|_| !paused);
         let mut timers = Timers::new(forward.limits.idle, forward.limits.timeout, request_until);
         // A limit of all that may stand still is one of this, too.
@@ -69,7 +73,7 @@ impl ActiveStream<'_> {
         // A retry counts against `max_retries` until its try ends.
         let mut retrying = None;
         loop {
-            self.request.attempts += 1;
+            self.request.stream.attempts += 1;
             if let Some(policy) = forward.retry.as_deref() {
                 timers.begin_try(turn::now(), policy.per_try_timeout, policy.per_try_idle_timeout);
             }
@@ -93,24 +97,23 @@ impl ActiveStream<'_> {
                         timers.end_try();
                         let paused = Box::pin(self.unless_over(&mut timers, tokio::time::sleep(pause))).await;
                         if let Err(failure) = paused {
-                            if matches!(failure, Failure::ResponseTimeout) {
-                                forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_timeout);
-                            }
+                            let counter = failure.row().cluster_counter;
+                            counter.into_iter().for_each(|counter| forward.to.cluster.stats().inc(counter));
                             return self.give_up(forward, failure).await;
                         }
                         self.announce_time_left(forward);
                         continue;
                     }
-                    Err(_) => self.request.flags |= ResponseFlags::UPSTREAM_OVERFLOW,
+                    Err(_) => self.request.stream.flags |= ResponseFlags::UPSTREAM_OVERFLOW,
                 }
             }
             if let Verdict::Exhausted = verdict {
-                self.request.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+                self.request.stream.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
                 forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_retry_limit_exceeded);
             }
             return match attempt {
                 Ok(answered) => {
-                    if self.request.attempts > 1 && matches!(verdict, Verdict::Final) {
+                    if self.request.stream.attempts > 1 && matches!(verdict, Verdict::Final) {
                         forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_retry_success);
                     }
                     self.respond(forward, answered, &mut upload, &mut timers).await
@@ -130,7 +133,7 @@ impl ActiveStream<'_> {
         if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
             return true;
         }
-        let reply = match self.request.attempts {
+        let reply = match self.request.stream.attempts {
             1 => Reply::from(&failure),
             _ => Reply::after_retries(&failure),
         };
@@ -146,9 +149,8 @@ impl ActiveStream<'_> {
         let mut awaited = pin!(awaited);
         let complete = self.down.received_all();
         if complete {
-            let now = turn::now();
-            self.request.received_all.get_or_insert(now);
-            timers.complete(now);
+            self.request.note_first(TimePoint::DownstreamRxEnd);
+            timers.complete(turn::now());
         }
         poll_fn(|cx| {
             if let Poll::Ready(come) = awaited.as_mut().poll(cx) {
@@ -167,10 +169,12 @@ impl ActiveStream<'_> {
     /// Whether a client which is a sidecar or a gateway had better ask another host: this one got nothing of the request, or
     /// has lost one that may be sent twice. A program that was killed costs its callers no more than what it cannot take back.
     fn is_for_another_host(&self, failure: &Failure) -> bool {
-        let lost = match failure {
-            Failure::Connect(_) | Failure::ConnectTimeout | Failure::UpstreamRefused => true,
-            Failure::UpstreamClosed { sent } => !sent || is_idempotent(self.request.head.method()),
-            _ => false,
+        let lost = match failure.row().retry {
+            Retry::Connect | Retry::Refused | Retry::Unsent => true,
+            Retry::Reset if matches!(failure, Failure::UpstreamClosed { .. }) => {
+                is_idempotent(self.request.head.method())
+            }
+            Retry::Reset | Retry::Never => false,
         };
         lost && self.request.tunnel.is_none() && self.origin.client_is_proxy()
     }
@@ -183,24 +187,25 @@ impl ActiveStream<'_> {
         timers: &mut Timers,
         tried: &[Rc<Host>],
     ) -> Result<Answered, Failure> {
-        if self.request.attempts == 1 {
-            forward.to.cluster.drop_share()?;
+        match self.request.stream.attempts {
+            1 => forward.to.cluster.drop_share()?,
+            _ => self.request.stream.times.begin_try(),
         }
         // The host a filter wants is asked once: a retry is to go elsewhere.
-        let wanted = self.request.facts.host_override.clone().filter(|_| self.request.attempts == 1);
+        let wanted = self.request.stream.host_override.clone().filter(|_| self.request.stream.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
             original_dst: Some(self.origin.info.view.local),
             previous: tried,
-            retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
+            retry: forward.retry.as_deref().filter(|_| self.request.stream.attempts > 1),
             ..forward.to.affinity.target()
         };
         // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
         let mut raced = false;
         loop {
             let host = forward.to.cluster.pick(&target)?;
-            self.request.host = Some(Rc::clone(&host));
-            if forward.action.mirrors.is_some() && self.request.attempts == 1 && !raced {
+            self.request.set_host(&host);
+            if self.request.stream.attempts == 1 && !raced && is_mirrored(forward) {
                 upload.mirrors = self.mirror(forward, upload.known());
             }
             let guard =
@@ -215,11 +220,11 @@ impl ActiveStream<'_> {
                 None => Box::pin(self.connect(forward, timers, &host, raced)).await?,
             };
             forward.to.cluster.report_connected(&host);
-            self.request.upstream_local = up.local_addr();
+            self.request.connected(up.local_addr(), up.connect_times());
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if let Err(failure) = &result {
                 count_reset(&forward.to.cluster, &up, failure);
-                up.complete(&mut self.request.facts);
+                up.complete(&mut self.request.stream);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
                 up.lost_race(turn::now());
@@ -256,7 +261,7 @@ impl ActiveStream<'_> {
         let connected = self.unless_over(timers, connecting).await?;
         let connection = connected.map_err(Failure::from).inspect_err(|failure| {
             if let Failure::Connect(reason) = failure {
-                self.request.transport_failure.clone_from(reason);
+                self.request.stream.transport_failure.clone_from(reason);
             }
         })?;
         Ok(self.upstream(forward, connection))
@@ -287,7 +292,7 @@ impl ActiveStream<'_> {
     /// Whether the policy covers this, and a retry is left.
     fn may_retry(&self, forward: &Forward<'_>, failure: &Failure) -> bool {
         let covers = |policy: &RetryPolicy| {
-            retry::covers_failure(&policy.on, failure) && self.request.attempts <= policy.num_retries
+            retry::covers_failure(&policy.on, failure) && self.request.stream.attempts <= policy.num_retries
         };
         forward.retry.as_deref().is_some_and(covers)
     }
@@ -301,7 +306,7 @@ impl ActiveStream<'_> {
     ) -> Result<ResponseInfo, Failure> {
         if forward.host.include_request_attempt_count {
             let mut digits = itoa::Buffer::new();
-            let count = digits.format(self.request.attempts);
+            let count = digits.format(self.request.stream.attempts);
             self.request.head.headers.set(HeaderId::EnvoyAttemptCount, count.as_bytes());
         }
         if matches!(forward.action.host_rewrite, HostRewrite::Auto) && !up.host().hostname.is_empty() {
@@ -314,6 +319,7 @@ impl ActiveStream<'_> {
             // Boxed: few clusters have filters.
             Box::pin(self.filter_try(forward, filtered, upload, timers)).await?;
         }
+        self.request.note(TimePoint::UpstreamTxBegin);
         if let Err(failure) = up.send_head(self.request) {
             let Some(side) = up.http2() else { return Err(failure) };
             if self.request.tunnel.is_none() {
@@ -341,7 +347,7 @@ impl ActiveStream<'_> {
         }
         let outcome = match attempt {
             Ok(_) => Some(retry::outcome_of_response(&self.request.response)),
-            Err(failure) => retry::outcome_of(failure),
+            Err(failure) => failure.row().outcome,
         };
         if let Some(outcome) = outcome {
             forward.to.cluster.report(host, outcome);
@@ -358,7 +364,7 @@ impl ActiveStream<'_> {
         match covered {
             false => Verdict::Final,
             true if !upload.can_replay() => Verdict::Unrepeatable,
-            true if self.request.attempts > policy.num_retries => Verdict::Exhausted,
+            true if self.request.stream.attempts > policy.num_retries => Verdict::Exhausted,
             true => Verdict::Again,
         }
     }
@@ -369,7 +375,7 @@ impl ActiveStream<'_> {
         let response = answered.then_some(&self.request.response);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.origin.worker.random.next();
-        let (pause, kind) = retry::back_off(policy, response, self.request.attempts, since_1970, random);
+        let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
         forward.to.cluster.stats().inc(match kind {
             BackOff::Exponential => cluster::Counter::upstream_rq_retry_backoff_exponential,
             BackOff::RateLimited => cluster::Counter::upstream_rq_retry_backoff_ratelimited,
@@ -380,7 +386,7 @@ impl ActiveStream<'_> {
     /// Tells the server what is left of the time when it is asked again.
     fn announce_time_left(&mut self, forward: &Forward<'_>) {
         let request = &mut *self.request;
-        let (Some(all), Some(since)) = (forward.limits.timeout, request.received_all) else { return };
+        let (Some(all), Some(since)) = (forward.limits.timeout, request.received_all()) else { return };
         let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
         let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);

@@ -15,8 +15,13 @@ pub(super) fn status(request: &Request) -> Option<u8> {
 pub(super) fn reply_head(headers: &mut Headers, status: u32, message: &[u8]) {
     headers.set(HeaderId::ContentType, CONTENT_TYPE.as_bytes());
     let mut digits = itoa::Buffer::new();
-    headers.append_id(HeaderId::GrpcStatus, digits.format(status).as_bytes());
-    if !message.is_empty() {
-        headers.append(b"grpc-message", &percent_encoded(message));
+    if headers.get(HeaderId::GrpcStatus).is_none_or(<[u8]>::is_empty) {
+        headers.set(HeaderId::GrpcStatus, digits.format(status).as_bytes());
     }
+    // JSON formats end their lines.
+    let message = message.strip_suffix(b"\n").unwrap_or(message);
+    if !message.is_empty() {
+        headers.set_name(b"grpc-message", &percent_encoded(message));
+    }
+    headers.remove(HeaderId::ContentLength);
 }

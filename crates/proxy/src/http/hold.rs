@@ -1,6 +1,7 @@
 //! A request that waits for what the control plane has not been asked for before (`envoy.filters.http.on_demand`).
 
 use evenkeel_runtime_config::Demand;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
@@ -22,7 +23,9 @@ impl ActiveStream<'_> {
         let end = turn::now();
         stats.record(Histogram::on_demand_time, u64::try_from((end - begin).as_millis()).unwrap_or(u64::MAX));
         // A cluster may be waited for after the virtual host.
-        self.request.held = Some((self.request.held.map_or(begin, |(begin, _)| begin), end));
+        let times = &mut self.request.stream.times;
+        times.set_first(TimePoint::HeldBegin, begin.into_std());
+        times.set(TimePoint::HeldEnd, end.into_std());
         match held {
             Ok(()) if worker.generation().shared.config.has(&demand) => stats.inc(Counter::on_demand_success),
             Ok(()) => stats.inc(Counter::on_demand_missing),

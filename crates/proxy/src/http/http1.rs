@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use evenkeel_http::{HeadError, HeadScan, Limits, RequestRules, Underscores, Version, parse_request};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::HeadersWithUnderscores;
-use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
@@ -48,20 +47,14 @@ pub(super) enum Beginning {
 pub(super) struct Http1Connection {
     pub(super) origin: ConnectionContext,
     pub(super) side: Http1,
-    /// The filter chain that serves it, here or elsewhere.
-    chain: Arc<FilterChain>,
     deadline: Deadline,
     /// Since when it has waited for a request, here or elsewhere.
     idle_since: Option<Instant>,
 }
 
 impl Http1Connection {
-    pub(super) fn new(
-        (origin, side): (ConnectionContext, Http1),
-        chain: Arc<FilterChain>,
-        idle_since: Option<Instant>,
-    ) -> Self {
-        Self { origin, side, chain, deadline: Deadline::default(), idle_since }
+    pub(super) fn new((origin, side): (ConnectionContext, Http1), idle_since: Option<Instant>) -> Self {
+        Self { origin, side, deadline: Deadline::default(), idle_since }
     }
 
     /// Whether the client's first bytes are `expected`.
@@ -91,7 +84,6 @@ impl Http1Connection {
         self.origin.leaves = true;
         listener::Downstream {
             info: Arc::clone(&self.origin.info),
-            chain: self.chain,
             requests: self.side.requests(),
             idle_since: self.idle_since,
             resumed: true,
@@ -126,7 +118,7 @@ impl Http1Connection {
             return Next::Leave(leave);
         }
         let idle_since = *self.idle_since.get_or_insert_with(turn::now);
-        let mut idle_until = earlier(after(idle_since, self.origin.hcm.idle_timeout), self.origin.until);
+        let mut idle_until = earlier(after(idle_since, self.origin.hcm.idle_timeout), self.origin.until());
         let mut drains = false;
         // What the last answer's end waits for since when.
         let mut backlog = None;
@@ -170,7 +162,7 @@ impl Http1Connection {
         let hcm = &*self.origin.hcm;
         let rules = rules(hcm);
         let mut scan = HeadScan::default();
-        let first_byte = request.started;
+        let first_byte = request.started();
         loop {
             match parse_request(self.side.input.bytes(), &mut scan, rules, &mut request.head) {
                 Ok(Some(info)) => {
@@ -178,7 +170,7 @@ impl Http1Connection {
                     self.count_underscores(info.dropped);
                     self.side.begin(&info);
                     request.info = info;
-                    request.started = turn::now();
+                    request.stream.times.set_start(turn::now().into_std());
                     return match (request.head.version, hcm.accept_http_10) {
                         (Version::Http10, false) => Err(Failure::LowVersion),
                         _ => Ok(()),

@@ -67,7 +67,7 @@ pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buff
             if server.head_was_late() {
                 let mut request = Request::begin();
                 request.head.version = carried;
-                request.status = Failure::HeadTimeout.status();
+                request.stream.status = Failure::HeadTimeout.status();
                 end(origin, request, &Failure::HeadTimeout);
             }
             return;
@@ -84,13 +84,13 @@ pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buff
                 let mut request = Request::begin();
                 recycle(std::mem::replace(&mut request.head, head));
                 request.head.version = carried;
-                request.bytes_received = cut.received as u64;
+                request.stream.bytes_received = cut.received as u64;
                 end(origin, request, &downstream::http2::failure(cut.reset));
             }
             Accepted::Refused(fault) => {
                 let mut request = Request::begin();
                 request.head.version = Version::Http2;
-                request.status = if fault == Fault::TooLarge { 431 } else { 0 };
+                request.stream.status = if fault == Fault::TooLarge { 431 } else { 0 };
                 end(origin, request, &Failure::ClientMessage(fault));
             }
         }
@@ -102,7 +102,7 @@ fn reason_to_leave(origin: &ConnectionContext, deadline: &mut Deadline, cx: &mut
     if origin.registration.drains() {
         return Some(Counter::downstream_cx_drain_close);
     }
-    deadline.poll(origin.until, cx).is_ready().then_some(Counter::downstream_cx_max_duration_reached)
+    deadline.poll(origin.until(), cx).is_ready().then_some(Counter::downstream_cx_max_duration_reached)
 }
 
 /// Begins to serve a stream. What can be done before its task runs is done here: the task's future would keep room for it.
@@ -133,9 +133,9 @@ fn serve_stream(origin: &Rc<ConnectionContext>, incoming: Incoming, carried: Ver
 
 /// Counts and logs a request that ends as it begins. All that can be answered is answered.
 fn end(origin: &ConnectionContext, mut request: Box<Request>, failure: &Failure) {
-    request.flags = failure.flags();
-    request.details = failure.details();
     origin.begin_request();
+    request.stream.protocol = Some(request.head.version.as_str());
+    request.fail(failure, failure.details(), &origin.manager.http);
     log::end(origin, &mut request, true);
     request.recycle();
 }

@@ -88,10 +88,18 @@ impl Mirrors {
     }
 }
 
+/// There may be copies.
+pub(super) fn is_mirrored(forward: &Forward<'_>) -> bool {
+    forward.action.mirrors.is_some() || forward.to.cluster.is_mirrored()
+}
+
 impl ActiveStream<'_> {
     /// Begins the copies of a request, which has a host; `None`: there are none, or they are complete. `body`: what was collected of it.
     pub(super) fn mirror(&mut self, forward: &Forward<'_>, body: Option<&[u8]>) -> Option<Box<Mirrors>> {
-        let policies = forward.action.mirrors.as_deref().filter(|_| self.request.tunnel.is_none())?;
+        let config = forward.to.cluster.config();
+        // The cluster's word counts.
+        let policies = config.mirrors.as_deref().or(forward.action.mirrors.as_deref());
+        let policies = policies.filter(|_| self.request.tunnel.is_none())?;
         let random = self.origin.worker.random.next() % 1_000_000;
         let chosen = policies.iter().filter(|policy| random < u64::from(policy.fraction_ppm));
         let mirrors: Vec<_> = chosen.filter_map(|policy| self.begin_mirror(policy, forward)).collect();

@@ -1,28 +1,6 @@
 //! What filters wait for.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use evenkeel_filters::{Pause, Wait, Woken};
-use tokio::time::{Sleep, sleep};
-
-/// What a filter waits for that keeps some of an answer back.
-pub(super) struct Held {
-    wait: Option<Wait>,
-    limit: Pin<Box<Sleep>>,
-}
-
-impl Held {
-    pub(super) fn new(pause: Pause) -> Self {
-        Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)) }
-    }
-
-    /// Ready when the filter is to be asked again.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let ready = self.wait.as_mut().is_some_and(|wait| wait.as_mut().poll(cx).is_ready());
-        if ready { Poll::Ready(()) } else { self.limit.as_mut().poll(cx) }
-    }
-}
+use evenkeel_filters::{Pause, Woken};
 
 /// Waits for what a filter waits for.
 pub(super) async fn until_woken(pause: Pause) -> Woken {

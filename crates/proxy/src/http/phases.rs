@@ -10,6 +10,7 @@
 //!
 //! The client's side is a [`super::downstream::Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
 
+use evenkeel_filters::ResponseFlags;
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_runtime_config::overload::Action;
 
@@ -18,8 +19,6 @@ use super::decide::Plan;
 use super::failure::Failure;
 use super::reply::Reply;
 use crate::overload::{Exhausted, Permit};
-use crate::response_flags::ResponseFlags;
-use crate::stats::http::Counter;
 
 impl ActiveStream<'_> {
     /// True when the connection may carry another request.
@@ -55,6 +54,7 @@ impl ActiveStream<'_> {
 
     fn begin(&mut self) {
         self.origin.begin_request();
+        self.request.stream.protocol = Some(self.request.head.version.as_str());
         self.under_way = true;
     }
 
@@ -63,10 +63,7 @@ impl ActiveStream<'_> {
         let origin = self.origin;
         let stopped = origin.worker.overload.is_on(Action::StopAcceptingRequests, &origin.worker.random);
         let admitted = if stopped { Err(Exhausted) } else { origin.registration.admit_request() };
-        admitted.map_err(|Exhausted| {
-            origin.manager.http.inc(Counter::downstream_rq_overload_close);
-            Failure::Overload
-        })
+        admitted.map_err(|Exhausted| Failure::Overload)
     }
 
     /// One side or the other had not said all it had to when the request ended.
@@ -74,10 +71,10 @@ impl ActiveStream<'_> {
         let request = &*self.request;
         // Who asks for a tunnel has more to say than the head.
         let in_vain = match request.tunnel {
-            Some(Tunnel::Upgrade(_)) => request.status != 101,
-            Some(Tunnel::Connect) | None => request.head.method() == b"CONNECT" && request.status >= 300,
+            Some(Tunnel::Upgrade(_)) => request.stream.status != 101,
+            Some(Tunnel::Connect) | None => request.head.method() == b"CONNECT" && request.stream.status >= 300,
         };
-        let broken = request.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR);
+        let broken = request.stream.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR);
         !self.response_ended || !self.down.received_all() || in_vain || broken
     }
 
@@ -97,8 +94,8 @@ impl ActiveStream<'_> {
 impl Drop for ActiveStream<'_> {
     fn drop(&mut self) {
         if self.under_way {
-            self.request.flags |= ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION;
-            self.request.details = "downstream_local_disconnect".into();
+            self.request.stream.flags |= ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION;
+            self.request.stream.details = "downstream_local_disconnect".into();
             self.end();
         }
     }

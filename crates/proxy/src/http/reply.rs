@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::grpc::status_of_http;
 use evenkeel_filters::decide::{Levels, append_via};
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, ResponseDecision, ResponseFlags};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
@@ -20,11 +21,12 @@ use httpdate::fmt_http_date;
 use super::active_stream::ActiveStream;
 use super::downstream::Answer;
 use super::edits::Edits as _;
+use super::exchange::{Held, Left};
 use super::failure::Failure;
-use super::grpc;
+use super::filters::announced;
 use super::log::record;
-use super::pause::Held;
-use crate::response_flags::ResponseFlags;
+use super::{grpc, local_reply};
+use crate::stats::http::Counter;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
 /// that reads at all has it at once, and one that does not must hold nothing.
@@ -40,6 +42,8 @@ pub(super) struct Reply {
     pub(super) of_filter: Option<Box<OfFilter>>,
     pub(super) flags: ResponseFlags,
     pub(super) details: Cow<'static, str>,
+    /// Where the connection manager counts it, when it tells of a failure.
+    pub(super) counter: Option<Counter>,
     pub(super) close: bool,
 }
 
@@ -64,13 +68,14 @@ impl Reply {
             of_filter: None,
             flags: ResponseFlags::NONE,
             details: details.into(),
+            counter: None,
             close: false,
         }
     }
 
     /// What became of the last of several tries.
     pub(super) fn after_retries(failure: &Failure) -> Self {
-        Self { body: into_bytes(failure.body_after_retries()), ..Self::from(failure) }
+        Self { body: into_bytes(failure.row().body_after_retries()), ..Self::from(failure) }
     }
 
     /// A configured answer.
@@ -82,6 +87,7 @@ impl Reply {
             of_filter: None,
             flags: ResponseFlags::NONE,
             details: "direct_response".into(),
+            counter: None,
             close: false,
         }
     }
@@ -89,14 +95,15 @@ impl Reply {
 
 impl From<evenkeel_filters::Reply> for Reply {
     fn from(reply: evenkeel_filters::Reply) -> Self {
-        let evenkeel_filters::Reply { status, headers, body, details, flag, grpc_status, verbatim } = reply;
+        let evenkeel_filters::Reply { status, headers, body, details, flags, grpc_status, verbatim } = reply;
         Self {
             status,
             body,
             header: None,
             of_filter: Some(Box::new(OfFilter { headers, grpc_status, verbatim })),
-            flags: flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
+            flags,
             details,
+            counter: None,
             close: false,
         }
     }
@@ -104,14 +111,16 @@ impl From<evenkeel_filters::Reply> for Reply {
 
 impl From<&Failure> for Reply {
     fn from(failure: &Failure) -> Self {
+        let row = failure.row();
         Self {
-            status: failure.status(),
-            body: into_bytes(failure.body()),
-            header: failure.header().map(|(name, value)| (name, value.into())),
+            status: row.status,
+            body: into_bytes(row.body()),
+            header: row.header.map(|(name, value)| (name, value.into())),
             of_filter: None,
-            flags: failure.flags(),
+            flags: row.flags,
             details: failure.details(),
-            close: failure.ends_connection(),
+            counter: row.counter,
+            close: row.ends_connection,
         }
     }
 }
@@ -128,65 +137,98 @@ impl ActiveStream<'_> {
     pub(super) async fn reply(&mut self, mut reply: Reply, levels: Option<Levels<'_>>) -> bool {
         let (origin, request) = (self.origin, &mut *self.request);
         let hcm = &*origin.hcm;
-        let OfFilter { headers, grpc_status, verbatim } =
-            reply.of_filter.take().map_or_else(Default::default, |own| *own);
-        let grpc = request.grpc && !verbatim;
-        request.status = if grpc && reply.status != 0 { 200 } else { reply.status };
-        request.flags |= reply.flags;
-        request.details = reply.details;
+        request.stream.status = reply.status;
+        request.stream.flags |= reply.flags;
+        request.stream.details = std::mem::take(&mut reply.details);
+        reply.counter.into_iter().for_each(|counter| origin.manager.http.inc(counter));
         if reply.status == 0 {
             return false;
         }
-        request.response.clear();
-        request.response.status = if grpc { 200 } else { reply.status };
-        let fields = &mut request.response.headers;
-        let mut digits = itoa::Buffer::new();
-        if grpc {
-            let status = grpc_status.unwrap_or_else(|| status_of_http(reply.status).into());
-            grpc::reply_head(fields, status, &reply.body);
-            reply.body = Cow::Borrowed(b"");
-        } else if !reply.body.is_empty() {
-            fields.append_id(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
+        self.make_head(&mut reply, levels);
+        match self.filter_response(reply.body.is_empty(), true, Some(&reply.body)) {
+            ResponseDecision::Continue => {}
+            // Boxed: few answers of the proxy's own wait for a filter.
+            wanted => {
+                if let Err(other) = Box::pin(self.settle_reply(wanted, &reply.body)).await {
+                    self.request.filters.bypass_response();
+                    return Box::pin(self.reply(other, levels)).await;
+                }
+            }
         }
-        if !reply.body.is_empty() && !headers.iter().any(|(name, _)| name == "content-type") {
-            fields.append_id(HeaderId::ContentType, b"text/plain");
-        }
-        if let Some((name, value)) = &reply.header {
-            fields.append(name, value);
-        }
-        headers.iter().for_each(|(name, value)| fields.append(name.as_bytes(), value));
-        if let Some(levels) = levels.filter(|levels| !verbatim && !levels.is_empty()) {
-            let values = record(origin, request, |record| levels.response_values(record));
-            levels.edit_response(&mut request.response.headers, values);
-        }
-        self.filter_response(reply.body.is_empty(), true);
+        let filtered = self.request.filters.sees_response_data();
         let request = &mut *self.request;
-        request.status = request.response.status;
+        request.stream.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
-            request.received_all.get_or_insert_with(turn::now);
+            request.note_first(TimePoint::DownstreamRxEnd);
         }
+        // Where HTTP/1.0 is off it is not spoken either.
+        let http_10 = hcm.accept_http_10 && request.is_http_10();
+        let framing = match reply.body.len() {
+            0 => Framing::None,
+            bytes if filtered => announced(Framing::Length(bytes as u64), &request.response.headers),
+            bytes => Framing::Length(bytes as u64),
+        };
         let close = origin.is_to_end()
             || reply.close
+            || (http_10 && framing == Framing::Chunked)
             || !self.down.received_all()
             || self.down.must_close(hcm.max_requests_per_connection);
-        let no_content = matches!(request.status, 204 | 304) || request.status < 200;
-        let answer = Answer {
-            framing: if reply.body.is_empty() { Framing::None } else { Framing::Length(reply.body.len() as u64) },
-            bodiless: no_content || (request.is_head() && !reply.body.is_empty()),
-            close,
-            tunnel: None,
-            // Where HTTP/1.0 is off it is not spoken either.
-            http_10: hcm.accept_http_10 && request.is_http_10(),
-        };
-        self.down.send_head(&mut request.response, answer);
-        let body: &[u8] = if answer.bodiless { b"" } else { &reply.body };
-        let sent = match !body.is_empty() && self.request.filters.sees_response_data() {
+        let no_content = matches!(request.stream.status, 204 | 304) || request.stream.status < 200;
+        let bodiless = no_content || (request.is_head() && !reply.body.is_empty());
+        self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel: None, http_10 });
+        request.note(TimePoint::DownstreamTxBegin);
+        let body: &[u8] = if bodiless { b"" } else { &reply.body };
+        let sent = match !body.is_empty() && filtered {
             // Boxed: few answers of the proxy's own are held back.
-            true => Box::pin(self.send_filtered_body(body)).await,
+            true => Box::pin(self.send_filtered_body(body, Left::of(framing))).await,
             false => self.send_reply_body(body).await,
         };
         sent.is_ok() && self.down.end(close)
+    }
+
+    /// The reply's head, and its body as it is to be sent: as the route has it, the filter that made it, `local_reply_config`, and at last what
+    /// the client speaks.
+    fn make_head(&mut self, reply: &mut Reply, levels: Option<Levels<'_>>) {
+        let (origin, request) = (self.origin, &mut *self.request);
+        let own = reply.of_filter.take().map_or_else(OfFilter::default, |own| *own);
+        request.response.clear();
+        request.response.status = reply.status;
+        if let Some(levels) = levels.filter(|levels| !own.verbatim && !levels.is_empty()) {
+            let values = record(origin, request, |record| levels.response_values(record));
+            levels.edit_response(&mut request.response.headers, values);
+        }
+        let fields = &mut request.response.headers;
+        if let Some((name, value)) = &reply.header {
+            fields.append(name, value);
+        }
+        own.headers.iter().for_each(|(name, value)| fields.append(name.as_bytes(), value));
+        let content_type = match &origin.hcm.local_reply {
+            Some(config) if !own.verbatim => local_reply::rewrite(config, origin, request, reply),
+            _ => None,
+        };
+        let fields = &mut request.response.headers;
+        if request.grpc && !own.verbatim {
+            let status = own.grpc_status.unwrap_or_else(|| status_of_http(reply.status).into());
+            let is_head = request.head.method() == b"HEAD";
+            grpc::reply_head(fields, status, if is_head { b"" } else { &reply.body });
+            reply.body = Cow::Borrowed(b"");
+            request.response.status = 200;
+            request.stream.status = 200;
+        } else if !reply.body.is_empty() {
+            let mut digits = itoa::Buffer::new();
+            fields.set(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
+            match content_type {
+                Some(content_type) => fields.set(HeaderId::ContentType, content_type.as_bytes()),
+                None if !fields.contains(HeaderId::ContentType) => {
+                    fields.append_id(HeaderId::ContentType, b"text/plain");
+                }
+                None => {}
+            }
+        } else if !own.verbatim {
+            fields.remove(HeaderId::ContentLength);
+            fields.remove(HeaderId::ContentType);
+        }
     }
 
     /// Tells the client that the request may be sent again. The log and the statistics have what it would have been answered;
@@ -196,24 +238,28 @@ impl ActiveStream<'_> {
             return false;
         }
         self.response_ended = true;
-        self.request.status = failure.status();
-        self.request.flags |= failure.flags();
-        self.request.details = failure.details();
+        self.request.stream.status = failure.status();
+        self.request.fail(failure, failure.details(), &self.origin.manager.http);
         true
     }
 
-    /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it.
-    async fn send_filtered_body(&mut self, body: &[u8]) -> io::Result<()> {
+    /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it. `left`: what they may make of it.
+    async fn send_filtered_body(&mut self, body: &[u8], mut left: Left) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
         let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
         loop {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
-            if !data.bytes.is_empty() {
-                request.bytes_sent += data.bytes.len() as u64;
+            if !data.bytes.is_empty() && left.take(data.bytes.len()) {
+                request.stream.bytes_sent += data.bytes.len() as u64;
                 self.down.send(&data.bytes, false);
             }
-            let Flow::Pause(pause) = flow else { return self.send_reply_body(b"").await };
+            let Flow::Pause(pause) = flow else {
+                return match left.is_over() {
+                    true => self.send_reply_body(b"").await,
+                    false => Err(io::ErrorKind::InvalidData.into()),
+                };
+            };
             let mut held = Held::new(pause);
             poll_fn(|cx| {
                 if let Poll::Ready(Err(error)) = self.down.poll_flush(cx) {
@@ -236,8 +282,9 @@ impl ActiveStream<'_> {
         poll_fn(|cx| {
             if !std::mem::replace(&mut self.response_ended, true) {
                 self.down.send(body, true);
-                self.request.bytes_sent += body.len() as u64;
+                self.request.stream.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
+                self.request.note(TimePoint::DownstreamTxEnd);
             }
             let flushed = self.down.poll_flush(cx);
             if flushed.is_ready() {
@@ -245,8 +292,8 @@ impl ActiveStream<'_> {
             }
             let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
-            self.request.flags |= Failure::FlushTimeout.flags();
-            self.request.details = Failure::FlushTimeout.details();
+            let late = Failure::FlushTimeout;
+            self.request.fail(&late, late.details(), &self.origin.manager.http);
             self.down.give_up();
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         })

@@ -2,23 +2,38 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_filters::decide::Tunnel;
-use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
+use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
+use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
-use evenkeel_upstream::Host;
+use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
-use evenkeel_upstream::turn;
+use evenkeel_upstream::{ConnectTimes, Host, turn};
 use tokio::time::Instant;
 
+use super::failure::Failure;
 use crate::access_log::HeadLookup;
-use crate::response_flags::ResponseFlags;
+use crate::stats::http;
 
 /// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
 const MAX_POOLED_REQUESTS: usize = 256;
+
+/// Of a request about which nothing is known.
+const NO_INFO: RequestInfo = RequestInfo {
+    head_bytes: 0,
+    framing: Framing::None,
+    keep_alive: false,
+    upgrade: false,
+    expect_continue: false,
+    https_target: false,
+    dropped: 0,
+};
 
 thread_local! {
     // Boxed: a request goes to and fro, and is not small.
@@ -39,37 +54,18 @@ pub(super) struct Request {
     pub(super) grpc: bool,
     /// The request asks for a tunnel, and may have one.
     pub(super) tunnel: Option<Tunnel>,
-    pub(super) started: Instant,
-    /// The last byte of the request was read.
-    pub(super) received_all: Option<Instant>,
-    /// The upstream's response head was read.
-    pub(super) answered: Option<Instant>,
-    /// Status sent; 0 when none was.
-    pub(super) status: u16,
-    pub(super) flags: ResponseFlags,
-    pub(super) details: Cow<'static, str>,
-    /// The client, as `x-forwarded-for` or the socket says.
-    pub(super) client: Option<std::net::SocketAddr>,
-    pub(super) bytes_received: u64,
-    pub(super) bytes_sent: u64,
-    pub(super) route_name: Option<Arc<str>>,
-    pub(super) cluster_name: Option<Arc<str>>,
+    /// What else is known of it.
+    pub(super) stream: StreamInfo,
+    /// The host that was tried last.
     pub(super) host: Option<Rc<Host>>,
-    pub(super) upstream_local: Option<std::net::SocketAddr>,
-    pub(super) transport_failure: String,
-    pub(super) attempts: u32,
     /// What filters keep of it for themselves.
     pub(super) filters: FilterStreams,
-    /// What filters leave for others.
-    pub(super) facts: FilterFacts,
     /// Decides between weighted clusters and fractions, however often the route is chosen.
     pub(super) random: Option<u64>,
     /// All of its body, if a filter wanted that, until it goes on.
     pub(super) body: Option<HeldBytes>,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
-    /// It had to wait for what it needs, between these.
-    pub(super) held: Option<(Instant, Instant)>,
     /// It was held for what it needs, and gets no more time.
     pub(super) unheld: bool,
 }
@@ -78,41 +74,18 @@ impl Request {
     fn new() -> Self {
         Self {
             head: RequestHead::default(),
-            info: RequestInfo {
-                head_bytes: 0,
-                framing: Framing::None,
-                keep_alive: false,
-                upgrade: false,
-                expect_continue: false,
-                https_target: false,
-                dropped: 0,
-            },
+            info: NO_INFO,
             trailers: Headers::default(),
             response: ResponseHead::default(),
             response_trailers: Headers::default(),
             grpc: false,
             tunnel: None,
-            started: turn::now(),
-            received_all: None,
-            answered: None,
-            status: 0,
-            flags: ResponseFlags::NONE,
-            details: Cow::Borrowed(""),
-            client: None,
-            bytes_received: 0,
-            bytes_sent: 0,
-            route_name: None,
-            cluster_name: None,
+            stream: StreamInfo::new(turn::now().into_std()),
             host: None,
-            upstream_local: None,
-            transport_failure: String::new(),
-            attempts: 0,
             filters: FilterStreams::default(),
-            facts: FilterFacts::default(),
             random: None,
             body: None,
             head_chunked: false,
-            held: None,
             unheld: false,
         }
     }
@@ -121,25 +94,13 @@ impl Request {
     pub(super) fn begin() -> Box<Self> {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let Some(mut request) = pooled else { return Box::new(Self::new()) };
-        request.started = turn::now();
+        request.stream.times.set_start(turn::now().into_std());
         request
     }
 
     /// Forgets it and keeps its memory for another.
     pub(super) fn recycle(mut self: Box<Self>) {
-        *self = Self {
-            head: std::mem::take(&mut self.head),
-            response: std::mem::take(&mut self.response),
-            trailers: std::mem::take(&mut self.trailers),
-            response_trailers: std::mem::take(&mut self.response_trailers),
-            filters: std::mem::take(&mut self.filters),
-            ..Self::new()
-        };
-        self.head.clear();
-        self.response.clear();
-        self.trailers.clear();
-        self.response_trailers.clear();
-        self.filters.clear();
+        self.forget();
         // During thread exit the pool may be gone; then the request is freed.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
@@ -147,6 +108,82 @@ impl Request {
                 pool.push(self);
             }
         });
+    }
+
+    /// Nothing is known of it. Field by field, where it is: it is large, and most of it was never set.
+    fn forget(&mut self) {
+        let Self {
+            head,
+            info,
+            trailers,
+            response,
+            response_trailers,
+            grpc,
+            tunnel,
+            stream,
+            host,
+            filters,
+            random,
+            body,
+            head_chunked,
+            unheld,
+        } = self;
+        head.clear();
+        response.clear();
+        trailers.clear();
+        response_trailers.clear();
+        *info = NO_INFO;
+        stream.forget();
+        (*grpc, *tunnel, *host) = (false, None, None);
+        if filters.is_begun() {
+            filters.clear();
+        }
+        (*random, *body, *head_chunked, *unheld) = (None, None, false, false);
+    }
+
+    /// Something went wrong: notes what the log says of it, and counts it.
+    pub(super) fn fail(&mut self, failure: &Failure, details: Cow<'static, str>, stats: &Writer<http::Stats>) {
+        let row = failure.row();
+        self.stream.flags |= row.flags;
+        // A client that ends its stream in order leaves the log what it had.
+        if !details.is_empty() {
+            self.stream.details = details;
+        }
+        row.counter.into_iter().for_each(|counter| stats.inc(counter));
+    }
+
+    /// This happens to it now.
+    #[inline]
+    pub(super) fn note(&mut self, point: TimePoint) {
+        self.stream.times.set(point, turn::now().into_std());
+    }
+
+    /// As [`Request::note`], unless it has happened before.
+    #[inline]
+    pub(super) fn note_first(&mut self, point: TimePoint) {
+        self.stream.times.set_first(point, turn::now().into_std());
+    }
+
+    /// Its last byte has come.
+    pub(super) fn received_all(&self) -> Option<Instant> {
+        self.stream.times.get(TimePoint::DownstreamRxEnd).map(Instant::from_std)
+    }
+
+    /// When it began.
+    pub(super) fn started(&self) -> Instant {
+        Instant::from_std(self.stream.times.start())
+    }
+
+    /// It goes over a connection with this local end, which was made then.
+    pub(super) fn connected(&mut self, local: Option<SocketAddr>, made: &ConnectTimes) {
+        self.stream.upstream_local = local;
+        set_connect_times(&mut self.stream.times, made);
+    }
+
+    /// It is this host's turn.
+    pub(super) fn set_host(&mut self, host: &Rc<Host>) {
+        self.stream.host = Some(Arc::clone(&host.label));
+        self.host = Some(Rc::clone(host));
     }
 
     /// Its head is none: only that it was HTTP/1 is known of it.
@@ -158,7 +195,7 @@ impl Request {
 
     /// The head as matchers see it.
     pub(super) fn view(&self) -> HeadView<'_> {
-        HeadView::new(&self.head, &self.facts.metadata)
+        HeadView::new(&self.head, &self.stream.metadata)
     }
 
     /// The client speaks HTTP/1.0.
@@ -172,6 +209,15 @@ impl Request {
     }
 }
 
+/// Notes when the connection upstream was made.
+pub(crate) fn set_connect_times(times: &mut Times, made: &ConnectTimes) {
+    times.set(TimePoint::UpstreamConnectBegin, made.begin.into_std());
+    times.set(TimePoint::UpstreamConnectEnd, made.end.into_std());
+    if let Some(at) = made.handshake_end {
+        times.set(TimePoint::UpstreamHandshakeEnd, at.into_std());
+    }
+}
+
 impl HeadLookup for HeadView<'_> {
     fn lookup(&self, name: &str) -> Option<&[u8]> {
         // CONNECT has no path, and a head that was refused nothing at all.
@@ -182,6 +228,10 @@ impl HeadLookup for HeadView<'_> {
             ":scheme" => Some(self.scheme()),
             name => self.head.headers.find(name.as_bytes()),
         }
+    }
+
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches(self)
     }
 }
 

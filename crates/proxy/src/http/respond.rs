@@ -2,9 +2,11 @@
 
 use std::future::poll_fn;
 
-use evenkeel_base::grpc::http_of_status;
+use evenkeel_base::grpc::{http_of_status, status};
+use evenkeel_filters::ResponseDecision;
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::turn;
 
@@ -13,11 +15,13 @@ use super::decide::Forward;
 use super::downstream::Answer;
 use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
-use super::failure::Failure;
+use super::failure::{EndedBy, Failure};
+use super::filters::{Instead, announced};
 use super::forward::Answered;
 use super::grpc;
 use super::log::record;
 use super::reply::{Reply, finish_response};
+use super::upstream::Upstream;
 use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
 
@@ -30,7 +34,7 @@ impl ActiveStream<'_> {
         upload: &mut Upload,
         timers: &mut Timers,
     ) -> bool {
-        let Answered { mut up, info, guard } = answered;
+        let Answered { mut up, mut info, guard } = answered;
         let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
         count_response(self.request, &forward.to.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
@@ -44,7 +48,20 @@ impl ActiveStream<'_> {
         self.request.head_chunked |= headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
         self.edit_response(forward);
-        self.filter_response(info.framing.is_empty(), false);
+        let ends = info.framing.is_empty();
+        let mut collected = None;
+        match self.filter_response(ends, false, None) {
+            ResponseDecision::Continue => {}
+            // Boxed: few answers wait for a filter, and those that do not need no room for it.
+            wanted => match Box::pin(Exchange::new(self, &mut up, upload, timers).settle(wanted, ends)).await {
+                Ok(whole) => collected = whole,
+                Err(instead) => return Box::pin(self.replace(forward, up, instead)).await,
+            },
+        }
+        let changes = self.request.filters.sees_response_data();
+        if changes && tunnel.is_none() {
+            info.framing = announced(info.framing, &self.request.response.headers);
+        }
         finish_response(&mut self.request.response.headers, &self.origin.hcm, false);
         timers.end_tries();
         if tunnel.is_some() {
@@ -62,6 +79,9 @@ impl ActiveStream<'_> {
         }
         let result = {
             let mut exchange = Exchange::new(self, &mut up, upload, timers);
+            if changes || collected.is_some() {
+                exchange.filtered(if opened { Framing::None } else { info.framing }, collected);
+            }
             poll_fn(|cx| exchange.poll_body(opened, cx)).await
         };
         if opened {
@@ -69,13 +89,13 @@ impl ActiveStream<'_> {
         }
         if answers_later {
             // How a call of gRPC ended is known from its trailers only.
-            let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { 2 };
+            let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { status::UNKNOWN };
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
-        up.complete(&mut self.request.facts);
+        up.complete(&mut self.request.stream);
         let now = turn::now();
-        let millis = now.duration_since(self.request.started).as_millis() as u64;
+        let millis = now.duration_since(self.request.started()).as_millis() as u64;
         forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
             Ok(()) => {
@@ -86,18 +106,29 @@ impl ActiveStream<'_> {
                 if matches!(failure, Failure::FlushTimeout | Failure::Idle { .. }) {
                     self.down.give_up();
                 }
-                if failure.is_ours() {
+                if failure.row().ended_by != EndedBy::Client {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
                 count_reset(&forward.to.cluster, &up, &failure);
-                self.request.flags |= failure.flags();
-                let details = failure.details_after_head();
-                if !details.is_empty() {
-                    self.request.details = details;
-                }
+                self.request.fail(&failure, failure.details_after_head(), &self.origin.manager.http);
                 false
             }
         }
+    }
+
+    /// Another answer takes the place of the upstream's, which ends here.
+    async fn replace(&mut self, forward: &Forward<'_>, up: Upstream, instead: Instead) -> bool {
+        let reply = match instead {
+            Instead::Reply(reply) => reply,
+            Instead::Failed(failure) => {
+                count_reset(&forward.to.cluster, &up, &failure);
+                Reply::from(&failure)
+            }
+        };
+        drop(up);
+        self.request.filters.bypass_response();
+        self.request.response_trailers.clear();
+        self.reply(reply, Some(forward.levels)).await
     }
 
     /// The protocol of the tunnel the upstream agreed to.
@@ -129,8 +160,9 @@ impl ActiveStream<'_> {
         // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.
         let bodiless = request.is_head() || matches!(request.response.status, 100..=199 | 204 | 304);
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
-        request.status = request.response.status;
-        request.details = "via_upstream".into();
+        request.note(TimePoint::DownstreamTxBegin);
+        request.stream.status = request.response.status;
+        request.stream.details = "via_upstream".into();
         close
     }
 
@@ -143,8 +175,9 @@ impl ActiveStream<'_> {
         let mut digits = itoa::Buffer::new();
         // Envoy leaves the time out of answers to upgrades, refused ones too.
         if request.tunnel.is_none() {
-            let received_all = request.received_all;
-            let millis = request.answered.map_or(0, |at| at.duration_since(received_all.unwrap_or(at)).as_millis());
+            let times = &request.stream.times;
+            let waited = times.between(TimePoint::DownstreamRxEnd, TimePoint::UpstreamRxBegin);
+            let millis = waited.map_or(0, |waited| waited.as_millis());
             headers.set(HeaderId::EnvoyUpstreamServiceTime, digits.format(millis).as_bytes());
         }
         if hcm.always_set_request_id_in_response
@@ -153,7 +186,7 @@ impl ActiveStream<'_> {
             headers.set(HeaderId::RequestId, id);
         }
         if forward.host.include_attempt_count_in_response {
-            headers.set(HeaderId::EnvoyAttemptCount, digits.format(request.attempts).as_bytes());
+            headers.set(HeaderId::EnvoyAttemptCount, digits.format(request.stream.attempts).as_bytes());
         }
         if !forward.levels.is_empty() {
             let values = record(self.origin, request, |record| forward.levels.response_values(record));

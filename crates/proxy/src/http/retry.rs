@@ -8,20 +8,17 @@ use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::retry::{RateLimitedBackOff, RetryOn, RetryPolicy};
 use evenkeel_upstream::Outcome;
 
-use super::failure::Failure;
+use super::failure::{Failure, Retry};
 
-/// Whether the policy covers a failure before any response. An open circuit breaker never is: it would only open wider.
+/// Whether the policy covers a failure before any response.
 pub(super) fn covers_failure(on: &RetryOn, failure: &Failure) -> bool {
     let any_reset = on.any_5xx || on.gateway_error || on.reset;
-    match failure {
-        Failure::Connect(_) | Failure::ConnectTimeout => any_reset || on.connect_failure || on.reset_before_request,
-        Failure::UpstreamClosed { sent } => any_reset || (on.reset_before_request && !sent),
-        Failure::UpstreamProtocol | Failure::UpstreamReset | Failure::PerTryTimeout | Failure::PerTryIdleTimeout => {
-            any_reset
-        }
-        // Refused before anything was done with it.
-        Failure::UpstreamRefused => any_reset || on.refused_stream || on.reset_before_request,
-        _ => false,
+    match failure.row().retry {
+        Retry::Never => false,
+        Retry::Reset => any_reset,
+        Retry::Unsent => any_reset || on.reset_before_request,
+        Retry::Connect => any_reset || on.reset_before_request || on.connect_failure,
+        Retry::Refused => any_reset || on.reset_before_request || on.refused_stream,
     }
 }
 
@@ -98,20 +95,6 @@ fn asked_pause(limits: &RateLimitedBackOff, response: &ResponseHead, now: u64) -
         let pause = Duration::from_secs(seconds);
         (!pause.is_zero() && pause <= limits.max_interval).then_some(pause)
     })
-}
-
-/// What a failure says of the host, for outlier detection; `None`: nothing.
-pub(super) fn outcome_of(failure: &Failure) -> Option<Outcome> {
-    match failure {
-        Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout => Some(Outcome::TimedOut),
-        Failure::Connect(_)
-        | Failure::ConnectTimeout
-        | Failure::UpstreamClosed { .. }
-        | Failure::UpstreamReset
-        | Failure::UpstreamRefused
-        | Failure::UpstreamProtocol => Some(Outcome::ConnectFailed),
-        _ => None,
-    }
 }
 
 /// What an answer says of the host: its status, or for gRPC the status that its `grpc-status` stands for.
@@ -237,7 +220,7 @@ mod tests {
         assert_eq!(outcome_of_response(&response(503, &[])), Outcome::Answered(503));
         assert_eq!(outcome_of_response(&response(200, &[("grpc-status", "14")])), Outcome::Answered(503));
         assert_eq!(outcome_of_response(&response(200, &[("grpc-status", "0")])), Outcome::Answered(200));
-        assert_eq!(outcome_of(&Failure::ConnectTimeout), Some(Outcome::ConnectFailed));
-        assert_eq!(outcome_of(&Failure::ClientGone), None);
+        assert_eq!(Failure::ConnectTimeout.row().outcome, Some(Outcome::ConnectFailed));
+        assert_eq!(Failure::ClientGone.row().outcome, None);
     }
 }

@@ -1,7 +1,9 @@
 //! The filters of a cluster in the life of a try: after its host was picked, before its head goes up.
 
+use std::rc::Rc;
+
 use evenkeel_filters::decide::Matched;
-use evenkeel_filters::{Body, Decision, RequestContext};
+use evenkeel_filters::{Body, Decision, RequestContext, Services};
 use evenkeel_http::Framing;
 use evenkeel_upstream::turn;
 
@@ -10,7 +12,7 @@ use super::decide::Forward;
 use super::exchange::{Timers, Upload};
 use super::failure::Failure;
 use super::pause::until_woken;
-use super::upstream::filtered::{Filtered, take_flags};
+use super::upstream::filtered::Filtered;
 
 impl ActiveStream<'_> {
     /// Asks the cluster's filters about the request. An answer of theirs goes to the client, and there is no other try.
@@ -21,6 +23,7 @@ impl ActiveStream<'_> {
         upload: &mut Upload,
         timers: &mut Timers,
     ) -> Result<(), Failure> {
+        side.serve_with(Rc::clone(&self.origin.worker) as Rc<dyn Services>);
         loop {
             match self.ask_try_filters(forward, side, upload) {
                 Decision::Continue | Decision::Reroute => return Ok(()),
@@ -48,13 +51,11 @@ impl ActiveStream<'_> {
             _ => Body::Coming,
         };
         let view = origin.view();
-        let remote = request.client.map_or(view.remote.ip(), |client| client.ip());
+        let remote = request.stream.client.map_or(view.remote.ip(), |client| client.ip());
         let message = (&mut request.head, body);
-        let facts = &mut request.facts;
+        let facts = &mut request.stream;
         let route = Matched::context(Some(forward.matched));
         let mut context = RequestContext::new((&view, remote), message, route, facts, (&*origin.worker, now));
-        let decision = side.ask(&route.filters, &mut context);
-        take_flags(request);
-        decision
+        side.ask(&route.filters, &mut context)
     }
 }

@@ -135,7 +135,7 @@ fn adopted<'w>(
     if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
         return None;
     }
-    info.set_filter_chain(&chain.name);
+    info.chain = Some(chain);
     let since = Instant::from_std(info.accepted);
     let from_client = travelling.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);
     let (from_client, from_upstream) = bytes.split_at_checked(from_client)?;
@@ -151,7 +151,6 @@ fn adopted<'w>(
         stream: Portable::Tcp(stream).into_stream().ok()?,
         input: Buffer::with(from_client),
         info: Arc::new(info),
-        chain,
         requests: travelling.requests,
         idle_since: None,
         resumed: true,

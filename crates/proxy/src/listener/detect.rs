@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use evenkeel_filters::ConnectionInfo;
 use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::ClientHello;
@@ -50,19 +51,19 @@ pub(super) async fn detect(
     worker: &Rc<Worker>,
     stream: &TcpStream,
     listener: &Listener,
-    view: &ConnectionView,
+    info: &ConnectionInfo,
     mut inspected: Inspected,
 ) -> Result<Detected, InspectError> {
     let filters = &listener.listener_filters;
-    let port = view.local.port();
+    let port = info.view.local.port();
     let wanted = Wanted { tls: filters.inspects_tls(port), http: filters.inspects_http(port) };
     let patience = filters.timeout.map_or(PATIENCE, |limit| limit.min(PATIENCE));
     let reading = poll_fn(|cx| inspected.poll(stream, wanted, cx));
     match timeout(patience, reading).await {
         Ok(result) => result?,
-        Err(_) => return Box::pin(outwait(worker, stream, listener, view, wanted, inspected)).await,
+        Err(_) => return Box::pin(outwait(worker, stream, listener, info, wanted, inspected)).await,
     }
-    let chain = of_client(listener, &inspected, view)?;
+    let chain = of_client(listener, &inspected, &info.view)?;
     Ok(Detected { inspected, chain, ahead: None })
 }
 
@@ -106,15 +107,15 @@ async fn outwait(
     worker: &Rc<Worker>,
     stream: &TcpStream,
     listener: &Listener,
-    view: &ConnectionView,
+    info: &ConnectionInfo,
     wanted: Wanted,
     mut inspected: Inspected,
 ) -> Result<Detected, InspectError> {
-    let silent = choose_chain(listener, &Inspected::default(), view);
+    let silent = choose_chain(listener, &Inspected::default(), &info.view);
     let until = after(Instant::now(), longest_wait(listener, silent.as_deref()));
     let mut until_whole = None;
     let mut server = match &silent {
-        Some(chain) if is_plain_tcp(chain) => Server::connect(worker, chain, view),
+        Some(chain) if is_plain_tcp(chain) => Server::connect(worker, chain, info),
         _ => Server::None,
     };
     let mut deadline = Deadline::default();
@@ -134,7 +135,7 @@ async fn outwait(
     let chain = match first {
         First::Server => silent,
         First::Client => {
-            let chain = of_client(listener, &inspected, view)?;
+            let chain = of_client(listener, &inspected, &info.view)?;
             if chain.as_ref().map(Arc::as_ptr) != silent.as_ref().map(Arc::as_ptr) {
                 server = Server::None;
             }
@@ -173,13 +174,13 @@ enum Server<'w> {
 
 impl<'w> Server<'w> {
     /// Begins to connect, when the chain is a TCP proxy's and its filters let the client through.
-    fn connect(worker: &'w Rc<Worker>, chain: &Arc<FilterChain>, view: &'w ConnectionView) -> Self {
+    fn connect(worker: &'w Rc<Worker>, chain: &Arc<FilterChain>, info: &'w ConnectionInfo) -> Self {
         let Terminal::Tcp(proxy) = &chain.terminal else { return Self::None };
         let proxy = Arc::clone(proxy);
-        if !tcp::admits(worker, chain, view) {
+        if !tcp::admits(worker, chain, &info.view) {
             return Self::None;
         }
-        Self::Connecting(Box::pin(async move { Box::new(Ahead::connect(worker, view, &proxy).await) }))
+        Self::Connecting(Box::pin(async move { Box::new(Ahead::connect(worker, info, &proxy).await) }))
     }
 
     /// Ready when the server has spoken, or closed, or cannot be reached, before the client said anything. What a server

@@ -1,82 +1,70 @@
 //! What logs say of a whole connection: the listener's access log, and the TCP proxy's.
 
-use std::time::SystemTime;
+use std::sync::Arc;
 
-use evenkeel_filters::ConnectionInfo;
 use evenkeel_filters::network::Close;
+use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
-use evenkeel_tls::Session;
-use tokio::time::Instant;
 
 use super::handshake::{Blame, Failure, TIMED_OUT};
 use crate::access_log::Record;
-use crate::response_flags::ResponseFlags;
 use crate::worker::Worker;
 
 /// A listener filter has closed the connection.
-pub(super) fn closed(worker: &Worker, (listener, info): (&Listener, &ConnectionInfo)) {
-    write(worker, listener, &of_connection(info));
+pub(super) fn closed(worker: &Worker, listener: &Listener, info: &ConnectionInfo) {
+    write(worker, listener, &stream_of(info), info);
 }
 
 /// No filter chain takes the connection.
-pub(super) fn unmatched(worker: &Worker, (listener, info): (&Listener, &ConnectionInfo)) {
-    let mut record = of_connection(info);
-    record.flags = ResponseFlags::NO_ROUTE_FOUND;
-    record.response_code_details = "filter_chain_not_found";
-    write(worker, listener, &record);
+pub(super) fn unmatched(worker: &Worker, listener: &Listener, info: &ConnectionInfo) {
+    let mut stream = stream_of(info);
+    stream.flags = ResponseFlags::NO_ROUTE_FOUND;
+    stream.details = "filter_chain_not_found".into();
+    write(worker, listener, &stream, info);
 }
 
 /// The client's TLS handshake failed. The certificate that is named here was refused.
 pub(super) fn failed_handshake(
     worker: &Worker,
-    (listener, info): (&Listener, &ConnectionInfo),
+    listener: &Listener,
+    mut info: ConnectionInfo,
     chain: &FilterChain,
-    failure: &Failure,
+    failure: Failure,
 ) {
-    let mut record = of_connection(info);
-    record.downstream_transport_failure_reason = &failure.reason;
+    let mut stream = stream_of(&info);
+    stream.handshake_failure = Some(failure.reason.into());
+    info.session = Some(Arc::new(failure.session));
     if matches!(failure.blame, Blame::Timeout) {
-        record.connection_termination_details = TIMED_OUT;
+        stream.termination = TIMED_OUT.into();
     }
-    let Session { peer, local, version, cipher, .. } = &failure.session;
-    if let Some(peer) = peer {
-        record.downstream_peer_uri_sans = &peer.uri_sans;
-        record.downstream_peer_subject = &peer.subject;
-    }
-    if let Some(local) = local {
-        record.downstream_local_uri_sans = &local.uri_sans;
-    }
-    record.downstream_tls_version = Some(*version).filter(|version| !version.is_empty());
-    record.downstream_tls_cipher = Some(*cipher).filter(|cipher| !cipher.is_empty());
-    let Terminal::Tcp(proxy) = &chain.terminal else { return write(worker, listener, &record) };
+    let Terminal::Tcp(proxy) = &chain.terminal else { return write(worker, listener, &stream, &info) };
     let destination = proxy.destination(info.view.server_name.as_ref(), worker.random.next());
-    record.upstream_cluster = destination.map(|(cluster, _)| &**cluster);
-    write(worker, listener, &record);
+    stream.cluster_name = destination.map(|(cluster, _)| Arc::clone(cluster));
+    write(worker, listener, &stream, &info);
+    let record = Record::of_connection(&stream, &info);
     proxy.access_logs.iter().for_each(|log| worker.log.borrow_mut().write(log, &record));
 }
 
 /// A network filter closes a connection before it has carried a request: only the listener's log can tell of it.
 pub(super) fn refused(worker: &Worker, listener: &Listener, info: &ConnectionInfo, close: &Close) {
-    let mut record = of_connection(info);
-    record.connection_termination_details = &close.details;
-    record.flags = close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
-    write(worker, listener, &record);
+    let mut stream = stream_of(info);
+    stream.termination = close.details.clone();
+    stream.flags = close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
+    write(worker, listener, &stream, info);
 }
 
-/// What is known of a connection.
-pub(crate) fn of_connection(info: &ConnectionInfo) -> Record<'_> {
-    let duration = Instant::from_std(info.accepted).elapsed();
-    let now = SystemTime::now();
-    let mut record = Record::new(now.checked_sub(duration).unwrap_or(now));
-    record.duration = duration;
-    record.set_connection(info);
-    record
+/// A connection of which nothing is known but what is known of all.
+fn stream_of(info: &ConnectionInfo) -> StreamInfo {
+    let mut stream = StreamInfo::new(info.accepted);
+    info.view.metadata.iter().for_each(|metadata| stream.metadata.clone_from(metadata));
+    stream
 }
 
 /// Writes the listener's line of a connection that has ended.
-pub(crate) fn write(worker: &Worker, listener: &Listener, record: &Record<'_>) {
+fn write(worker: &Worker, listener: &Listener, stream: &StreamInfo, info: &ConnectionInfo) {
+    let record = Record::of_connection(stream, info);
     for log in &listener.access_logs {
-        worker.log.borrow_mut().write(log, record);
+        worker.log.borrow_mut().write(log, &record);
     }
 }

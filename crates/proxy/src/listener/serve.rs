@@ -1,6 +1,7 @@
 //! One connection from accept to its terminal filter: original destination, logical listener, PROXY protocol, protocol
 //! detection, filter chain, TLS.
 
+use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -8,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::ConnectionInfo;
 use evenkeel_filters::network::Close;
+use evenkeel_filters::{ConnectionInfo, NetworkFilters};
 use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::PeerIdentity;
@@ -45,7 +46,6 @@ pub(crate) struct Downstream<S = Stream> {
     pub(crate) input: Buffer,
     /// What is known of it.
     pub(crate) info: Arc<ConnectionInfo>,
-    pub(crate) chain: Arc<FilterChain>,
     /// Requests served on it so far.
     pub(crate) requests: u32,
     /// Since when it has waited for the next one, if it does: its time does not begin anew on another worker.
@@ -57,8 +57,8 @@ pub(crate) struct Downstream<S = Stream> {
 impl<S> Downstream<S> {
     /// The same connection over another stream.
     pub(super) fn map<T>(self, map: impl FnOnce(S) -> T) -> Downstream<T> {
-        let Self { stream, input, info, chain, requests, idle_since, resumed } = self;
-        Downstream { stream: map(stream), input, info, chain, requests, idle_since, resumed }
+        let Self { stream, input, info, requests, idle_since, resumed } = self;
+        Downstream { stream: map(stream), input, info, requests, idle_since, resumed }
     }
 }
 
@@ -74,8 +74,8 @@ impl Downstream {
 impl<T> Downstream<io::Result<T>> {
     /// The same connection, if it has a stream.
     pub(super) fn transpose(self) -> io::Result<Downstream<T>> {
-        let Self { stream, input, info, chain, requests, idle_since, resumed } = self;
-        Ok(Downstream { stream: stream?, input, info, chain, requests, idle_since, resumed })
+        let Self { stream, input, info, requests, idle_since, resumed } = self;
+        Ok(Downstream { stream: stream?, input, info, requests, idle_since, resumed })
     }
 }
 
@@ -258,20 +258,26 @@ fn terminal<'w>(
     registration: &'w Rc<Registration>,
 ) -> Terminating<'w> {
     let listener = placement.listener();
-    registration.served_by(&downstream.chain, listener.direction);
+    let Some(chain) = downstream.info.chain.clone() else { return Box::pin(ready(None)) };
+    registration.served_by(&chain, listener.direction);
     if let Some(limit) = worker.overload.request_limit(&listener.name) {
         registration.limit_requests(limit);
     }
-    match &downstream.chain.terminal {
+    let filters = worker.generation().network_filters(worker, &chain);
+    match &chain.terminal {
         Terminal::Http(hcm) => {
             let hcm = Arc::clone(hcm);
-            http_terminal(worker, downstream, (Arc::clone(listener), hcm), registration)
+            http_terminal(worker, downstream, (Arc::clone(listener), hcm, filters), registration)
         }
         Terminal::Tcp(proxy) => {
             let configured = (Arc::clone(listener), Arc::clone(proxy));
             match arrival {
-                Arrival::New(ahead) => Box::pin(tcp::serve(worker, downstream, configured, ahead, registration)),
-                Arrival::Back(None) => Box::pin(tcp::serve(worker, downstream, configured, None, registration)),
+                Arrival::New(ahead) => {
+                    Box::pin(tcp::serve(worker, downstream, configured, (filters, ahead), registration))
+                }
+                Arrival::Back(None) => {
+                    Box::pin(tcp::serve(worker, downstream, configured, (filters, None), registration))
+                }
                 Arrival::Back(Some(upstream_half)) => {
                     Box::pin(tcp::resume(worker, downstream, configured, upstream_half, registration))
                 }
@@ -284,10 +290,9 @@ fn terminal<'w>(
 fn http_terminal<'w>(
     worker: &'w Rc<Worker>,
     mut downstream: Downstream,
-    (listener, hcm): (Arc<Listener>, Arc<HttpConnectionManager>),
+    (listener, hcm, filters): (Arc<Listener>, Arc<HttpConnectionManager>, Rc<NetworkFilters>),
     registration: &'w Rc<Registration>,
 ) -> Terminating<'w> {
-    let filters = worker.generation().network_filters(worker, &downstream.chain);
     if downstream.resumed || filters.is_empty() {
         return http::serve(worker, downstream, hcm, registration);
     }
@@ -349,14 +354,14 @@ async fn establish(
         }
         info.view.tlvs = header.and_then(|header| proxy_protocol::passed_through(header.tlvs, filter));
     }
-    let detected = detect(worker, &stream, &listener, &info.view, inspected).await;
+    let detected = detect(worker, &stream, &listener, &info, inspected).await;
     let detected = detected.map_err(|error| refuse(worker, stats, (&listener, &info), &error)).ok()?;
     let Some(chain) = detected.chain else {
         stats.listener.inc(listener::Counter::no_filter_chain_match);
-        log::unmatched(worker, (&listener, &info));
+        log::unmatched(worker, &listener, &info);
         return None;
     };
-    info.set_filter_chain(&chain.name);
+    info.chain = Some(Arc::clone(&chain));
     let inspected = detected.inspected;
     let server_name = &mut info.view.server_name;
     *server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
@@ -368,7 +373,7 @@ async fn establish(
                 (stream, Buffer::default())
             }
             Err(failure) => {
-                refuse_handshake(worker, counted.serving(), (&listener, &info), &chain, &failure);
+                refuse_handshake(worker, counted.serving(), (&listener, info), &chain, failure);
                 return None;
             }
         },
@@ -378,7 +383,7 @@ async fn establish(
         }
     };
     let info = Arc::new(info);
-    let downstream = Downstream { stream, input, info, chain, requests: 0, idle_since: None, resumed: false };
+    let downstream = Downstream { stream, input, info, requests: 0, idle_since: None, resumed: false };
     Some((downstream, detected.ahead))
 }
 
@@ -394,7 +399,12 @@ async fn within<T>(
 }
 
 /// Counts and logs a connection that a listener filter has closed.
-fn refuse(worker: &Worker, stats: &ConnectionStats, young: (&Listener, &ConnectionInfo), error: &InspectError) {
+fn refuse(
+    worker: &Worker,
+    stats: &ConnectionStats,
+    (listener, info): (&Listener, &ConnectionInfo),
+    error: &InspectError,
+) {
     stats.listener.inc(match error {
         InspectError::Timeout => listener::Counter::downstream_pre_cx_timeout,
         InspectError::Socket(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -402,7 +412,7 @@ fn refuse(worker: &Worker, stats: &ConnectionStats, young: (&Listener, &Connecti
         }
         _ => listener::Counter::downstream_listener_filter_error,
     });
-    log::closed(worker, young);
+    log::closed(worker, listener, info);
 }
 
 fn count_handshake(worker: &Worker, stats: &ConnectionStats, listener: &Listener, stream: &Stream) {
@@ -417,11 +427,10 @@ fn count_handshake(worker: &Worker, stats: &ConnectionStats, listener: &Listener
 fn refuse_handshake(
     worker: &Worker,
     stats: &ConnectionStats,
-    young: (&Listener, &ConnectionInfo),
+    (listener, info): (&Listener, ConnectionInfo),
     chain: &FilterChain,
-    failure: &Failure,
+    failure: Failure,
 ) {
-    let (listener, info) = young;
     match failure.blame {
         Blame::Tls(counter) => stats.tls(worker, listener.address).inc(counter),
         Blame::Timeout => stats.listener.inc(listener::Counter::downstream_cx_transport_socket_connect_timeout),
@@ -445,7 +454,7 @@ fn refuse_handshake(
     }
     let (peer, reason) = (info.view.direct_remote, &failure.reason);
     tracing::debug!(%peer, listener = %listener.name, reason, "TLS handshake failed");
-    log::failed_handshake(worker, young, chain, failure);
+    log::failed_handshake(worker, listener, info, chain, failure);
 }
 
 /// Adds what the TLS handshake has told, as far as it did one.

@@ -3,7 +3,6 @@
 pub(crate) mod relay;
 mod tunnel;
 
-use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use std::time::SystemTime;
 
 use evenkeel_filters::decide::{TcpDestination, tcp_destination};
 use evenkeel_filters::network::Close;
+use evenkeel_filters::{ConnectionInfo, NetworkFilters, ResponseFlags, StreamInfo};
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::demand::DEFAULT_HOLD;
@@ -22,36 +22,30 @@ use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::conn::{Buffer, Deadline};
 use evenkeel_upstream::stream::Stream;
-use evenkeel_upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
+use evenkeel_upstream::{
+    AcquireError, ConnectError, ConnectTimes, Connection, Outcome as HostOutcome, RequestGuard, Target,
+};
 use tokio::time::Instant;
 
+use crate::access_log::Record;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
+use crate::http::{Failure, set_connect_times};
 use crate::listener::filtered::{self, Filtered};
-use crate::listener::log::of_connection;
 use crate::listener::{Downstream, Leaving};
-use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
 use crate::worker::{Directive, Registration, TcpStats, Worker};
 use relay::{End, Ending, Relay, Rest};
-use tunnel::{Said, Tunnel, TunnelError, TunnelStream};
+use tunnel::{Tunnel, TunnelError, TunnelStream};
 
-/// What the log says of a connection.
+/// What becomes of a connection.
 struct Outcome {
-    started: Instant,
-    started_at: SystemTime,
-    cluster: Option<Arc<str>>,
-    host: Option<Arc<str>>,
-    upstream_local: Option<SocketAddr>,
-    flags: ResponseFlags,
-    failure: String,
-    termination: Cow<'static, str>,
+    /// What is known of it. Boxed: it goes through the futures of a connection's whole life.
+    stream: Box<StreamInfo>,
+    /// Where it is counted that there is no upstream.
+    counter: Option<Counter>,
     /// The cluster is where the client dialled, whatever that is.
     original_dst: bool,
-    attempts: u32,
-    received: u64,
-    sent: u64,
-    said: Said,
 }
 
 /// Serves a connection to its end. `ahead`: what was done for it while its client was silent.
@@ -59,13 +53,10 @@ pub(crate) async fn serve(
     worker: &Rc<Worker>,
     mut downstream: Downstream,
     (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
-    ahead: Option<Box<Ahead>>,
+    (filters, ahead): (Rc<NetworkFilters>, Option<Box<Ahead>>),
     registration: &Rc<Registration>,
 ) -> Option<Box<Leaving>> {
-    let generation = worker.generation();
-    let stats = generation.tcp_stats(&proxy.stat_prefix);
-    let filters = generation.network_filters(worker, &downstream.chain);
-    drop(generation);
+    let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     let _counted = Counted::new(&stats);
     let ahead = match ahead {
         Some(ahead) => *ahead,
@@ -83,7 +74,7 @@ pub(crate) async fn serve(
             match admitted {
                 Ok(connection) => {
                     downstream = downstream.filtered(connection);
-                    Box::pin(Ahead::connect(worker, &downstream.info.view, &proxy)).await
+                    Box::pin(Ahead::connect(worker, &downstream.info, &proxy)).await
                 }
                 Err(close) => Ahead::refused(worker, &close, &downstream, &proxy),
             }
@@ -118,7 +109,7 @@ pub(crate) async fn resume(
     let to_up = Rest { buffer: std::mem::take(&mut downstream.input), half: to_up };
     let relay = Relay::resume(&mut downstream.stream, to_up, &mut stream, to_down);
     let mut deadline = Deadline::default();
-    let until = after(outcome.started, proxy.max_downstream_connection_duration);
+    let until = after(outcome.started(), proxy.max_downstream_connection_duration);
     if let Some((to_up, to_down)) = run(relay, &mut deadline, (&proxy, until), &stats, &mut outcome, registration).await
     {
         downstream.input = to_up.buffer;
@@ -131,12 +122,16 @@ pub(crate) async fn resume(
 
 /// Tells the connection's filters that it is over, and takes over what they have to say of it.
 fn end_filters(downstream: &mut Downstream, outcome: &mut Outcome) {
-    let Some(filtered) = downstream.stream.layer::<Filtered>() else { return };
-    let connection = Rc::clone(filtered.connection());
-    connection.complete();
-    connection.leave(&mut downstream.info);
-    if let Some(close) = connection.closed() {
-        outcome.closed_by(close);
+    if let Some(filtered) = downstream.stream.layer::<Filtered>() {
+        let connection = Rc::clone(filtered.connection());
+        connection.complete();
+        connection.leave(&mut downstream.info);
+        if let Some(close) = connection.closed() {
+            outcome.closed_by(close);
+        }
+    }
+    if let Some(metadata) = &downstream.info.view.metadata {
+        outcome.stream.metadata.clone_from(metadata);
     }
 }
 
@@ -147,11 +142,9 @@ fn end(
     stats: &TcpStats,
     outcome: &Outcome,
 ) {
-    if outcome.flags.contains(ResponseFlags::NO_CLUSTER_FOUND) {
-        stats.inc(Counter::downstream_cx_no_route);
-    }
-    stats.add(Counter::downstream_cx_rx_bytes_total, outcome.received);
-    stats.add(Counter::downstream_cx_tx_bytes_total, outcome.sent);
+    outcome.counter.into_iter().for_each(|counter| stats.inc(counter));
+    stats.add(Counter::downstream_cx_rx_bytes_total, outcome.stream.bytes_received);
+    stats.add(Counter::downstream_cx_tx_bytes_total, outcome.stream.bytes_sent);
     log(worker, downstream, configured, outcome);
 }
 
@@ -169,12 +162,14 @@ impl UpstreamHalf {
     pub(crate) fn pack(self, from_client: usize) -> (TcpPart, Stream, Buffer) {
         let Self { outcome, stream, to_up, to_down } = self;
         let text = |text: Option<Arc<str>>| text.map(|text| text.to_string());
+        let (started, info) = (outcome.started(), *outcome.stream);
+        let now = SystemTime::now();
         let part = TcpPart {
-            cluster: text(outcome.cluster),
-            host: text(outcome.host),
-            upstream_local: outcome.upstream_local,
-            started_at: outcome.started_at,
-            attempts: outcome.attempts,
+            cluster: text(info.cluster_name),
+            host: text(info.host),
+            upstream_local: info.upstream_local,
+            started_at: now.checked_sub(started.elapsed()).unwrap_or(now),
+            attempts: info.attempts,
             to_upstream: Half { held: from_client, ..to_up },
             to_downstream: to_down.half,
         };
@@ -184,15 +179,10 @@ impl UpstreamHalf {
     /// Out of what another process has packed.
     pub(crate) fn unpack(part: &TcpPart, stream: Stream, from_upstream: Buffer, started: Instant) -> Self {
         let text = |text: &Option<String>| text.as_deref().map(Arc::from);
-        let outcome = Outcome {
-            started,
-            started_at: part.started_at,
-            cluster: text(&part.cluster),
-            host: text(&part.host),
-            upstream_local: part.upstream_local,
-            attempts: part.attempts,
-            ..Outcome::new()
-        };
+        let mut outcome = Outcome::begun(started);
+        let info = &mut outcome.stream;
+        (info.cluster_name, info.host) = (text(&part.cluster), text(&part.host));
+        (info.upstream_local, info.attempts) = (part.upstream_local, part.attempts);
         Self {
             outcome,
             stream,
@@ -225,6 +215,13 @@ impl Upstream {
         }
     }
 
+    fn connect_times(&self) -> &ConnectTimes {
+        match self {
+            Self::Connection(connection) => connection.connect_times(),
+            Self::Tunnel(tunnel) => tunnel.connect_times(),
+        }
+    }
+
     fn travels(&self) -> bool {
         matches!(self, Self::Connection(connection) if matches!(connection.stream, Stream::Tcp(_)))
     }
@@ -251,12 +248,13 @@ pub(crate) enum FirstByte {
 
 impl Ahead {
     /// Connects to a host of the proxy's cluster.
-    pub(crate) async fn connect(worker: &Rc<Worker>, view: &ConnectionView, proxy: &TcpProxy) -> Self {
+    pub(crate) async fn connect(worker: &Rc<Worker>, info: &ConnectionInfo, proxy: &TcpProxy) -> Self {
         let mut outcome = Outcome::new();
         let mut input = Buffer::default();
-        let upstream = connect(worker, view, proxy, &mut outcome, &mut input).await;
+        let upstream = connect(worker, info, proxy, &mut outcome, &mut input).await;
         if let Some((upstream, _)) = &upstream {
-            outcome.upstream_local = upstream.local_addr();
+            outcome.stream.upstream_local = upstream.local_addr();
+            set_connect_times(&mut outcome.stream.times, upstream.connect_times());
         }
         Self { outcome, upstream, input }
     }
@@ -265,7 +263,7 @@ impl Ahead {
     fn refused(worker: &Worker, close: &Close, downstream: &Downstream, proxy: &TcpProxy) -> Self {
         let mut outcome = Outcome::new();
         let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
-        outcome.cluster = chosen.map(|(cluster, _)| Arc::clone(cluster));
+        outcome.stream.cluster_name = chosen.map(|(cluster, _)| Arc::clone(cluster));
         outcome.closed_by(close);
         if close.reset {
             downstream.stream.reset_on_close();
@@ -303,7 +301,7 @@ async fn relay(
     outcome: &mut Outcome,
     registration: &Registration,
 ) -> Option<UpstreamHalf> {
-    let until = after(outcome.started, proxy.max_downstream_connection_duration);
+    let until = after(outcome.started(), proxy.max_downstream_connection_duration);
     let input = std::mem::take(&mut downstream.input);
     let mut deadline = Deadline::default();
     match upstream {
@@ -317,7 +315,7 @@ async fn relay(
             let relay = Relay::new(&mut downstream.stream, input, &mut *tunnel, from_upstream);
             // The shared connection stays, and so does what is in it.
             _ = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await;
-            outcome.said.trailers = tunnel.into_trailers();
+            outcome.stream.tunnel_trailers = tunnel.into_trailers();
             None
         }
     }
@@ -332,19 +330,19 @@ async fn run<U: End>(
     registration: &Registration,
 ) -> Option<(Rest, Rest)> {
     let ending = relay.run(deadline, proxy.idle_timeout, until, registration).await;
-    (outcome.received, outcome.sent) = (relay.upstream_bytes(), relay.downstream_bytes());
+    (outcome.stream.bytes_received, outcome.stream.bytes_sent) = (relay.upstream_bytes(), relay.downstream_bytes());
     match ending {
         Ending::Leaves => return Some(relay.part()),
         Ending::Closed | Ending::Failed => {}
-        Ending::UpstreamReset => outcome.flags |= ResponseFlags::UPSTREAM_REMOTE_RESET,
-        Ending::Cut => outcome.termination = "connection_cut".into(),
+        Ending::UpstreamReset => outcome.fail(&Failure::UpstreamReset),
+        Ending::Cut => outcome.stream.termination = "connection_cut".into(),
         Ending::Idle => {
             // Envoy has no flag for it.
             stats.inc(Counter::idle_timeout);
         }
         Ending::Expired => {
             stats.inc(Counter::max_downstream_connection_duration);
-            outcome.flags |= ResponseFlags::DURATION_TIMEOUT;
+            outcome.stream.flags |= ResponseFlags::DURATION_TIMEOUT;
         }
     }
     None
@@ -353,21 +351,22 @@ async fn run<U: End>(
 /// A connection to a host of the chosen cluster, within the proxy's attempts.
 async fn connect(
     worker: &Rc<Worker>,
-    view: &ConnectionView,
+    info: &ConnectionInfo,
     proxy: &TcpProxy,
     outcome: &mut Outcome,
     input: &mut Buffer,
 ) -> Option<(Upstream, RequestGuard)> {
+    let view = &info.view;
     let generation = worker.generation();
     let destination = tcp_destination(&generation.shared.config, proxy, view, worker.random.next());
     drop(generation);
     let TcpDestination { cluster: name, metadata_match, demand } = destination?;
-    outcome.cluster = Some(Arc::clone(name));
+    outcome.stream.cluster_name = Some(Arc::clone(name));
     if demand.is_some() {
         demand_cluster(worker, proxy, name).await;
     }
     let Some(cluster) = worker.upstreams.cluster(name) else {
-        outcome.flags |= ResponseFlags::NO_CLUSTER_FOUND;
+        outcome.fail(&Failure::NoCluster(0));
         return None;
     };
     outcome.original_dst = matches!(cluster.config().discovery, Discovery::OriginalDst(_));
@@ -378,20 +377,17 @@ async fn connect(
             metadata_match,
             ..Target::default()
         };
-        let Ok(host) = cluster.pick(&target) else {
-            outcome.flags |= ResponseFlags::NO_HEALTHY_UPSTREAM;
-            return None;
-        };
-        outcome.host = Some(Arc::clone(&host.label));
+        let host = cluster.pick(&target).map_err(|error| outcome.fail(&error.into())).ok()?;
+        outcome.stream.host = Some(Arc::clone(&host.label));
         let Ok(guard) = cluster.begin_request(&host, Priority::Default) else {
-            outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
+            outcome.fail(&Failure::Overflow);
             return None;
         };
-        outcome.attempts += 1;
+        outcome.stream.attempts += 1;
         let connected = match &proxy.tunneling {
             None => cluster.connect_tcp(&host, view).await.map(Upstream::Connection).map_err(TunnelError::from),
             Some(tunneling) => {
-                tunnel::open(&cluster, &host, view, tunneling, &mut outcome.said).await.map(|tunnel| match tunnel {
+                tunnel::open(&cluster, &host, info, tunneling, &mut outcome.stream).await.map(|tunnel| match tunnel {
                     Tunnel::Connection(connection, said) => {
                         *input = said;
                         Upstream::Connection(connection)
@@ -406,21 +402,21 @@ async fn connect(
                 return Some((upstream, guard));
             }
             Err(TunnelError::Acquire(AcquireError::Overflow(_))) => {
-                outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
+                outcome.fail(&Failure::Overflow);
                 return None;
             }
             Err(error) => {
                 let timeout = matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
+                // It stays, even if the next attempt succeeds.
+                outcome.fail(&if timeout { Failure::ConnectTimeout } else { Failure::Connect(String::new()) });
                 host.count_failure(timeout);
                 cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
-                outcome.failure = error.reason();
+                outcome.stream.transport_failure = error.reason();
                 tracing::debug!(host = %host.label, %error, "connecting upstream failed");
-                // It stays, even if the next attempt succeeds.
-                outcome.flags |= ResponseFlags::UPSTREAM_CONNECTION_FAILURE;
             }
         }
     }
-    outcome.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+    outcome.stream.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
     None
 }
 
@@ -441,26 +437,27 @@ async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) 
 impl Outcome {
     /// A filter has closed the connection.
     fn closed_by(&mut self, close: &Close) {
-        self.termination = close.details.clone();
-        self.flags |= close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
+        self.stream.termination = close.details.clone();
+        self.stream.flags |= close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
     }
 
     fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            started_at: SystemTime::now(),
-            cluster: None,
-            host: None,
-            upstream_local: None,
-            flags: ResponseFlags::NONE,
-            failure: String::new(),
-            termination: "".into(),
-            original_dst: false,
-            attempts: 0,
-            received: 0,
-            sent: 0,
-            said: Said::default(),
-        }
+        Self::begun(Instant::now())
+    }
+
+    fn begun(start: Instant) -> Self {
+        Self { stream: Box::new(StreamInfo::new(start.into_std())), counter: None, original_dst: false }
+    }
+
+    fn started(&self) -> Instant {
+        Instant::from_std(self.stream.times.start())
+    }
+
+    /// Something went wrong.
+    fn fail(&mut self, failure: &Failure) {
+        let row = failure.row();
+        self.stream.flags |= row.flags;
+        self.counter = self.counter.or(row.tcp_counter);
     }
 }
 
@@ -469,19 +466,7 @@ fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, 
     if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
     }
-    let mut record = of_connection(&downstream.info);
-    (record.start, record.duration) = (outcome.started_at, outcome.started.elapsed());
-    record.flags = outcome.flags;
-    record.connection_termination_details = &outcome.termination;
-    record.bytes_received = outcome.received;
-    record.bytes_sent = outcome.sent;
-    record.upstream_host = outcome.host.as_deref();
-    record.upstream_cluster = outcome.cluster.as_deref();
-    record.upstream_local_address = outcome.upstream_local;
-    record.upstream_transport_failure_reason = &outcome.failure;
-    record.upstream_attempts = outcome.attempts;
-    record.tunnel_headers = outcome.said.headers.as_deref();
-    record.tunnel_trailers = outcome.said.trailers.as_deref();
+    let record = Record::of_connection(&outcome.stream, &downstream.info);
     let mut log = worker.log.borrow_mut();
     let all = listener.access_logs.iter().chain(&proxy.access_logs);
     all.for_each(|access_log| log.write(access_log, &record));

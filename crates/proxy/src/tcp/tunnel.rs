@@ -8,17 +8,18 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::SystemTime;
 
+use evenkeel_filters::{ConnectionInfo, StreamInfo};
 use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, Version, encode, parse_response};
 use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::listener::Tunneling;
 use evenkeel_runtime_config::route::Priority;
-use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::h2::{self, Answer, Received, Reset, ResetBy};
-use evenkeel_upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, PooledConnection, StreamSlot};
+use evenkeel_upstream::{
+    AcquireError, Cluster, ConnectError, ConnectTimes, Connection, Host, Need, PooledConnection, StreamSlot,
+};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
@@ -68,15 +69,6 @@ impl From<Reset> for TunnelError {
     }
 }
 
-/// What the other proxy said beside the tunnel's bytes, as access logs tell it: the JSON of Envoy's `HeaderMap`.
-#[derive(Debug, Default)]
-pub(super) struct Said {
-    /// Of its last answer, if that is to be kept (`propagate_response_headers`).
-    pub(super) headers: Option<Box<str>>,
-    /// At the end of the tunnel (`propagate_response_trailers`).
-    pub(super) trailers: Option<Box<str>>,
-}
-
 impl TunnelError {
     /// `%UPSTREAM_TRANSPORT_FAILURE_REASON%`. As in Envoy a peer that did not answer gave no reason.
     pub(super) fn reason(&self) -> String {
@@ -87,11 +79,10 @@ impl TunnelError {
     }
 }
 
-impl Said {
-    fn note(&mut self, tunneling: &Tunneling, answer: &ResponseHead) {
-        if tunneling.keep_headers {
-            self.headers = Some(header_map(Some(answer.status), &answer.headers));
-        }
+/// Keeps what access logs tell of the other proxy's last answer (`propagate_response_headers`).
+fn keep_answer(info: &mut StreamInfo, tunneling: &Tunneling, answer: &ResponseHead) {
+    if tunneling.keep_headers {
+        info.tunnel_headers = Some(header_map(Some(answer.status), &answer.headers));
     }
 }
 
@@ -99,19 +90,19 @@ impl Said {
 pub(super) async fn open(
     cluster: &Cluster,
     host: &Rc<Host>,
-    view: &ConnectionView,
+    client: &ConnectionInfo,
     tunneling: &Tunneling,
-    said: &mut Said,
+    info: &mut StreamInfo,
 ) -> Result<Tunnel, TunnelError> {
-    let head = request(tunneling, view);
+    let head = request(tunneling, client);
     let upstream = cluster.acquire_for(host, Version::Http11, Need::Tunnel, Priority::Default).await?;
     let limit = cluster.config().connect_timeout;
     let asking = async {
         match upstream {
             PooledConnection::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
-            PooledConnection::Http1(connection) => over_http1(connection, &head, (tunneling, said)).await,
+            PooledConnection::Http1(connection) => over_http1(connection, &head, (tunneling, info)).await,
             PooledConnection::Http2(place) => {
-                over_http2(place, &head, host.transport.is_secure(), (tunneling, said)).await
+                over_http2(place, &head, host.transport.is_secure(), (tunneling, info)).await
             }
         }
     };
@@ -121,17 +112,9 @@ pub(super) async fn open(
     }
 }
 
-fn request(tunneling: &Tunneling, view: &ConnectionView) -> RequestHead {
-    let mut record = Record::new(SystemTime::now());
-    record.downstream_local_address = Some(view.local);
-    record.downstream_remote_address = Some(view.remote);
-    record.downstream_direct_remote_address = Some(view.direct_remote);
-    record.requested_server_name = view.server_name.as_deref();
-    if let Some(peer) = &view.peer {
-        record.downstream_peer_uri_sans = &peer.uri_sans;
-        record.downstream_local_uri_sans = &peer.local_uri_sans;
-        record.downstream_peer_subject = &peer.subject;
-    }
+fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
+    let stream = StreamInfo::new(client.accepted);
+    let record = Record::of_connection(&stream, client);
     let mut head = RequestHead::default();
     match &tunneling.post {
         None => head.set_method(b"CONNECT"),
@@ -156,7 +139,7 @@ fn target(hostname: &Format, record: &Record<'_>) -> Vec<u8> {
 async fn over_http1(
     mut connection: Connection,
     head: &RequestHead,
-    (tunneling, said): (&Tunneling, &mut Said),
+    (tunneling, info): (&Tunneling, &mut StreamInfo),
 ) -> Result<Tunnel, TunnelError> {
     let mut bytes = Vec::new();
     encode::request(&mut bytes, head, Framing::None, encode::Connection::Default);
@@ -168,15 +151,15 @@ async fn over_http1(
             return Err(TunnelError::Failed("it closed".to_owned()));
         }
         // What says how long a body is means nothing here (RFC 9110 section 9.3.6).
-        while let Some(info) = parse_response(input.bytes(), &mut scan, ANSWER_LIMITS, true, &mut answer)
+        while let Some(parsed) = parse_response(input.bytes(), &mut scan, ANSWER_LIMITS, true, &mut answer)
             .map_err(|error| TunnelError::Failed(error.to_string()))?
         {
-            input.consume(info.head_bytes);
+            input.consume(parsed.head_bytes);
             if matches!(answer.status, 100..=199) {
                 scan = HeadScan::default();
                 continue;
             }
-            said.note(tunneling, &answer);
+            keep_answer(info, tunneling, &answer);
             match answer.status {
                 200..=299 => return Ok(Tunnel::Connection(connection, input)),
                 status => return Err(TunnelError::Refused(status)),
@@ -204,7 +187,7 @@ async fn over_http2(
     place: StreamSlot,
     head: &RequestHead,
     https: bool,
-    (tunneling, said): (&Tunneling, &mut Said),
+    (tunneling, info): (&Tunneling, &mut StreamInfo),
 ) -> Result<Tunnel, TunnelError> {
     let mut stream = place.open(head, https, Framing::Chunked, false)?;
     let mut answer = ResponseHead::default();
@@ -214,7 +197,7 @@ async fn over_http2(
             Answer::Final(meta) => break meta.end,
         }
     };
-    said.note(tunneling, &answer);
+    keep_answer(info, tunneling, &answer);
     let trailers = if tunneling.keep_trailers { Trailers::Awaited } else { Trailers::Unwanted };
     match answer.status {
         // Envoy takes no other either, over HTTP/2, nor one that is its own end.
@@ -245,6 +228,11 @@ impl TunnelStream {
     /// This end's address of the connection.
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         self.place.local_addr()
+    }
+
+    /// When the connection was made.
+    pub(super) fn connect_times(&self) -> &ConnectTimes {
+        self.place.connect_times()
     }
 
     /// The trailers that ended the other direction, if they are to be kept.

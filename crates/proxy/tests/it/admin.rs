@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use evenkeel_testkit::exposition::parse;
 use evenkeel_testkit::wait::poll;
 use evenkeel_testkit::{Backend, Connection, eventually};
 use serde_json::Value as Json;
@@ -83,6 +84,39 @@ fn statistics_come_as_text_json_and_for_prometheus() {
     assert!(proxy.get("/stats?usedonly").text().lines().all(|line| !line.ends_with(": 0")));
     assert_eq!(proxy.get("/stats?filter=(").status, 400);
     assert_eq!(proxy.get("/stats?format=xml").status, 400);
+}
+
+#[test]
+fn prometheus_gets_the_format_it_asks_for_and_every_page_is_well_formed() {
+    let (_backend, proxy) = start();
+    for path in ["/x", "/y"] {
+        assert_eq!(get(proxy.listener("forward"), path).status, 200);
+    }
+    eventually("the responses to be counted", || {
+        let text = proxy.get("/stats?filter=%5Ecluster%5C.backend%5C.upstream_rq_200").text();
+        (text == "cluster.backend.upstream_rq_200: 2\n").then_some(())
+    });
+    let asked = |path: &str, accept: &str| {
+        let mut connection = Connection::open(proxy.admin).expect("the admin port accepts");
+        connection.get("admin", path, &format!("accept: {accept}\r\n")).expect("an answer")
+    };
+    let open = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+    for (response, is_open) in [
+        (asked("/stats/prometheus", open), true),
+        (asked("/stats?format=openmetrics", "*/*"), true),
+        (asked("/stats/prometheus?filter=upstream_rq", open), true),
+        (asked("/stats/prometheus", "text/plain"), false),
+        (asked("/stats/prometheus?filter=upstream_rq", "*/*"), false),
+    ] {
+        let kind = response.header("content-type").expect("a type").to_owned();
+        let expected =
+            if is_open { "application/openmetrics-text; version=1.0.0" } else { "text/plain; version=0.0.4" };
+        assert!(kind.starts_with(expected), "{kind}");
+        let families = parse(&response.text(), is_open).unwrap_or_else(|error| panic!("{error}\n{}", response.text()));
+        let samples = &families["envoy_cluster_upstream_rq"].samples;
+        let counted = samples.iter().find(|s| s.labels["envoy_cluster_name"] == "backend").expect("counted");
+        assert_eq!((&*counted.labels["envoy_response_code"], counted.value), ("200", 2.0));
+    }
 }
 
 #[test]

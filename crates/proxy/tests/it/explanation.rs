@@ -276,7 +276,7 @@ fn random_request(random: &mut Random) -> PlainRequest {
 }
 
 /// What is compared, in the order of the log line. Where a filter answered, the route it would have had is not explained.
-fn told(explanation: &Explanation) -> [Option<String>; 7] {
+fn told(request: &PlainRequest, explanation: &Explanation) -> [Option<String>; 7] {
     let find = |wanted: &dyn Fn(&Step) -> Option<String>| explanation.steps.iter().find_map(wanted);
     let some = |text: &str| Some(text.to_owned());
     let (status, details) = match &explanation.answer {
@@ -284,7 +284,8 @@ fn told(explanation: &Explanation) -> [Option<String>; 7] {
         None => (200, "via_upstream"),
     };
     let forward = |part: fn(&Step) -> Option<String>| find(&part);
-    let forwarded = explanation.answer.is_none();
+    // A tunnel has no timeout, and its server is told of the route's all the same.
+    let has_timeout = explanation.answer.is_none() && !request.headers.iter().any(|(name, _)| name == "upgrade");
     let timeout = || {
         let limit = find(&|step| match step {
             Step::Limits { limits, retries } => {
@@ -315,7 +316,7 @@ fn told(explanation: &Explanation) -> [Option<String>; 7] {
             Step::Forward { authority, .. } => Some(authority.clone()),
             _ => None,
         }),
-        if forwarded { timeout() } else { None },
+        if has_timeout { timeout() } else { None },
     ]
 }
 
@@ -323,7 +324,7 @@ fn is_chance(explanation: &Explanation) -> bool {
     explanation.steps.iter().any(|step| match step {
         Step::Share { .. } | Step::Route { share_ppm: Some(_), .. } | Step::Filter { chance: true, .. } => true,
         // The next route, or none, after one that was for some requests.
-        Step::NoRoute => true,
+        Step::NoRoute | Step::UpgradeRefused { .. } => true,
         _ => false,
     })
 }
@@ -379,7 +380,7 @@ fn what_is_explained_is_what_happens() {
             let numbers = (0..100).chain([600_000]);
             let explained: Vec<_> =
                 numbers.map(|number| take(&mut explainer, &config, web, request, number)).collect();
-            let told: BTreeSet<_> = explained.iter().map(told).collect();
+            let told: BTreeSet<_> = explained.iter().map(|explained| told(request, explained)).collect();
             assert!(told.len() == 1 || explained.iter().all(is_chance), "{request:?}: {told:?}");
             let agrees = |told: &[Option<String>; 7]| {
                 told.iter().zip(&happened).all(|(told, happened)| told.as_ref().is_none_or(|told| told == happened))

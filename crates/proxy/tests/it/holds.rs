@@ -4,10 +4,13 @@
 use std::convert::Infallible;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_filters::test_filter::{State, TestFilter, register};
+use evenkeel_filters::{Decision, RequestContext};
 use evenkeel_testkit::{Backend, Connection, Reply, eventually};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
@@ -361,4 +364,52 @@ fn without_a_control_plane_nothing_waits() {
     assert_eq!(stat(&stage.proxy, "on_demand.given_up"), [2]);
     let scope = stage.proxy.get("/scope").text();
     assert!(scope.contains("main/new.test given up") && scope.contains("main/other.test given up"), "{scope}");
+}
+
+/// Counts the requests it is asked about.
+struct Counter(Arc<AtomicUsize>);
+
+impl TestFilter for Counter {
+    fn request_head(&self, _: &mut State, context: &mut RequestContext<'_>) -> Decision {
+        assert!(context.services.cluster("wanted").is_some(), "it is asked before the cluster is there");
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Decision::Continue
+    }
+}
+
+#[test]
+fn a_request_is_held_for_its_cluster_before_the_filters_are_asked() {
+    let backend = Backend::echo("one");
+    let asked = Arc::<AtomicUsize>::default();
+    register("counter", Counter(Arc::clone(&asked)));
+    let filters = "http_filters:\n      - {name: counter, typed_config: {\"@type\": \
+                   type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 1}}\n      - {name: \
+                   on_demand, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand, \
+                   odcds: {source: {ads: {}, resource_api_version: V3}, timeout: 30s}}}";
+    let routes = "route_config: {name: local, validate_clusters: false, virtual_hosts: [{name: all, domains: [\"*\"], routes: \
+                  [{match: {prefix: /}, route: {cluster: wanted}}]}]}";
+    let listener = http_listener("held", routes, "").replace("http_filters:", filters);
+    let cluster = static_cluster("wanted", backend.address(), "");
+    let control_plane = ControlPlane::start(set(vec![
+        (ResourceType::Listener, resource::<Listener>("held", &listener)),
+        (ResourceType::Cluster, resource::<Cluster>("wanted", &cluster)),
+    ]));
+    let valve = Valve::before(control_plane.address);
+    // Clusters come only when they are asked for.
+    let all = "  cds_config: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 0s}\n";
+    let bootstrap = dynamic_bootstrap(valve.address, "DELTA_GRPC", "");
+    assert!(bootstrap.contains(all), "{bootstrap}");
+    let proxy = Proxy::start_with(&bootstrap.replace(all, ""), 1);
+    proxy.wait_live();
+    let web = proxy.listener("held");
+    valve.set(true);
+    std::thread::scope(|scope| {
+        let get = || Connection::open(web).expect("it accepts").get("a.test", "/", "").expect("an answer").status;
+        let held = scope.spawn(get);
+        eventually("a held request", || (stat(&proxy, "http.held.on_demand_attempt") == [1]).then_some(()));
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+        valve.set(false);
+        assert_eq!(held.join().expect("no panic"), 200);
+    });
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }

@@ -11,6 +11,7 @@ mod detection;
 mod dns;
 mod exchanges;
 mod explanation;
+mod filters;
 mod floods;
 mod half_close;
 mod harness;

@@ -8,8 +8,8 @@ use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::address::data_source;
-use super::{Cx, extension_type, type_name};
-use crate::access_log::{AccessLog, Format, JsonFormat, LogFilter, LogFormat};
+use super::{Cx, extension_type, matcher, type_name};
+use crate::access_log::{AccessLog, Comparison, Format, JsonFormat, LogFilter, LogFormat, Operation};
 use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
 
 /// Its operator is always there.
@@ -41,13 +41,58 @@ fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog) -> Option<AccessLog> 
     })
 }
 
-fn log_filter(cx: &mut Cx<'_>, filter: &accesslog::AccessLogFilter) -> Option<LogFilter> {
+pub(super) fn log_filter(cx: &mut Cx<'_>, filter: &accesslog::AccessLogFilter) -> Option<LogFilter> {
+    use accesslog::access_log_filter::FilterSpecifier;
     match &filter.filter_specifier {
-        Some(accesslog::access_log_filter::FilterSpecifier::ResponseFlagFilter(filter)) => {
+        Some(FilterSpecifier::ResponseFlagFilter(filter)) => {
             Some(LogFilter::ResponseFlags(filter.flags.iter().map(|flag| flag.as_str().into()).collect()))
         }
-        _ => cx.fail("only response_flag_filter is supported"),
+        Some(FilterSpecifier::StatusCodeFilter(filter)) => {
+            comparison(cx, "status_code_filter", filter.comparison.as_ref()).map(LogFilter::StatusCode)
+        }
+        Some(FilterSpecifier::DurationFilter(filter)) => {
+            comparison(cx, "duration_filter", filter.comparison.as_ref()).map(LogFilter::Duration)
+        }
+        Some(FilterSpecifier::HeaderFilter(filter)) => cx.at("header_filter", |cx| {
+            let header = cx.required("header", filter.header.as_ref())?;
+            cx.at("header", |cx| matcher::header(cx, header)).map(LogFilter::Header)
+        }),
+        Some(FilterSpecifier::GrpcStatusFilter(filter)) => {
+            // The values of the enumeration are those of gRPC.
+            let statuses = filter.statuses.iter().filter_map(|status| u8::try_from(*status).ok()).collect();
+            Some(LogFilter::GrpcStatus { statuses, exclude: filter.exclude })
+        }
+        Some(FilterSpecifier::AndFilter(and)) => several(cx, "and_filter", &and.filters).map(LogFilter::And),
+        Some(FilterSpecifier::OrFilter(or)) => several(cx, "or_filter", &or.filters).map(LogFilter::Or),
+        _ => cx.fail("a kind of filter that is supported is required"),
     }
+}
+
+/// Depth is bounded by the decoder of the message they came in.
+fn several(cx: &mut Cx<'_>, field: &str, filters: &[accesslog::AccessLogFilter]) -> Option<Vec<LogFilter>> {
+    if filters.len() < 2 {
+        return cx.fail_at(&format!("{field}.filters"), "must have two at least");
+    }
+    let compiled = cx.at(field, |cx| cx.each("filters", filters, log_filter));
+    (compiled.len() == filters.len()).then_some(compiled)
+}
+
+fn comparison(cx: &mut Cx<'_>, field: &str, config: Option<&accesslog::ComparisonFilter>) -> Option<Comparison> {
+    use accesslog::comparison_filter::Op;
+    cx.at(field, |cx| {
+        let config = cx.required("comparison", config)?;
+        cx.at("comparison", |cx| {
+            let value = cx.required("value", config.value.as_ref())?.default_value;
+            let operation = match Op::try_from(config.op) {
+                Ok(Op::Eq) => Operation::Equal,
+                Ok(Op::Ge) => Operation::AtLeast,
+                Ok(Op::Le) => Operation::AtMost,
+                Ok(Op::Ne) => Operation::NotEqual,
+                Err(_) => return cx.fail_at("op", format!("unknown value {}", config.op)),
+            };
+            Some(Comparison { operation, value })
+        })
+    })
 }
 
 fn log_format(cx: &mut Cx<'_>, config: &file::FileAccessLog) -> Option<LogFormat> {
@@ -61,7 +106,7 @@ fn log_format(cx: &mut Cx<'_>, config: &file::FileAccessLog) -> Option<LogFormat
 }
 
 #[allow(deprecated)] // text_format is still accepted by Envoy.
-fn substitution_format(cx: &mut Cx<'_>, format: &core::SubstitutionFormatString) -> Option<LogFormat> {
+pub(super) fn substitution_format(cx: &mut Cx<'_>, format: &core::SubstitutionFormatString) -> Option<LogFormat> {
     use core::substitution_format_string::Format as Kind;
     let omit_empty = format.omit_empty_values;
     cx.each("formatters", &format.formatters, |cx, formatter| extension_type(cx, formatter, REQ_WITHOUT_QUERY));

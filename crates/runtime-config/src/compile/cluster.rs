@@ -18,6 +18,7 @@ use super::address::{bind_config, port_number, socket_address, tcp_keepalive};
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
 use super::health_check::health_checks;
 use super::load_balancer::balancing;
+use super::mirror::cluster_mirrors;
 use super::outlier_detection::outlier_detection;
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
@@ -27,6 +28,7 @@ use crate::cluster::{
 };
 use crate::hcm::HttpFilter;
 use crate::http_filters;
+use crate::route::MirrorPolicy;
 
 /// A cluster and what it needs before it can serve.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ pub(crate) fn cluster(
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
     let http = http(cx, &c.typed_extension_protocol_options);
-    if let (Some((http, _)), Some(Transport::Raw)) = (&http, &transport)
+    if let (Some(((http, _), _)), Some(Transport::Raw)) = (&http, &transport)
         && matches!(http.protocol, UpstreamProtocol::Auto(_))
         && transport_matches.is_empty()
     {
@@ -79,7 +81,7 @@ pub(crate) fn cluster(
         None => None,
     };
     let ignore_unchecked = c.common_lb_config.as_ref().is_some_and(|config| config.ignore_new_hosts_until_first_hc);
-    let (balancing, (http, http_filters)) = (balancing?, http?);
+    let (balancing, ((http, mirrors), http_filters)) = (balancing?, http?);
     let cluster = Cluster {
         stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
         name,
@@ -91,6 +93,7 @@ pub(crate) fn cluster(
         transport_matches,
         http,
         http_filters,
+        mirrors,
         circuit_breakers: circuit_breakers?,
         health_checks,
         outlier_detection,
@@ -205,16 +208,21 @@ fn transport_match(
 
 const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<(UpstreamHttp, Arc<[HttpFilter]>)> {
+/// The protocol, who gets copies of requests, and the filters of the cluster.
+type Http = ((UpstreamHttp, Option<Arc<[MirrorPolicy]>>), Arc<[HttpFilter]>);
+
+fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<Http> {
     cx.at("typed_extension_protocol_options", |cx| match options.get(HTTP_PROTOCOL_OPTIONS) {
-        None if options.is_empty() => Some((UpstreamHttp::default(), Arc::default())),
+        None if options.is_empty() => Some(((UpstreamHttp::default(), None), Arc::default())),
         None => cx.fail(format!("only {HTTP_PROTOCOL_OPTIONS} is supported")),
         Some(any) => cx.element(format_args!("{HTTP_PROTOCOL_OPTIONS:?}"), |cx| {
             if type_name(&any.type_url) != HTTP_PROTOCOL_OPTIONS {
                 return cx.fail(format!("must hold {HTTP_PROTOCOL_OPTIONS}"));
             }
             let options: upstreams::HttpProtocolOptions = cx.unpack(any)?;
-            http_options(cx, &options).zip(upstream_filters(cx, &options.http_filters))
+            let mirrors = cluster_mirrors(cx, &options.request_mirror_policies);
+            let filters = upstream_filters(cx, &options.http_filters);
+            http_options(cx, &options).zip(mirrors).zip(filters)
         }),
     })
 }
@@ -296,7 +304,7 @@ fn upstream_filters(cx: &mut Cx<'_>, filters: &[HttpFilterPb]) -> Option<Arc<[Ht
                 return cx.fail("is no filter for clusters");
             }
             let (name, disabled) = (filter.name.as_str().into(), filter.disabled);
-            Some(config.map(|config| HttpFilter { name, disabled, config }))
+            Some(config.map(|config| HttpFilter { name, disabled, config, skip: None }))
         })
     });
     let is_codec = match &last.config_type {

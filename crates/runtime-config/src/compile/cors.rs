@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as filter;
 use evenkeel_xds::pb::google::protobuf::BoolValue;
 
 use super::Cx;
 use super::fraction::runtime_fraction;
 use super::matcher::string;
-use crate::cors::{Cors, CorsPolicy};
+use crate::cors::{Cors, CorsPolicy, ROUTE_FIELD};
 use crate::fraction::Fraction;
+use crate::route_filters::{FilterOverride, FilterOverrides};
 
 pub(crate) fn cors(_: &mut Cx<'_>, _: &filter::Cors) -> Option<Cors> {
     Some(Cors)
@@ -38,4 +40,30 @@ pub(crate) fn policy(cx: &mut Cx<'_>, config: &filter::CorsPolicy) -> Option<Arc
         enabled: runtime_fraction(cx, "filter_enabled", config.filter_enabled.as_ref(), Fraction::ALL)?,
         shadow_enabled: runtime_fraction(cx, "shadow_enabled", config.shadow_enabled.as_ref(), Fraction::NONE)?,
     }))
+}
+
+/// The deprecated field of routes and virtual hosts, before what is said to filters there.
+pub(super) fn with_field(
+    cx: &mut Cx<'_>,
+    field: Option<&route::CorsPolicy>,
+    filters: FilterOverrides,
+) -> Option<FilterOverrides> {
+    use route::cors_policy::EnabledSpecifier;
+    let Some(field) = field.cloned() else { return Some(filters) };
+    let filter_enabled = field.enabled_specifier.map(|EnabledSpecifier::FilterEnabled(share)| share);
+    let same = filter::CorsPolicy {
+        allow_origin_string_match: field.allow_origin_string_match,
+        allow_methods: field.allow_methods,
+        allow_headers: field.allow_headers,
+        expose_headers: field.expose_headers,
+        max_age: field.max_age,
+        allow_credentials: field.allow_credentials,
+        filter_enabled,
+        shadow_enabled: field.shadow_enabled,
+        allow_private_network_access: field.allow_private_network_access,
+        forward_not_matching_preflights: field.forward_not_matching_preflights,
+    };
+    let policy: Arc<CorsPolicy> = cx.at("cors", |cx| policy(cx, &same))?;
+    let said = FilterOverride { filter: ROUTE_FIELD.into(), disabled: false, config: Some(Arc::new(policy)) };
+    Some(FilterOverrides::new(vec![said], &filters))
 }

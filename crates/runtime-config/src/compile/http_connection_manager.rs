@@ -10,6 +10,8 @@ use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
 use super::cluster::max_requests;
+use super::local_reply::local_reply;
+use super::skip::{WITH_MATCHER, with_matcher};
 use super::{Cx, http2, route, source, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
@@ -50,6 +52,10 @@ pub(crate) fn http_connection_manager(
     let stream_idle_timeout =
         cx.limit("stream_idle_timeout", config.stream_idle_timeout.as_ref(), Some(DEFAULT_STREAM_IDLE_TIMEOUT));
     let max_request_headers_bytes = max_request_headers_bytes(cx, config);
+    let local_reply = match &config.local_reply_config {
+        None => Some(None),
+        Some(config) => cx.at("local_reply_config", |cx| local_reply(cx, config)).map(Some),
+    };
     check_request_id(cx, config);
     let use_remote_address = flag(&config.use_remote_address, false);
     let server_name = if config.server_name.is_empty() { "envoy" } else { &config.server_name };
@@ -99,6 +105,7 @@ pub(crate) fn http_connection_manager(
         enable_trailers: http1.enable_trailers,
         proper_case_response_headers: proper_case(cx, &http1),
         via: non_empty(&config.via),
+        local_reply: local_reply?,
     })
 }
 
@@ -240,10 +247,13 @@ fn http_filters(
                 *on_demand = Some(OnDemand { clusters });
                 Some(None)
             }
-            _ => {
-                let config = http_filter(cx, any, filter.is_optional)?;
+            other => {
+                let (config, skip) = match other {
+                    WITH_MATCHER => with_matcher(cx, any).map(|(config, skip)| (Some(config), Some(skip)))?,
+                    _ => (http_filter(cx, any, filter.is_optional)?, None),
+                };
                 let (name, disabled) = (filter.name.as_str().into(), filter.disabled);
-                Some(config.map(|config| HttpFilter { name, disabled, config }))
+                Some(config.map(|config| HttpFilter { name, disabled, skip, config }))
             }
         })
     });

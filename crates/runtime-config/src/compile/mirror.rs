@@ -9,6 +9,7 @@ use super::headers::mutation;
 use super::route::{Inherited, PARTS_PER_MILLION, parts_per_million};
 use super::route_action::cluster_name;
 use crate::route::{MirrorCluster, MirrorPolicy};
+use crate::route_filters::FilterOverrides;
 
 /// The policies of one level; without any, those of the level above.
 pub(super) fn mirror_policies(
@@ -21,6 +22,21 @@ pub(super) fn mirror_policies(
     }
     let policies = cx.each("request_mirror_policies", own, |cx, policy| mirror_policy(cx, policy, inherited));
     (policies.len() == own.len()).then(|| Some(policies.into()))
+}
+
+/// The policies of a cluster.
+pub(super) fn cluster_mirrors(
+    cx: &mut Cx<'_>,
+    policies: &[RequestMirrorPolicy],
+) -> Option<Option<Arc<[MirrorPolicy]>>> {
+    let inherited = Inherited {
+        max_direct_response_body_bytes: 0,
+        retry: None,
+        filters: &FilterOverrides::default(),
+        validate_clusters: false,
+        mirrors: None,
+    };
+    mirror_policies(cx, policies, &inherited)
 }
 
 fn mirror_policy(cx: &mut Cx<'_>, policy: &RequestMirrorPolicy, inherited: &Inherited<'_>) -> Option<MirrorPolicy> {

@@ -13,7 +13,7 @@ use super::mirror::mirror_policies;
 use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
-use super::{Cx, matcher, type_name};
+use super::{Cx, cors, matcher, skip, type_name};
 use crate::domains::DomainIndex;
 use crate::growing::Growing;
 use crate::http_filters::per_route;
@@ -152,6 +152,7 @@ fn domains(cx: &mut Cx<'_>, hosts: &[route::VirtualHost]) -> DomainIndex {
     index
 }
 
+#[allow(deprecated)] // `cors` is still accepted by Envoy.
 fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_>) -> Option<VirtualHost> {
     use route::virtual_host::TlsRequirementType;
     let name = cx.non_empty("name", &host.name)?.into();
@@ -163,6 +164,7 @@ fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_
     };
     let retry = retry_policy(cx, host.retry_policy.as_ref())?.map(Arc::new);
     let filters = filter_overrides(cx, &host.typed_per_filter_config, table.filters)?;
+    let filters = cors::with_field(cx, host.cors.as_ref(), filters)?;
     let mirrors = mirror_policies(cx, &host.request_mirror_policies, table)?;
     let inherited = Inherited { retry: retry.as_ref(), filters: &filters, mirrors: mirrors.as_ref(), ..*table };
     let routes = cx.each("routes", &host.routes, |cx, route| compile_route(cx, route, &inherited).map(Arc::new));
@@ -178,11 +180,18 @@ fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_
     })
 }
 
+#[allow(deprecated)] // `cors` is still accepted by Envoy.
 fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_>) -> Option<Route> {
     let matches = cx.required("match", route.r#match.as_ref())?;
     let matches = cx.at("match", |cx| route_match(cx, matches));
     let headers = edits(cx, &header_fields!(route));
     let filters = filter_overrides(cx, &route.typed_per_filter_config, inherited.filters)?;
+    let filters = match &route.action {
+        Some(route::route::Action::Route(action)) => {
+            cx.at("route", |cx| cors::with_field(cx, action.cors.as_ref(), filters))?
+        }
+        _ => filters,
+    };
     let matches = matches?;
     let action = route_action(cx, route, inherited)?;
     Some(Route {
@@ -218,6 +227,9 @@ pub(super) fn filter_overrides(
 
 fn filter_override(cx: &mut Cx<'_>, filter: &str, any: &Any) -> Option<FilterOverride> {
     let says = |disabled, config| FilterOverride { filter: filter.into(), disabled, config };
+    if type_name(&any.type_url) == skip::PER_ROUTE {
+        return skip::per_route(cx, any).map(|matcher| says(false, Some(matcher)));
+    }
     if type_name(&any.type_url) != FILTER_CONFIG {
         return per_route(cx, any, false).map(|config| says(false, config));
     }

@@ -66,8 +66,9 @@ fn mistakes_are_named_with_their_place() {
         ("%REQ(A?B?C)%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
         (
             "%COMMON_DURATION(DS_RX_BEG:SOON:ms)%",
-            "at byte 0: operator %COMMON_DURATION% takes START:END:PRECISION: two of DS_RX_BEG, DS_RX_END, US_RX_BEG, \
-             DS_TX_END, ON_DEMAND_BEG and ON_DEMAND_END, and ms, us or ns",
+            "at byte 0: operator %COMMON_DURATION% takes START:END:PRECISION: two of DS_RX_BEG, DS_RX_END, US_CX_BEG, \
+             US_CX_END, US_HS_END, US_TX_BEG, US_TX_END, US_RX_BEG, US_RX_BODY_BEG, US_RX_END, DS_TX_BEG, DS_TX_END, ON_DEMAND_BEG and \
+             ON_DEMAND_END, and ms, us or ns",
         ),
         ("%REQ()%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
         (

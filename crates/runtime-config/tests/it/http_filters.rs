@@ -22,6 +22,7 @@ const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v
 const FAULT: &str = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault";
 /// In the schema, and not supported.
 const JWT: &str = "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication";
+const WITH_MATCHER: &str = "type.googleapis.com/envoy.extensions.common.matching.v3.ExtensionWithMatcher";
 const WRAPPED: &str = "type.googleapis.com/envoy.config.route.v3.FilterConfig";
 
 /// A connection manager with these filters before the router, and this route table.
@@ -229,6 +230,76 @@ fn what_is_optional_may_be_unknown_but_not_wrong() {
             (Ok(manager), None) => assert!(manager.filters.is_empty()),
             (Err(error), Some(expected)) => assert!(error.contains(&expected), "{expected}\nis not in\n{error}"),
             (outcome, expected) => panic!("{expected:?}: {:?}\n{filters}{table}", outcome.err()),
+        }
+    }
+}
+
+#[test]
+fn what_a_matcher_cannot_do_is_refused() {
+    let header = "{ name: i, typed_config: { \"@type\": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput, header_name: x-a } }";
+    let skip = "{ action: { name: s, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.common.matcher.action.v3.SkipFilter } } }";
+    let fault = format!("extension_config: {{ name: f, typed_config: {} }}", fault(500));
+    let list = |predicate: &str, then: &str| {
+        format!(
+            "{fault}, xds_matcher: {{ matcher_list: {{ matchers: [ {{ predicate: {predicate}, on_match: {then} }} ] }} }}"
+        )
+    };
+    let is = format!("{{ single_predicate: {{ input: {header}, value_match: {{ exact: a }} }} }}");
+    let other = |kind: &str| format!("{{ name: o, typed_config: {{ \"@type\": {kind} }} }}");
+    let entry = "xds_matcher.matcher_list.matchers[0]";
+    for (config, expected) in [
+        (list(&is, skip), None),
+        (fault.clone(), Some("xds_matcher: is required".to_owned())),
+        (format!("xds_matcher: {{ on_no_match: {skip} }}"), Some("extension_config: is required".to_owned())),
+        (
+            format!(
+                "extension_config: {{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}, xds_matcher: {{ on_no_match: {skip} }}"
+            ),
+            Some(
+                "extension_config.typed_config: envoy.extensions.filters.http.router.v3.Router is no HTTP filter"
+                    .to_owned(),
+            ),
+        ),
+        (
+            list(&is, &format!("{{ action: {} }}", other(ROUTER))),
+            Some(format!(
+                "{entry}.on_match.action.typed_config: only envoy.extensions.filters.common.matcher.action.v3.SkipFilter is supported"
+            )),
+        ),
+        (
+            list(&format!("{{ single_predicate: {{ input: {}, value_match: {{ exact: a }} }} }}", other(ROUTER)), skip),
+            Some(format!(
+                "{entry}.predicate.single_predicate.input.typed_config: only envoy.type.matcher.v3.HttpRequestHeaderMatchInput is supported"
+            )),
+        ),
+        (
+            list(&format!("{{ single_predicate: {{ input: {header} }} }}"), skip),
+            Some(format!("{entry}.predicate.single_predicate: value_match is required")),
+        ),
+        (
+            list(&format!("{{ or_matcher: {{ predicate: [ {is} ] }} }}"), skip),
+            Some(format!("{entry}.predicate.or_matcher: must have two predicates at least")),
+        ),
+        (
+            list(&is, &skip.replacen('{', "{ keep_matching: true,", 1)),
+            Some(format!("{entry}.on_match.keep_matching: not supported")),
+        ),
+        (
+            format!("{fault}, xds_matcher: {{ matcher_tree: {{ input: {header} }} }}"),
+            Some("xds_matcher.matcher_tree: one of exact_match_map, prefix_match_map is required".to_owned()),
+        ),
+        (
+            format!(
+                "{fault}, xds_matcher: {{ matcher_tree: {{ input: {header}, exact_match_map: {{ map: {{ a: {{}} }} }} }} }}"
+            ),
+            Some("xds_matcher.matcher_tree.exact_match_map.map[\"a\"]: one of matcher, action is required".to_owned()),
+        ),
+    ] {
+        let filters = format!("      - {{ name: f, typed_config: {{ \"@type\": {WITH_MATCHER}, {config} }} }}\n");
+        match (manager(&filters, "virtual_hosts: []\n"), expected) {
+            (Ok(manager), None) => assert!(manager.filters[0].skip.is_some()),
+            (Err(error), Some(expected)) => assert!(error.contains(&expected), "{expected}\nis not in\n{error}"),
+            (outcome, expected) => panic!("{expected:?}: {:?}\n{filters}", outcome.err()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a gRPC client calls a service: one cluster per port and subset.
+//! Clusters of gRPC clients: one per port and subset of a service.
 
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{
@@ -22,10 +22,10 @@ use crate::plan::Output;
 use crate::proto::{self, ads, u32_value};
 use crate::{names, origin, tls};
 
-/// The most entries gRPC takes for a ring, in entries.
+/// The largest ring that gRPC accepts, in entries.
 const MAX_RING_ENTRIES: u32 = 8 * 1024 * 1024;
 
-/// The clusters of a service that learn of its endpoints elsewhere.
+/// The clusters of a service that do not contain its endpoints.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     if !contain_endpoints(service) {
         clusters(context, service, out);
@@ -54,7 +54,7 @@ fn clusters(context: Context<'_>, service: &Service, out: &mut Output) {
     });
 }
 
-/// Each port of a service, whole and by subset, with what is said of connections to it.
+/// Calls a function for each port of a service, whole and by subset, with its traffic policy.
 fn for_each(
     context: Context<'_>,
     service: &Service,
@@ -80,7 +80,7 @@ fn labels(subset: Option<&Subset>) -> &Labels {
     subset.map_or(&NONE, |subset| &subset.labels)
 }
 
-/// One cluster; `None` if gRPC has no word for it: it resolves one name per cluster.
+/// One cluster; `None` if gRPC cannot express it: it resolves only one name per cluster.
 fn cluster(
     context: Context<'_>,
     service: &Service,
@@ -125,15 +125,16 @@ fn socket(endpoint: &Endpoint) -> Option<crate::pb::core::Address> {
     Some(proto::address(&host, u32::from(endpoint.port)))
 }
 
-/// Where nobody says, gRPC would let no more than 1024 calls at once pass.
+/// Without a limit from the user, gRPC would allow only 1024 calls at once.
 fn most_requests(policy: &TrafficPolicy) -> CircuitBreakers {
     let most = policy.connection_pool.as_ref().and_then(|pool| pool.max_requests);
     let thresholds = Thresholds { max_requests: Some(u32_value(most.unwrap_or(u32::MAX))), ..Default::default() };
     CircuitBreakers { thresholds: vec![thresholds], ..Default::default() }
 }
 
-/// Mutual TLS where a DestinationRule asks for it, as with Istio: a program that was not built with xDS credentials would pass
-/// over it, and one that was could not reach a PERMISSIVE sidecar, which knows the mesh by an ALPN gRPC cannot offer.
+/// Mutual TLS only if a DestinationRule asks for it, as in Istio. A program without xDS credentials would ignore it,
+/// and one with them could not reach a PERMISSIVE sidecar, which recognizes mesh clients by an ALPN that gRPC cannot
+/// offer.
 fn transport_socket(context: Context<'_>, service: &Service, policy: &TrafficPolicy) -> Option<TransportSocket> {
     let Some(ClientTls::IstioMutual { subject_alt_names, .. }) = &policy.tls else { return None };
     let identities: Vec<String> = match subject_alt_names.as_slice() {
@@ -143,8 +144,8 @@ fn transport_socket(context: Context<'_>, service: &Service, policy: &TrafficPol
     Some(tls::proxyless_client(context.snapshot.mesh(), &identities))
 }
 
-/// Whether a client keeps to endpoints by a hash it can compute, and the size of the ring it asks for. A Maglev table becomes a
-/// ring of the usual size: gRPC has no other. All else is in turn.
+/// The ring size, if the balancer uses a hash that gRPC can compute. A Maglev table becomes a ring of the default size,
+/// because gRPC has only rings. All other balancers become round robin.
 fn ring(balancer: &LoadBalancer) -> Option<Option<u32>> {
     match &balancer.policy {
         Some(Policy::ConsistentHash(HashKey::Header(_) | HashKey::SourceIp, HashTable::Ring(size))) => Some(*size),

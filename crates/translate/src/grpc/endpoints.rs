@@ -1,4 +1,4 @@
-//! The endpoints of a gRPC client's cluster. gRPC refuses a locality without a name and an address that comes twice, and sends
+//! The endpoints of a gRPC client's cluster. gRPC refuses a locality without a name and a repeated address, and sends
 //! nothing to a locality without weight (gRFC A27).
 
 use std::collections::{BTreeSet, HashSet};
@@ -35,7 +35,7 @@ pub fn assigned(
         load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
     }
     assigned.endpoints.retain(|group| !group.lb_endpoints.is_empty());
-    // Their sum has to fit as well.
+    // The sum must fit as well.
     let most = u32::MAX / u32::try_from(assigned.endpoints.len().max(1)).unwrap_or(u32::MAX);
     let priorities: BTreeSet<u32> = assigned.endpoints.iter().map(|group| group.priority).collect();
     for group in &mut assigned.endpoints {

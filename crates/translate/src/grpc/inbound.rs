@@ -1,4 +1,5 @@
-//! What a gRPC server asks for by the address it listens on: whether it takes mutual TLS, and whom it serves.
+//! Listeners of gRPC servers, requested by the address a server listens on: whether it uses mutual TLS, and whom it
+//! serves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,9 +15,9 @@ use crate::proto::{address, any};
 use crate::routes::matches;
 use crate::{http, rbac, tls};
 
-/// What the names of these listeners begin with; the bootstrap's `server_listener_resource_name_template` has it from Istio's agent.
+/// The prefix of these listeners' names, as in the `server_listener_resource_name_template` of Istio's agent.
 const NAME_PREFIX: &str = "xds.istio.io/grpc/lds/inbound/";
-/// The label of workloads whose servers take mutual TLS.
+/// The label of workloads whose servers use mutual TLS.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 /// Its value.
 const TLS_MODE_ISTIO: &str = "istio";
@@ -28,8 +29,8 @@ const USUAL_ADDRESSES: [IpAddr; 4] = [
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
-/// A listener for each port of the workload that a service leads to, under each address a server may have bound: gRPC
-/// serves only if the address is the one it listens on.
+/// A listener for each service port of the workload and for each address that a server may have bound: gRPC serves only
+/// if the address is the one it listens on.
 pub fn listeners(context: Context<'_>, out: &mut Output) {
     let own = context.workload().map(|workload| workload.addresses.as_slice()).unwrap_or_default();
     for port in context.inbound_ports() {
@@ -47,8 +48,8 @@ pub fn listeners(context: Context<'_>, out: &mut Output) {
     }
 }
 
-/// The only chain: gRPC cannot tell TLS from plain text by the first bytes, so PERMISSIVE is one of them, as with Istio: mutual
-/// TLS where the workload's label has its clients use it.
+/// The only filter chain. gRPC cannot detect TLS, so PERMISSIVE becomes either TLS or plain text, as in Istio: mutual
+/// TLS if the workload's label makes its clients use it.
 fn chain(context: Context<'_>, port: u16) -> FilterChain {
     let takes_tls = match context.snapshot.mtls_mode(context.namespace(), &context, port) {
         MtlsMode::Strict => true,
@@ -68,7 +69,7 @@ fn chain(context: Context<'_>, port: u16) -> FilterChain {
     }
 }
 
-/// Who may call, then the server. gRPC wants each filter to have a name of its own.
+/// The RBAC filters, then the router. gRPC requires a unique name for each filter.
 fn filters(context: Context<'_>) -> Vec<HttpFilter> {
     let mut filters = rbac::http_filters(context);
     if let [deny, _allow] = filters.as_mut_slice() {

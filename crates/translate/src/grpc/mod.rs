@@ -1,8 +1,8 @@
-//! What gRPC programs get that are xDS clients themselves: Istio's proxyless gRPC, asked for by the metadata
+//! Resources of gRPC programs that are xDS clients themselves: Istio's proxyless gRPC, selected by the metadata
 //! `GENERATOR: grpc`.
 //!
-//! gRPC refuses a whole resource for one field it does not take (gRFCs A27, A28, A29, A36, A41), and passes over what it does
-//! not know. So nothing is handed on from what Envoy gets: each message is written with the fields gRPC reads, and no others.
+//! gRPC refuses a whole resource because of one unsupported field (gRFCs A27, A28, A29, A36, A41), and ignores fields
+//! it does not know. So nothing is copied from Envoy's resources: each message has only the fields that gRPC reads.
 //!
 //! | resource | name |
 //! |---|---|
@@ -25,7 +25,7 @@ pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Ou
     match unit {
         Unit::Inbound => inbound::listeners(context, out),
         Unit::Service(host) => {
-            // A client asks for the name it dials, and of those under a wildcard there is no end.
+            // A client requests the name it dials, so a wildcard would need infinitely many resources.
             let Some(service) = context.service(host).filter(|service| !service.host.is_wildcard()) else { return };
             outbound::of_service(context, service, out);
             routes::of_service(context, service, out);
@@ -36,7 +36,7 @@ pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Ou
             clusters::of_endpoints(context, service, out);
         }
         Unit::Assembly(Collection::Target(_)) => of_address(parts, out),
-        // It captures nothing and serves no Gateway; hosts without a service lead nowhere.
+        // There is no capture and no Gateway, and hosts without a service have no clusters.
         Unit::Basics | Unit::Gateways | Unit::Routed(_) | Unit::Assembly(_) => {}
     }
 }

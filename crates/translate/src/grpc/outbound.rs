@@ -1,4 +1,4 @@
-//! What a gRPC client asks for by the target it dials.
+//! Listeners of gRPC clients, requested by the target that a client dials.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{ads, any};
 use crate::{http, names};
 
-/// A listener for each target by which a client dials a port of a service. Targets may be the same for two services (the short
-/// name of one and the host of another): the one by whose host it is comes first.
+/// A listener for each target of a service's port. Two services may have the same target (the short name of one and the
+/// host of another); the one whose host it is takes precedence.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     let ports = context.callable(service);
     for callable in &ports {
@@ -29,7 +29,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     }
 }
 
-/// What may be dialled for a port: `NAME:PORT`, and the name alone where it can mean no other port.
+/// The targets of a port: `NAME:PORT`, and the name alone if the service has no other port.
 fn targets(context: Context<'_>, service: &Service, port: u16, is_only: bool) -> Vec<String> {
     let mut hosts = vec![service.host.to_string()];
     hosts.extend(service.short_names(&context));

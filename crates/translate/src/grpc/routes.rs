@@ -1,4 +1,4 @@
-//! Where a gRPC client's calls go: the routes of route sets, in what gRPC knows of them (gRFCs A28, A31, A42, A44).
+//! Routes of gRPC clients: those of route sets, as far as gRPC supports them (gRFCs A28, A31, A42, A44).
 
 use std::sync::Arc;
 
@@ -23,9 +23,10 @@ use crate::routes::{action, matches, route_set};
 
 /// The method of every gRPC call.
 const METHOD: &str = "POST";
-/// What gRPC retries after.
+/// Statuses after which gRPC retries.
 const RETRIABLE: [&str; 5] = ["cancelled", "deadline-exceeded", "internal", "resource-exhausted", "unavailable"];
-/// Conditions that also hold without the header for which gRPC gets two routes each; any more hold only with it.
+/// Most conditions that also match without the header, for each of which gRPC gets two routes; further ones match only
+/// with the header.
 const MAX_OPTIONAL_HEADERS: usize = 4;
 
 /// The name of the route configuration of a service's port.
@@ -33,14 +34,14 @@ pub fn name(service: &Service, port: u16) -> String {
     names::outbound_cluster(port, "", &service.host)
 }
 
-/// A route configuration for each port a client may dial. It serves one port of one service, so all hosts are that service's,
-/// whatever authority the program sends.
+/// A route configuration for each port that a client may dial. It is for one port of one service, so it matches every
+/// authority that the program sends.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     for callable in context.callable(service) {
         let port = callable.port.as_ref();
-        let ruling = context.route_set(service, port.number).filter(|ruling| !ruling.http.is_empty());
-        let routes = match ruling {
-            Some(ruling) => route_set::routes(context, ruling, &GatewayRef::Mesh, port.number),
+        let route_set = context.route_set(service, port.number).filter(|route_set| !route_set.http.is_empty());
+        let routes = match route_set {
+            Some(route_set) => route_set::routes(context, route_set, &GatewayRef::Mesh, port.number),
             None => vec![default_route(context, service, port)],
         };
         let host = VirtualHost {
@@ -51,7 +52,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
         };
         let name = name(service, port.number);
         let made = RouteConfiguration { name: name.clone(), virtual_hosts: vec![host], ..Default::default() };
-        let origin = ruling.map_or(&service.origin, |ruling| &ruling.origin);
+        let origin = route_set.map_or(&service.origin, |route_set| &route_set.origin);
         out.add(ResourceType::Route, &name, &made, Some(origin.clone()));
     }
 }
@@ -66,7 +67,7 @@ fn default_route(context: Context<'_>, service: &Service, port: &ServicePort) ->
     }
 }
 
-/// What gRPC knows of a route: none if it can hold for no call, several if it takes more than one to say the same.
+/// The gRPC routes for a route: none if it can match no call, several if gRPC needs more than one to express it.
 fn known_route(route: Route) -> Vec<Route> {
     let Route { name, r#match: Some(condition), action, .. } = route else { return Vec::new() };
     let action = match action {
@@ -87,7 +88,7 @@ fn known_route(route: Route) -> Vec<Route> {
 }
 
 fn known_match(condition: RouteMatch) -> Vec<RouteMatch> {
-    // A call has no query: whatever is asked of it does not hold.
+    // A call has no query, so conditions on the query never match.
     let is_possible = condition.query_parameters.is_empty() && condition.headers.iter().all(may_hold);
     let Some(path) = condition.path_specifier.filter(|_| is_possible) else { return Vec::new() };
     let headers = condition.headers.into_iter().filter(|header| header.name != ":method");
@@ -102,7 +103,8 @@ fn known_match(condition: RouteMatch) -> Vec<RouteMatch> {
         .collect()
 }
 
-/// Whether a call may meet a condition. Methods are no headers to gRPC, but there is only one.
+/// Whether a call can match a header condition. gRPC does not treat the method as a header, but there is only one
+/// method.
 fn may_hold(header: &HeaderMatcher) -> bool {
     let Some(HeaderMatchSpecifier::StringMatch(value)) = &header.header_match_specifier else { return true };
     match &value.match_pattern {
@@ -114,7 +116,8 @@ fn may_hold(header: &HeaderMatcher) -> bool {
     }
 }
 
-/// To gRPC an absent header meets no condition but its absence: what is to hold without a header, too, is said twice.
+/// In gRPC an absent header matches only a condition on its absence, so a condition that also matches without the
+/// header needs two routes.
 fn with_and_without(headers: Vec<HeaderMatcher>) -> Vec<Vec<HeaderMatcher>> {
     let mut all = vec![Vec::with_capacity(headers.len())];
     let mut optional = 0;
@@ -150,7 +153,7 @@ fn known_action(forward: RouteAction) -> RouteAction {
     }
 }
 
-/// gRPC takes the last weight of a cluster that is named twice, and refuses to choose where no weight is left.
+/// If a cluster is named twice gRPC uses only the last weight, and it refuses weights that are all zero.
 fn known_clusters(clusters: ClusterSpecifier) -> Option<ClusterSpecifier> {
     let ClusterSpecifier::WeightedClusters(WeightedCluster { clusters, .. }) = clusters else { return Some(clusters) };
     let mut known: Vec<ClusterWeight> = Vec::with_capacity(clusters.len());
@@ -177,7 +180,8 @@ fn known_retries(policy: RetryPolicy) -> Option<RetryPolicy> {
     })
 }
 
-/// A header as it is; the client's address as its channel, which has the same for all of its calls.
+/// A header hash is kept; a hash of the client's address becomes one of the channel, which is the same for all of its
+/// calls.
 fn known_hash(policy: &HashPolicy) -> Option<HashPolicy> {
     let specifier = match policy.policy_specifier.as_ref()? {
         header @ PolicySpecifier::Header(_) => header.clone(),

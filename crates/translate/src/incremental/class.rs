@@ -1,4 +1,4 @@
-//! Proxies that give the same answers to all that is asked of them: what they share, and how it follows a change.
+//! A class: proxies that give the same answers to all questions, with the resources they share.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,41 +12,41 @@ use super::unit::{UnitMaker, UnitResult};
 use crate::facts::{Client, Question};
 use crate::plan::{Collection, Part, Unit};
 
-/// What a class of proxies shares. Cloning is cheap: all that is large is persistent.
+/// The state of a class. Cloning is cheap, because all large parts are persistent.
 #[derive(Debug, Clone)]
 pub struct Class {
-    /// One of them.
+    /// One of its proxies.
     pub client: Client,
-    /// The resources they have in common.
+    /// The resources they share.
     set: ResourceSet,
-    /// The same as its proxies were told last; `None` before that.
-    told: Option<Arc<ResourceSet>>,
+    /// The resources that were last sent to its proxies; `None` before that.
+    sent: Option<Arc<ResourceSet>>,
     units: OrdMap<Unit, Arc<UnitResult>>,
     /// Parts of collections, in the order of the units that gave them.
     parts: OrdMap<Collection, Parts>,
-    /// Which units asked for a key.
+    /// The units that read a key.
     readers: OrdSet<(Key, Unit)>,
-    /// What is asked of proxies, and by how many units.
+    /// The questions to proxies, with the number of units that ask them.
     questions: OrdMap<Question, usize>,
-    /// Whether something is asked now that was not, or the other way round, since somebody looked.
+    /// Whether the set of questions has changed since the last check.
     asks_otherwise: bool,
-    /// The units that ask something of proxies.
+    /// The units with questions to proxies.
     conditional: OrdSet<Unit>,
 }
 
-/// The parts given to one collection: by the unit, and the place among what it gave.
+/// The parts of one collection, by unit and position in the unit.
 type Parts = OrdMap<(Unit, usize), Arc<Part>>;
 
-/// Units made for one class, for others of the same change that would get the same.
+/// Units generated for one class, which other classes can reuse during the same change if they get the same answers.
 pub type Siblings = HashMap<Unit, Vec<Arc<UnitResult>>>;
 
 impl Class {
-    /// A class of which nothing is made yet.
+    /// A class without units yet.
     pub fn new(client: Client) -> Self {
         Self {
             client,
             set: ResourceSet::default(),
-            told: None,
+            sent: None,
             units: OrdMap::new(),
             parts: OrdMap::new(),
             readers: OrdSet::new(),
@@ -56,36 +56,36 @@ impl Class {
         }
     }
 
-    /// A new class with the same in it, of proxies that answer as `client` does.
+    /// A new class with the same content, for proxies that answer like `client`.
     pub fn led_by(&self, client: Client) -> Self {
-        Self { client, told: None, ..self.clone() }
+        Self { client, sent: None, ..self.clone() }
     }
 
-    /// The one that `before` was, for those of its proxies who stay.
+    /// This class in place of `before`, for those of its proxies that stay.
     pub fn continuing(self, before: &Self) -> Self {
-        Self { told: before.told.clone(), ..self }
+        Self { sent: before.sent.clone(), ..self }
     }
 
-    /// What its proxies were told last.
-    pub fn told(&self) -> Arc<ResourceSet> {
-        self.told.clone().unwrap_or_default()
+    /// The resources that were last sent to its proxies.
+    pub fn sent(&self) -> Arc<ResourceSet> {
+        self.sent.clone().unwrap_or_default()
     }
 
-    /// Has a new class tell what it shares.
+    /// Begins a new class with the resources it shares.
     pub fn begin(&mut self, generation: u64) {
-        if self.told.is_none() {
-            self.told = Some(Arc::new(self.set_at(generation)));
+        if self.sent.is_none() {
+            self.sent = Some(Arc::new(self.set_at(generation)));
         }
     }
 
-    /// What its proxies are to be told anew, and in which names that differs.
+    /// The new resources for its proxies and the changed names, if there are any.
     pub fn tell(&mut self, generation: u64) -> Option<(Arc<ResourceSet>, ChangedNames)> {
-        let before = self.told.take_if(|told| !self.set.is_same(told))?;
+        let before = self.sent.take_if(|sent| !self.set.is_same(sent))?;
         let touched = ChangedNames::between(&before, &self.set);
-        // Only where resources were written has changed: nothing to tell, and the same generation.
+        // Only positions in files have changed: there is nothing to tell, and the generation stays.
         let generation = if touched.is_empty() { before.generation } else { generation };
         let now = Arc::new(self.set_at(generation));
-        self.told = Some(now.clone());
+        self.sent = Some(now.clone());
         (!touched.is_empty()).then_some((now, touched))
     }
 
@@ -95,29 +95,29 @@ impl Class {
         set
     }
 
-    /// What is asked of its proxies.
+    /// The questions to its proxies.
     pub fn questions(&self) -> impl Iterator<Item = &Question> {
         self.questions.keys()
     }
 
-    /// Whether it asks something else of its proxies than when this was asked last.
+    /// Whether its questions have changed since the last call.
     pub fn take_asks_otherwise(&mut self) -> bool {
         std::mem::take(&mut self.asks_otherwise)
     }
 
-    /// What a unit came to.
+    /// The result of a unit.
     pub fn made(&self, unit: &Unit) -> Option<&Arc<UnitResult>> {
         self.units.get(unit)
     }
 
-    /// All units there are, and all there should be.
+    /// All present units, and all that should exist.
     pub fn everything(&self, snapshot: &Snapshot) -> BTreeSet<Unit> {
         let sidecar = self.client.is_sidecar();
         let should_be = Unit::of_mesh(snapshot).chain(Unit::of_kind(sidecar).iter().cloned());
         self.units.keys().cloned().chain(should_be).collect()
     }
 
-    /// The units that a change may make different.
+    /// The units that a change may affect.
     pub fn touched(&self, changes: &Changes, snapshot: &Snapshot) -> BTreeSet<Unit> {
         if changes.mesh {
             return self.everything(snapshot);
@@ -135,13 +135,13 @@ impl Class {
         touched
     }
 
-    /// The units for which `client` would answer otherwise than was noted.
+    /// The units for which `client` gives other answers than were recorded.
     pub fn mismatched(&self) -> BTreeSet<Unit> {
         let holds = |unit: &&Unit| self.units.get(*unit).is_some_and(|made| made.holds_for(&self.client));
         self.conditional.iter().filter(|unit| !holds(unit)).cloned().collect()
     }
 
-    /// Makes units anew, and those that are put together from their parts.
+    /// Generates units again, and the assemblies of their parts.
     pub fn redo(&mut self, mut units: BTreeSet<Unit>, maker: &mut UnitMaker<'_>, siblings: &mut Siblings) {
         let (mut gone, mut redone) = (Vec::new(), Vec::new());
         while let Some(unit) = units.pop_first() {
@@ -164,7 +164,7 @@ impl Class {
         self.remove(&gone, &redone, maker);
     }
 
-    /// `None` if there is no reason for the unit any more.
+    /// Generates a unit; `None` if it should no longer exist.
     fn make(
         &self,
         unit: &Unit,
@@ -192,7 +192,7 @@ impl Class {
         self.parts.get(collection).into_iter().flat_map(Parts::values).map(|part| &**part).collect()
     }
 
-    /// The assemblies of which a part is another now.
+    /// Replaces a unit's parts; returns the assemblies whose parts have changed.
     fn replace_parts(&mut self, unit: &Unit, before: Option<&UnitResult>, now: Option<&UnitResult>) -> Vec<Unit> {
         fn given(made: Option<&UnitResult>) -> &[(Collection, Arc<Part>)] {
             made.map(|made| &*made.parts).unwrap_or_default()
@@ -223,7 +223,7 @@ impl Class {
         matters.map(|collection| Unit::Assembly(collection.clone())).collect()
     }
 
-    /// Whether a collection comes out the same with or without what a unit gives or gave to it.
+    /// Whether a unit's parts make no difference to a collection.
     fn adds_nothing<'a>(
         &self,
         collection: &Collection,
@@ -239,7 +239,8 @@ impl Class {
         })
     }
 
-    /// What the unit no longer gives is returned: another of the same change may give the same name.
+    /// Replaces a unit's resources. Returns those that it no longer has; another unit may provide the same name in this
+    /// change.
     fn replace_resources(
         &mut self,
         before: Option<&UnitResult>,
@@ -256,7 +257,7 @@ impl Class {
         gone.map(|(kind, resource)| (*kind, resource.name.clone())).collect()
     }
 
-    /// Removes resources that units gave up, but for those whose names others of these units give now.
+    /// Removes resources that units no longer have, except those whose names other regenerated units provide now.
     fn remove(&mut self, gone: &[(ResourceType, Arc<str>)], redone: &[Unit], maker: &mut UnitMaker<'_>) {
         if gone.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Proxies of the same kinds and Sidecar, sorted into classes by what generators ask of them.
+//! A group: proxies of the same kind and Sidecar, sorted into classes by the answers they give to generators.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::view::ProxyView;
 pub struct Group {
     classes: BTreeMap<ClassId, Class>,
     members: HashMap<Arc<ProxyView>, Member>,
-    /// Whose workload is looked for where.
+    /// Proxies by Pod and address, to find those whose workload has changed.
     index: ProxyIndex,
-    /// Whose own resources were made of what.
+    /// Proxies by the keys that their own resources depend on.
     readers: Readers,
-    /// Members whose own or class is another than they were told last: as it was then.
+    /// Members whose own resources or class have changed since the last send, with their state then.
     moved: HashMap<Arc<ProxyView>, Joined>,
-    /// What is asked of proxies, in order.
+    /// The questions to proxies, in order.
     questions: Vec<Question>,
 }
 
-/// One proxy, or several that say the same of themselves.
+/// One proxy, or several with equal nodes.
 #[derive(Debug)]
 struct Member {
     client: Client,
     holding: Holding,
-    /// What is made for it alone.
+    /// Units generated for it alone.
     units: Vec<(Unit, UnitResult)>,
     users: usize,
 }
@@ -44,11 +44,11 @@ struct Member {
 /// What a proxy that changes its group takes along.
 #[derive(Debug)]
 pub struct CarryOver {
-    /// What it was told last.
-    told: Joined,
+    /// What was last sent to it.
+    sent: Joined,
     users: usize,
-    /// The class it was in, from which one of the new group is made: what is the same there stays the same, and what is
-    /// not is found quickly.
+    /// The class it was in, from which a class of the new group is derived, so that unchanged resources are kept and
+    /// changes are found quickly.
     class: Option<Class>,
 }
 
@@ -60,25 +60,25 @@ impl Member {
         Self { client, holding, units, users }
     }
 
-    /// The units of its own, made anew.
+    /// Its own units, generated again.
     fn made_anew(&self, maker: &mut UnitMaker<'_>) -> Vec<(Unit, UnitResult)> {
         let anew = |(unit, made): &(Unit, UnitResult)| (unit.clone(), maker.make(unit, &self.client, &[], Some(made)));
         self.units.iter().map(anew).collect()
     }
 
     fn joined(&self, view: &Arc<ProxyView>, classes: &BTreeMap<ClassId, Class>) -> Joined {
-        let shared = classes.get(&self.holding.class).map(Class::told).unwrap_or_default();
+        let shared = classes.get(&self.holding.class).map(Class::sent).unwrap_or_default();
         Joined { view: view.clone(), holding: self.holding.clone(), shared }
     }
 }
 
 impl Group {
-    /// Whether nobody is left.
+    /// Whether it has no proxies.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// A proxy as it is now.
+    /// The present state of a proxy.
     pub fn joined(&self, view: &ProxyView) -> Option<Joined> {
         let (view, member) = self.members.get_key_value(view)?;
         Some(member.joined(view, &self.classes))
@@ -91,7 +91,7 @@ impl Group {
             Some(member) => member.users += 1,
             None => self.enter(client, 1, maker),
         }
-        // It is told right now.
+        // The update is sent right away.
         self.moved.remove(&view);
         let (view, member) = self.members.get_key_value(&view).expect("it has just entered");
         member.joined(view, &self.classes)
@@ -106,11 +106,11 @@ impl Group {
             self.classes.insert(maker.work.new_class(), class);
             self.questions = self.asked();
         }
-        self.moved.insert(client.view.clone(), left.told);
+        self.moved.insert(client.view.clone(), left.sent);
         self.enter(client, left.users, maker);
     }
 
-    /// Puts a proxy into the class of those that answer as it does.
+    /// Puts a proxy into the class of those that give the same answers.
     fn enter(&mut self, client: Client, users: usize, maker: &mut UnitMaker<'_>) {
         let view = client.view.clone();
         let answers = answers(&self.questions, &client);
@@ -126,8 +126,8 @@ impl Group {
         }
     }
 
-    /// Makes a class for a proxy that answers as nobody else does: of another class, with what the answers concern made
-    /// anew or taken from whom it is the same for.
+    /// Makes a class for a proxy with unique answers: derives it from another class, and generates the units with
+    /// different answers, or takes them from a class with the same answers.
     fn add_class(&mut self, view: &Arc<ProxyView>, id: ClassId, maker: &mut UnitMaker<'_>) {
         let client = self.members.get(view).map(|member| member.client.clone());
         let (Some((_, template)), Some(client)) = (self.classes.last_key_value(), client) else {
@@ -164,7 +164,7 @@ impl Group {
         self.index.touched(changes)
     }
 
-    /// Takes out those of `views` that do not belong here any more, each as it is now.
+    /// Removes those of `views` that do not belong to this group any more, and returns them.
     pub fn take_those(
         &mut self,
         views: HashSet<Arc<ProxyView>>,
@@ -184,26 +184,26 @@ impl Group {
                 self.index.remove(&client.view);
                 let class = self.classes.get(&member.holding.class).cloned();
                 let now = || member.joined(&client.view, &self.classes);
-                let told = self.moved.remove(&client.view).unwrap_or_else(now);
-                Some((client, CarryOver { told, users: member.users, class }))
+                let sent = self.moved.remove(&client.view).unwrap_or_else(now);
+                Some((client, CarryOver { sent, users: member.users, class }))
             })
             .collect();
-        // A class nobody is left in goes.
+        // A class without proxies is removed.
         let inhabited: HashSet<ClassId> = self.members.values().map(|member| member.holding.class).collect();
         self.classes.retain(|id, _| inhabited.contains(id));
         left
     }
 
-    /// The proxies, with nothing but what they were told.
+    /// The proxies, with only what was sent to them.
     pub fn into_members(self, snapshot: &Snapshot) -> impl Iterator<Item = (Client, CarryOver)> {
         let Self { members, classes, mut moved, .. } = self;
         members.into_iter().map(move |(view, member)| {
-            let told = moved.remove(&view).unwrap_or_else(|| member.joined(&view, &classes));
-            (Client::new(view, snapshot), CarryOver { told, users: member.users, class: None })
+            let sent = moved.remove(&view).unwrap_or_else(|| member.joined(&view, &classes));
+            (Client::new(view, snapshot), CarryOver { sent, users: member.users, class: None })
         })
     }
 
-    /// Takes a proxy out once.
+    /// Removes a proxy once.
     pub fn leave(&mut self, view: &ProxyView, maker: &mut UnitMaker<'_>) {
         let Some(member) = self.members.get_mut(view) else { return };
         member.users -= 1;
@@ -222,7 +222,7 @@ impl Group {
         }
     }
 
-    /// Follows a change; [`changed`](Self::changed) tells what came of it.
+    /// Applies a change; [`changed`](Self::changed) returns the effects.
     pub fn update(&mut self, changes: &Changes, maker: &mut UnitMaker<'_>) {
         let others = self.update_clients(changes, maker);
         let mut siblings = Siblings::new();
@@ -241,20 +241,20 @@ impl Group {
         }
     }
 
-    /// Looks up anew the workloads that may be others. Whether a proxy answers otherwise for that, and so may belong into
-    /// another class.
+    /// Looks up workloads that may have changed. Returns whether a proxy gives other answers because of that, and so
+    /// may belong to another class.
     fn update_clients(&mut self, changes: &Changes, maker: &mut UnitMaker<'_>) -> bool {
         let mut answers_otherwise = false;
         for view in self.index.touched(changes) {
             let client = maker.look_up(view);
             let Some(member) = self.members.get_mut(&client.view) else { continue };
-            // By pointer: workloads are large, and an unchanged one is the same.
+            // Compare pointers: workloads are large, and an unchanged one is the same allocation.
             if client.workload.as_ref().map(Arc::as_ptr) == member.client.workload.as_ref().map(Arc::as_ptr) {
                 continue;
             }
             match answers(&self.questions, &client) == answers(&self.questions, &member.client) {
-                // What its class asks next is not to be answered with what it was. A class that it is to leave stays as it
-                // was made.
+                // Further questions of its class must not get its old answers. A class that it will leave keeps its
+                // content.
                 true => {
                     let leads = |class: &&mut Class| class.client.view == client.view;
                     self.classes.values_mut().filter(leads).for_each(|class| class.client = client.clone());
@@ -267,7 +267,7 @@ impl Group {
         answers_otherwise
     }
 
-    /// Makes anew what is made for one proxy alone.
+    /// Generates the own units of one proxy again.
     fn redo_own(&mut self, view: &Arc<ProxyView>, maker: &mut UnitMaker<'_>) {
         let Some(member) = self.members.get_mut(view) else { return };
         let units = member.made_anew(maker);
@@ -282,15 +282,15 @@ impl Group {
         }
     }
 
-    /// What units ask of the proxies.
+    /// The questions of all units.
     fn asked(&self) -> Vec<Question> {
         let all: BTreeSet<&Question> = self.classes.values().flat_map(Class::questions).collect();
         all.into_iter().cloned().collect()
     }
 
-    /// Sorts proxies into classes by their answers, until nothing more is asked of them: a class that is split makes
-    /// anew what the answers concern, which may ask more. What is asked in the end depends on the proxies alone, so
-    /// this ends.
+    /// Sorts proxies into classes by their answers, until there are no new questions: a class that is split generates
+    /// the affected units again, which may ask more. The final set of questions depends only on the proxies, so this
+    /// terminates.
     fn settle(&mut self, maker: &mut UnitMaker<'_>) {
         let mut siblings = Siblings::new();
         loop {
@@ -309,7 +309,7 @@ impl Group {
         }
     }
 
-    /// Makes a class of these proxies, which all give these answers, from one that some of them were in.
+    /// Makes a class for these proxies, which all give these answers, from a class that some of them were in.
     fn continue_class(
         &mut self,
         before: &BTreeMap<ClassId, Class>,
@@ -330,7 +330,7 @@ impl Group {
         };
         let units = match before.is_empty() {
             true => class.everything(maker.snapshot),
-            // All it asks is among the questions.
+            // All its questions are among those.
             false if answered_so => BTreeSet::new(),
             false => class.mismatched(),
         };
@@ -351,7 +351,7 @@ impl Group {
         }
     }
 
-    /// What is different since this was asked last.
+    /// The changes since the last call.
     pub fn changed(&mut self, cause: Cause) -> Changed {
         let mut changed = Changed::default();
         for (id, class) in &mut self.classes {
@@ -369,7 +369,7 @@ impl Group {
         changed
     }
 
-    /// What is otherwise than if it were made from nothing.
+    /// The differences from a full regeneration.
     pub fn compare(&self, snapshot: &Snapshot) -> Vec<Mismatch> {
         let mut found = Vec::new();
         for (view, member) in &self.members {
@@ -382,7 +382,7 @@ impl Group {
         found
     }
 
-    /// Makes everything anew; [`changed`](Self::changed) tells what came of it.
+    /// Generates everything again; [`changed`](Self::changed) returns the effects.
     pub fn rebuild(&mut self, maker: &mut UnitMaker<'_>) {
         let views: Vec<_> = self.members.keys().cloned().collect();
         for view in &views {
@@ -399,12 +399,12 @@ impl Group {
 /// A resource and its type.
 type Given = (ResourceType, Arc<Resource>);
 
-/// What a proxy answers to each question.
+/// A proxy's answers to each question.
 fn answers(questions: &[Question], client: &Client) -> Vec<Answer> {
     questions.iter().map(|question| client.answer(question)).collect()
 }
 
-/// All that units give.
+/// All resources of units.
 fn given(units: &[(Unit, UnitResult)]) -> Arc<[Given]> {
     units.iter().flat_map(|(_, made)| &made.resources).cloned().collect()
 }

@@ -1,8 +1,8 @@
-//! What every connected proxy is to hold, kept up to date: the cost of a change depends on the change.
+//! The resources of all connected proxies, kept up to date. The cost of a change depends only on the change.
 //!
-//! A change touches keys; units that asked for them are made anew ([`plan`](crate::plan)); sets of classes of proxies
-//! whose units came out differently are patched. Nobody lists what depends on what: units ask through
-//! [`Context`](crate::Context), which notes every question.
+//! A change touches keys; the units that read them are generated again ([`plan`](crate::plan)); the resource sets of
+//! classes with changed units are patched. Dependencies are not declared: units ask through
+//! [`Context`](crate::Context), which records every question.
 
 mod class;
 mod group;
@@ -24,7 +24,7 @@ use crate::view::{ClientKind, ProxyKind, ProxyView};
 use group::Group;
 use unit::{SharedWork, UnitMaker};
 
-/// What every connected proxy is to hold.
+/// The resources of all connected proxies.
 #[derive(Debug)]
 pub struct Translator {
     snapshot: Arc<Snapshot>,
@@ -33,11 +33,11 @@ pub struct Translator {
     work: SharedWork,
 }
 
-/// Kinds and Sidecars. Proxies that differ in one of these share no units.
+/// Kind and Sidecar. Proxies that differ in one of these share no units.
 #[derive(Debug, Clone)]
 struct GroupKey {
     kinds: (ProxyKind, ClientKind),
-    /// Compared by pointer: one that did not change is the same.
+    /// Compared by pointer, because an unchanged Sidecar is the same allocation.
     sidecar: Option<Arc<Sidecar>>,
     /// See [`Client::registry_only`].
     registry_only: bool,
@@ -69,27 +69,28 @@ impl Hash for GroupKey {
     }
 }
 
-/// Proxies that are to hold the same, but for what is each one's own. No two of one translator have the same number, ever.
+/// The id of a class: proxies with the same resources, apart from each one's own. Ids of one translator are never
+/// reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(u64);
 
-/// What a proxy is to hold: what its class shares, with its own on top.
+/// The resources of a proxy: those shared by its class, with its own on top.
 #[derive(Debug, Clone)]
 pub struct Holding {
     /// Its class.
     pub class: ClassId,
     own: Arc<[(ResourceType, Arc<Resource>)]>,
-    /// Generation since when it holds its own in this class.
+    /// The generation since which it has its own resources in this class.
     since: u64,
 }
 
 impl Holding {
-    /// Whether it is the other one, or its clone.
+    /// Whether it is the same or a clone.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.class, self.since) == (other.class, other.since) && Arc::ptr_eq(&self.own, &other.own)
     }
 
-    /// Puts them together. Cheap: see [`ResourceSet::layered`].
+    /// Combines them with the shared ones, which is cheap: see [`ResourceSet::layered`].
     pub fn over(&self, shared: &Arc<ResourceSet>) -> Arc<ResourceSet> {
         if self.own.is_empty() && self.since <= shared.generation {
             return shared.clone();
@@ -100,30 +101,30 @@ impl Holding {
     }
 }
 
-/// One proxy that joined, or several that say the same of themselves.
+/// A proxy that joined, or several with equal nodes.
 #[derive(Debug, Clone)]
 pub struct Joined {
-    /// What it says of itself: the same allocation for as long as it stays.
+    /// Its node; the same allocation as long as it stays.
     pub view: Arc<ProxyView>,
-    /// What it is to hold.
+    /// Its resources.
     pub holding: Holding,
-    /// What its class shares.
+    /// The resources shared by its class.
     pub shared: Arc<ResourceSet>,
 }
 
 impl Joined {
-    /// What it is to hold, put together.
+    /// All its resources.
     pub fn set(&self) -> Arc<ResourceSet> {
         self.holding.over(&self.shared)
     }
 }
 
-/// What a change came to. Of what is not named here nothing is different.
+/// The effects of a change. Everything not named here is unchanged.
 #[derive(Debug, Default)]
 pub struct Changed {
-    /// Classes that share something else now, each with all its proxies.
+    /// Classes whose shared resources have changed.
     pub classes: Vec<ClassChange>,
-    /// Proxies whose own is different now, or which are in another class.
+    /// Proxies whose own resources or class have changed.
     pub proxies: Vec<ProxyChange>,
 }
 
@@ -134,27 +135,27 @@ impl Changed {
     }
 }
 
-/// A class shares something else now.
+/// A change of a class's shared resources.
 #[derive(Debug, Clone)]
 pub struct ClassChange {
-    /// Which.
+    /// The class.
     pub class: ClassId,
-    /// What it shares.
+    /// The shared resources.
     pub shared: Arc<ResourceSet>,
-    /// In which names that differs from what it was.
+    /// The changed names.
     pub touched: ChangedNames,
 }
 
-/// A proxy's own is different now, or it is in another class.
+/// A change of a proxy's own resources or of its class.
 #[derive(Debug, Clone)]
 pub struct ProxyChange {
-    /// As it is now, changes of its class included.
+    /// Its present state, including changes of its class.
     pub now: Joined,
-    /// In which names what it is to hold differs from what it was; none if it is in another class that shares the same.
+    /// The changed names of its resources; none if it is in another class with equal resources.
     pub touched: ChangedNames,
 }
 
-/// A resource that differs from what is made from nothing: a defect.
+/// A resource that differs from a full regeneration, which is a bug.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
     /// `NAMESPACE/POD` of the proxy.
@@ -172,32 +173,32 @@ impl fmt::Display for Mismatch {
 }
 
 impl Translator {
-    /// No proxy is known yet.
+    /// A translator without proxies.
     pub fn new(snapshot: Arc<Snapshot>, cause: Cause) -> Self {
         Self { snapshot, cause, groups: HashMap::new(), work: SharedWork::default() }
     }
 
-    /// The snapshot proxies are told of.
+    /// The present snapshot.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
 
-    /// How many units were made so far.
+    /// The number of units generated so far.
     pub fn units_made(&self) -> u64 {
         self.work.made
     }
 
-    /// How many resources of a type were made so far, those that came out as they were included.
+    /// The number of resources of a type generated so far, including unchanged ones.
     pub fn resources_made(&self, kind: ResourceType) -> u64 {
         self.work.resources[kind.index()]
     }
 
-    /// How many parts of tables, listeners and the like were made so far.
+    /// The number of parts of tables, listeners and the like generated so far.
     pub fn parts_made(&self) -> u64 {
         self.work.parts
     }
 
-    /// How many proxies a change was looked at for, so far.
+    /// The number of proxies checked because of changes so far.
     pub fn proxies_looked_up(&self) -> u64 {
         self.work.looked_up
     }
@@ -210,7 +211,7 @@ impl Translator {
         group.join(client, &mut UnitMaker { snapshot, cause: *cause, work })
     }
 
-    /// Takes a proxy out, and all that was kept for it alone.
+    /// Removes a proxy, and everything kept only for it.
     pub fn leave(&mut self, view: &ProxyView) {
         let key = self.group_of(view);
         let Some(group) = self.groups.get_mut(&key) else { return };
@@ -222,18 +223,18 @@ impl Translator {
         self.work.pool.tidy();
     }
 
-    /// A proxy that joined, as it is now.
+    /// The present state of a proxy that joined.
     pub fn joined(&self, view: &ProxyView) -> Option<Joined> {
         self.groups.get(&self.group_of(view))?.joined(view)
     }
 
-    /// The group a proxy is in: that of its Sidecar in the snapshot all groups follow.
+    /// The group of a proxy, by its Sidecar in the present snapshot.
     fn group_of(&self, view: &ProxyView) -> GroupKey {
         GroupKey::of(&Client::new(Arc::new(view.clone()), &self.snapshot))
     }
 
-    /// Follows a change. What it costs depends on what is different and for how many classes, not on how many proxies are in
-    /// them.
+    /// Applies a change. The cost depends on the differences and on the number of affected classes, not on the number
+    /// of proxies in them.
     pub fn update(&mut self, snapshot: Arc<Snapshot>, cause: Cause) -> Changed {
         let changes = Changes::between(&self.snapshot, &snapshot);
         (self.snapshot, self.cause) = (snapshot, cause);
@@ -243,7 +244,7 @@ impl Translator {
         let Self { snapshot, cause, groups, work } = self;
         let mut maker = UnitMaker { snapshot, cause: *cause, work };
         let mut leaving = Vec::new();
-        // Which Sidecar holds for a proxy depends on its labels, and on the name of the root namespace.
+        // Which Sidecar applies to a proxy depends on its labels and on the name of the root namespace.
         let any_may = changes.sidecars || changes.mesh && !snapshot.sidecars.is_empty();
         if any_may || !changes.pods.is_empty() && !snapshot.sidecars.is_empty() {
             for (key, group) in &mut *groups {
@@ -263,9 +264,9 @@ impl Translator {
         changed
     }
 
-    /// Makes everything from nothing, of a snapshot equal to the present one: what is left after much has gone lies
-    /// scattered, and holds on to the old snapshot. All proxies get new classes, which share the same; one of which
-    /// something is different shows a defect.
+    /// Generates everything again from a snapshot equal to the present one, to free memory: after large removals the
+    /// rest is scattered and keeps the old snapshot alive. All proxies get new classes with equal resources; a
+    /// difference would be a bug.
     pub fn rebuild(&mut self, snapshot: Arc<Snapshot>) -> Changed {
         let mut fresh = Self::new(snapshot, self.cause);
         fresh.work = std::mem::take(&mut self.work).renewed();
@@ -282,8 +283,8 @@ impl Translator {
         changed
     }
 
-    /// Makes everything from nothing and compares. If anything differs it takes what was made from nothing: the changes
-    /// this means for proxies are returned with it.
+    /// Generates everything from scratch and compares. If there are differences it keeps the new results and returns
+    /// the resulting changes for proxies.
     pub fn verify(&mut self) -> (Vec<Mismatch>, Changed) {
         let mut mismatches = Vec::new();
         let mut healed = Changed::default();
@@ -307,7 +308,7 @@ fn changed(groups: &mut HashMap<GroupKey, Group>, cause: Cause) -> Changed {
 }
 
 impl Client {
-    /// Whether the proxy stands beside a workload.
+    /// Whether the proxy is a sidecar.
     pub fn is_sidecar(&self) -> bool {
         self.view.kind == ProxyKind::Sidecar
     }

@@ -1,5 +1,4 @@
-//! Where the workloads of proxies are looked for: a change of Pods is work for the proxies beside them, however many others
-//! there are.
+//! An index of proxies by Pod and address, so that a change of Pods costs work only for their own proxies.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -11,7 +10,7 @@ use evenkeel_model::workload::Pod;
 
 use crate::view::ProxyView;
 
-/// Proxies by the Pods and the addresses they say are theirs.
+/// Proxies by their Pods and addresses.
 #[derive(Debug, Default)]
 pub struct ProxyIndex {
     pods: HashMap<Pod, HashSet<Arc<ProxyView>>>,
@@ -19,7 +18,7 @@ pub struct ProxyIndex {
 }
 
 impl ProxyIndex {
-    /// Notes where a proxy is.
+    /// Adds a proxy.
     pub fn add(&mut self, view: &Arc<ProxyView>) {
         self.pods.entry(pod(view)).or_default().insert(view.clone());
         for address in &view.addresses {
@@ -27,13 +26,13 @@ impl ProxyIndex {
         }
     }
 
-    /// Forgets it.
+    /// Removes a proxy.
     pub fn remove(&mut self, view: &ProxyView) {
         remove(&mut self.pods, &pod(view), view);
         view.addresses.iter().for_each(|address| remove(&mut self.addresses, address, view));
     }
 
-    /// The proxies whose workload may be another now.
+    /// The proxies whose workload may have changed.
     pub fn touched(&self, changes: &Changes) -> HashSet<Arc<ProxyView>> {
         let by_pod = changes.pods.iter().filter_map(|pod| self.pods.get(pod));
         let by_address = changes.addresses.iter().filter_map(|address| self.addresses.get(address));

@@ -1,4 +1,4 @@
-//! Which proxies' own resources were made of what: a change looks for those it concerns, not through all.
+//! An index of proxies by the keys that their own resources depend on, so that a change finds the affected ones.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use super::unit::UnitResult;
 use crate::plan::Unit;
 use crate::view::ProxyView;
 
-/// The proxies whose own resources were made of a key.
+/// The proxies whose own resources depend on a key.
 #[derive(Debug, Default)]
 pub struct Readers(BTreeMap<Key, HashSet<Arc<ProxyView>>>);
 
 impl Readers {
-    /// Notes what the units of one proxy were made of.
+    /// Adds the keys of one proxy's units.
     pub fn add(&mut self, view: &Arc<ProxyView>, units: &[(Unit, UnitResult)]) {
         for key in keys(units) {
             match self.0.get_mut(key) {
@@ -24,7 +24,7 @@ impl Readers {
         }
     }
 
-    /// Forgets it.
+    /// Removes a proxy.
     pub fn remove(&mut self, view: &ProxyView, units: &[(Unit, UnitResult)]) {
         for key in keys(units) {
             let Some(views) = self.0.get_mut(key) else { continue };
@@ -35,7 +35,7 @@ impl Readers {
         }
     }
 
-    /// Those of which something may be different now.
+    /// The proxies whose own resources may have changed.
     pub fn touched(&self, changes: &Changes) -> HashSet<Arc<ProxyView>> {
         let exact = changes.exact().filter_map(|key| self.0.get(key));
         let wide = changes.reach_wide().then(|| self.0.iter().filter(|(key, _)| changes.touch(key)));

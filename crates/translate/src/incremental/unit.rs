@@ -1,4 +1,4 @@
-//! What a unit came to, with all it was made of.
+//! The results of units, with the keys and answers they depend on.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -12,66 +12,66 @@ use crate::facts::{Answer, Client, Facts, Question};
 use crate::plan::{Collection, Output, Part, Unit};
 use crate::view::ProxyView;
 
-/// What a unit came to. It holds for every proxy that answers the same, until one of the keys is touched.
+/// The result of a unit. It is valid for every proxy with the same answers, until one of its keys is touched.
 #[derive(Debug)]
 pub struct UnitResult {
-    /// What was asked of the snapshot, but for the settings of the mesh: when those change everything is made anew.
+    /// The keys read from the snapshot, except the mesh settings: when those change, everything is generated again.
     pub reads: Box<[Key]>,
-    /// What was asked of the proxy, and what it answered.
+    /// The questions to the proxy, with the answers.
     pub answers: Box<[(Question, Answer)]>,
     /// Resources.
     pub resources: Box<[(ResourceType, Arc<Resource>)]>,
-    /// Parts of others.
+    /// Parts of collections.
     pub parts: Box<[(Collection, Arc<Part>)]>,
 }
 
 impl UnitResult {
-    /// Whether a resource of this name came of it.
+    /// Whether it has a resource of this name.
     pub fn gives(&self, kind: ResourceType, name: &str) -> bool {
         self.resources.iter().any(|(other, resource)| *other == kind && *resource.name == *name)
     }
 
-    /// Whether a proxy would get just this.
+    /// Whether it is valid for a proxy.
     pub fn holds_for(&self, client: &Client) -> bool {
         self.answers.iter().all(|(question, answer)| client.answer(question) == *answer)
     }
 }
 
-/// The moment for which units are made.
+/// Generates units from one snapshot.
 #[derive(Debug)]
 pub struct UnitMaker<'a> {
-    /// What is known.
+    /// The snapshot.
     pub snapshot: &'a Snapshot,
-    /// The change that made it so.
+    /// The change that caused the snapshot.
     pub cause: Cause,
-    /// What goes on from one moment to the next.
+    /// State that is kept from one snapshot to the next.
     pub work: &'a mut SharedWork,
 }
 
-/// What goes on from one moment to the next.
+/// State that is kept from one snapshot to the next.
 #[derive(Debug, Default)]
 pub struct SharedWork {
-    /// Resources that exist.
+    /// The existing resources.
     pub pool: ResourcePool,
-    /// Units made so far.
+    /// Units generated so far.
     pub made: u64,
-    /// Resources made so far, of each type, those that came out as they were included.
+    /// Resources generated so far, by type, including unchanged ones.
     pub resources: [u64; ResourceType::ALL.len()],
     /// Parts given to collections so far.
     pub parts: u64,
-    /// Proxies whose workloads were looked up so far, for a change.
+    /// Proxies whose workloads were looked up because of changes so far.
     pub looked_up: u64,
     /// Classes made so far.
     classes: u64,
 }
 
 impl SharedWork {
-    /// For all to be made from nothing: numbers go on, and resources come about as they did.
+    /// State for a full regeneration: counters go on, and resources keep their causes.
     pub fn renewed(self) -> Self {
         Self { pool: self.pool.renewed(), ..self }
     }
 
-    /// A number no class has had.
+    /// A new class id.
     pub fn new_class(&mut self) -> ClassId {
         self.classes += 1;
         ClassId(self.classes)
@@ -79,13 +79,13 @@ impl SharedWork {
 }
 
 impl UnitMaker<'_> {
-    /// A proxy as it is now.
+    /// The present state of a proxy.
     pub fn look_up(&mut self, view: Arc<ProxyView>) -> Client {
         self.work.looked_up += 1;
         Client::new(view, self.snapshot)
     }
 
-    /// Makes a unit. What is as it was `before` stays the same allocation.
+    /// Generates a unit. Resources that equal those of `before` keep their allocation.
     pub fn make(&mut self, unit: &Unit, client: &Client, parts: &[&Part], before: Option<&UnitResult>) -> UnitResult {
         self.work.made += 1;
         let (reads, facts) = (Reads::new(), Facts::new());
@@ -111,13 +111,13 @@ impl UnitMaker<'_> {
     }
 }
 
-/// The resources that exist, so that equal ones of different proxies are one allocation.
+/// The existing resources, so that equal ones of different proxies share one allocation.
 #[derive(Debug, Default)]
 pub struct ResourcePool {
     resources: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
-    /// Names that may have nothing left.
+    /// Names that may have no resource any more.
     stale: Vec<(ResourceType, Arc<str>)>,
-    /// While all is made from nothing: what there was, for the causes.
+    /// During a full regeneration: the earlier resources, whose causes are kept.
     earlier: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
 }
 
@@ -134,7 +134,7 @@ impl ResourcePool {
             if before.origin == resource.origin {
                 return before.clone();
             }
-            // Only lines of the file moved: what it says was caused earlier.
+            // Only its position in the file has changed, so the earlier cause stays.
             cause = before.cause;
         }
         let same_name = self.resources.entry((kind, resource.name.clone())).or_default();
@@ -151,23 +151,23 @@ impl ResourcePool {
         new
     }
 
-    /// No resources yet; such as there are in this one come about as they did here.
+    /// An empty pool; resources that exist in this one will keep their causes.
     pub fn renewed(self) -> Self {
         Self { earlier: self.resources, ..Self::default() }
     }
 
-    /// All has been made.
+    /// The full regeneration is done.
     pub fn settled(&mut self) {
         self.earlier = HashMap::new();
     }
 
-    /// Notes that somebody no longer holds a resource.
+    /// Records that a resource was released.
     pub fn dropped(&mut self, kind: ResourceType, name: &Arc<str>) {
         self.stale.push((kind, name.clone()));
     }
 
-    /// Forgets what nobody holds. Names that are still held, by streams that have not sent the change yet, are looked at
-    /// again the next time.
+    /// Removes resources that nobody holds. Names that are still held, by streams that have not sent the change yet,
+    /// are checked again next time.
     pub fn tidy(&mut self) {
         let Self { resources, stale, .. } = self;
         stale.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a gateway listens to: one listener per port of the Gateways that select it.
+//! Listeners of gateways: one per port of the Gateways that select the gateway.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::pb::core::TrafficDirection;
 use crate::plan::{Collection, Output, Part};
 use crate::{rbac, tls};
 
-/// Ports below this need a privilege that gateways do not have.
+/// Ports below this need privileges that gateways do not have.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
-/// Where they listen instead, as the target ports of Istio's gateway Service: 80 → 8080, 443 → 8443.
+/// Offset of the ports used instead, as in the target ports of Istio's gateway Service: 80 → 8080, 443 → 8443.
 const UNPRIVILEGED_OFFSET: u16 = 8000;
 
 /// The port a gateway listens on for a server's port.
@@ -40,7 +40,7 @@ pub fn terminates_tls(server: &Server) -> bool {
     server.tls.as_ref().is_some_and(|tls| tls.mode.terminates())
 }
 
-/// One listener per port, bound. Services have their parts in that of a port where TLS is passed on to them by name.
+/// One bound listener per port. Services contribute to the listener of a port where TLS is passed on by SNI.
 pub fn listeners(context: Context<'_>, out: &mut Output) {
     for (port, servers) in servers_by_port(context) {
         if let Some((_, server)) = servers.iter().find(|(_, server)| server.passes_by_service()) {
@@ -51,7 +51,7 @@ pub fn listeners(context: Context<'_>, out: &mut Output) {
     }
 }
 
-/// The listener of a port where TLS is passed on to services by name.
+/// The listener of a port where TLS is passed on to services by SNI.
 pub fn of_shared_port(context: Context<'_>, port: u16, parts: &[&Part], out: &mut Output) {
     if let Some(servers) = servers_by_port(context).get(&port) {
         add(context, port, servers, parts, out);
@@ -89,7 +89,7 @@ fn of_port(
     );
     for (gateway, server) in servers {
         for chain in chains(context, port, gateway, server) {
-            // Plain HTTP servers of one port share one chain: their hosts are told apart by its routes.
+            // Plain HTTP servers of one port share one filter chain; its routes match their hosts.
             push_distinct(&mut made.filter_chains, chain);
         }
     }
@@ -143,13 +143,13 @@ fn server_names(server: &Server) -> FilterChainMatch {
     }
 }
 
-/// Opaque connections: the first TCP route that applies.
+/// TCP connections: the first TCP route that applies.
 fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: &FilterChainMatch) -> Vec<FilterChain> {
     let reference = reference(gateway);
     let route_context = context.route_context(server.port);
-    for ruling in bound(context, &reference, server) {
+    for route_set in bound(context, &reference, server) {
         let applies = |m: &L4Match| applies(context, &reference, server, m);
-        let route = ruling.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
+        let route = route_set.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
         if let Some(route) = route {
             let mut filters = rbac::network_filters(context);
             filters.push(to_destinations(context, route_context, &route.destinations));
@@ -164,8 +164,8 @@ fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<F
     let reference = reference(gateway);
     let route_context = context.route_context(server.port);
     let mut chains = Vec::new();
-    for ruling in bound(context, &reference, server) {
-        for route in &ruling.tls {
+    for route_set in bound(context, &reference, server) {
+        for route in &route_set.tls {
             for (names, condition) in &route.matches {
                 if applies(context, &reference, server, condition) {
                     let server_names = names.iter().map(ToString::to_string).collect();
@@ -194,9 +194,9 @@ fn bound<'a>(
     reference: &'a GatewayRef,
     server: &'a Server,
 ) -> impl Iterator<Item = &'a RouteSet> {
-    let serves = |ruling: &RouteSet| {
-        ruling.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(ruling, &h.value).is_some()))
+    let serves = |route_set: &RouteSet| {
+        route_set.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(route_set, &h.value).is_some()))
     };
     let all = context.snapshot.route_sets_at(reference, &context);
-    all.into_iter().map(AsRef::as_ref).filter(move |ruling| serves(ruling))
+    all.into_iter().map(AsRef::as_ref).filter(move |route_set| serves(route_set))
 }

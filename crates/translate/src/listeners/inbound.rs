@@ -1,4 +1,5 @@
-//! Where connections to the workload arrive: by destination port, and by what PeerAuthentication accepts there.
+//! Listeners for connections to the workload: filter chains by destination port and by what PeerAuthentication accepts
+//! there.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,12 +21,12 @@ use crate::proto::u32_value;
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
 use crate::{rbac, routes};
 
-/// TLS on the wire, as the TLS inspector says it.
+/// The TLS inspector's name for TLS.
 const TLS: &str = "tls";
-/// Anything else.
+/// Its name for anything else.
 const PLAIN: &str = "raw_buffer";
 
-/// Takes every captured connection to the workload.
+/// The listener for all captured connections to the workload.
 pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
     let mut all = listener(VIRTUAL_INBOUND.to_owned(), "0.0.0.0", VIRTUAL_INBOUND_PORT, TrafficDirection::Inbound);
     let to_itself =
@@ -54,7 +55,7 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
     out.add(ResourceType::Listener, &all.name, &all, origin);
 }
 
-/// The ports that connections are made to without being redirected, each with a listener.
+/// Listeners for ports that clients connect to directly, without redirection.
 pub fn bound_ports(context: Context<'_>, out: &mut Output) {
     let ports = context.inbound_ports();
     for (address, listener_of) in bound(context) {
@@ -80,7 +81,7 @@ fn bound(context: Context<'_>) -> impl Iterator<Item = (IpAddr, &IngressListener
     bound.filter_map(move |listener| Some((listener.bind.or_else(|| context.address())?, listener)))
 }
 
-/// The ports that get chains of their own: those of services, and those a PeerAuthentication names.
+/// The ports with filter chains of their own: those of services, and those that a PeerAuthentication names.
 fn targets(context: Context<'_>) -> Vec<Target> {
     let ports = context.inbound_ports();
     let applies = |p: &PeerAuthentication| !p.selector.is_empty() && context.selected_by(&p.selector);
@@ -90,14 +91,14 @@ fn targets(context: Context<'_>) -> Vec<Target> {
     ports.iter().filter_map(Target::port).chain(unserved.map(Target::named)).collect()
 }
 
-/// What a workload accepts on a port; 0 stands for those no service names.
+/// What a workload accepts on a port; 0 stands for ports without a service.
 fn mode(context: Context<'_>, port: u16) -> MtlsMode {
     context.snapshot.mtls_mode(context.namespace(), &context, port)
 }
 
-/// Where a filter chain leads.
+/// The destination of filter chains.
 struct Target {
-    /// Destination port; `None`: those no service names.
+    /// Destination port; `None`: all ports without a service.
     port: Option<u16>,
     port_protocol: PortProtocol,
     cluster: String,
@@ -118,7 +119,7 @@ impl Target {
         }
     }
 
-    /// A port no service leads to, with a mode of its own.
+    /// A port without a service, with a mode of its own.
     fn named(port: u16) -> Self {
         let name = names::wildcard_listener(port);
         Self { port: Some(port), service_port: port, http_name: name.clone(), tcp_name: name, ..Self::rest() }
@@ -146,7 +147,7 @@ impl Target {
     }
 }
 
-/// The chains of one port. Mesh clients are known by the ALPN they offer; any other TLS is the workload's own business,
+/// The filter chains of one port. Mesh clients are recognized by the ALPN they offer; other TLS is the workload's own,
 /// which PERMISSIVE and DISABLE pass on unread.
 fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterChain> {
     let http = |wanted, terminate| http_chain(context, target, wanted, terminate);

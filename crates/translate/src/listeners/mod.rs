@@ -43,10 +43,10 @@ fn listener(name: String, host: &str, port: u16, direction: TrafficDirection) ->
     }
 }
 
-/// What a listener looks at before it chooses a filter chain.
+/// The listener filters, which inspect a connection before a filter chain is chosen.
 #[derive(Debug, Clone, Copy, Default)]
 struct Inspectors {
-    /// Who the client is, as the load balancer before this proxy says.
+    /// The client's address, from a load balancer in front of this proxy.
     proxy_protocol: bool,
     /// The destination before the redirect.
     original_dst: bool,
@@ -57,8 +57,8 @@ struct Inspectors {
 }
 
 impl Inspectors {
-    /// Sets a listener's filters. With `wait` (zero: for ever) over, the connection goes on with what is known, as for
-    /// protocols whose server speaks first.
+    /// Sets a listener's filters. After `wait` (zero: no limit) the connection goes on with what is known, as is needed
+    /// for protocols in which the server speaks first.
     fn apply(self, wait: Duration, listener: &mut Listener) {
         let mut filters = Vec::new();
         if self.proxy_protocol {
@@ -85,10 +85,10 @@ fn listener_filter(name: &str, config: Any) -> ListenerFilter {
     ListenerFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..Default::default() }
 }
 
-/// How long a client's TLS handshake may take, as Istio has it. Envoy's own default is for ever.
+/// How long a client's TLS handshake may take, as in Istio. Envoy's default is no limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Gives a chain its transport socket, if it has one, and the client's handshake a limit.
+/// Sets a chain's transport socket, if it has one, and a limit for the handshake.
 fn secured(mut chain: FilterChain, socket: Option<TransportSocket>) -> FilterChain {
     chain.transport_socket_connect_timeout = socket.is_some().then(|| duration(HANDSHAKE_TIMEOUT));
     chain.transport_socket = socket;
@@ -105,8 +105,8 @@ fn chain(name: &str, wanted: FilterChainMatch, filters: Vec<Filter>) -> FilterCh
     }
 }
 
-/// Adds a chain. Envoy refuses a whole listener in which two chains match the same: the first keeps what both want, and a
-/// chain that has no name left is dropped.
+/// Adds a chain. Envoy refuses a listener with two chains that match the same, so the first one keeps what both match,
+/// and a chain without names left is dropped.
 fn push_distinct(chains: &mut Vec<FilterChain>, mut new: FilterChain) {
     if let Some(wanted) = &mut new.filter_chain_match {
         let taken = |name: &String| {
@@ -124,7 +124,8 @@ fn push_distinct(chains: &mut Vec<FilterChain>, mut new: FilterChain) {
     }
 }
 
-/// What has a proxy that learns its scope ask for listeners that bind ports of their own: no connection can tell it to.
+/// Metadata that makes a proxy with learned scope request listeners that bind ports of their own, because no connection
+/// would trigger that.
 fn companions(context: Context<'_>, bound: impl Iterator<Item = (IpAddr, u16)>) -> Option<Metadata> {
     let names: Vec<String> = bound.map(|(address, port)| names::listener(&address.to_string(), port)).collect();
     let is_wanted = context.client_kind() == ClientKind::EvenkeelLearned && !names.is_empty();

@@ -37,7 +37,7 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
     let bound = egress.filter_map(|listener| Some((listener.bind?, listener.port?.0)));
     all.metadata = companions(context, bound);
     all.filter_chains = vec![
-        // A connection to the port itself would come back for ever.
+        // A connection to the port itself would loop forever.
         chain("virtualOutbound-blackhole", to_itself, vec![http::tcp(context, BLACK_HOLE_CLUSTER)]),
         chain(
             "virtualOutbound-catchall-tcp",
@@ -48,8 +48,8 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
     all
 }
 
-/// What a service adds: one listener `0.0.0.0_PORT` for each HTTP port, shared with others, and one `ADDRESS_PORT` per
-/// address for other ports; where a Sidecar names an address, that one for all of them.
+/// The listeners of a service: one `0.0.0.0_PORT` for each HTTP port, shared with other services, and one
+/// `ADDRESS_PORT` per address for other ports; if a Sidecar names an address, one for that address.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     let origin = || service.origin.clone();
     for CallablePort { port, port_protocol, bind } in context.callable(service) {
@@ -63,7 +63,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             (Some(address), _) => out.give(Collection::Egress(address, port.number), Part::Http(origin())),
             (None, PortProtocol::Http) => out.give(any_address, Part::Http(origin())),
             (None, PortProtocol::Auto) if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
-            // Its endpoints are called by their own addresses.
+            // Clients call its endpoints by their own addresses.
             (None, PortProtocol::Tcp) if service.headless => {}
             (None, PortProtocol::Tcp) if !Context::has_vips(service) => {
                 out.give(any_address, Part::Tcp(sni_chains(context, service, port), origin()));
@@ -76,7 +76,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     }
 }
 
-/// What a headless service adds: a listener for each of its endpoints on ports of bytes.
+/// The listeners of a headless service: one for each of its endpoints on TCP ports.
 pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     if !service.headless {
         return;
@@ -89,7 +89,7 @@ pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Outp
     }
 }
 
-/// Listeners of addresses, each with its port, at which only this service is called.
+/// Listeners for addresses with ports that belong only to this service.
 fn give_addresses(
     context: Context<'_>,
     service: &Arc<Service>,
@@ -105,14 +105,14 @@ fn give_addresses(
     }
 }
 
-/// The listener of an address: the first service by host that has it.
+/// The listener of an address, from the first service (by host) that has it.
 pub fn of_address(parts: &[&Part], out: &mut Output) {
     if let Some(Part::Listener(first)) = parts.first() {
         out.resources.push((ResourceType::Listener, first.clone()));
     }
 }
 
-/// Addresses of the endpoints of a service's port that are ready, with the port there.
+/// Addresses and ports of a service port's ready endpoints.
 fn endpoint_addresses<'a>(
     context: Context<'a>,
     service: &Service,
@@ -120,7 +120,7 @@ fn endpoint_addresses<'a>(
 ) -> impl Iterator<Item = (IpAddr, u16)> + use<'a> {
     let endpoints = context.snapshot.endpoints(service, port).iter().filter(|e| e.ready);
     endpoints.filter_map(move |e| match e.address {
-        // The workload's own address: it would call itself through the mesh.
+        // Leave out the workload's own address; otherwise it would call itself through the mesh.
         EndpointAddress::Ip(ip) if !context.has_address(ip) && !context.is_egress_address(ip, e.port) => {
             Some((ip, e.port))
         }
@@ -167,7 +167,7 @@ fn needs_sni(chains: &[FilterChain]) -> bool {
     chains.iter().filter_map(|c| c.filter_chain_match.as_ref()).any(|m| !m.server_names.is_empty())
 }
 
-/// A service's chains on a port it shares with others: TLS is told apart by the name the client sends.
+/// A service's filter chains on a port shared with others: TLS connections match by SNI.
 fn sni_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
     let mut chains = l4_chains(context, service, port);
     for chain in chains.iter_mut().filter(|chain| port.protocol.is_tls() && chain.filter_chain_match.is_none()) {
@@ -177,13 +177,13 @@ fn sni_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) 
     chains
 }
 
-/// The listener of a port of which no address belongs to one service alone. Services of bytes are told apart by SNI; of
-/// those without, the first gets all the rest.
+/// The listener of a port that services share. TCP services match by SNI; of those without SNI the first gets all the
+/// rest.
 pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Output) {
     shared_by(context, ANY_ADDRESS, number, false, parts, out);
 }
 
-/// The listener of an address that a Sidecar names: the services that are called there are told apart in the same way.
+/// The listener of an address that a Sidecar names; services are matched in the same way.
 pub fn of_egress(context: Context<'_>, address: IpAddr, number: u16, parts: &[&Part], out: &mut Output) {
     shared_by(context, &address.to_string(), number, context.is_bound(number), parts, out);
 }
@@ -225,14 +225,14 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
     out.add(ResourceType::Listener, &name, &made, origin);
 }
 
-/// Filter chains that carry a service's bytes: those a route set asks for, then one for the rest.
+/// Filter chains for a service's TCP traffic: those of a route set, then one for the rest.
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
     let route_context = context.route_context(port.number);
     let mut chains = Vec::new();
-    if let Some(ruling) = context.route_set(service, port.number) {
+    if let Some(route_set) = context.route_set(service, port.number) {
         let applies =
             |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
-        let tls = ruling.tls.iter().filter(|_| port.protocol.is_tls());
+        let tls = route_set.tls.iter().filter(|_| port.protocol.is_tls());
         for (names, _) in tls.clone().flat_map(|r| &r.matches).filter(|(_, m)| applies(m)) {
             let route = tls.clone().find(|r| r.matches.iter().any(|(n, m)| n == names && applies(m)));
             let Some(route) = route else { continue };
@@ -245,7 +245,8 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
                 chain("", wanted, vec![to_destinations(context, route_context, &route.destinations)]),
             );
         }
-        for route in ruling.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https) {
+        for route in route_set.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https)
+        {
             let wanted: Vec<FilterChainMatch> = match route.matches.as_slice() {
                 [] => vec![FilterChainMatch::default()],
                 matches => matches.iter().filter(|m| applies(m)).map(destination_ranges).collect(),
@@ -275,7 +276,7 @@ fn destination_ranges(condition: &L4Match) -> FilterChainMatch {
     FilterChainMatch { prefix_ranges: condition.destination_subnets.iter().map(range).collect(), ..Default::default() }
 }
 
-/// A TCP proxy to what an L4 route names.
+/// A TCP proxy to the destinations of an L4 route.
 pub fn to_destinations(
     context: Context<'_>,
     route_context: RouteContext<'_>,
@@ -285,7 +286,7 @@ pub fn to_destinations(
         .iter()
         .map(|d| (cluster_of(route_context, &d.destination, InnerProtocol::Tcp), d.weight))
         .collect();
-    // The first that hashes decides, as connections know nothing but their address to hash.
+    // The first destination with a hash decides, because connections can only be hashed by address.
     let policy = destinations.iter().find_map(|d| route_context.policy(&d.destination));
     match shares.as_slice() {
         [(only, _)] => http::tcp_by(context, only, policy.as_ref()),

@@ -1,6 +1,6 @@
-//! What a service adds to a router that passes TLS on to the service its SNI names (`AUTO_PASSTHROUGH`): a chain for each
-//! name the mesh's clients may send, and the cluster of that name. It joins networks: clients of another one dial the
-//! router, and their mutual TLS ends at the workload.
+//! Chains and clusters of a service on a gateway that passes TLS on to the service named by the SNI
+//! (`AUTO_PASSTHROUGH`): a filter chain for each name that mesh clients may send, and the cluster of that name. It
+//! connects networks: clients of another network call the gateway, and their mutual TLS ends at the workload.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use crate::pb::config::listener::FilterChainMatch;
 use crate::plan::{Collection, Output, Part};
 use crate::{clusters, endpoints, http, names, rbac};
 
-/// What clients of the mesh offer: nobody else is let in, since only at such connections is the workload's proxy sure to ask
-/// for a certificate.
+/// The ALPN protocols of mesh clients. Other clients are refused, because only for these does the workload's proxy
+/// surely require a certificate.
 const MESH_PROTOCOLS: [&str; 5] = ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 
-/// Chains and clusters of a service, if a server of the router passes on to it.
+/// Filter chains and clusters of a service, if a server of the gateway passes TLS on to it.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     let listens_on = passed_on_at(context, service);
     if listens_on.is_empty() {
@@ -78,7 +78,7 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
     }
 }
 
-/// The ports of the router whose servers pass on to the service.
+/// The ports of the gateway whose servers pass TLS on to the service.
 fn passed_on_at(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
     if service.external || service.resolution == Resolution::Passthrough {
         return BTreeSet::new();

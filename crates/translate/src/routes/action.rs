@@ -1,4 +1,4 @@
-//! What HTTP routes do.
+//! Actions of HTTP routes.
 
 use std::time::Duration;
 
@@ -28,16 +28,16 @@ use crate::pb::previous_priorities::PreviousPrioritiesConfig;
 use crate::proto::{any, duration, regex, u32_value};
 use crate::tls::InnerProtocol;
 
-/// Conditions of retries unless the user says otherwise, as Istio's: nothing a server may have acted on is sent twice.
+/// Default retry conditions, as in Istio: nothing that a server may have acted on is sent twice.
 const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
-/// Retries unless the user says otherwise, as Istio's.
+/// Default number of retries, as in Istio.
 const DEFAULT_RETRIES: u32 = 2;
-/// How often to look for a host that was not tried yet.
+/// Number of attempts to choose a host that was not tried yet.
 const HOST_SELECTION_ATTEMPTS: i64 = 5;
-/// After so many tries another priority is tried, as Istio sets it.
+/// Number of tries before another priority is used, as in Istio.
 const TRIES_PER_PRIORITY: i32 = 2;
 
-/// What an action needs to know about the place it stands in.
+/// The context in which a route's action is generated.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteContext<'a> {
     /// The proxy it is for.
@@ -47,21 +47,21 @@ pub struct RouteContext<'a> {
 }
 
 impl RouteContext<'_> {
-    /// What a DestinationRule says of connections to a destination, if there is one.
+    /// The traffic policy for a destination from its DestinationRule, if there is one.
     pub fn policy(&self, destination: &Destination) -> Option<TrafficPolicy> {
         let service = self.context.service(&destination.host)?;
         let port = port_of(*self, destination, Some(service));
         self.context.policy(service, port, destination.subset.as_deref())
     }
 
-    /// How endpoints of a destination are chosen between, if a DestinationRule says so.
+    /// The load balancer for a destination from its DestinationRule, if there is one.
     pub fn load_balancer(&self, destination: &Destination) -> Option<LoadBalancer> {
         self.policy(destination)?.load_balancer
     }
 }
 
 impl<'a> RouteContext<'a> {
-    /// The service that all of an action's destinations are parts of.
+    /// The service that all destinations of an action belong to.
     pub fn only_service(&self, action: &HttpAction) -> Option<&'a Service> {
         let HttpAction::Route { destinations, .. } = action else { return None };
         let (first, rest) = destinations.split_first()?;
@@ -70,7 +70,7 @@ impl<'a> RouteContext<'a> {
     }
 }
 
-/// The port a destination means: the one it names, the service's only one, or the request's.
+/// The port of a destination: the one it names, the service's only one, or the request's.
 fn port_of(route_context: RouteContext<'_>, destination: &Destination, service: Option<&Service>) -> u16 {
     let only_port = service.and_then(|s| match s.ports.as_slice() {
         [port] => Some(port.number),
@@ -79,7 +79,7 @@ fn port_of(route_context: RouteContext<'_>, destination: &Destination, service: 
     destination.port.or(only_port).unwrap_or(route_context.port)
 }
 
-/// A route to one cluster, without a time limit, with the default retries.
+/// A route to one cluster without timeout and with the default retries.
 pub fn to_cluster(cluster: String, mesh: &MeshConfig, balancer: Option<&LoadBalancer>) -> route::Action {
     route::Action::Route(RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster)),
@@ -90,7 +90,7 @@ pub fn to_cluster(cluster: String, mesh: &MeshConfig, balancer: Option<&LoadBala
     })
 }
 
-/// A route to one cluster, without a time limit and without retries.
+/// A route to one cluster without timeout and without retries.
 pub fn pass_to(cluster: &str) -> route::Action {
     route::Action::Route(RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
@@ -123,7 +123,7 @@ pub fn action(route_context: RouteContext<'_>, action: &HttpAction) -> route::Ac
     }
 }
 
-/// The lone destination, whose header operations belong to the route.
+/// The single destination, whose header operations belong to the route.
 pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
     match action {
         HttpAction::Route { destinations, .. } => match destinations.as_slice() {
@@ -134,8 +134,8 @@ pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
     }
 }
 
-/// The cluster a destination names. One that does not exist yields the name it would have, so that requests are answered
-/// with 503 and flag `NC` until it does.
+/// The cluster of a destination. If the destination does not exist, the name it would have, so that requests are
+/// answered with 503 and flag `NC` until it does.
 pub fn cluster_of(route_context: RouteContext<'_>, destination: &Destination, inner: InnerProtocol) -> String {
     let subset = destination.subset.as_deref().unwrap_or_default();
     let service = route_context.context.service(&destination.host);
@@ -186,7 +186,7 @@ fn apply_rewrite(rewrite: &Rewrite, forward: &mut RouteAction) {
 }
 
 fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRetryPolicy> {
-    // As with Istio, a policy of the route stands by itself; nothing of the mesh's default goes into it.
+    // As in Istio, a route's own policy replaces the mesh's default as a whole.
     let own = own.or(mesh.default_http_retry.as_ref());
     let retries = own.map_or(DEFAULT_RETRIES, |policy| policy.attempts);
     if retries == 0 {

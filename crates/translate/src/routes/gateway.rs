@@ -14,50 +14,50 @@ use crate::names;
 use crate::pb::config::route::Route;
 use crate::plan::{Collection, GatewayRoutes, Output, Part};
 
-/// The route configurations a router has: one per HTTP port, named `http.PORT`, and one per HTTPS server.
+/// The route configurations of a gateway: one per HTTP port, named `http.PORT`, and one per HTTPS server.
 pub fn servers(context: Context<'_>, out: &mut Output) {
-    for (table, route_context, _, server) in http_servers(context) {
+    for (table, server_index, _, server) in http_servers(context) {
         out.give(Collection::Routes(table.clone()), Part::Server(server.port, server.origin.clone()));
-        // Even a host without routes is sent to https.
+        // Even a host without routes is redirected to https.
         for host in server.hosts.iter().filter(|_| server.https_redirect) {
             let host = host.value.host.clone();
-            give(&table, host, route_context, server, None, Vec::new(), server.origin.clone(), out);
+            give(&table, host, server_index, server, None, Vec::new(), server.origin.clone(), out);
         }
     }
 }
 
-/// What the route sets that name a host say of it at a router.
+/// The routes for a host at a gateway from the route sets that name it.
 pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
     let naming = context.snapshot.route_sets_naming(host);
     let naming: Vec<_> = naming.into_iter().filter(|r| r.export_to.seen_by(&context)).collect();
     if naming.is_empty() {
         return;
     }
-    for (table, route_context, gateway, server) in http_servers(context) {
+    for (table, server_index, gateway, server) in http_servers(context) {
         let reference = GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() };
-        for ruling in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
-            let served = server.hosts.iter().find_map(|h| h.value.intersection(ruling, host));
+        for route_set in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
+            let served = server.hosts.iter().find_map(|h| h.value.intersection(route_set, host));
             let Some(served) = served else { continue };
-            let routes = route_set::routes(context, ruling, &reference, server.port);
-            let (ruling, origin) = (Some((*ruling).clone()), ruling.origin.clone());
-            give(&table, served.clone(), route_context, server, ruling, routes, origin, out);
+            let routes = route_set::routes(context, route_set, &reference, server.port);
+            let (route_set, origin) = (Some((*route_set).clone()), route_set.origin.clone());
+            give(&table, served.clone(), server_index, server, route_set, routes, origin, out);
         }
     }
 }
 
-/// The servers of HTTP of the Gateways that select a router: with the name of their route configuration, and the place
-/// of each among all.
+/// The HTTP servers of the Gateways that select a gateway proxy, with the name of their route configuration and their
+/// position.
 fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server)> {
     let gateways = context.snapshot.gateways_for(&context);
     let servers = gateways.into_iter().flat_map(|gateway| gateway.servers.iter().map(move |s| (gateway, s)));
     let mut all: Vec<(Arc<str>, usize, &Gateway, &Server)> = Vec::new();
-    for (route_context, (gateway, server)) in servers.enumerate() {
+    for (server_index, (gateway, server)) in servers.enumerate() {
         let table = match server.protocol {
             ServerProtocol::Http => names::gateway_route(bound_port(server.port)),
             ServerProtocol::Https if terminates_tls(server) => https_route(gateway, server),
             _ => continue,
         };
-        all.push((table.into(), route_context, gateway, server));
+        all.push((table.into(), server_index, gateway, server));
     }
     all
 }
@@ -66,19 +66,19 @@ fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server
 fn give(
     table: &Arc<str>,
     host: Hostname,
-    route_context: usize,
+    server_index: usize,
     server: &Server,
-    ruling: Option<Arc<RouteSet>>,
+    route_set: Option<Arc<RouteSet>>,
     routes: Vec<Route>,
     origin: Span,
     out: &mut Output,
 ) {
     let (port, https_redirect) = (server.port, server.https_redirect);
-    let part = GatewayRoutes { server: route_context, port, https_redirect, ruling, routes, origin };
+    let part = GatewayRoutes { server: server_index, port, https_redirect, route_set, routes, origin };
     out.give(Collection::GatewayHost(table.clone(), host), Part::GatewayRoutes(part));
 }
 
-/// A host of a route configuration, from all that is said of it, in the order of precedence.
+/// A virtual host of a route configuration, from all its routes in the order of precedence.
 pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, parts: &[&Part], out: &mut Output) {
     let routes = |part: &&Part| match part {
         Part::GatewayRoutes(routes) => Some(routes.clone()),
@@ -86,15 +86,16 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     };
     let mut all: Vec<GatewayRoutes> = parts.iter().filter_map(routes).collect();
     if all.len() > 1 {
-        let places = context.snapshot.precedence(all.iter().filter_map(|of| of.ruling.as_ref()));
-        let route_context = |ruling: &Arc<RouteSet>| places.get(&Arc::as_ptr(ruling)).copied().unwrap_or(usize::MAX);
-        // A server's own word comes first.
-        all.sort_by_key(|of| (of.server, of.ruling.as_ref().map(route_context)));
+        let places = context.snapshot.precedence(all.iter().filter_map(|of| of.route_set.as_ref()));
+        let precedence = |route_set: &Arc<RouteSet>| places.get(&Arc::as_ptr(route_set)).copied().unwrap_or(usize::MAX);
+        // The server's own routes come first.
+        all.sort_by_key(|of| (of.server, of.route_set.as_ref().map(precedence)));
     }
     let Some(first) = all.first() else { return };
     let name = names::virtual_host(host.as_str(), first.port);
     let (origin, https_redirect) = (first.origin.clone(), all.iter().any(|of| of.https_redirect));
-    // Several route sets may add to one host: what always holds goes last, or it would hide the rest.
+    // Several route sets may contribute to one host. A route that matches everything goes last; otherwise it would hide
+    // the rest.
     let routes = all.into_iter().flat_map(|of| of.routes);
     let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(route_set::holds_always);
     routes.extend(last);
@@ -103,7 +104,7 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     give_host(context, table, &made, Some(origin), None, out);
 }
 
-/// A route configuration of a router.
+/// A route configuration of a gateway.
 pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output) {
     let server = |part: &&Part| match part {
         Part::Server(port, origin) => Some((*port, origin.clone())),
@@ -111,7 +112,7 @@ pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output
     };
     let Some((port, server)) = parts.iter().find_map(server) else { return };
     let hosts = hosts_of(parts);
-    // Listening without a route: every request is answered with 404.
+    // A listener without routes answers every request with 404.
     let nothing = || virtual_host(format!("blackhole:{port}"), vec!["*".to_owned()], Vec::new());
     let last = hosts.is_empty().then(nothing);
     let origin = hosts.first().and_then(|host| host.ruled_by.clone()).unwrap_or(server);

@@ -18,7 +18,7 @@ pub fn to_remove(operations: &HeaderOperations) -> Vec<String> {
     operations.remove.iter().map(ToString::to_string).collect()
 }
 
-/// The new authority, if `host` is set like a header: Envoy takes it only as a rewrite.
+/// The new authority, if `host` is set like a header; Envoy accepts it only as a rewrite.
 pub fn authority(operations: &HeaderOperations) -> Option<String> {
     operations.set.iter().find(|(name, _)| is_host(name)).map(|(_, value)| value.to_string())
 }
@@ -58,7 +58,7 @@ fn escape(value: &str) -> String {
     escaped + rest
 }
 
-/// Length of what follows a `%` and belongs to it, the closing `%` included.
+/// Length of the operator after a `%`, including the closing `%`.
 fn operator_len(after: &str) -> Option<usize> {
     if after.starts_with('%') {
         return Some(1);

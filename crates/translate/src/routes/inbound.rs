@@ -3,7 +3,7 @@
 use super::{action, matches, virtual_host};
 use crate::pb::config::route::{Route, RouteConfiguration};
 
-/// Everything to one cluster. What the client's proxy may retry it retries; here nothing is sent twice.
+/// Routes everything to one cluster. There are no retries here, because the client's proxy retries.
 pub fn to_workload(cluster: &str, service_port: u16) -> RouteConfiguration {
     let route = Route {
         name: "default".to_owned(),

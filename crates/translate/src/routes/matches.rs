@@ -15,7 +15,7 @@ pub fn everything() -> RouteMatch {
     RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..Default::default() }
 }
 
-/// Whether a condition holds for every request.
+/// Whether a condition matches every request.
 pub fn is_everything(condition: &RouteMatch) -> bool {
     *condition == everything()
 }

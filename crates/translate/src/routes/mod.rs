@@ -21,7 +21,7 @@ use crate::pb::config::route::{Route, RouteConfiguration, Vhds, VirtualHost, rou
 use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{ads, u32_value};
 
-/// Envoy's limit of a direct response's body, in bytes, unless the route configuration raises it.
+/// Envoy's default limit of a direct response's body, in bytes.
 const DEFAULT_DIRECT_RESPONSE_BYTES: usize = 4096;
 /// The raised limit, in bytes, as Istio sets it.
 const MAX_DIRECT_RESPONSE_BYTES: u32 = 1024 * 1024;
@@ -31,28 +31,28 @@ const MAX_DIRECT_RESPONSE_BYTES: u32 = 1024 * 1024;
 pub struct HostPart {
     /// Its domains.
     domains: Vec<String>,
-    /// The encoded message; `None` if it is a resource of its own.
+    /// The encoded message; `None` if it is a separate resource.
     encoded: Option<Vec<u8>>,
-    /// Whether it answers with bodies for which Envoy's limit has to be raised.
+    /// Whether it has direct responses for which Envoy's limit must be raised.
     large: bool,
-    /// The route set that rules it.
+    /// The route set it comes from.
     ruled_by: Option<Span>,
-    /// The service it leads to.
+    /// The service it is for.
     service: Option<Span>,
 }
 
 impl HostPart {
-    /// Whether a route configuration of which `first` is the first host comes out the same with or without this one: it
-    /// is a resource of its own, and does not say where the route configuration comes from.
+    /// Whether this host makes no difference to a route configuration whose first host is `first`: it is a separate
+    /// resource, and it does not determine the route configuration's origin.
     pub fn adds_nothing_to(&self, first: &Self) -> bool {
         let names_no_origin = || first.service.is_some() && (first.ruled_by.is_some() || self.ruled_by.is_none());
         self.encoded.is_none() && (self.service.is_none() || names_no_origin())
     }
 }
 
-/// Gives a virtual host to a route configuration. Clients that do not want whole tables get it as a resource of its own,
-/// named `TABLE/DOMAIN`, unless it answers for all hosts: then it stays inside, so that whoever has none of the others
-/// decides as if it had them all.
+/// Adds a virtual host to a route configuration. Clients that do not want whole tables get it as a separate resource
+/// named `TABLE/DOMAIN`, unless it matches all hosts: then it stays inside, so that a client without the others decides
+/// as if it had them all.
 fn give_host(
     context: Context<'_>,
     table: &Arc<str>,
@@ -78,10 +78,10 @@ fn give_host(
     out.give(Collection::Routes(table.clone()), Part::VirtualHost(part));
 }
 
-/// Puts a route configuration together from virtual hosts that are encoded already, then `last`. A domain may appear only
-/// once: the first virtual host that has it keeps it, and one that has none left is dropped.
+/// Assembles a route configuration from encoded virtual hosts and `last`. A domain may appear only once: the first
+/// virtual host that has it keeps it, and a virtual host without domains left is dropped.
 fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Option<VirtualHost>) -> Any {
-    // On the wire a message is its fields one after the other, so messages put one after the other are merged.
+    // An encoded message is a sequence of fields, so concatenated messages are merged.
     let mut value = RouteConfiguration { name: name.to_owned(), ..Default::default() }.encode_to_vec();
     let mut taken = HashSet::new();
     for host in hosts {
@@ -105,7 +105,7 @@ fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Opt
             put_host(&mut value, &last.encode_to_vec());
         }
     }
-    // Virtual hosts that come and go by themselves may each need what the table allows.
+    // Virtual hosts that are separate resources may each need the table's larger limit.
     let large = !context.wants_whole_tables() || hosts.iter().any(|host| host.large);
     let grows = !context.wants_whole_tables() && !outbound::is_of_one_service(name);
     let rest = RouteConfiguration {

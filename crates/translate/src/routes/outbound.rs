@@ -19,11 +19,11 @@ use crate::scope::CallablePort;
 use crate::sessions;
 use crate::tls::InnerProtocol;
 
-/// The port under which hosts that only a route set knows can be called.
+/// The port on which hosts without a service, known only from route sets, can be called.
 const UNREGISTERED_HOST_PORT: u16 = 80;
 
-/// What a service adds: a virtual host in the route configuration of each of its HTTP ports, named `PORT`; for a port
-/// without declared protocol a route configuration of its own, named `HOST:PORT`.
+/// The routes of a service: a virtual host in the route configuration `PORT` for each of its HTTP ports, and for a port
+/// without a declared protocol a route configuration of its own, named `HOST:PORT`.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     for CallablePort { port, port_protocol, bind } in context.callable(service) {
         if port_protocol == PortProtocol::Tcp {
@@ -34,7 +34,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
         let is_alone = port_protocol == PortProtocol::Auto && Context::has_vips(service) && bind.is_none();
         let table = match is_alone {
             true => {
-                // Whoever connects to its address means it, whatever `Host` says.
+                // Connections to its address are for it, whatever their `Host` header says.
                 host.domains = vec!["*".to_owned()];
                 own_route_name(service, port.number)
             }
@@ -44,29 +44,29 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     }
 }
 
-/// A host of route sets that no service has.
+/// A host of route sets without a service.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let seen = |ruling: &&&Arc<RouteSet>| {
-        ruling.applies_at(&GatewayRef::Mesh)
-            && ruling.export_to.seen_by(&context)
-            && context.follows(ruling, UNREGISTERED_HOST_PORT)
+    let seen = |route_set: &&&Arc<RouteSet>| {
+        route_set.applies_at(&GatewayRef::Mesh)
+            && route_set.export_to.seen_by(&context)
+            && context.follows(route_set, UNREGISTERED_HOST_PORT)
     };
     let all = context.snapshot.route_sets_naming(host);
-    let Some(ruling) = all.iter().find(seen) else { return };
+    let Some(route_set) = all.iter().find(seen) else { return };
     if context.may_call_any_under(host) {
         return;
     }
-    let routes = route_set::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
+    let routes = route_set::routes(context, route_set, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
     if !routes.is_empty() {
         let name = names::virtual_host(host.as_str(), UNREGISTERED_HOST_PORT);
         let table = UNREGISTERED_HOST_PORT.to_string().into();
         let host = virtual_host(name, vec![host.to_string()], routes);
-        give_host(context, &table, &host, Some(ruling.origin.clone()), None, out);
+        give_host(context, &table, &host, Some(route_set.origin.clone()), None, out);
     }
 }
 
-/// The route configuration of a port. Hosts that only route sets know need a service with the port: without one
-/// nobody listens there.
+/// The route configuration of a port. Hosts without a service need some service on the port; otherwise there is no
+/// listener.
 pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output) {
     let hosts = hosts_of(parts);
     let of_services = || hosts.iter().filter(|host| host.service.is_some());
@@ -76,7 +76,8 @@ pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output
     out.add_packed(ResourceType::Route, name, &put_together(context, name, &hosts, last), origin.cloned());
 }
 
-/// Whether a route configuration is one service's own: it serves all hosts, and no other virtual host can join it.
+/// Whether a route configuration belongs to a single service: it matches all hosts, so other virtual hosts cannot join
+/// it.
 pub fn is_of_one_service(table: &str) -> bool {
     table.contains(':')
 }
@@ -86,13 +87,13 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
     names::virtual_host(service.host.as_str(), port)
 }
 
-/// The virtual host of a service, and the route set that rules it, if one does.
+/// The virtual host of a service, and the route set it comes from, if any.
 fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
-    let ruling = context.route_set(service, port.number).filter(|v| !v.http.is_empty());
-    let (routes, origin) = match ruling {
-        Some(ruling) => {
-            (route_set::routes(context, ruling, &GatewayRef::Mesh, port.number), Some(ruling.origin.clone()))
+    let route_set = context.route_set(service, port.number).filter(|v| !v.http.is_empty());
+    let (routes, origin) = match route_set {
+        Some(route_set) => {
+            (route_set::routes(context, route_set, &GatewayRef::Mesh, port.number), Some(route_set.origin.clone()))
         }
         None => {
             let cluster = outbound_name(port, "", service, InnerProtocol::Http);
@@ -128,7 +129,7 @@ fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
     all
 }
 
-/// Hosts nobody knows, in the table of a port.
+/// The virtual host for unknown hosts in the table of a port.
 fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
     let policy = table.parse().map_or_else(|_| context.outbound_policy(), |port| context.outbound_policy_on(port));
     let (name, action) = match policy {

@@ -1,4 +1,4 @@
-//! A route set's HTTP routes as Envoy's.
+//! Converts a route set's HTTP routes to Envoy's.
 
 use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, RouteSet};
 
@@ -11,7 +11,8 @@ use crate::pb::config::route::{Route, route};
 use crate::proto::metadata;
 use crate::sessions;
 
-/// The routes that can hold for this proxy at `gateway` for requests to `port`, in order; nothing follows one that always holds.
+/// The routes that can match for this proxy at `gateway` for requests to `port`, in order, up to the first that always
+/// matches.
 pub fn routes(context: Context<'_>, route_set: &RouteSet, gateway: &GatewayRef, port: u16) -> Vec<Route> {
     let route_context = context.route_context(port);
     let mut all = Vec::new();
@@ -29,7 +30,7 @@ pub fn routes(context: Context<'_>, route_set: &RouteSet, gateway: &GatewayRef, 
     all
 }
 
-/// Whether a route holds for every request.
+/// Whether a route matches every request.
 pub fn holds_always(route: &Route) -> bool {
     route.r#match.as_ref().is_some_and(matches::is_everything)
 }

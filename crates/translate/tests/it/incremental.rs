@@ -143,7 +143,7 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
 
 /// Built from nothing all is as it was, causes included, and nothing is shared with what was before.
 fn is_the_same_anew(mesh: &mut Mesh, translator: &mut Fleet, views: &[ProxyView]) {
-    let told = mesh.builder.told();
+    let told = mesh.builder.events();
     let snapshot = mesh.builder.rebuild(told).snapshot;
     assert!(snapshot == *translator.snapshot() && !Arc::ptr_eq(&snapshot, translator.snapshot()));
     let before: Vec<_> =

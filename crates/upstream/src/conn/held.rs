@@ -74,6 +74,13 @@ impl HeldBytes {
     }
 }
 
+impl From<Vec<u8>> for HeldBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        changed(0, bytes.capacity());
+        Self(bytes)
+    }
+}
+
 impl Deref for HeldBytes {
     type Target = [u8];
 

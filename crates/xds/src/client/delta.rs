@@ -327,7 +327,7 @@ mod tests {
     use crate::Any;
     use crate::pb::envoy::service::discovery::v3::Resource;
 
-    /// Of each resource of a response with these names whether it is a first answer.
+    /// Processes a response with these names; returns for each resource whether it is a first answer.
     fn first(client: &mut Client, kind: ResourceType, names: &[&str], removed: &[&str]) -> Vec<bool> {
         let any = Any { type_url: kind.type_url().to_owned(), value: Vec::new() };
         let resource =
@@ -352,12 +352,12 @@ mod tests {
         assert_eq!(first(&mut client, Cluster, &["a", "b"], &[]), [true, true]);
         assert_eq!(first(&mut client, Cluster, &["b", "c"], &[]), [false, false]);
         assert_eq!(first(&mut client, VirtualHost, &["80/a"], &["80/b"]), [true]);
-        // One that was absent has come to be: that is a change.
+        // A resource that was absent now exists, which is a change and not a first answer.
         assert_eq!(first(&mut client, VirtualHost, &["80/a", "80/b"], &[]), [false, false]);
         client.set_names(VirtualHost, ["80/b", "80/c"]);
         client.on_connect();
         while client.poll_request().is_some() {}
-        // What was missed while nobody was connected has its age.
+        // A change that was missed while disconnected has its age.
         assert_eq!(first(&mut client, VirtualHost, &["80/b", "80/c"], &[]), [false, true]);
         assert_eq!(first(&mut client, Cluster, &["a"], &[]), [false]);
     }

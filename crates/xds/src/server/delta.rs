@@ -67,7 +67,7 @@ impl Stream {
     /// Sets what the client should hold from now on; replaces a set not sent yet. The first one must be set before the
     /// first request.
     pub fn on_snapshot(&mut self, resources: &Arc<ResourceSet>) {
-        if !self.state.aims_at(resources) {
+        if !self.state.is_target(resources) {
             self.state.set_resources(resources);
         }
     }

@@ -85,7 +85,7 @@ impl Interest {
         let asked = lock(&self.0.asked);
         touched.0.iter().any(|key| {
             let of = &asked[key.kind.index()];
-            let may_be = key.is_any() || of.filter.is_none_or(|filter| filter.may_have(key.hash));
+            let may_be = key.is_any() || of.filter.is_none_or(|filter| filter.may_contain(key.hash));
             of.wildcard || may_be && key.asked(&of.names).next().is_some()
         })
     }
@@ -229,7 +229,7 @@ impl Filter {
     }
 
     /// Whether one of the names may have this hash.
-    fn may_have(&self, hash: u64) -> bool {
+    fn may_contain(&self, hash: u64) -> bool {
         let (word, bit) = Self::place(hash);
         self.0[word] & bit != 0
     }

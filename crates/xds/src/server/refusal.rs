@@ -51,7 +51,7 @@ impl Refusals {
         self.refused.get(name).is_some_and(|refused| Some(refused.version) == version)
     }
 
-    /// The client refused this.
+    /// Records that the client refused this version.
     pub fn refuse(&mut self, name: &Arc<str>, resource: &Resource, now: Duration) {
         let times = match self.refused.get(name) {
             Some(before) if before.version == resource.version => before.times.saturating_add(1),
@@ -67,7 +67,7 @@ impl Refusals {
         self.refused.insert(name.clone(), refused);
     }
 
-    /// The client accepted this.
+    /// Records that the client accepted the resource.
     pub fn accept(&mut self, name: &str) {
         self.refused.remove(name);
     }
@@ -83,7 +83,7 @@ impl Refusals {
 
     /// Drops refusals of versions that are not in the target any more: the resource has changed and is sent normally.
     /// Returns the names.
-    pub fn outdate(&mut self, target: impl Fn(&str) -> Option<Version>) -> Vec<Arc<str>> {
+    pub fn drop_outdated(&mut self, target: impl Fn(&str) -> Option<Version>) -> Vec<Arc<str>> {
         let outdated = |(name, refused): &(&Arc<str>, &Refused)| target(name) != Some(refused.version);
         let names: Vec<Arc<str>> = self.refused.iter().filter(outdated).map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| self.forget(name));

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_base::grpc::CONTENT_TYPE;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use http_body::Frame;
 use prost::Message;
@@ -102,7 +103,7 @@ impl<S: Source> AdsServer<S> {
         let mut response =
             http::Response::new(tonic::body::Body::new(Frames { responses: receiver, current: None, end: None }));
         let headers = response.headers_mut();
-        headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+        headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(CONTENT_TYPE));
         response
     }
 }

@@ -70,7 +70,7 @@ pub(super) enum Nonce {
     None,
     /// It answers the response in flight.
     Answer,
-    /// It is that of a response already answered: the client changes its subscriptions.
+    /// It is that of a response that was already answered, so the client changes its subscriptions.
     Current,
     /// It answers a response that a newer one has replaced.
     Stale,
@@ -92,7 +92,7 @@ impl State {
             let target = resources.type_set(subscription.kind);
             let kind = subscription.kind;
             let version = |name: &str| target.lookup(kind, name).map(|resource| resource.version);
-            for name in subscription.refusals.outdate(version) {
+            for name in subscription.refusals.drop_outdated(version) {
                 subscription.withdraw(&name);
             }
         }
@@ -116,7 +116,7 @@ impl State {
     }
 
     /// Whether this is the set that the client should hold.
-    pub fn aims_at(&self, resources: &Arc<ResourceSet>) -> bool {
+    pub fn is_target(&self, resources: &Arc<ResourceSet>) -> bool {
         self.resources.as_ref().is_some_and(|aim| Arc::ptr_eq(aim, resources))
     }
 
@@ -288,9 +288,9 @@ impl State {
         if !self.get(kind).requested || self.get(kind).in_flight.is_some() {
             return None;
         }
-        // Make first: send what a listener or route names before it.
+        // Make first: send a listener or route only after the resources that it names.
         let names_others = matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
-        if names_others && self.targets_behind(resources) {
+        if names_others && self.targets_pending(resources) {
             return None;
         }
         // Break last: remove a cluster when no listener or route that the client holds can name it any more. The types
@@ -300,12 +300,12 @@ impl State {
         let (upto, after) = self.subscriptions.split_at_mut(kind.index() + 1);
         let subscription = upto.last_mut()?;
         let known = OnceCell::new();
-        let removals = || !is_named || *known.get_or_init(|| !users_behind(after, resources));
+        let removals = || !is_named || *known.get_or_init(|| !users_pending(after, resources));
         let (change, mut in_flight) = loop {
             let owed = subscription.owes_reply;
             let (change, in_flight) = subscription.take(target, Allowed { removals: &removals, now })?;
-            // State of the world has no way to say of names of other types that they are gone; the client stops asking
-            // when nothing refers to them.
+            // State of the world cannot express the removal of names of other types. The client unsubscribes when
+            // nothing refers to them.
             if !full_listings || subscription.is_listed_whole() || !change.added.is_empty() || owed {
                 break (change, in_flight);
             }
@@ -334,8 +334,9 @@ impl State {
         Some(push)
     }
 
-    /// A client that replaces a cluster or a listener waits for its endpoints or routes anew, without asking for them
-    /// again: it never unsubscribed (Envoy, "warming"). One that has asked for none yet is spared the decoding.
+    /// Sends endpoints or routes again after their cluster or listener was replaced. The client waits for them anew but
+    /// does not request them, because it never unsubscribed (Envoy, "warming"). If it has not subscribed to any yet,
+    /// nothing is decoded.
     fn warm(&mut self, change: &Change) {
         let kind = match change.kind {
             ResourceType::Cluster => ResourceType::Endpoint,
@@ -350,15 +351,15 @@ impl State {
         }
     }
 
-    /// Whether clusters are still to be sent or answered, or endpoints were asked for and never sent. A client that takes
-    /// all endpoints, asked for by name or not, has those of a cluster right behind it on the stream: it need not answer
-    /// before it is told who uses the cluster.
-    fn targets_behind(&self, resources: &ResourceSet) -> bool {
+    /// Whether clusters are still to be sent or acknowledged, or subscribed endpoints were never sent. A client that
+    /// takes all endpoints, by name or not, receives those of a cluster right after the cluster on the stream, so the
+    /// users of the cluster can be sent before its acknowledgement.
+    fn targets_pending(&self, resources: &ResourceSet) -> bool {
         let clusters = self.get(ResourceType::Cluster);
         let endpoints = self.get(ResourceType::Endpoint);
         (clusters.in_flight.is_some() && !endpoints.wildcard)
             || clusters.outstanding(resources.type_set(ResourceType::Cluster)).0
-            || endpoints.owes_first(resources.type_set(ResourceType::Endpoint))
+            || endpoints.has_unsent(resources.type_set(ResourceType::Endpoint))
     }
 
     fn note_settled(&mut self, resources: &ResourceSet) {
@@ -412,7 +413,7 @@ impl State {
 }
 
 /// Whether listeners, routes or virtual hosts still have to be sent or answered.
-fn users_behind(subscriptions: &[Subscription], resources: &ResourceSet) -> bool {
+fn users_pending(subscriptions: &[Subscription], resources: &ResourceSet) -> bool {
     let name_others =
         |kind: ResourceType| matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
     subscriptions.iter().filter(|subscription| name_others(subscription.kind)).any(|subscription| {

@@ -87,11 +87,11 @@ pub(super) struct InFlight {
     without: BTreeSet<Arc<str>>,
     /// Whether the response updates from `from` to `to`; a response with single names leaves the rest as it is.
     pub whole: bool,
-    /// The listing a state-of-the-world client was sent.
+    /// The listing that a state-of-the-world client was sent.
     pub listing: Option<TypeSet>,
 }
 
-/// One resource of a response, under the name the client asked for it by.
+/// One resource of a response, under the name by which the client subscribed.
 #[derive(Clone, Debug)]
 pub(super) struct OfferedResource {
     pub asked: Arc<str>,
@@ -337,7 +337,7 @@ impl Subscription {
     }
 
     /// All names in which the client differs from the target, including refused ones.
-    fn gaps<'a>(&'a self, target: &'a TypeSet) -> impl Iterator<Item = NameDiff<'a>> {
+    fn name_diffs<'a>(&'a self, target: &'a TypeSet) -> impl Iterator<Item = NameDiff<'a>> {
         let known = self.behind.iter().map(|(name, behind)| NameDiff {
             name,
             held: behind.held,
@@ -364,19 +364,19 @@ impl Subscription {
         known
             .chain(fresh)
             .chain((named && !same).then(|| self.renamed(target)).into_iter().flatten())
-            .filter(|gap| gap.is_one())
+            .filter(|diff| diff.is_different())
     }
 
     /// Subscribed names that now belong to another resource, or to none.
     fn renamed<'a>(&'a self, target: &'a TypeSet) -> Vec<NameDiff<'a>> {
         let affected = affected(&self.names, differences(self.kind, &self.seen.resources, &target.resources));
-        let gap = |name: &'a Arc<str>| {
+        let diff = |name: &'a Arc<str>| {
             let (old, new) = (self.seen.lookup(self.kind, name), target.lookup(self.kind, name));
             let differs = old.map(|r| r.version) != new.map(|r| r.version) && !self.behind.contains_key(name);
             let held = old.map_or(Held::Absent, |old| Held::Version(old.version));
             differs.then_some(NameDiff { name, held, target: new, forced: false })
         };
-        affected.into_iter().filter_map(gap).collect()
+        affected.into_iter().filter_map(diff).collect()
     }
 
     fn target<'a>(&self, target: &'a TypeSet, name: &str) -> Option<&'a Arc<Resource>> {
@@ -392,8 +392,8 @@ impl Subscription {
         if !self.requested {
             return (adds, removes);
         }
-        for gap in self.gaps(target).filter(|gap| !self.refusals.holds_back(gap.name, gap.target)) {
-            match gap.target {
+        for diff in self.name_diffs(target).filter(|diff| !self.refusals.holds_back(diff.name, diff.target)) {
+            match diff.target {
                 Some(_) => adds = true,
                 None => removes = true,
             }
@@ -405,13 +405,13 @@ impl Subscription {
     }
 
     /// Whether there is a resource to send of which the client holds nothing, apart from refused versions.
-    pub fn owes_first(&self, target: &TypeSet) -> bool {
-        let owed = |gap: NameDiff<'_>| {
-            gap.target.is_some()
-                && matches!(gap.held, Held::Nothing | Held::Absent)
-                && !self.refusals.holds_back(gap.name, gap.target)
+    pub fn has_unsent(&self, target: &TypeSet) -> bool {
+        let owed = |diff: NameDiff<'_>| {
+            diff.target.is_some()
+                && matches!(diff.held, Held::Nothing | Held::Absent)
+                && !self.refusals.holds_back(diff.name, diff.target)
         };
-        self.requested && self.gaps(target).any(owed)
+        self.requested && self.name_diffs(target).any(owed)
     }
 
     /// The content of the next response, recorded as sent; `None` if there is nothing to send.
@@ -430,11 +430,12 @@ impl Subscription {
             self.owes_reply = false;
             return Some((change, in_flight));
         }
-        // Nothing new: it is time for what was refused, if any is due, by itself so that it takes nothing down with it.
+        // There is nothing new, so refused resources that are due are offered again. They are sent separately, so that
+        // a refusal affects no other resource.
         let due = self.refusals.due(allowed.now);
         let (change, in_flight) = self.take_names(&due, target, allowed);
         if change.is_empty() {
-            // Nobody wants it any more, or not this version of it.
+            // The client no longer subscribes to the name, or the version has changed.
             due.iter().for_each(|name| self.refusals.forget(name));
             return None;
         }
@@ -446,19 +447,19 @@ impl Subscription {
         let mut besides = Vec::new();
         let mut left: Vec<(Arc<str>, PendingName)> = Vec::new();
         let mut bytes = 0;
-        for gap in self.gaps(target) {
-            let held_back = self.refusals.holds_back(gap.name, gap.target)
-                || (gap.target.is_none() && gap.held != Held::Nothing && !(allowed.removals)())
+        for diff in self.name_diffs(target) {
+            let held_back = self.refusals.holds_back(diff.name, diff.target)
+                || (diff.target.is_none() && diff.held != Held::Nothing && !(allowed.removals)())
                 || bytes > MAX_RESPONSE_BYTES;
             if held_back {
-                left.push((gap.name.clone(), PendingName { held: gap.held, forced: gap.forced }));
+                left.push((diff.name.clone(), PendingName { held: diff.held, forced: diff.forced }));
                 continue;
             }
-            bytes += gap.target.map_or(0, |resource| resource.encoded_len());
-            if self.behind.contains_key(gap.name) {
-                besides.push((gap.name.clone(), gap.held));
+            bytes += diff.target.map_or(0, |resource| resource.encoded_len());
+            if self.behind.contains_key(diff.name) {
+                besides.push((diff.name.clone(), diff.held));
             }
-            gap.put_into(&mut change);
+            diff.put_into(&mut change);
         }
         let without = left.iter().map(|(name, _)| name.clone()).collect();
         self.behind = left.into_iter().collect();
@@ -467,20 +468,20 @@ impl Subscription {
         (change, in_flight)
     }
 
-    /// As [`take_all`](Self::take_all), of names that the client is behind with, only.
+    /// Like [`take_all`](Self::take_all), but only for these names, in which the client differs from the target.
     fn take_names(&mut self, names: &[Arc<str>], target: &TypeSet, allowed: Allowed<'_>) -> (Change, InFlight) {
         let mut change = Change { kind: self.kind, added: Vec::new(), removed: Vec::new(), absent: Vec::new() };
         let mut besides = Vec::new();
         for name in names {
             let Some(behind) = self.behind.get(name).copied() else { continue };
-            let gap = NameDiff { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
-            if !gap.is_one() || (gap.target.is_none() && !(allowed.removals)()) {
+            let diff = NameDiff { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
+            if !diff.is_different() || (diff.target.is_none() && !(allowed.removals)()) {
                 continue;
             }
             besides.push((name.clone(), behind.held));
-            gap.put_into(&mut change);
+            diff.put_into(&mut change);
         }
-        // Sent is seen: what the client holds under these names is now what the target has.
+        // From now on the client counts as holding the target's versions of these names.
         for (name, _) in &besides {
             match self.target(target, name).cloned() {
                 Some(resource) if self.seen_as(name) == Some(resource.version) => _ = self.behind.remove(name),
@@ -501,7 +502,7 @@ impl Subscription {
         self.target(&self.seen, name).map(|resource| resource.version)
     }
 
-    /// What a response contained: each name, what the client held of it before, and what was sent.
+    /// The content of a response: each name, what the client held before, and the resource sent.
     pub fn contents(&self, sent: &InFlight) -> Vec<(Arc<str>, Held, Option<Arc<Resource>>)> {
         let of = |name: &Arc<str>, held| (name.clone(), held, self.target(&sent.to, name).cloned());
         let mut all: Vec<_> = sent.besides.iter().map(|(name, held)| of(name, *held)).collect();
@@ -509,7 +510,7 @@ impl Subscription {
             let besides: BTreeSet<Arc<str>> = sent.besides.iter().map(|(name, _)| name.clone()).collect();
             let new = |name: &Arc<str>| !besides.contains(name) && !sent.without.contains(name);
             let before = Self { seen: sent.from.clone(), ..self.without_state() };
-            all.extend(before.gaps(&sent.to).filter(|gap| new(gap.name)).map(|gap| of(gap.name, gap.held)));
+            all.extend(before.name_diffs(&sent.to).filter(|diff| new(diff.name)).map(|diff| of(diff.name, diff.held)));
         }
         all
     }
@@ -524,8 +525,9 @@ impl Subscription {
         }
     }
 
-    /// Whether a state-of-the-world client takes what a response leaves out for gone: of everything it asked for as a whole,
-    /// and of clusters and listeners by name as well (the xDS protocol, "Grouping Resources into Responses").
+    /// Whether a state-of-the-world client treats resources that a response leaves out as removed. It does so for
+    /// wildcard subscriptions, and for clusters and listeners also when it subscribed by name (the xDS protocol,
+    /// "Grouping Resources into Responses").
     pub fn is_listed_whole(&self) -> bool {
         self.wildcard || matches!(self.kind, ResourceType::Cluster | ResourceType::Listener)
     }
@@ -537,8 +539,8 @@ impl Subscription {
         named
     }
 
-    /// The full listing a state-of-the-world client is sent with a change: what it holds after it, names that are held
-    /// back as the client had them last.
+    /// The full listing that a state-of-the-world client is sent with a change: everything that it holds afterwards.
+    /// Names that are held back are listed in the version that the client holds.
     pub fn listing(&self, target: &TypeSet) -> TypeSet {
         let mut listing = match self.wildcard {
             true => self.seen.clone(),
@@ -554,7 +556,7 @@ impl Subscription {
         listing
     }
 
-    /// Every name the client holds, with its version; `None` of one that is not known.
+    /// Every name that the client holds, with its version; `None` if the version is unknown.
     pub fn holdings(&self) -> impl Iterator<Item = (&Arc<str>, Option<Version>)> {
         let version = |held: Held| match held {
             Held::Version(version) => Some(Some(version)),
@@ -592,8 +594,8 @@ impl InFlight {
 }
 
 impl NameDiff<'_> {
-    /// Whether there is something to say at all.
-    fn is_one(&self) -> bool {
+    /// Whether there is really a difference, which must be sent.
+    fn is_different(&self) -> bool {
         match (self.target, self.held) {
             (None, Held::Absent) => false,
             (None, _) => true,

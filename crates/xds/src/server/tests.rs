@@ -401,7 +401,7 @@ fn named_listeners_and_clusters_are_listed_whole_as_what_is_left_out_is_gone() {
         stream.on_snapshot(&set(3, &[(kind, "b", "b1"), (kind, "other", "o2")]));
         let expected = if is_whole { vec![format!("{kind} b1")] } else { Vec::new() };
         assert_eq!(listed(&mut stream, &names), expected);
-        // What nobody asked for is nobody's business.
+        // A resource without a subscription is not sent.
         stream.on_snapshot(&set(4, &[(kind, "b", "b1"), (kind, "other", "o3")]));
         assert_eq!(listed(&mut stream, &names), [""; 0]);
     }

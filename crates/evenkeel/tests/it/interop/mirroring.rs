@@ -107,6 +107,8 @@ const ROWS: &[Row] = &[
         request: ("GET", "te: trailers\r\nx-forwarded-for: 192.0.2.7\r\nx-envoy-internal: true\r\nvia: 1.1 a\r\n", ""),
         ..row("proxied", "request_mirror_policies: [ { cluster: one } ]", [1, 0])
     },
+    // The cluster's word counts, not the route's.
+    row("clusters", "cluster: mirrored, request_mirror_policies: [ { cluster: one } ]", [0, 1]),
     // Routes without mirrors of their own: the virtual host's, and the table's.
     Row { request: ("GET", "host: host.test\r\n", ""), ..row("hosts", "", [1, 0]) },
     Row {
@@ -120,6 +122,11 @@ const ROWS: &[Row] = &[
         ..row("ipv6", "request_mirror_policies: [ { cluster: one } ]", [1, 0])
     },
 ];
+
+/// A cluster with mirrors of its own.
+const MIRRORED: &str = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \
+                        type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: { \
+                        http_protocol_options: {} }, request_mirror_policies: [ { cluster: two } ] } },";
 
 const BY_HEADER: &str = "request_mirror_policies: [ { cluster_header: x-mirror } ]";
 
@@ -248,7 +255,10 @@ fn bootstrap(ports: [u16; 2], admin: u16, backends: [u16; 4], nowhere: u16) -> S
     let [main, one, two, closes] = backends;
     let clusters = [("main", main), ("one", one), ("two", two), ("closes", closes), ("closed", nowhere)]
         .map(|(name, port)| cluster(name, &endpoint(port, ""), ""));
-    let clusters: Vec<_> = clusters.into_iter().chain([cluster("empty", "", "")]).collect();
+    let clusters: Vec<_> = clusters
+        .into_iter()
+        .chain([cluster("empty", "", ""), cluster("mirrored", &endpoint(main, ""), MIRRORED)])
+        .collect();
     let route = |row: &Row| {
         let cluster = if row.route.starts_with("cluster: ") { "" } else { "cluster: main, " };
         format!("              - {{ match: {{ path: /{} }}, route: {{ {cluster}{} }} }}\n", row.name, row.route)

@@ -3,6 +3,7 @@
 
 mod back_off;
 mod buffer;
+mod conditions;
 mod cors;
 mod exchange;
 mod faults;
@@ -17,6 +18,7 @@ mod health;
 mod health_checks;
 mod hostile;
 mod http2;
+mod local_replies;
 mod malformed;
 mod messages;
 mod mirroring;
@@ -28,6 +30,7 @@ mod retry_hosts;
 mod routing;
 mod security;
 mod sessions;
+mod times;
 mod tunnels;
 mod tunnels_http2;
 mod upstream;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use evenkeel_base::grpc::http_of_status;
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host};
+use evenkeel_upstream::{Cluster, Host, Outcome};
 
 use super::Upstream;
 use crate::http::failure::Failure;
@@ -26,18 +26,10 @@ pub(in crate::http) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &F
 
 /// Counts what went wrong with a try, whether or not there is another.
 pub(in crate::http) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
-    let stats = cluster.stats();
-    match failure {
-        Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
-        Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
-        Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
-        _ => {}
-    }
+    let row = failure.row();
+    row.cluster_counter.into_iter().for_each(|counter| cluster.stats().inc(counter));
     if let Some(host) = host {
-        host.count_failure(matches!(
-            failure,
-            Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
-        ));
+        host.count_failure(row.outcome == Some(Outcome::TimedOut));
     }
 }
 

@@ -5,19 +5,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_filters::{
-    Data, Decision, FilterFacts, FilterStreams, Flow, HttpFilters, RequestContext, ResponseContext, TrailersContext,
-    Woken,
+    Body, Data, Decision, FilterStreams, Flow, HttpFilters, Reply, RequestContext, ResponseContext, ResponseDecision,
+    Services, StreamInfo, TrailersContext, Woken,
 };
-use evenkeel_http::{HeaderId, Headers};
+use evenkeel_http::{HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::turn;
 
 use super::{Arrived, Upstream};
+use crate::http::exchange::Held;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
-use crate::http::pause::Held;
 use crate::http::request::Request;
-use crate::response_flags::ResponseFlags;
 
 /// The exchange, and where it stands among the filters.
 pub(in crate::http) struct Filtered {
@@ -29,6 +28,10 @@ pub(in crate::http) struct Filtered {
     filtered_end: bool,
     /// They have seen its trailers.
     trailers_seen: bool,
+    /// What filters may ask for, once they were asked.
+    services: Option<Rc<dyn Services>>,
+    /// The answer's head is here, and a filter waits with it.
+    arrived: Option<(ResponseInfo, Held)>,
 }
 
 /// The filters, and what they keep of the try. They are told of its end when this is dropped, or before.
@@ -39,23 +42,23 @@ struct Chain {
 }
 
 impl Chain {
-    fn complete(&mut self, facts: &mut FilterFacts) {
+    fn complete(&mut self, info: &mut StreamInfo) {
         if !std::mem::replace(&mut self.completed, true) {
-            self.filters.complete(&mut self.streams, facts);
+            self.filters.complete(&mut self.streams, info);
         }
     }
 }
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        self.complete(&mut FilterFacts::default());
+        self.complete(&mut StreamInfo::new(turn::now().into_std()));
     }
 }
 
 impl Filtered {
     pub(super) fn new(inner: Upstream, filters: Rc<HttpFilters>) -> Self {
         let chain = Chain { filters, streams: FilterStreams::default(), completed: false };
-        Self { inner, chain, held: None, filtered_end: false, trailers_seen: false }
+        Self { inner, chain, held: None, filtered_end: false, trailers_seen: false, services: None, arrived: None }
     }
 
     /// Asks the filters that are left about the request's head.
@@ -70,6 +73,11 @@ impl Filtered {
         self.chain.filters.request_head(&mut self.chain.streams, context)
     }
 
+    /// What filters may ask for.
+    pub(in crate::http) fn serve_with(&mut self, services: Rc<dyn Services>) {
+        self.services = Some(services);
+    }
+
     /// The pause of the filter that stands next is over.
     pub(in crate::http) fn wake(&mut self, woken: Woken) {
         self.chain.streams.wake(woken);
@@ -77,7 +85,9 @@ impl Filtered {
 
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         if self.chain.streams.sees_request_data() {
-            self.chain.filters.request_data(&mut self.chain.streams, data);
+            let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
+            self.chain.filters.request_data(&mut self.chain.streams, &mut data);
+            return self.inner.send(&data.bytes, last);
         }
         self.inner.send(data, last);
     }
@@ -92,27 +102,61 @@ impl Filtered {
     }
 
     pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
-        let arrived = ready!(self.inner.poll_head(request, cx))?;
-        if let Arrived::Final(info) = arrived
-            && self.chain.streams.sees_response_head()
-        {
-            // What the host has said of its hop ends here; an upgrade is still to be seen.
-            if request.response.status != 101 {
-                let headers = &mut request.response.headers;
-                request.head_chunked = headers.contains(HeaderId::TransferEncoding);
-                headers.remove_hop_by_hop();
-            }
-            let host = request.host.as_ref().map(|host| &*host.label);
-            let mut context = ResponseContext {
-                head: &mut request.response,
-                host,
-                local: false,
-                ends: info.framing.is_empty(),
-                since_request: None,
+        if let Some((info, mut held)) = self.arrived.take() {
+            let Poll::Ready(woken) = held.poll(cx) else {
+                self.arrived = Some((info, held));
+                return Poll::Pending;
             };
-            self.chain.filters.response_head(&mut self.chain.streams, &mut context);
+            self.chain.streams.wake(woken);
+            return self.poll_filtered_head(info, request, cx);
         }
-        Poll::Ready(Ok(arrived))
+        let arrived = ready!(self.inner.poll_head(request, cx))?;
+        let Arrived::Final(info) = arrived else { return Poll::Ready(Ok(arrived)) };
+        if !self.chain.streams.sees_response_head() {
+            return Poll::Ready(Ok(arrived));
+        }
+        // What the host has said of its hop ends here; an upgrade is still to be seen.
+        if request.response.status != 101 {
+            let headers = &mut request.response.headers;
+            request.head_chunked = headers.contains(HeaderId::TransferEncoding);
+            headers.remove_hop_by_hop();
+        }
+        self.poll_filtered_head(info, request, cx)
+    }
+
+    fn poll_filtered_head(
+        &mut self,
+        info: ResponseInfo,
+        request: &mut Request,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Arrived, Failure>> {
+        let Some(services) = self.services.clone() else { return Poll::Ready(Ok(Arrived::Final(info))) };
+        let ends = info.framing.is_empty();
+        let host = request.host.as_ref().map(|host| &*host.label);
+        let mut context = ResponseContext {
+            head: &mut request.response,
+            host,
+            local: false,
+            ends,
+            since_request: None,
+            body: if ends { Body::Empty } else { Body::Coming },
+            info: &mut request.stream,
+            services: &*services,
+            woken: None,
+        };
+        let decision = self.chain.filters.response_head(&mut self.chain.streams, &mut context);
+        Poll::Ready(match decision {
+            ResponseDecision::Continue => Ok(Arrived::Final(info)),
+            ResponseDecision::Reply(reply) => Err(Failure::Filter(Box::new(reply))),
+            ResponseDecision::Pause(pause) => {
+                self.arrived = Some((info, Held::new(pause)));
+                return self.poll_head(request, cx);
+            }
+            // No filter for clusters asks for it.
+            ResponseDecision::Collect { .. } => {
+                Err(Failure::Filter(Box::new(Reply::new(500, "", "filter_collects_in_cluster"))))
+            }
+        })
     }
 
     pub(super) fn piece(
@@ -182,8 +226,8 @@ impl Filtered {
     }
 
     /// Tells the filters that the try is over.
-    pub(super) fn complete(&mut self, facts: &mut FilterFacts) {
-        self.chain.complete(facts);
+    pub(super) fn complete(&mut self, info: &mut StreamInfo) {
+        self.chain.complete(info);
     }
 }
 
@@ -194,12 +238,5 @@ fn let_go(data: &Data<'_>, flow: Flow, take: &mut Take<'_>) -> Option<(Held, boo
     match flow {
         Flow::Continue => None,
         Flow::Pause(pause) => Some((Held::new(pause), false)),
-    }
-}
-
-/// Takes the response flags that filters want to be set.
-pub(in crate::http) fn take_flags(request: &mut Request) {
-    for flag in request.facts.flags.drain(..) {
-        request.flags |= ResponseFlags::from_short_name(flag).unwrap_or_default();
     }
 }

@@ -10,7 +10,7 @@ use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeadScan, Headers, Limits, ResponseInfo, encode, parse_response};
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::{Buffer, Outgoing};
-use evenkeel_upstream::{Cluster, Connection, Host, ended_before};
+use evenkeel_upstream::{Cluster, ConnectTimes, Connection, Host, ended_before};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
@@ -103,6 +103,10 @@ impl Http1 {
 
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         self.connection.local_addr()
+    }
+
+    pub(super) fn connect_times(&self) -> &ConnectTimes {
+        self.connection.connect_times()
     }
 
     pub(super) fn send_head(&mut self, request: &Request) -> Result<(), Failure> {

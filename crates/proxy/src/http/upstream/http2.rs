@@ -11,7 +11,7 @@ use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_upstream::h2::{Answer, Reset, ResetBy};
-use evenkeel_upstream::{Host, StreamSlot};
+use evenkeel_upstream::{ConnectTimes, Host, StreamSlot};
 
 use super::Arrived;
 use crate::http::failure::Failure;
@@ -44,6 +44,10 @@ impl Http2 {
 
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         self.place.local_addr()
+    }
+
+    pub(super) fn connect_times(&self) -> &ConnectTimes {
+        self.place.connect_times()
     }
 
     /// Opens the stream. What HTTP/1 calls an upgrade is an extended CONNECT here (RFC 8441 section 4).

@@ -10,9 +10,9 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use evenkeel_filters::FilterFacts;
+use evenkeel_filters::StreamInfo;
 use evenkeel_http::{Headers, ResponseInfo};
-use evenkeel_upstream::{Cluster, Connection, Host, PooledConnection};
+use evenkeel_upstream::{Cluster, ConnectTimes, Connection, Host, PooledConnection};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -76,9 +76,9 @@ impl Upstream {
     }
 
     /// Tells the cluster's filters that the try is over.
-    pub(super) fn complete(&mut self, facts: &mut FilterFacts) {
+    pub(super) fn complete(&mut self, info: &mut StreamInfo) {
         if let Self::Filtered(filtered) = self {
-            filtered.complete(facts);
+            filtered.complete(info);
         }
     }
 
@@ -128,6 +128,15 @@ impl Upstream {
             Self::Filtered(filtered) => filtered.inner.local_addr(),
             Self::Http1(side) => side.local_addr(),
             Self::Http2(side) => side.local_addr(),
+        }
+    }
+
+    /// When the connection was made, for whichever request.
+    pub(super) fn connect_times(&self) -> &ConnectTimes {
+        match self {
+            Self::Http1(side) => side.connect_times(),
+            Self::Http2(side) => side.connect_times(),
+            Self::Filtered(filtered) => filtered.inner.connect_times(),
         }
     }
 

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
+use evenkeel_base::grpc::CONTENT_TYPE;
 use evenkeel_http::h2::{self, Reason, RequestMeta, Reset, Sink, StreamKey};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use prost::Message;
@@ -251,7 +252,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         {
             // The first answer may take long (see `Source::connect`); some clients wait for the head.
             let mut head = ResponseHead { status: 200, ..ResponseHead::default() };
-            head.headers.append_id(HeaderId::ContentType, b"application/grpc");
+            head.headers.append_id(HeaderId::ContentType, CONTENT_TYPE.as_bytes());
             _ = self.codec.respond(ads.key, &head, Framing::Chunked, false);
         }
         for opened in std::mem::take(&mut self.inbox.opened) {

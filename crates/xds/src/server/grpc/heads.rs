@@ -1,5 +1,6 @@
 //! Converts heads and trailers between the codec's form and that of the crate `http`, which the other services use.
 
+use evenkeel_base::grpc::CONTENT_TYPE;
 use evenkeel_http::{HeaderId, Headers, RequestHead, ResponseHead};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use tonic::Status as GrpcStatus;
@@ -30,7 +31,7 @@ pub(super) fn admit<B>(source: &impl Source, request: &mut http::Request<B>) -> 
 /// A complete answer in a head ("Trailers-Only").
 pub(super) fn refusal(status: &GrpcStatus) -> ResponseHead {
     let mut headers = trailers(status);
-    headers.append_id(HeaderId::ContentType, b"application/grpc");
+    headers.append_id(HeaderId::ContentType, CONTENT_TYPE.as_bytes());
     ResponseHead { status: 200, headers, ..ResponseHead::default() }
 }
 

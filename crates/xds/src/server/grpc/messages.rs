@@ -187,7 +187,8 @@ mod tests {
         let stream = || Messages::new(BudgetShare::of(budget.clone()));
         let begin = [&[0][..], &15_000_000_u32.to_be_bytes(), &[7; 16 * 1024 - 5]].concat();
         let mut streams: Vec<Messages> = (0..100).map(|_| stream()).collect();
-        // What every stream may have costs nothing; what goes beyond is counted, and refused to those that come too late.
+        // The guaranteed memory of each stream is not counted. Memory beyond it is counted, and refused when the budget
+        // is used up.
         for stream in &mut streams {
             stream.add(&begin);
             assert!(stream.is_unfinished());

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 
@@ -17,20 +18,20 @@ pub struct ConnectionInfo {
     pub accepted: Instant,
     /// What matchers and filters may ask: its ends, the server's name, the client's certificate.
     pub view: ConnectionView,
-    /// What the TLS handshake agreed on.
+    /// What the TLS handshake agreed on, as far as it came.
     pub session: Option<Arc<Session>>,
-    /// The name of the filter chain that serves it, as far as it has one.
-    pub filter_chain_name: Option<Arc<str>>,
+    /// The filter chain that serves it, once one does.
+    pub chain: Option<Arc<FilterChain>>,
 }
 
 impl ConnectionInfo {
     /// A connection just accepted, of which no more than its ends is known.
     pub fn new(id: u64, accepted: Instant, remote: SocketAddr, local: SocketAddr) -> Self {
-        Self { id, accepted, view: ConnectionView::plaintext(remote, local), session: None, filter_chain_name: None }
+        Self { id, accepted, view: ConnectionView::plaintext(remote, local), session: None, chain: None }
     }
 
-    /// A filter chain of this name serves it; the name may be empty.
-    pub fn set_filter_chain(&mut self, name: &Arc<str>) {
-        self.filter_chain_name = Some(Arc::clone(name)).filter(|name| !name.is_empty());
+    /// The name of the filter chain that serves it, if that has one.
+    pub fn filter_chain_name(&self) -> Option<&str> {
+        self.chain.as_ref().map(|chain| &*chain.name).filter(|name| !name.is_empty())
     }
 }

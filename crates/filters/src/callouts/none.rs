@@ -1,4 +1,4 @@
-//! Calls where there is no worker: whatever is asked fails.
+//! Where there is nobody to be called.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -8,17 +8,19 @@ use evenkeel_http::{Headers, RequestHead, ResponseHead};
 
 use super::{CallOptions, Callout, CalloutError, Callouts, HttpCall, HttpStream, Problem};
 
-/// Makes no calls.
+/// No cluster can be called: explanations decide without asking anybody.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Nowhere;
+pub(crate) struct NoCallouts;
 
-fn failed() -> CalloutError {
-    CalloutError::new(Problem::UnknownCluster, 503, "no_worker")
+impl NoCallouts {
+    fn error() -> CalloutError {
+        CalloutError::new(Problem::UnknownCluster, 503, "cluster_not_found")
+    }
 }
 
-impl Callouts for Nowhere {
+impl Callouts for NoCallouts {
     fn http(&self, _: HttpCall) -> Callout {
-        Callout::new(ready(Err(failed())))
+        Callout::new(ready(Err(Self::error())))
     }
 
     fn stream(&self, _: &Arc<str>, _: RequestHead, _: CallOptions) -> Box<dyn HttpStream> {
@@ -26,9 +28,10 @@ impl Callouts for Nowhere {
     }
 }
 
-impl HttpStream for Nowhere {
+/// A call that has failed.
+impl HttpStream for NoCallouts {
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CalloutError>> {
-        Poll::Ready(Err(failed()))
+        Poll::Ready(Err(Self::error()))
     }
 
     fn send(&mut self, _: &[u8]) {}
@@ -36,11 +39,11 @@ impl HttpStream for Nowhere {
     fn finish(&mut self, _: Headers) {}
 
     fn poll_head(&mut self, _: &mut Context<'_>) -> Poll<Result<ResponseHead, CalloutError>> {
-        Poll::Ready(Err(failed()))
+        Poll::Ready(Err(Self::error()))
     }
 
     fn poll_data(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, CalloutError>> {
-        Poll::Ready(Err(failed()))
+        Poll::Ready(Err(Self::error()))
     }
 
     fn trailers(&mut self) -> Headers {

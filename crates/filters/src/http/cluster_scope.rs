@@ -1,0 +1,42 @@
+//! What filters keep for themselves in a cluster.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_stats::{Registry, ScopeName};
+
+/// What filters keep and count of the requests to one cluster, on one worker, for as long as the cluster lives.
+pub struct ClusterScope {
+    /// Where they count.
+    pub registry: Arc<Registry>,
+    /// The cluster's statistics (`cluster.NAME.`).
+    pub name: ScopeName,
+    kept: RefCell<Vec<Rc<dyn Any>>>,
+}
+
+impl ClusterScope {
+    /// That of a cluster, under the name of its statistics.
+    pub fn new(registry: Arc<Registry>, cluster: &str) -> Self {
+        let name = ScopeName::tagged("cluster", "envoy_cluster_name", cluster);
+        Self { registry, name, kept: RefCell::default() }
+    }
+
+    /// What a filter keeps there, made when it is first asked for.
+    pub(crate) fn get<T: 'static>(&self, make: impl FnOnce(&Self) -> T) -> Rc<T> {
+        let known = self.kept.borrow().iter().find_map(|kept| Rc::clone(kept).downcast::<T>().ok());
+        known.unwrap_or_else(|| {
+            let new = Rc::new(make(self));
+            self.kept.borrow_mut().push(Rc::clone(&new) as Rc<dyn Any>);
+            new
+        })
+    }
+}
+
+impl fmt::Debug for ClusterScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClusterScope({})", self.name.dotted)
+    }
+}

@@ -1,0 +1,54 @@
+//! `local_reply_config`: what the connection manager makes of the proxy's own answers.
+
+use std::borrow::Cow;
+
+use evenkeel_filters::header_mutation::add_header;
+use evenkeel_runtime_config::local_reply::LocalReply;
+
+use super::context::ConnectionContext;
+use super::edits;
+use super::log::record;
+use super::reply::Reply;
+use super::request::Request;
+use crate::access_log::{self, Record};
+
+/// Changes a reply as the first mapper says that is for it. Gives the type of the body, where a format has made it.
+pub(super) fn rewrite<'c>(
+    config: &'c LocalReply,
+    origin: &ConnectionContext,
+    request: &mut Request,
+    reply: &mut Reply,
+) -> Option<&'c str> {
+    let before = request.response.headers.find(b"content-type").map(<[u8]>::to_vec);
+    let original = reply.body.clone();
+    let mapper = config
+        .mappers
+        .iter()
+        .find(|mapper| record(origin, request, |record| access_log::admits(&mapper.filter, record)));
+    let mut format = config.format.as_ref();
+    if let Some(mapper) = mapper {
+        if let Some(body) = &mapper.body {
+            reply.body = Cow::Owned(body.to_vec());
+        }
+        for addition in &mapper.headers {
+            let value = record(origin, request, |record| edits::value(addition, record));
+            add_header(&mut request.response.headers, addition, &value);
+        }
+        if let Some(status) = mapper.status {
+            (reply.status, request.response.status, request.stream.status) = (status, status, status);
+        }
+        format = mapper.format.as_ref().or(format);
+    }
+    if let Some(format) = format {
+        let body = record(origin, request, |record| {
+            let mut body = Vec::new();
+            let record = Record { local_reply_body: &reply.body, ..*record };
+            access_log::format_line(&format.format, &record, &mut body);
+            body
+        });
+        reply.body = Cow::Owned(body);
+    }
+    // A type that a mapper has set stays; otherwise a new body has the type of its format.
+    let set = request.response.headers.find(b"content-type").map(<[u8]>::to_vec) != before;
+    (reply.body != original && !set).then(|| format.map_or("text/plain", |format| &format.content_type))
+}

@@ -1,0 +1,170 @@
+//! Those who count: a [`Writer`] on one thread, a [`SharedWriter`] on several.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::exemplar::Exemplar;
+use crate::histogram;
+use crate::layout::{Layout, Shaped};
+use crate::scope::Scope;
+use crate::shard::{FIRST_STATUS, Shard, bump};
+
+/// A shard that is taken. Its counts stay in the scope when it is free again.
+struct Seat<L> {
+    shard: Arc<Shard>,
+    scope: Scope<L>,
+}
+
+impl<L> Drop for Seat<L> {
+    fn drop(&mut self) {
+        let core = self.scope.core();
+        core.free.fetch_add(1, Relaxed);
+        self.shard.taken.store(false, Release);
+        if let Some(lifetime) = &core.lifetime {
+            lifetime.leave();
+        }
+    }
+}
+
+/// The one writer of a shard: counting is a plain load and store. It may move between threads but not be shared.
+pub struct Writer<L> {
+    seat: Seat<L>,
+    one_thread: PhantomData<Cell<()>>,
+}
+
+impl<L> fmt::Debug for Writer<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Writer({:?})", self.seat.scope)
+    }
+}
+
+impl<L: Layout> Writer<L> {
+    pub(crate) fn new(scope: Scope<L>, shard: Arc<Shard>) -> Self {
+        Self { seat: Seat { shard, scope }, one_thread: PhantomData }
+    }
+
+    /// Counts one.
+    #[inline]
+    pub fn inc(&self, counter: L::Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Counts `amount`.
+    #[inline]
+    pub fn add(&self, counter: L::Counter, amount: u64) {
+        bump(&self.seat.shard.counters[counter.into()], amount);
+    }
+
+    /// Moves a gauge.
+    #[inline]
+    pub fn shift(&self, gauge: L::Gauge, by: i64) {
+        bump(&self.seat.shard.gauges[gauge.into()], by as u64);
+    }
+
+    /// Sets this shard's part of a gauge.
+    #[inline]
+    pub fn set(&self, gauge: L::Gauge, value: i64) {
+        self.seat.shard.gauges[gauge.into()].store(value as u64, Relaxed);
+    }
+
+    /// Records a value, in the histogram's unit.
+    #[inline]
+    pub fn record(&self, histogram: L::Histogram, value: u64) {
+        let at = histogram.into();
+        let row = &self.seat.shard.histograms[at * L::STRIDE..][..L::STRIDE];
+        histogram::record(row, L::HISTOGRAMS[at].bounds, value as f64);
+    }
+
+    /// Records a value that came from this request.
+    #[inline]
+    pub fn record_traced(&self, histogram: L::Histogram, value: u64, exemplar: &Exemplar) {
+        let (at, value) = (histogram.into(), value as f64);
+        let row = &self.seat.shard.histograms[at * L::STRIDE..][..L::STRIDE];
+        let bucket = histogram::record(row, L::HISTOGRAMS[at].bounds, value);
+        if let Some(slot) = self.seat.shard.exemplars_to_write().get(at * L::STRIDE + bucket) {
+            slot.put(exemplar, value);
+        }
+    }
+
+    /// Counts one answer with this HTTP status; statuses outside 100–599 are not counted.
+    #[inline]
+    pub fn status(&self, status: u16) {
+        let statuses = self.seat.shard.statuses_to_write();
+        if let Some(counter) = status.checked_sub(FIRST_STATUS).and_then(|at| statuses.get(usize::from(at))) {
+            bump(counter, 1);
+        }
+    }
+
+    /// The scope written to.
+    pub fn scope(&self) -> &Scope<L> {
+        &self.seat.scope
+    }
+}
+
+/// A writer for several threads: each step is a read-modify-write. For what is not on a request's way.
+pub struct SharedWriter<L> {
+    seat: Seat<L>,
+}
+
+impl<L> fmt::Debug for SharedWriter<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedWriter({:?})", self.seat.scope)
+    }
+}
+
+impl<L: Layout> SharedWriter<L> {
+    /// Lets several threads use a writer.
+    pub fn of(writer: Writer<L>) -> Self {
+        Self { seat: writer.seat }
+    }
+
+    /// Counts one.
+    pub fn inc(&self, counter: L::Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Counts `amount`.
+    pub fn add(&self, counter: L::Counter, amount: u64) {
+        self.seat.shard.counters[counter.into()].fetch_add(amount, Relaxed);
+    }
+
+    /// Takes over a total that somebody else counts.
+    pub fn set_total(&self, counter: L::Counter, total: u64) {
+        self.seat.shard.counters[counter.into()].store(total, Relaxed);
+    }
+
+    /// Moves a gauge.
+    pub fn shift(&self, gauge: L::Gauge, by: i64) {
+        self.seat.shard.gauges[gauge.into()].fetch_add(by as u64, Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, gauge: L::Gauge, value: i64) {
+        self.seat.shard.gauges[gauge.into()].store(value as u64, Relaxed);
+    }
+
+    /// Records the same value so many times, in the histogram's unit.
+    pub fn record(&self, histogram: L::Histogram, value: f64, times: u64) {
+        let at = histogram.into();
+        let mut counts = vec![0; L::STRIDE - 1];
+        if let Some(count) = counts.get_mut(histogram::bucket_of(L::HISTOGRAMS[at].bounds, value)) {
+            *count = times;
+        }
+        self.merge(histogram, &counts, value * times as f64);
+    }
+
+    /// Takes in values that were recorded elsewhere: so many in each bucket and beyond the last, and their sum.
+    pub fn merge(&self, histogram: L::Histogram, counts: &[u64], sum: f64) {
+        let at = histogram.into();
+        let counts = &counts[..counts.len().min(L::HISTOGRAMS[at].bounds.len() + 1)];
+        histogram::merge(&self.seat.shard.histograms[at * L::STRIDE..][..L::STRIDE], counts, sum);
+    }
+
+    /// The scope written to.
+    pub fn scope(&self) -> &Scope<L> {
+        &self.seat.scope
+    }
+}

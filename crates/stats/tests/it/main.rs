@@ -1,0 +1,5 @@
+//! The crate from outside.
+
+mod exposition;
+mod families;
+mod locks;
