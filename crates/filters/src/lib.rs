@@ -10,14 +10,16 @@
 
 pub mod buffer;
 pub mod callouts;
+pub mod connection_limit;
 pub mod cors;
 pub mod decide;
 pub mod explain;
 pub mod fault;
 pub mod grpc_stats;
+pub mod header_mutation;
 mod http;
 mod info;
-mod network;
+pub mod network;
 pub mod rbac;
 pub mod stateful_session;
 
@@ -28,4 +30,4 @@ pub use http::{
     RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
-pub use network::{Closed, NetworkFilter, NetworkFilters};
+pub use network::NetworkFilters;

@@ -14,6 +14,7 @@ pub use load_balancer::{HashFunction, HashKey, LeastRequest, LoadBalancer, Magle
 pub use subset::{MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 
 use crate::hash_policy::HashPolicies;
+use crate::hcm::HttpFilter;
 use crate::health_check::{EndpointCheck, HealthCheck};
 use crate::http2::Http2Options;
 use crate::listener::{ProxyProtocolVersion, TlvSelection};
@@ -42,6 +43,8 @@ pub struct Cluster {
     pub transport_matches: Vec<TransportMatch>,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
+    /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
+    pub http_filters: Arc<[HttpFilter]>,
     /// Who gets copies of its requests, whatever their routes say (`HttpProtocolOptions.request_mirror_policies`).
     pub mirrors: Option<Arc<[MirrorPolicy]>>,
     /// Limits across all workers.
@@ -91,6 +94,7 @@ impl Cluster {
             transport: Transport::Raw,
             transport_matches: Vec::new(),
             http: UpstreamHttp::default(),
+            http_filters: Arc::default(),
             mirrors: None,
             circuit_breakers: CircuitBreakers::default(),
             health_checks: None,

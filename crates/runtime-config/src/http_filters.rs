@@ -65,6 +65,10 @@ http_filters! {
         per route messages::fault::v3::HttpFault, compile::fault::per_route;
     /// `envoy.filters.http.grpc_stats`.
     GrpcStats(crate::grpc_stats::GrpcStats) = messages::grpc_stats::v3::FilterConfig, compile::grpc_stats::grpc_stats;
+    /// `envoy.filters.http.header_mutation`.
+    HeaderMutation(crate::header_mutation::HeaderMutationFilter) = messages::header_mutation::v3::HeaderMutation,
+        compile::header_mutation::header_mutation,
+        per route messages::header_mutation::v3::HeaderMutationPerRoute, compile::header_mutation::per_route;
     /// `envoy.filters.http.rbac`.
     Rbac(crate::rbac::RbacFilter) = messages::rbac::v3::Rbac, compile::rbac::http_filter,
         per route messages::rbac::v3::RbacPerRoute, compile::rbac::per_route;
@@ -72,4 +76,11 @@ http_filters! {
     StatefulSession(crate::stateful_session::StatefulSession) = messages::stateful_session::v3::StatefulSession,
         compile::stateful_session::stateful_session,
         per route messages::stateful_session::v3::StatefulSessionPerRoute, compile::stateful_session::per_route;
+}
+
+impl HttpFilterConfig {
+    /// It may stand in a cluster, too (`HttpProtocolOptions.http_filters`): those that Envoy takes there.
+    pub(crate) fn may_stand_upstream(&self) -> bool {
+        matches!(self, Self::Buffer(_) | Self::HeaderMutation(_) | Self::Rbac(_))
+    }
 }

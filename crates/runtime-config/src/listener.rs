@@ -12,8 +12,9 @@ use crate::access_log::{AccessLog, Format};
 use crate::cluster::MetadataMatch;
 use crate::filter_chain_match::ChainIndex;
 use crate::hcm::HttpConnectionManager;
-use crate::rbac::RbacFilter;
 use crate::route::HeaderAddition;
+
+pub use crate::network_filters::NetworkFilterConfig;
 
 /// Traffic direction, for statistics and logs (`core.v3.TrafficDirection`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -267,11 +268,13 @@ pub struct FilterChain {
     pub terminal: Terminal,
 }
 
-/// A network filter that decides before any byte is forwarded.
+/// A network filter before the last one.
 #[derive(Debug)]
-pub enum NetworkFilter {
-    /// `envoy.filters.network.rbac`.
-    Rbac(Arc<RbacFilter>),
+pub struct NetworkFilter {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it is.
+    pub config: NetworkFilterConfig,
 }
 
 /// The last network filter.

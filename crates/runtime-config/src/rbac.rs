@@ -1,6 +1,7 @@
 //! `envoy.config.rbac.v3.RBAC`, compiled. Evaluation lives in crate `filters`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::matching::{CidrSet, HeaderMatcher, StringMatcher};
@@ -18,6 +19,25 @@ pub struct RbacFilter {
     pub shadow_rules: Option<Arc<Rules>>,
     /// Statistics prefix of shadow rules.
     pub shadow_stat_prefix: Arc<str>,
+}
+
+/// `envoy.filters.network.rbac`.
+#[derive(Debug)]
+pub struct NetworkRbac {
+    /// Rules and prefixes.
+    pub filter: RbacFilter,
+    /// Every piece of data that the client sends is decided about (`enforcement_type` CONTINUOUS), not only the connection.
+    pub continuous: bool,
+    /// A connection that is denied is closed after this (`delay_deny`).
+    pub delay_deny: Duration,
+}
+
+impl NetworkRbac {
+    /// Some rule looks at what other filters have found out, which they may only have when the client has sent something.
+    pub fn reads_metadata(&self) -> bool {
+        let rules = [&self.filter.rules, &self.filter.shadow_rules].into_iter().flatten();
+        rules.flat_map(|rules| rules.policies()).any(Policy::reads_metadata)
+    }
 }
 
 /// RBAC of one route; replaces the filter's rules.
@@ -140,4 +160,32 @@ pub enum Principal {
     UrlPath(StringMatcher),
     /// What filters before this one have found out.
     Metadata(MetadataMatcher),
+}
+
+impl Policy {
+    fn reads_metadata(&self) -> bool {
+        self.permissions.iter().any(Permission::reads_metadata) || self.principals.iter().any(Principal::reads_metadata)
+    }
+}
+
+impl Permission {
+    fn reads_metadata(&self) -> bool {
+        match self {
+            Self::Metadata(_) => true,
+            Self::And(all) | Self::Or(all) => all.iter().any(Self::reads_metadata),
+            Self::Not(inner) => inner.reads_metadata(),
+            _ => false,
+        }
+    }
+}
+
+impl Principal {
+    fn reads_metadata(&self) -> bool {
+        match self {
+            Self::Metadata(_) => true,
+            Self::And(all) | Self::Or(all) => all.iter().any(Self::reads_metadata),
+            Self::Not(inner) => inner.reads_metadata(),
+            _ => false,
+        }
+    }
 }

@@ -54,12 +54,23 @@ pub struct ConnectionView {
     pub tls: bool,
     /// What the verified peer certificate says; `None` without a client certificate.
     pub peer: Option<Arc<PeerIdentity>>,
+    /// What network filters had found out when they let the connection in; few find out anything.
+    pub metadata: Option<Arc<DynamicMetadata>>,
 }
 
 impl ConnectionView {
     /// A plaintext connection of which no more than its ends is known.
     pub fn plaintext(remote: SocketAddr, local: SocketAddr) -> Self {
-        Self { direct_remote: remote, remote, tlvs: None, local, server_name: None, tls: false, peer: None }
+        Self {
+            direct_remote: remote,
+            remote,
+            tlvs: None,
+            local,
+            server_name: None,
+            tls: false,
+            peer: None,
+            metadata: None,
+        }
     }
 }
 

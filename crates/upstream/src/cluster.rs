@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::ClusterScope;
+use evenkeel_filters::{ClusterScope, HttpFilters, Setup};
 use evenkeel_http::{Headers, Limits};
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
@@ -15,7 +15,7 @@ use evenkeel_runtime_config::cluster::{
 };
 use evenkeel_runtime_config::outlier_detection::OutlierDetection;
 use evenkeel_runtime_config::route::Priority;
-use evenkeel_stats::{Registry, Scope, Writer};
+use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 use rustc_hash::FxBuildHasher;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -78,6 +78,8 @@ pub struct Cluster {
     http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
     /// What filters keep, once one has asked.
     filter_scope: OnceCell<Rc<ClusterScope>>,
+    /// The filters that each try of a request passes; most clusters have none.
+    http_filters: RefCell<Option<Rc<HttpFilters>>>,
 }
 
 impl Drop for Cluster {
@@ -112,6 +114,7 @@ impl Cluster {
             epoch: Cell::default(),
             is_busy: Cell::default(),
             busy,
+            http_filters: RefCell::new(http_filters(&config, &registry)),
             registry,
             http2_stats: OnceCell::new(),
             filter_scope: OnceCell::new(),
@@ -163,10 +166,19 @@ impl Cluster {
         Rc::clone(self.filter_scope.get_or_init(make))
     }
 
+    /// The filters that each try of a request passes.
+    #[inline]
+    pub fn http_filters(&self) -> Option<Rc<HttpFilters>> {
+        self.http_filters.borrow().clone()
+    }
+
     pub(super) fn update(&self, wanted: &Arc<Config>) {
         let before = self.config.replace(wanted.clone());
         if Arc::ptr_eq(&before, wanted) {
             return;
+        }
+        if !Arc::ptr_eq(&before.http_filters, &wanted.http_filters) {
+            self.http_filters.replace(http_filters(wanted, &self.registry));
         }
         if !connections_alike(&before, wanted) {
             self.epoch.set(self.epoch.get() + 1);
@@ -481,6 +493,14 @@ fn retire(host: &Host) {
 }
 
 /// Connections of one configuration may be used under the other.
+fn http_filters(config: &Config, registry: &Arc<Registry>) -> Option<Rc<HttpFilters>> {
+    if config.http_filters.is_empty() {
+        return None;
+    }
+    let outer = ScopeName::tagged("cluster", "envoy_cluster_name", &config.stat_name);
+    Some(Rc::new(HttpFilters::new(&config.http_filters, &Setup { registry, outer: &outer })))
+}
+
 fn connections_alike(one: &Config, other: &Config) -> bool {
     one.bind == other.bind
         && one.tcp_keepalive == other.tcp_keepalive

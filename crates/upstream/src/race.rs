@@ -19,6 +19,7 @@ pub(super) fn is_quiet(stream: &Stream) -> bool {
         // Session tickets may come at any time.
         Stream::Tls(stream) => (stream.get_ref().as_fd(), ended),
         Stream::Unix(stream) => (stream.as_fd(), ended | PollFlags::IN),
+        Stream::Layered(layer) => return is_quiet(layer.beneath()),
     };
     let mut wanted = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN | PollFlags::RDHUP)];
     let ready = poll(&mut wanted, Some(&Timespec::default()));
@@ -40,6 +41,7 @@ pub fn ended_before(stream: &Stream, written: usize) -> bool {
         Stream::Tls(stream) => unacknowledged(stream.get_ref().as_raw_fd()).is_some_and(|bytes| bytes >= written),
         // They acknowledge nothing.
         Stream::Unix(_) => false,
+        Stream::Layered(layer) => ended_before(layer.beneath(), written),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A connection's byte stream: plaintext, TLS or a Unix socket, on either side of the proxy.
 
+use std::any::Any;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -20,7 +21,23 @@ pub enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
     /// Unix domain socket.
     Unix(UnixStream),
+    /// Another stream whose bytes something looks at on their way.
+    Layered(Box<dyn Layer>),
 }
+
+/// What stands between a stream and its user, and may look at the bytes on their way.
+pub trait Layer: AsyncRead + AsyncWrite + Unpin + Any {
+    /// The stream beneath.
+    fn beneath(&self) -> &Stream;
+
+    /// The socket, where the bytes may go by: nothing looks at them.
+    fn bypass(&self) -> Option<&TcpStream>;
+}
+
+/// A stream that may go on on any thread of its runtime.
+pub trait Sendable: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Sendable for S {}
 
 /// A stream without a reactor, on its way to another thread.
 pub enum Portable {
@@ -41,13 +58,23 @@ impl Portable {
 }
 
 impl Stream {
-    /// Leaves this thread's reactor. Unix sockets stay: no client comes by one.
+    /// Leaves this thread's reactor. Unix sockets stay, for no client comes by one, and so does what belongs to this thread.
     pub fn into_portable(self) -> io::Result<Portable> {
         Ok(match self {
             Self::Tcp(stream) => Portable::Tcp(stream.into_std()?),
             Self::Tls(stream) => Portable::Tls(Box::new(stream.try_map_io(TcpStream::into_std)?)),
-            Self::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+            Self::Unix(_) | Self::Layered(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
+    }
+
+    /// For a runtime of several threads, whose reactor knows it. What belongs to one thread stays.
+    pub fn into_sendable(self) -> io::Result<Box<dyn Sendable>> {
+        match self {
+            Self::Tcp(stream) => Ok(Box::new(stream)),
+            Self::Tls(stream) => Ok(stream),
+            Self::Unix(stream) => Ok(Box::new(stream)),
+            Self::Layered(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// What the TLS handshake agreed on; `None` on plaintext.
@@ -55,6 +82,7 @@ impl Stream {
         match self {
             Self::Tls(stream) => Some(stream.session()),
             Self::Tcp(_) | Self::Unix(_) => None,
+            Self::Layered(layer) => layer.beneath().session(),
         }
     }
 
@@ -63,6 +91,7 @@ impl Stream {
         match self {
             Self::Tls(stream) => stream.ciphertext_sent(),
             Self::Tcp(_) | Self::Unix(_) => 0,
+            Self::Layered(layer) => layer.beneath().ciphertext_sent(),
         }
     }
 
@@ -72,6 +101,24 @@ impl Stream {
             Self::Tcp(stream) => Some(stream),
             Self::Tls(stream) => Some(stream.get_ref()),
             Self::Unix(_) => None,
+            Self::Layered(layer) => layer.beneath().tcp(),
+        }
+    }
+
+    /// The TCP connection beneath, if the stream's bytes are its own: there is no TLS. Something may look at them on their way.
+    pub fn plaintext(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(stream) => Some(stream),
+            Self::Tls(_) | Self::Unix(_) => None,
+            Self::Layered(layer) => layer.beneath().plaintext(),
+        }
+    }
+
+    /// What looks at the bytes, if it is of this type.
+    pub fn layer<L: Layer>(&self) -> Option<&L> {
+        match self {
+            Self::Layered(layer) => (&**layer as &dyn Any).downcast_ref(),
+            Self::Tcp(_) | Self::Tls(_) | Self::Unix(_) => None,
         }
     }
 
@@ -87,6 +134,7 @@ impl Stream {
             Self::Tls(stream) => SockRef::from(stream.get_ref()),
             // There is no such thing on Unix sockets.
             Self::Unix(_) => return,
+            Self::Layered(layer) => return layer.beneath().reset_on_close(),
         };
         // It fails only on a socket that is gone already.
         let _ = socket.set_linger(Some(Duration::ZERO));
@@ -97,8 +145,8 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
             Self::Unix(stream) => stream.poll_read_ready(cx).map(drop),
-            // What was decrypted may wait here.
-            Self::Tls(_) => Poll::Ready(()),
+            // What was decrypted, or looked at, may wait here.
+            Self::Tls(_) | Self::Layered(_) => Poll::Ready(()),
         }
     }
 
@@ -113,6 +161,10 @@ impl Stream {
                 let mut context = Context::from_waker(Waker::noop());
                 return Pin::new(&mut **stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending();
             }
+            Self::Layered(layer) => {
+                let mut context = Context::from_waker(Waker::noop());
+                return Pin::new(&mut **layer).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending();
+            }
         };
         read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -124,6 +176,7 @@ impl std::fmt::Debug for Stream {
             Self::Tcp(_) => "Tcp",
             Self::Tls(_) => "Tls",
             Self::Unix(_) => "Unix",
+            Self::Layered(_) => "Layered",
         };
         write!(f, "Stream::{kind}({:?})", self.local_addr())
     }
@@ -136,6 +189,7 @@ impl AsyncRead for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Layered(layer) => Pin::new(&mut **layer).poll_read(cx, buffer),
         }
     }
 }
@@ -147,6 +201,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Layered(layer) => Pin::new(&mut **layer).poll_write(cx, bytes),
         }
     }
 
@@ -159,6 +214,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Layered(layer) => Pin::new(&mut **layer).poll_write_vectored(cx, slices),
         }
     }
 
@@ -171,6 +227,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Layered(layer) => Pin::new(&mut **layer).poll_flush(cx),
         }
     }
 
@@ -179,6 +236,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Layered(layer) => Pin::new(&mut **layer).poll_shutdown(cx),
         }
     }
 }

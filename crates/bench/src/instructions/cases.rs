@@ -230,7 +230,7 @@ fn select_route(table: &RouteTable, request: &PlainRequest) -> bool {
 #[inline(never)]
 fn evaluate_policy(rules: &Rules, connection: &ConnectionView, request: &PlainRequest) -> bool {
     let remote = connection.direct_remote.ip();
-    evaluate(rules, &Subject { connection, remote, request: Some(request) }).allowed
+    evaluate(rules, &Subject { connection, remote, request: Some(request), metadata: None }).allowed
 }
 
 /// Routes and rules, compiled from a bootstrap file as the proxy does.

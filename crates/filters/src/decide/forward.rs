@@ -24,6 +24,8 @@ pub struct Forward<'c, C> {
     pub limits: Limits,
     /// The cluster.
     pub to: C,
+    /// The route, for the filters of the cluster.
+    pub matched: Matched<'c>,
 }
 
 impl<C> Forward<'_, C> {
@@ -80,7 +82,7 @@ pub(super) fn forward<'c, S: Stream<'c>>(
         stream.edit_request(levels);
     }
     rewrite(stream.parts().head, route, action, entry.host_rewrite.as_deref());
-    Some(Box::new(Forward { levels, host, action, retry, limits, to }))
+    Some(Box::new(Forward { levels, host, action, retry, limits, to, matched }))
 }
 
 fn limits(

@@ -7,7 +7,7 @@ mod step;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::listener::{ChainInput, FilterChain, NetworkFilter, TcpProxy, Terminal};
+use evenkeel_runtime_config::listener::{ChainInput, FilterChain, NetworkFilterConfig, TcpProxy, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
 use evenkeel_stats::{Registry, ScopeName};
@@ -116,13 +116,14 @@ impl Explainer {
 
 /// Whether the chain's network filters let the connection pass.
 fn admits(chain: &FilterChain, connection: &ConnectionView, steps: &mut Vec<Step>) -> bool {
-    chain.network_filters.iter().all(|filter| match filter {
-        NetworkFilter::Rbac(filter) => {
-            let verdict = Verdict::of_connection(filter, connection);
+    chain.network_filters.iter().all(|filter| match &filter.config {
+        NetworkFilterConfig::Rbac(rbac) => {
+            let verdict = Verdict::of_connection(&rbac.filter, connection);
             let allowed = verdict.allowed;
             steps.push(Step::Rbac { verdict });
             allowed
         }
+        NetworkFilterConfig::ConnectionLimit(_) => true,
     })
 }
 

@@ -21,7 +21,7 @@ use evenkeel_runtime_config::hcm;
 use evenkeel_stats::{Registry, ScopeName};
 
 use crate::info::StreamInfo;
-use crate::{buffer, cors, fault, grpc_stats, rbac, stateful_session};
+use crate::{buffer, cors, fault, grpc_stats, header_mutation, rbac, stateful_session};
 
 pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
@@ -195,6 +195,8 @@ filters! {
     Fault => fault::HttpFilter,
     /// `envoy.filters.http.grpc_stats`.
     GrpcStats => grpc_stats::HttpFilter,
+    /// `envoy.filters.http.header_mutation`.
+    HeaderMutation => header_mutation::HttpFilter,
     /// `envoy.filters.http.rbac`.
     Rbac => rbac::HttpFilter,
     /// `envoy.filters.http.stateful_session`.

@@ -5,17 +5,20 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::cluster::MetadataValue;
-use evenkeel_runtime_config::rbac::{RbacFilter, RbacPerRoute};
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
+use evenkeel_runtime_config::rbac::{NetworkRbac, RbacFilter, RbacPerRoute};
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
 use super::{Outcome, Subject, denied_details, evaluate};
 use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup};
-use crate::network::Closed;
+use crate::network::{self, Close, ConnectionContext};
 
 const FORBIDDEN: u16 = 403;
 /// What dynamic metadata of the filter stands under, whatever its name.
 const NAMESPACE: &str = "envoy.filters.http.rbac";
+/// The same of the network filter.
+const NETWORK_NAMESPACE: &str = "envoy.filters.network.rbac";
 const DENIED_BODY: &str = "RBAC: access denied";
 
 layout! {
@@ -49,7 +52,9 @@ impl Filter for HttpFilter {
     fn request_head(&self, (): &mut (), context: &mut RequestContext<'_>) -> Decision {
         let Some(config) = self.config_for(context) else { return Decision::Continue };
         let view = context.view();
-        let subject = Subject { connection: context.connection, remote: context.remote, request: Some(&view) };
+        let metadata = view.dynamic_metadata();
+        let subject =
+            Subject { connection: context.connection, remote: context.remote, request: Some(&view), metadata };
         let shadow = self.counts.decide_in_shadow(config, &subject);
         let enforced = self.counts.decide(config, &subject);
         let outcomes = [(shadow, &config.shadow_stat_prefix, "shadow"), (enforced, &config.stat_prefix, "enforced")];
@@ -69,7 +74,8 @@ impl Filter for HttpFilter {
 
     fn remark(&self, (): &(), context: &RequestContext<'_>) -> Option<Remark> {
         let view = context.view();
-        let subject = Subject { connection: context.connection, remote: context.remote, request: Some(&view) };
+        let (connection, remote, metadata) = (context.connection, context.remote, view.dynamic_metadata());
+        let subject = Subject { connection, remote, request: Some(&view), metadata };
         Some(Remark::Verdict(Verdict::of(self.config_for(context)?, &subject)))
     }
 }
@@ -93,27 +99,81 @@ fn said(outcome: &Outcome<'_>, prefix: &str, kind: &str) -> Vec<(Box<str>, Metad
 }
 
 /// `envoy.filters.network.rbac`.
+///
+/// Envoy asks its rules when the client has sent something, and by then has connected upstream. Here a connection is decided about before
+/// anybody knows of it; only rules that look at what other filters have found out have to wait for the client's first bytes.
 #[derive(Debug)]
 pub struct NetworkFilter {
-    config: Arc<RbacFilter>,
+    config: Arc<NetworkRbac>,
     counts: Counts,
+    /// Some rule has to wait for the client.
+    waits: bool,
+}
+
+/// Whether a connection was let in by rules that had to wait for the client.
+#[derive(Debug, Default)]
+pub struct Admitted(bool);
+
+impl network::Filter for NetworkFilter {
+    type Config = NetworkRbac;
+    type State = Admitted;
+    const IMMEDIATE: bool = true;
+
+    /// A worker's filter, under its own statistics prefix.
+    fn new(config: Arc<NetworkRbac>, setup: &network::Setup<'_>) -> Self {
+        let filter = &config.filter;
+        let outer = ScopeName::plain(&with_dot(&filter.stat_prefix));
+        let counts = Counts::new(setup.registry, &outer, "", &filter.shadow_stat_prefix);
+        Self { waits: config.reads_metadata(), counts, config }
+    }
+
+    fn hooks(&self) -> network::Hooks {
+        match (self.config.continuous, self.waits) {
+            (false, false) => network::Hooks::NEW_CONNECTION,
+            (true, false) => network::Hooks::NEW_CONNECTION.and(network::Hooks::DATA),
+            (_, true) => network::Hooks::DATA,
+        }
+    }
+
+    fn new_connection(&self, _: &mut Admitted, context: &mut ConnectionContext<'_>) -> network::Decision {
+        if !self.config.continuous {
+            return self.decide(context);
+        }
+        // What is let in is counted with each piece of data.
+        let subject = Subject::of_connection(context.connection, None);
+        let denied = self.config.filter.rules.as_deref().is_some_and(|rules| !evaluate(rules, &subject).allowed);
+        if denied { self.decide(context) } else { network::Decision::Continue }
+    }
+
+    fn data(
+        &self,
+        admitted: &mut Admitted,
+        _: &mut network::Data<'_>,
+        context: &mut ConnectionContext<'_>,
+    ) -> network::Decision {
+        if admitted.0 && !self.config.continuous {
+            return network::Decision::Continue;
+        }
+        admitted.0 = true;
+        self.decide(context)
+    }
 }
 
 impl NetworkFilter {
-    /// A worker's filter, under its own statistics prefix.
-    pub fn new(config: Arc<RbacFilter>, registry: &Registry) -> Self {
-        let outer = ScopeName::plain(&with_dot(&config.stat_prefix));
-        let counts = Counts::new(registry, &outer, "", &config.shadow_stat_prefix);
-        Self { config, counts }
-    }
-
-    /// Decides about a connection.
-    pub fn on_connection(&self, connection: &ConnectionView) -> Result<(), Closed> {
-        let subject = Subject::of_connection(connection);
-        self.counts.decide_in_shadow(&self.config, &subject);
-        match self.counts.decide(&self.config, &subject) {
-            Some(Outcome { allowed: false, policy }) => Err(Closed { details: denied_details(policy) }),
-            _ => Ok(()),
+    fn decide(&self, context: &mut ConnectionContext<'_>) -> network::Decision {
+        let config = &self.config.filter;
+        let subject = Subject::of_connection(context.connection, Some(&context.facts.metadata));
+        let shadow = self.counts.decide_in_shadow(config, &subject);
+        let decided = self.counts.decide(config, &subject);
+        if let Some(outcome) = shadow {
+            let fields = said(&outcome, &config.shadow_stat_prefix, "shadow");
+            context.facts.metadata.merge(NETWORK_NAMESPACE, &fields);
+        }
+        match decided {
+            Some(Outcome { allowed: false, policy }) => {
+                network::Decision::Close(Close::new(denied_details(policy)).after(self.config.delay_deny))
+            }
+            _ => network::Decision::Continue,
         }
     }
 }
@@ -179,7 +239,7 @@ pub struct Verdict {
 impl Verdict {
     /// Of a network filter about a connection.
     pub(crate) fn of_connection(filter: &RbacFilter, connection: &ConnectionView) -> Self {
-        Self::of(filter, &Subject::of_connection(connection))
+        Self::of(filter, &Subject::of_connection(connection, None))
     }
 
     fn of<R: RequestView>(filter: &RbacFilter, subject: &Subject<'_, R>) -> Self {
@@ -192,8 +252,8 @@ impl Verdict {
 }
 
 impl<'s> Subject<'s, NoRequest> {
-    fn of_connection(connection: &'s ConnectionView) -> Self {
-        Self { connection, remote: connection.remote.ip(), request: None }
+    fn of_connection(connection: &'s ConnectionView, metadata: Option<&'s DynamicMetadata>) -> Self {
+        Self { connection, remote: connection.remote.ip(), request: None, metadata }
     }
 }
 

@@ -7,7 +7,7 @@ mod tests;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use evenkeel_runtime_config::dynamic_metadata::MetadataMatcher;
+use evenkeel_runtime_config::dynamic_metadata::{DynamicMetadata, MetadataMatcher};
 use evenkeel_runtime_config::matching::{StringMatcher, split_path};
 use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, Rules};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
@@ -23,6 +23,8 @@ pub struct Subject<'s, R> {
     pub remote: IpAddr,
     /// The request; `None` on network filters, where rules about requests match nothing.
     pub request: Option<&'s R>,
+    /// What filters before this one have found out, of the request or on network filters of the connection.
+    pub metadata: Option<&'s DynamicMetadata>,
 }
 
 /// The outcome of a set of rules.
@@ -53,14 +55,15 @@ struct Evaluation<'e, R> {
     connection: &'e ConnectionView,
     remote: IpAddr,
     request: Option<&'e R>,
+    metadata: Option<&'e DynamicMetadata>,
     /// The request's path without its query.
     path: Option<&'e [u8]>,
 }
 
 impl<'e, R: RequestView> Evaluation<'e, R> {
     fn of(subject: &Subject<'e, R>) -> Self {
-        let Subject { connection, remote, request } = *subject;
-        Self { connection, remote, request, path: request.map(|request| split_path(request.path()).0) }
+        let Subject { connection, remote, request, metadata } = *subject;
+        Self { connection, remote, request, metadata, path: request.map(|request| split_path(request.path()).0) }
     }
 
     fn matches(&self, policy: &Policy) -> bool {
@@ -109,7 +112,7 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
     }
 
     fn metadata_matches(&self, matcher: &MetadataMatcher) -> bool {
-        matcher.matches(self.request.and_then(|request| request.dynamic_metadata()))
+        matcher.matches(self.metadata)
     }
 
     fn path_matches(&self, matcher: &StringMatcher) -> bool {

@@ -2,20 +2,23 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::{MetadataMatcher, ValueMatcher};
 use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher, StringMatcher, full_match_regex};
-use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
+use evenkeel_runtime_config::rbac::{
+    NetworkRbac, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules,
+};
 use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{hcm, listener};
-use evenkeel_stats::Registry;
 use evenkeel_testkit::Random;
 
 use super::{Evaluation, Subject, evaluate};
 use crate::http::fixture::Fixture;
-use crate::{Body, Decision, NetworkFilters, Reply};
+use crate::network::fixture::{Fixture as NetworkFixture, Nothing};
+use crate::{Body, Decision, Reply, network};
 
 const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
 
@@ -260,20 +263,86 @@ fn policies_may_go_by_what_filters_have_found_out() {
     }
 }
 
+fn network(filter: RbacFilter, continuous: bool) -> NetworkFixture {
+    let config = NetworkRbac { filter, continuous, delay_deny: Duration::from_millis(7) };
+    NetworkFixture::new([listener::NetworkFilterConfig::Rbac(Arc::new(config))])
+}
+
+fn closing(decision: &network::Decision) -> Option<&str> {
+    match decision {
+        network::Decision::Continue => None,
+        network::Decision::Close(close) => {
+            assert_eq!(close.after, Duration::from_millis(7));
+            Some(&*close.details)
+        }
+        network::Decision::Pause(_) => panic!("rules do not wait"),
+    }
+}
+
 #[test]
 fn a_network_filter_closes_the_connection_with_the_reason() {
-    let registry = Registry::new();
-    let web = Principal::Authenticated(Some(exact(WEB)));
-    let mut config = filter(RbacAction::Allow, vec![policy("web", Permission::DestinationPort(8080), web)]);
-    config.stat_prefix = "tcp.".into();
-    let filters = NetworkFilters::new(&[listener::NetworkFilter::Rbac(Arc::new(config))], &registry);
-    assert_eq!(filters.on_connection(&connection(Some(WEB))), Ok(()));
-    let closed = filters.on_connection(&connection(None)).unwrap_err();
-    assert_eq!(closed.details, "rbac_access_denied_matched_policy[none]");
-    let text = registry.text();
-    for line in ["tcp.rbac.allowed: 1", "tcp.rbac.denied: 1"] {
-        assert!(text.contains(line), "{line} not in\n{text}");
+    let web = || Principal::Authenticated(Some(exact(WEB)));
+    for continuous in [false, true] {
+        let mut config = filter(RbacAction::Allow, vec![policy("web", Permission::DestinationPort(8080), web())]);
+        config.stat_prefix = "tcp.".into();
+        let mut filter = network(config, continuous);
+        assert_eq!((filter.filters.are_immediate(), filter.filters.see_data()), (!continuous, continuous));
+        for (peer, details) in [(Some(WEB), None), (None, Some("rbac_access_denied_matched_policy[none]"))] {
+            filter.again();
+            filter.connection = connection(peer);
+            assert_eq!(closing(&filter.open()), details);
+            if peer.is_some() && continuous {
+                assert_eq!(closing(&filter.data(&mut b"x".to_vec(), false)), None);
+                assert_eq!(closing(&filter.data(&mut b"y".to_vec(), false)), None);
+            }
+        }
+        let text = filter.registry.text();
+        let allowed = if continuous { "tcp.rbac.allowed: 2" } else { "tcp.rbac.allowed: 1" };
+        for line in [allowed, "tcp.rbac.denied: 1"] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
     }
+}
+
+/// What other filters find out, they find out of what the client sends.
+#[test]
+fn network_rules_over_metadata_wait_for_the_first_bytes() {
+    let found = || MetadataMatcher {
+        filter: "parser".into(),
+        path: vec!["statement".into()],
+        value: ValueMatcher::String(exact("drop")),
+        invert: false,
+    };
+    for (continuous, second) in [(false, None), (true, Some("rbac_access_denied_matched_policy[p]"))] {
+        for (first, details) in [("select", None), ("drop", Some("rbac_access_denied_matched_policy[p]"))] {
+            let rules = vec![policy("p", Permission::Metadata(found()), Principal::Any)];
+            let mut filter = network(filter(RbacAction::Deny, rules), continuous);
+            assert_eq!(closing(&filter.open()), None);
+            let mut say = |statement: &str| {
+                let fields = [("statement".into(), MetadataValue::Text(statement.into()))];
+                filter.state.facts.metadata.merge("parser", &fields);
+                let decision = filter.data(&mut b"x".to_vec(), false);
+                closing(&decision).map(str::to_owned)
+            };
+            assert_eq!(say(first).as_deref(), details, "{first}, {continuous}");
+            if details.is_none() {
+                assert_eq!(say("drop").as_deref(), second, "{continuous}");
+            }
+        }
+    }
+}
+
+#[test]
+fn shadow_rules_of_a_network_filter_leave_what_they_would_have_decided() {
+    let mut config = filter(RbacAction::Allow, vec![]);
+    config.shadow_rules = config.rules.take();
+    config.shadow_stat_prefix = "dry_".into();
+    let mut filter = network(config, false);
+    let (facts, admitted) = filter.filters.admit(&connection(None), &Nothing, Instant::now());
+    admitted.expect("shadow rules refuse nothing");
+    let result = facts.metadata.get("envoy.filters.network.rbac", &["dry_shadow_engine_result".into()]);
+    assert_eq!(result, Some(&MetadataValue::Text("denied".into())));
+    assert_eq!(closing(&filter.open()), None);
 }
 
 /// The index must never change a decision: generated sets of policies, against trying each in turn.
@@ -297,8 +366,12 @@ fn a_large_set_decides_as_its_policies_do_one_by_one() {
             for path in PATHS {
                 let request = PlainRequest::new("GET", "info", &format!("{path}?q=1"));
                 let connection = connection(name.copied());
-                let subject =
-                    Subject { connection: &connection, remote: connection.direct_remote.ip(), request: Some(&request) };
+                let subject = Subject {
+                    connection: &connection,
+                    remote: connection.direct_remote.ip(),
+                    request: Some(&request),
+                    metadata: None,
+                };
                 let one_by_one = rules.policies().iter().find(|policy| Evaluation::of(&subject).matches(policy));
                 let one_by_one = one_by_one.or_else(|| rules.idle());
                 let indexed = evaluate(&rules, &subject).policy;

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use evenkeel_filters::callouts::{
     CallOptions, Callout, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream, Problem,
 };
+use evenkeel_filters::{ClusterScope, Services};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_upstream::Upstreams;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
@@ -30,7 +31,7 @@ use evenkeel_filters::decide::announce_timeout;
 pub const MAX_CALLS_PER_WORKER: usize = 4096;
 
 /// One worker's calls.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct WorkerCallouts {
     upstreams: Rc<Upstreams>,
     random: Rc<Random>,
@@ -114,8 +115,23 @@ impl WorkerCallouts {
             metadata_match: options.metadata_match.clone(),
             names_itself: options.envoy_headers,
         };
-        let call = Call::new(cluster, head, framing, wanted, Rc::clone(&self.random));
+        let call = Call::new(cluster, head, framing, wanted, self.clone());
         Ok((call, Active(Rc::clone(&self.active))))
+    }
+}
+
+/// What filters of a cluster may ask for when a call passes them.
+impl Services for WorkerCallouts {
+    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
+        self.upstreams.cluster(name).map(|cluster| cluster.filter_scope())
+    }
+
+    fn random(&self) -> u64 {
+        self.random.next()
+    }
+
+    fn callouts(&self) -> &dyn Callouts {
+        self
     }
 }
 

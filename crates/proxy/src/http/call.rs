@@ -12,13 +12,15 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::grpc::{http_of_status, is_grpc, status};
 use evenkeel_filters::decide::{Policy, effective};
+use evenkeel_filters::{Body, Decision, RequestContext, RouteContext, Services as _};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
 use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::Priority;
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::cluster_stats::{Counter, Histogram};
 use evenkeel_upstream::conn::Deadline;
-use evenkeel_upstream::random::Random;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::turn;
 use evenkeel_upstream::{Cluster, Host, Need, RequestGuard, Target};
 use tokio::time::Instant;
@@ -26,10 +28,13 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::grpc;
+use super::pause::until_woken;
 use super::request::Request;
 use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
+use super::upstream::filtered::Filtered;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
+use crate::callouts::WorkerCallouts;
 
 /// Where a call's body comes from.
 pub(crate) trait Source {
@@ -128,7 +133,7 @@ pub(crate) struct Call {
     cluster: Rc<Cluster>,
     request: Option<Box<Request>>,
     wanted: Wanted,
-    random: Rc<Random>,
+    services: WorkerCallouts,
 }
 
 /// A response head, and the exchange it came on.
@@ -147,6 +152,45 @@ struct Upload {
     finished: bool,
     /// The host takes no more; its answer may still come.
     refused: bool,
+    /// All of the body, where a filter of the cluster wanted that.
+    collected: Option<Collected>,
+}
+
+/// A body as a whole, and how much of it has gone up.
+#[derive(Debug, Default)]
+struct Collected {
+    body: Vec<u8>,
+    given: usize,
+    trailers: Headers,
+}
+
+/// Collects a body, up to so many bytes.
+async fn collect(source: &mut impl Source, max_bytes: usize) -> Result<Collected, Failure> {
+    let mut collected = Collected::default();
+    poll_fn(|cx| {
+        loop {
+            match ready!(source.poll_piece(&mut |data| collected.body.extend_from_slice(data), cx)) {
+                Sent::Piece if collected.body.len() > max_bytes => return Poll::Ready(Err(Failure::BodyTooLarge)),
+                Sent::Piece => {}
+                Sent::End(trailers) => {
+                    collected.trailers = trailers;
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    })
+    .await?;
+    Ok(collected)
+}
+
+/// A filter of the cluster has answered in place of the host.
+fn answer_with(reply: evenkeel_filters::Reply, sink: &mut impl Sink) -> Result<(), Broken> {
+    let mut head = ResponseHead { status: reply.status, ..ResponseHead::default() };
+    reply.headers.iter().for_each(|(name, value)| head.headers.append(name.as_bytes(), value));
+    sink.head(&head);
+    sink.data(&reply.body).map_err(|TooLarge| Broken::TooLarge)?;
+    sink.end(&Headers::default());
+    Ok(())
 }
 
 impl Call {
@@ -155,13 +199,13 @@ impl Call {
         head: RequestHead,
         framing: Framing,
         wanted: Wanted,
-        random: Rc<Random>,
+        services: WorkerCallouts,
     ) -> Self {
         let mut request = Request::begin();
         request.grpc = head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
         request.head = head;
         request.info.framing = framing;
-        Self { cluster, request: Some(request), wanted, random }
+        Self { cluster, request: Some(request), wanted, services }
     }
 
     /// Makes the call. Dropping the future cancels it.
@@ -244,7 +288,13 @@ impl<'c> Running<'c> {
                     continue;
                 }
             }
-            let answered = attempt?;
+            let answered = match attempt {
+                Err(Failure::Filter(reply)) => {
+                    self.answered = true;
+                    return answer_with(*reply, sink);
+                }
+                attempt => attempt?,
+            };
             if self.request.stream.attempts > 1 {
                 cluster.stats().inc(Counter::upstream_rq_retry_success);
             }
@@ -288,6 +338,7 @@ impl<'c> Running<'c> {
                 Ok(info) => return Ok(Answered { up, info, guard, upload }),
                 Err(failure) => {
                     count_reset(cluster, &up, &failure);
+                    up.complete(&mut self.request.stream);
                     if matches!(failure, Failure::UpstreamClosed { .. }) {
                         up.lost_race(turn::now());
                     }
@@ -325,6 +376,9 @@ impl<'c> Running<'c> {
         source: &mut impl Source,
         upload: &mut Upload,
     ) -> Result<ResponseInfo, Failure> {
+        if let Upstream::Filtered(filtered) = up {
+            Box::pin(self.filter_try(filtered, source, upload)).await?;
+        }
         up.send_head(self.request)?;
         let mut interim = 0;
         poll_fn(|cx| {
@@ -341,6 +395,41 @@ impl<'c> Running<'c> {
             }
         })
         .await
+    }
+
+    /// Asks the cluster's filters about the request, which has neither client nor route.
+    async fn filter_try(
+        &mut self,
+        side: &mut Filtered,
+        source: &mut impl Source,
+        upload: &mut Upload,
+    ) -> Result<(), Failure> {
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let view = ConnectionView::plaintext(nowhere, nowhere);
+        let route = RouteContext::default();
+        side.serve_with(Rc::new(self.call.services.clone()));
+        loop {
+            let body = match &upload.collected {
+                _ if self.request.info.framing.is_empty() => Body::Empty,
+                Some(collected) => Body::Whole(&collected.body),
+                None => Body::Coming,
+            };
+            let now = turn::now().into_std();
+            let (head, facts) = (&mut self.request.head, &mut self.request.stream);
+            let mut context =
+                RequestContext::new((&view, nowhere.ip()), (head, body), route, facts, (&self.call.services, now));
+            match side.ask(&route.filters, &mut context) {
+                Decision::Continue | Decision::Reroute => return Ok(()),
+                Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),
+                Decision::Pause(pause) => side.wake(until_woken(pause).await),
+                Decision::Collect { .. } if upload.collected.is_some() => return Err(Failure::BodyTooLarge),
+                Decision::Collect { max_bytes } => {
+                    let collected = collect(source, max_bytes).await?;
+                    self.request.info.framing = Framing::Length(collected.body.len() as u64);
+                    upload.collected = Some(collected);
+                }
+            }
+        }
     }
 
     /// The answer, with what is left of the request.
@@ -369,6 +458,7 @@ impl<'c> Running<'c> {
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
+        up.complete(&mut request.stream);
         let now = Instant::now();
         let millis = now.duration_since(request.started()).as_millis() as u64;
         cluster.stats().record(Histogram::upstream_rq_time, millis);
@@ -415,7 +505,7 @@ impl<'c> Running<'c> {
     fn back_off(&self, policy: &RetryPolicy, answered: bool) -> Duration {
         let response = answered.then_some(&self.request.response);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let random = self.call.random.next();
+        let random = self.call.services.random();
         let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
         self.call.cluster.stats().inc(match kind {
             BackOff::Exponential => Counter::upstream_rq_retry_backoff_exponential,
@@ -448,6 +538,18 @@ impl Upload {
         cx: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
         ready!(up.poll_room(cx))?;
+        if let Some(Collected { body, given, trailers }) = &mut self.collected {
+            let rest = body.get(*given..).unwrap_or_default();
+            let block = rest.get(..BLOCK_BYTES).unwrap_or(rest);
+            if block.is_empty() {
+                up.finish(trailers);
+                self.ended = true;
+            } else {
+                up.send(block, false);
+                *given += block.len();
+            }
+            return Poll::Ready(Ok(()));
+        }
         match source.poll_piece(&mut |data| up.send(data, false), cx) {
             Poll::Ready(Sent::Piece) => Poll::Ready(Ok(())),
             Poll::Ready(Sent::End(trailers)) => {

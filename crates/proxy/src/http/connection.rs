@@ -36,7 +36,9 @@ pub(crate) fn serve<'w>(
         match protocol(&mut connection).await {
             Opening::Speaks(protocol @ Protocol::Http1) => {
                 connection.origin.speaks(protocol);
-                registration.set_movable();
+                if !matches!(connection.side.stream, Stream::Layered(_)) {
+                    registration.set_movable();
+                }
                 registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));
                 // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in
                 // `connection`.

@@ -1,5 +1,6 @@
 //! A client's connection in the HTTP connection manager: what its requests share.
 
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,12 +9,14 @@ use evenkeel_filters::ConnectionInfo;
 use evenkeel_http::Version;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::overload::Action;
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::alpn;
 use evenkeel_upstream::conn::deadline::after;
 use tokio::time::Instant;
 
 use super::downstream::Http1;
 use crate::listener;
+use crate::listener::filtered::{self, Filtered};
 use crate::stats::http::{Counter, Gauge, Histogram};
 use crate::worker::{HttpManager, Registration, Worker};
 
@@ -24,6 +27,8 @@ pub(super) struct ConnectionContext {
     pub(super) hcm: Arc<HttpConnectionManager>,
     /// What is known of it.
     pub(super) info: Arc<ConnectionInfo>,
+    /// Network filters that look at the connection.
+    filtered: Option<Rc<filtered::Connection>>,
     /// The client's address as text, once a request needs it.
     remote_text: OnceCell<Box<str>>,
     /// Its entry among the worker's connections.
@@ -60,6 +65,7 @@ impl ConnectionContext {
         let context = Self {
             worker: Rc::clone(worker),
             manager,
+            filtered: side.stream.layer::<Filtered>().map(|filtered| Rc::clone(filtered.connection())),
             remote_text: OnceCell::new(),
             info,
             hcm,
@@ -92,6 +98,20 @@ impl ConnectionContext {
         }
     }
 
+    /// What network filters have found out so far of the client and its bytes.
+    pub(super) fn view(&self) -> Cow<'_, ConnectionView> {
+        let mut view = Cow::Borrowed(&self.info.view);
+        if let Some(filtered) = &self.filtered {
+            filtered.leave_facts(view.to_mut());
+        }
+        view
+    }
+
+    /// Why a network filter has closed the connection, if one has.
+    pub(super) fn closed_by_filter(&self) -> Cow<'static, str> {
+        self.filtered.as_ref().and_then(|filtered| filtered.closed()).map_or("".into(), |close| close.details.clone())
+    }
+
     /// The connection of a borrowed stream; its own worker counts it.
     pub(super) fn lent(
         worker: &Rc<Worker>,
@@ -103,6 +123,7 @@ impl ConnectionContext {
             worker: Rc::clone(worker),
             manager: worker.generation().manager(worker, &hcm),
             hcm,
+            filtered: None,
             remote_text: OnceCell::new(),
             info,
             registration: Rc::clone(registration),

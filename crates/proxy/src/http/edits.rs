@@ -1,8 +1,9 @@
 //! Header edits of route table, virtual host, route and weighted cluster.
 
 use evenkeel_filters::decide::Levels;
+use evenkeel_filters::header_mutation::add_header;
 use evenkeel_http::Headers;
-use evenkeel_runtime_config::route::{AppendAction, HeaderAddition, HeaderEdits};
+use evenkeel_runtime_config::route::{HeaderAddition, HeaderEdits};
 
 use crate::access_log::{self, Record};
 
@@ -71,22 +72,5 @@ fn edit(
     for name in remove {
         headers.remove_name(name.as_bytes());
     }
-    add.iter().zip(values).for_each(|(addition, value)| self::add(headers, addition, &value));
-}
-
-/// Adds one header with this value.
-pub(super) fn add(headers: &mut Headers, addition: &HeaderAddition, value: &[u8]) {
-    if value.is_empty() && !addition.keep_empty_value {
-        return;
-    }
-    let name = addition.name.to_ascii_lowercase();
-    let name = name.as_bytes();
-    let exists = headers.find(name).is_some();
-    match addition.action {
-        AppendAction::AppendIfExistsOrAdd => headers.append(name, value),
-        AppendAction::AddIfAbsent if !exists => headers.append(name, value),
-        AppendAction::OverwriteIfExistsOrAdd => headers.set_name(name, value),
-        AppendAction::OverwriteIfExists if exists => headers.set_name(name, value),
-        AppendAction::AddIfAbsent | AppendAction::OverwriteIfExists => {}
-    }
+    add.iter().zip(values).for_each(|(addition, value)| add_header(headers, addition, &value));
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait, Woken};
-use evenkeel_http::Framing;
+use evenkeel_http::{Framing, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::conn::HeldBytes;
@@ -114,6 +114,20 @@ impl Upload {
     /// A body that was collected, and filters have seen: it can be sent as often as it has to be.
     pub(super) fn collected(body: HeldBytes) -> Self {
         Self { replay: Some(body), begun: true, filtered_end: true, ..Self::new(false, false) }
+    }
+
+    /// The rest of the body was collected, after what is known already; copies get it as well.
+    pub(super) fn take_collected(&mut self, rest: HeldBytes, trailers: &Headers) {
+        if let Some(mut mirrors) = self.mirrors.take() {
+            mirrors.send(&rest);
+            mirrors.finish(trailers);
+        }
+        self.begun = true;
+        match &mut self.replay {
+            Some(known) if !known.is_empty() => known.extend(&rest),
+            _ => self.replay = Some(rest),
+        }
+        self.replayed = 0;
     }
 
     /// Begins a try. False when the body's bytes are no longer known.

@@ -88,6 +88,8 @@ pub(crate) enum Failure {
     },
     /// Nothing moved in one try for too long.
     PerTryIdleTimeout,
+    /// A filter of the cluster answers in place of the host.
+    Filter(Box<evenkeel_filters::Reply>),
     /// Filters have made a body longer or shorter than its head says.
     FilteredLength,
 }
@@ -216,6 +218,8 @@ table! {
         header: Some((b"x-envoy-unconditional-drop-overload", b"true"));
     Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true"));
 
+    // What is said is in the reply.
+    Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS;
     Self::FilteredLength => 500, NONE, Words("filtered_length", ""), Proxy, STAYS;
 
     Self::HeadTimeout => 408, NONE, Words("request_header_timeout", "request header timeout"), Proxy, ENDS,

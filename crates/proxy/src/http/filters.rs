@@ -137,7 +137,8 @@ impl ActiveStream<'_> {
             None if no_body => Body::Empty,
             None => Body::Coming,
         };
-        let (from, message) = ((&origin.info.view, client.ip()), (&mut request.head, body));
+        let view = origin.view();
+        let (from, message) = ((&*view, client.ip()), (&mut request.head, body));
         let mut context = RequestContext::new(from, message, route, &mut request.stream, (&*origin.worker, now));
         origin.manager.filters.request_head(&mut request.filters, &mut context)
     }

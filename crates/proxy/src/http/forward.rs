@@ -125,6 +125,10 @@ impl ActiveStream<'_> {
 
     /// No try is left, and there is no answer but the proxy's own.
     async fn give_up(&mut self, forward: &Forward<'_>, failure: Failure) -> bool {
+        let failure = match failure {
+            Failure::Filter(reply) => return self.reply(Reply::from(*reply), Some(forward.levels)).await,
+            failure => failure,
+        };
         count_failure(&forward.to.cluster, &failure);
         if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
             return true;
@@ -137,7 +141,11 @@ impl ActiveStream<'_> {
     }
 
     /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
-    async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
+    pub(super) async fn unless_over<T>(
+        &mut self,
+        timers: &mut Timers,
+        awaited: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
         let mut awaited = pin!(awaited);
         let complete = self.down.received_all();
         if complete {
@@ -216,6 +224,7 @@ impl ActiveStream<'_> {
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if let Err(failure) = &result {
                 count_reset(&forward.to.cluster, &up, failure);
+                up.complete(&mut self.request.stream);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
                 up.lost_race(turn::now());
@@ -306,9 +315,13 @@ impl ActiveStream<'_> {
         if !upload.begin() {
             return Err(Failure::UpstreamClosed { sent: true });
         }
+        if let Upstream::Filtered(filtered) = up {
+            // Boxed: few clusters have filters.
+            Box::pin(self.filter_try(forward, filtered, upload, timers)).await?;
+        }
         self.request.note(TimePoint::UpstreamTxBegin);
         if let Err(failure) = up.send_head(self.request) {
-            let Upstream::Http2(side) = up else { return Err(failure) };
+            let Some(side) = up.http2() else { return Err(failure) };
             if self.request.tunnel.is_none() {
                 return Err(failure);
             }

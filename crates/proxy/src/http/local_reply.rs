@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use evenkeel_filters::header_mutation::add_header;
 use evenkeel_runtime_config::local_reply::LocalReply;
 
 use super::context::ConnectionContext;
@@ -31,7 +32,7 @@ pub(super) fn rewrite<'c>(
         }
         for addition in &mapper.headers {
             let value = record(origin, request, |record| edits::value(addition, record));
-            edits::add(&mut request.response.headers, addition, &value);
+            add_header(&mut request.response.headers, addition, &value);
         }
         if let Some(status) = mapper.status {
             (reply.status, request.response.status, request.stream.status) = (status, status, status);

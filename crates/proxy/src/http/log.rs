@@ -13,6 +13,9 @@ use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request by now.
 pub(super) fn record<T>(origin: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
+    if request.stream.termination.is_empty() {
+        request.stream.termination = origin.closed_by_filter();
+    }
     let now = turn::now();
     let (head, response) = (request.view(), FieldsView(&request.response.headers));
     let trailers = FieldsView(&request.response_trailers);

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_filters::callouts::CallOptions;
+use evenkeel_filters::header_mutation::add_header;
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::route::{HeaderMutation, MirrorCluster, MirrorPolicy};
 use evenkeel_upstream::Cluster;
@@ -153,7 +154,7 @@ impl ActiveStream<'_> {
                     std::mem::swap(&mut self.request.head, &mut head);
                     let value = record(self.origin, self.request, |record| edits::value(addition, record));
                     std::mem::swap(&mut self.request.head, &mut head);
-                    edits::add(&mut head.headers, addition, &value);
+                    add_header(&mut head.headers, addition, &value);
                 }
             }
         }

@@ -23,12 +23,14 @@ mod lending;
 mod local_reply;
 mod log;
 mod mirror;
+mod pause;
 mod phases;
 mod reply;
 mod request;
 mod respond;
 mod retry;
 mod streamed;
+mod try_filters;
 mod upstream;
 mod websocket;
 

@@ -44,7 +44,8 @@ impl ActiveStream<'_> {
         }
         // What the upstream has said of its hop ends here, before filters and routes add what it must not be able to name.
         let headers = &mut self.request.response.headers;
-        self.request.head_chunked = headers.contains(HeaderId::TransferEncoding);
+        // Filters of the cluster may have seen it before.
+        self.request.head_chunked |= headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
         self.edit_response(forward);
         let ends = info.framing.is_empty();
@@ -92,6 +93,7 @@ impl ActiveStream<'_> {
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
+        up.complete(&mut self.request.stream);
         let now = turn::now();
         let millis = now.duration_since(self.request.started()).as_millis() as u64;
         forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);

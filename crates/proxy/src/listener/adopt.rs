@@ -131,7 +131,8 @@ fn adopted<'w>(
         Terminal::Http(_) => travelling.tcp.is_none(),
         Terminal::Tcp(_) => travelling.tcp.is_some(),
     };
-    if chain.tls.is_some() || !same_kind {
+    // Filters that follow a connection have to know it from its beginning.
+    if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
         return None;
     }
     info.chain = Some(chain);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_filters::network::Close;
 use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
@@ -46,15 +47,18 @@ pub(super) fn failed_handshake(
 }
 
 /// A network filter closes a connection before it has carried a request: only the listener's log can tell of it.
-pub(super) fn refused(worker: &Worker, listener: &Listener, info: &ConnectionInfo, details: String) {
+pub(super) fn refused(worker: &Worker, listener: &Listener, info: &ConnectionInfo, close: &Close) {
     let mut stream = stream_of(info);
-    stream.termination = details.into();
+    stream.termination = close.details.clone();
+    stream.flags = close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
     write(worker, listener, &stream, info);
 }
 
 /// A connection of which nothing is known but what is known of all.
 fn stream_of(info: &ConnectionInfo) -> StreamInfo {
-    StreamInfo::new(info.accepted)
+    let mut stream = StreamInfo::new(info.accepted);
+    info.view.metadata.iter().for_each(|metadata| stream.metadata.clone_from(metadata));
+    stream
 }
 
 /// Writes the listener's line of a connection that has ended.

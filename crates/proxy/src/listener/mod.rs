@@ -3,6 +3,7 @@
 pub(crate) mod accept;
 pub(crate) mod adopt;
 mod detect;
+pub(crate) mod filtered;
 mod handshake;
 mod inspect;
 pub(crate) mod log;

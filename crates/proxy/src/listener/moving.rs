@@ -42,7 +42,7 @@ pub(super) fn send(
     let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(leaving) };
     let Some(placement) = placement.move_to(to, cause) else { return Some(leaving) };
     // A socket that cannot leave its reactor is gone, and its connection with it.
-    if let Ok(downstream) = leaving.downstream.try_map(Stream::into_portable) {
+    if let Ok(downstream) = leaving.downstream.map(Stream::into_portable).transpose() {
         worker.stats.inc(Counter::downstream_cx_moved_out);
         room.send(Message::Deliver(Box::new(Moved { downstream, placement })));
     }
@@ -53,6 +53,6 @@ pub(super) fn send(
 fn resumed<'w>(worker: &'w Rc<Worker>, moved: Moved, registration: &'w Rc<Registration>) -> Option<Served<'w>> {
     let Moved { downstream, placement } = moved;
     let counted = Counted::moved(worker, &placement, Instant::from_std(downstream.info.accepted));
-    let downstream = downstream.try_map(Portable::into_stream).ok()?;
+    let downstream = downstream.map(Portable::into_stream).transpose().ok()?;
     Some(Served::new(worker, downstream, Arrival::Back(None), (placement, counted), registration))
 }

@@ -9,11 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::ConnectionInfo;
-use evenkeel_runtime_config::Config;
+use evenkeel_filters::network::Close;
+use evenkeel_filters::{ConnectionInfo, NetworkFilters};
 use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::PeerIdentity;
+use evenkeel_runtime_config::{Config, HttpConnectionManager};
 use evenkeel_tls::{PeerCertificate, Session};
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::Stream;
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::balance::Seat;
 use crate::listener::detect::detect;
+use crate::listener::filtered::{self, Filtered};
 use crate::listener::handshake::{self, Blame, Failure};
 use crate::listener::inspect::{InspectError, Inspected};
 use crate::listener::log;
@@ -54,9 +56,26 @@ pub(crate) struct Downstream<S = Stream> {
 
 impl<S> Downstream<S> {
     /// The same connection over another stream.
-    pub(super) fn try_map<T>(self, map: impl FnOnce(S) -> io::Result<T>) -> io::Result<Downstream<T>> {
+    pub(super) fn map<T>(self, map: impl FnOnce(S) -> T) -> Downstream<T> {
         let Self { stream, input, info, requests, idle_since, resumed } = self;
-        Ok(Downstream { stream: map(stream)?, input, info, requests, idle_since, resumed })
+        Downstream { stream: map(stream), input, info, requests, idle_since, resumed }
+    }
+}
+
+impl Downstream {
+    /// The same connection, whose bytes pass through its network filters if these look at them.
+    pub(crate) fn filtered(mut self, connection: Option<Rc<filtered::Connection>>) -> Self {
+        let Some(connection) = connection else { return self };
+        let read = std::mem::take(&mut self.input);
+        self.map(|stream| Filtered::over(stream, connection, &read))
+    }
+}
+
+impl<T> Downstream<io::Result<T>> {
+    /// The same connection, if it has a stream.
+    pub(super) fn transpose(self) -> io::Result<Downstream<T>> {
+        let Self { stream, input, info, requests, idle_since, resumed } = self;
+        Ok(Downstream { stream: stream?, input, info, requests, idle_since, resumed })
     }
 }
 
@@ -247,14 +266,8 @@ fn terminal<'w>(
     let filters = worker.generation().network_filters(worker, &chain);
     match &chain.terminal {
         Terminal::Http(hcm) => {
-            if !downstream.resumed
-                && let Err(closed) = filters.on_connection(&downstream.info.view)
-            {
-                log::refused(worker, placement.listener(), &downstream.info, closed.details);
-                return Box::pin(ready(None));
-            }
             let hcm = Arc::clone(hcm);
-            http::serve(worker, downstream, hcm, registration)
+            http_terminal(worker, downstream, (Arc::clone(listener), hcm, filters), registration)
         }
         Terminal::Tcp(proxy) => {
             let configured = (Arc::clone(listener), Arc::clone(proxy));
@@ -271,6 +284,44 @@ fn terminal<'w>(
             }
         }
     }
+}
+
+/// Hands a connection to its connection manager, if its network filters let it in.
+fn http_terminal<'w>(
+    worker: &'w Rc<Worker>,
+    mut downstream: Downstream,
+    (listener, hcm, filters): (Arc<Listener>, Arc<HttpConnectionManager>, Rc<NetworkFilters>),
+    registration: &'w Rc<Registration>,
+) -> Terminating<'w> {
+    if downstream.resumed || filters.is_empty() {
+        return http::serve(worker, downstream, hcm, registration);
+    }
+    if !filters.are_immediate() {
+        return Box::pin(async move {
+            match filtered::admit(worker, filters, &mut downstream.info).await {
+                Ok(connection) => http::serve(worker, downstream.filtered(connection), hcm, registration).await,
+                Err(close) => {
+                    close_refused(worker, &listener, &downstream, &close);
+                    None
+                }
+            }
+        });
+    }
+    match filtered::admit_at_once(worker, &filters, &mut downstream.info) {
+        Ok(()) => http::serve(worker, downstream, hcm, registration),
+        Err(close) => Box::pin(async move {
+            filtered::outwait(&close).await;
+            close_refused(worker, &listener, &downstream, &close);
+            None
+        }),
+    }
+}
+
+fn close_refused(worker: &Worker, listener: &Listener, downstream: &Downstream, close: &Close) {
+    if close.reset {
+        downstream.stream.reset_on_close();
+    }
+    log::refused(worker, listener, &downstream.info, close);
 }
 
 /// The address the client dialled, and whether a redirect brought it here.

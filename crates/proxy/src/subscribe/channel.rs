@@ -63,7 +63,7 @@ async fn ready_cluster(shared: &Shared, name: &Arc<str>) -> Result<Arc<Cluster>,
 }
 
 async fn over(stream: Stream) -> Result<Channel, tonic::transport::Error> {
-    let stream = Arc::new(Mutex::new(Some(TokioIo::new(stream))));
+    let stream = Arc::new(Mutex::new(stream.into_sendable().ok().map(TokioIo::new)));
     // The authority is for virtual hosting, of which there is none between a proxy and its control plane.
     Endpoint::from_static("http://xds")
         .http2_keep_alive_interval(PING_INTERVAL)

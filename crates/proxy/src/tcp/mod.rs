@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
 use evenkeel_filters::decide::{TcpDestination, tcp_destination};
+use evenkeel_filters::network::Close;
 use evenkeel_filters::{ConnectionInfo, NetworkFilters, ResponseFlags, StreamInfo};
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
@@ -30,6 +31,7 @@ use crate::access_log::Record;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::http::{Failure, set_connect_times};
+use crate::listener::filtered::{self, Filtered};
 use crate::listener::{Downstream, Leaving};
 use crate::stats::tcp::{Counter, Gauge};
 use crate::worker::{Directive, Registration, TcpStats, Worker};
@@ -58,14 +60,25 @@ pub(crate) async fn serve(
     let _counted = Counted::new(&stats);
     let ahead = match ahead {
         Some(ahead) => *ahead,
-        None => match filters.on_connection(&downstream.info.view) {
-            // Boxed, for it is large and over before the connection's long life begins.
-            Ok(()) => Box::pin(Ahead::connect(worker, &downstream.info, &proxy)).await,
-            Err(closed) => {
-                let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
-                Ahead::refused(closed.details, chosen.map(|(cluster, _)| Arc::clone(cluster)))
+        None => {
+            let admitted = if filters.are_immediate() {
+                let admitted = filtered::admit_at_once(worker, &filters, &mut downstream.info);
+                if let Err(close) = &admitted {
+                    Box::pin(filtered::outwait(close)).await;
+                }
+                admitted.map(|()| None)
+            } else {
+                // Boxed, as what follows: it is large and over before the connection's long life begins.
+                Box::pin(filtered::admit(worker, filters, &mut downstream.info)).await
+            };
+            match admitted {
+                Ok(connection) => {
+                    downstream = downstream.filtered(connection);
+                    Box::pin(Ahead::connect(worker, &downstream.info, &proxy)).await
+                }
+                Err(close) => Ahead::refused(worker, &close, &downstream, &proxy),
             }
-        },
+        }
     };
     let Ahead { mut outcome, upstream, input } = ahead;
     if let Some((upstream, _guard)) = upstream {
@@ -76,6 +89,7 @@ pub(crate) async fn serve(
             return Some(Box::new(Leaving { downstream, upstream, to }));
         }
     }
+    end_filters(&mut downstream, &mut outcome);
     end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
     None
 }
@@ -104,6 +118,21 @@ pub(crate) async fn resume(
     }
     end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
     None
+}
+
+/// Tells the connection's filters that it is over, and takes over what they have to say of it.
+fn end_filters(downstream: &mut Downstream, outcome: &mut Outcome) {
+    if let Some(filtered) = downstream.stream.layer::<Filtered>() {
+        let connection = Rc::clone(filtered.connection());
+        connection.complete();
+        connection.leave(&mut downstream.info);
+        if let Some(close) = connection.closed() {
+            outcome.closed_by(close);
+        }
+    }
+    if let Some(metadata) = &downstream.info.view.metadata {
+        outcome.stream.metadata.clone_from(metadata);
+    }
 }
 
 fn end(
@@ -163,9 +192,10 @@ impl UpstreamHalf {
     }
 }
 
-/// Whether the chain's filters let a connection through.
+/// Whether the chain's filters let a connection through, as far as they can say so before there is one.
 pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &ConnectionView) -> bool {
-    worker.generation().network_filters(worker, chain).on_connection(view).is_ok()
+    let filters = worker.generation().network_filters(worker, chain);
+    filters.are_immediate() && filters.admit(view, &**worker, Instant::now().into_std()).1.is_ok()
 }
 
 /// The upstream's end of a connection.
@@ -229,10 +259,15 @@ impl Ahead {
         Self { outcome, upstream, input }
     }
 
-    /// Filters have closed the connection, which was for this cluster.
-    fn refused(details: String, cluster: Option<Arc<str>>) -> Self {
+    /// Filters close the connection before there is an upstream.
+    fn refused(worker: &Worker, close: &Close, downstream: &Downstream, proxy: &TcpProxy) -> Self {
         let mut outcome = Outcome::new();
-        (outcome.stream.termination, outcome.stream.cluster_name) = (details.into(), cluster);
+        let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
+        outcome.stream.cluster_name = chosen.map(|(cluster, _)| Arc::clone(cluster));
+        outcome.closed_by(close);
+        if close.reset {
+            downstream.stream.reset_on_close();
+        }
         Self { outcome, upstream: None, input: Buffer::default() }
     }
 
@@ -400,6 +435,12 @@ async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) 
 }
 
 impl Outcome {
+    /// A filter has closed the connection.
+    fn closed_by(&mut self, close: &Close) {
+        self.stream.termination = close.details.clone();
+        self.stream.flags |= close.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default();
+    }
+
     fn new() -> Self {
         Self::begun(Instant::now())
     }

@@ -65,6 +65,7 @@ impl End for Stream {
         match self {
             Self::Tcp(socket) => Some(socket),
             Self::Tls(_) | Self::Unix(_) => None,
+            Self::Layered(layer) => layer.bypass(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use evenkeel_filters::{HttpFilters, NetworkFilters, Setup};
+use evenkeel_filters::{HttpFilters, NetworkFilters, Setup, network};
 use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
 use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
@@ -144,7 +144,8 @@ impl LocalGeneration {
     pub(crate) fn network_filters(&self, worker: &Worker, chain: &Arc<FilterChain>) -> Rc<NetworkFilters> {
         let mut known = self.made.chains.borrow_mut();
         let (_, filters) = known.entry(Arc::as_ptr(chain).addr()).or_insert_with(|| {
-            (Arc::downgrade(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &worker.registry)))
+            let setup = network::Setup { registry: &worker.registry };
+            (Arc::downgrade(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &setup)))
         });
         Rc::clone(filters)
     }

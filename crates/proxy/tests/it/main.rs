@@ -22,6 +22,7 @@ mod lifecycle;
 mod limits;
 mod listener_updates;
 mod mirroring;
+mod network_filters;
 mod other_host;
 mod overload;
 mod protocols;

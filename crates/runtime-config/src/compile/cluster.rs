@@ -7,6 +7,9 @@ use std::time::Duration;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpFilter as HttpFilterPb, http_filter,
+};
 use evenkeel_xds::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
 use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
@@ -23,6 +26,8 @@ use crate::cluster::{
     CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, DnsResolver, EndpointSet, OriginalDst, RetryBudget,
     Thresholds, Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
 };
+use crate::hcm::HttpFilter;
+use crate::http_filters;
 use crate::route::MirrorPolicy;
 
 /// A cluster and what it needs before it can serve.
@@ -57,7 +62,7 @@ pub(crate) fn cluster(
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
     let http = http(cx, &c.typed_extension_protocol_options);
-    if let (Some((http, _)), Some(Transport::Raw)) = (&http, &transport)
+    if let (Some(((http, _), _)), Some(Transport::Raw)) = (&http, &transport)
         && matches!(http.protocol, UpstreamProtocol::Auto(_))
         && transport_matches.is_empty()
     {
@@ -76,8 +81,7 @@ pub(crate) fn cluster(
         None => None,
     };
     let ignore_unchecked = c.common_lb_config.as_ref().is_some_and(|config| config.ignore_new_hosts_until_first_hc);
-    let balancing = balancing?;
-    let (http, mirrors) = http?;
+    let (balancing, ((http, mirrors), http_filters)) = (balancing?, http?);
     let cluster = Cluster {
         stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
         name,
@@ -88,6 +92,7 @@ pub(crate) fn cluster(
         transport: transport?,
         transport_matches,
         http,
+        http_filters,
         mirrors,
         circuit_breakers: circuit_breakers?,
         health_checks,
@@ -203,9 +208,12 @@ fn transport_match(
 
 const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<(UpstreamHttp, Option<Arc<[MirrorPolicy]>>)> {
+/// The protocol, who gets copies of requests, and the filters of the cluster.
+type Http = ((UpstreamHttp, Option<Arc<[MirrorPolicy]>>), Arc<[HttpFilter]>);
+
+fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<Http> {
     cx.at("typed_extension_protocol_options", |cx| match options.get(HTTP_PROTOCOL_OPTIONS) {
-        None if options.is_empty() => Some((UpstreamHttp::default(), None)),
+        None if options.is_empty() => Some(((UpstreamHttp::default(), None), Arc::default())),
         None => cx.fail(format!("only {HTTP_PROTOCOL_OPTIONS} is supported")),
         Some(any) => cx.element(format_args!("{HTTP_PROTOCOL_OPTIONS:?}"), |cx| {
             if type_name(&any.type_url) != HTTP_PROTOCOL_OPTIONS {
@@ -213,7 +221,8 @@ fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<(UpstreamHttp
             }
             let options: upstreams::HttpProtocolOptions = cx.unpack(any)?;
             let mirrors = cluster_mirrors(cx, &options.request_mirror_policies);
-            http_options(cx, &options).zip(mirrors)
+            let filters = upstream_filters(cx, &options.http_filters);
+            http_options(cx, &options).zip(mirrors).zip(filters)
         }),
     })
 }
@@ -274,6 +283,41 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             },
         })
     })
+}
+
+const UPSTREAM_CODEC: &str = "envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec";
+
+/// The filters before the codec, which is the last one.
+fn upstream_filters(cx: &mut Cx<'_>, filters: &[HttpFilterPb]) -> Option<Arc<[HttpFilter]>> {
+    let Some((last, before)) = filters.split_last() else { return Some(Arc::default()) };
+    let compiled = cx.each("http_filters", before, |cx, filter| {
+        cx.non_empty("name", &filter.name)?;
+        let Some(http_filter::ConfigType::TypedConfig(any)) = &filter.config_type else {
+            return cx.fail_at("typed_config", "is required");
+        };
+        cx.at("typed_config", |cx| {
+            if type_name(&any.type_url) == UPSTREAM_CODEC {
+                return cx.fail("the codec must be the last filter");
+            }
+            let config = http_filters::http_filter(cx, any, filter.is_optional)?;
+            if config.as_ref().is_some_and(|config| !config.may_stand_upstream()) {
+                return cx.fail("is no filter for clusters");
+            }
+            let (name, disabled) = (filter.name.as_str().into(), filter.disabled);
+            Some(config.map(|config| HttpFilter { name, disabled, config, skip: None }))
+        })
+    });
+    let is_codec = match &last.config_type {
+        Some(http_filter::ConfigType::TypedConfig(any)) => type_name(&any.type_url) == UPSTREAM_CODEC,
+        _ => false,
+    };
+    if !is_codec || last.disabled {
+        return cx.fail_at("http_filters", "the last one must be envoy.filters.http.upstream_codec");
+    }
+    if filters.len() > http_filters::MAX_HTTP_FILTERS {
+        return cx.fail_at("http_filters", format!("there may be {} at most", http_filters::MAX_HTTP_FILTERS));
+    }
+    Some(compiled.into_iter().flatten().collect())
 }
 
 /// Envoy takes 1 to 8,192 KiB.

@@ -8,7 +8,6 @@ use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network_rbac;
 use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 
@@ -18,7 +17,7 @@ use super::hash_policy::tcp_hash_policy;
 use super::http_connection_manager::http_connection_manager;
 use super::route_action::criteria;
 use super::subset::lb_metadata;
-use super::{Cx, headers, proxy_protocol, rbac, source, tls, type_name};
+use super::{Cx, headers, proxy_protocol, source, tls, type_name};
 use crate::FastMap;
 use crate::access_log::Format;
 use crate::filter_chain_match::ChainIndex;
@@ -26,6 +25,7 @@ use crate::listener::{
     FilterChain, FilterChainMatch, Listener, ListenerFilters, NetworkFilter, PortPredicate, SourceType, TcpProxy,
     Terminal, TrafficDirection, Tunneling, WeightedTcpCluster,
 };
+use crate::network_filters::{self, MAX_NETWORK_FILTERS};
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
 const TLS_INSPECTOR: &str = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
@@ -34,7 +34,6 @@ const HTTP_CONNECTION_MANAGER: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const TCP_PROXY: &str = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
 const PROXY_PROTOCOL: &str = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol";
-const NETWORK_RBAC: &str = "envoy.extensions.filters.network.rbac.v3.RBAC";
 const SNI_CLUSTER: &str = "envoy.extensions.filters.network.sni_cluster.v3.SniCluster";
 
 const DEFAULT_LISTENER_FILTERS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -287,6 +286,9 @@ fn filters(cx: &mut Cx<'_>, filters: &[listener::Filter]) -> Option<(Vec<Network
         return cx.fail_at("filters", "must end with http_connection_manager or tcp_proxy");
     };
     let cluster_from_sni = first.iter().any(|filter| is_of(filter, SNI_CLUSTER));
+    if first.len() > MAX_NETWORK_FILTERS {
+        return cx.fail_at("filters", format!("there may be {MAX_NETWORK_FILTERS} at most before the last one"));
+    }
     let network = cx.each("filters", first, network_filter).into_iter().flatten().collect();
     let terminal = cx.at("filters", |cx| cx.element(first.len(), |cx| terminal_filter(cx, last, cluster_from_sni)));
     Some((network, terminal?))
@@ -296,13 +298,12 @@ fn filters(cx: &mut Cx<'_>, filters: &[listener::Filter]) -> Option<(Vec<Network
 fn network_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Option<NetworkFilter>> {
     let any = typed_config(cx, filter)?;
     cx.at("typed_config", |cx| match type_name(&any.type_url) {
-        NETWORK_RBAC => {
-            let config: network_rbac::Rbac = cx.unpack(any)?;
-            Some(Some(NetworkFilter::Rbac(Arc::new(rbac::network_filter(cx, &config)?))))
-        }
         SNI_CLUSTER => Some(None),
         HTTP_CONNECTION_MANAGER | TCP_PROXY => cx.fail("must be the last network filter"),
-        name => cx.fail(format!("{name} is no network filter")),
+        _ => {
+            let config = network_filters::network_filter(cx, any)?;
+            Some(Some(NetworkFilter { name: filter.name.as_str().into(), config }))
+        }
     })
 }
 
@@ -321,7 +322,9 @@ fn terminal_filter(cx: &mut Cx<'_>, filter: &listener::Filter, cluster_from_sni:
             let config: tcp_proxy::TcpProxy = cx.unpack(any)?;
             Some(Terminal::Tcp(Arc::new(TcpProxy { cluster_from_sni, ..tcp_proxy_filter(cx, &config)? })))
         }
-        NETWORK_RBAC | SNI_CLUSTER => cx.fail("cannot be the last network filter: nothing serves the connection"),
+        name if name == SNI_CLUSTER || network_filters::is_network_filter(any) => {
+            cx.fail("cannot be the last network filter: nothing serves the connection")
+        }
         name => cx.fail(format!("{name} is no network filter")),
     })
 }

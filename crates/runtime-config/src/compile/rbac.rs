@@ -13,7 +13,7 @@ use super::address::{cidr, port_number};
 use super::matcher::{header, metadata, string};
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::matching::{CidrSet, StringMatcher};
-use crate::rbac::{Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
+use crate::rbac::{NetworkRbac, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
 
 /// Whether a rule may look at a request; network filters have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +23,20 @@ enum Layer {
 }
 
 /// `envoy.filters.network.rbac`.
-pub(crate) fn network_filter(cx: &mut Cx<'_>, config: &network::Rbac) -> Option<RbacFilter> {
-    if config.enforcement_type != network::rbac::EnforcementType::OneTimeOnFirstByte as i32 {
-        return cx.fail_at("enforcement_type", "only ONE_TIME_ON_FIRST_BYTE is supported");
-    }
+pub(crate) fn network_filter(cx: &mut Cx<'_>, config: &network::Rbac) -> Option<NetworkRbac> {
+    use network::rbac::EnforcementType;
+    let continuous = match EnforcementType::try_from(config.enforcement_type) {
+        Ok(EnforcementType::OneTimeOnFirstByte) => false,
+        Ok(EnforcementType::Continuous) => true,
+        Err(_) => return cx.fail_at("enforcement_type", format!("unknown value {}", config.enforcement_type)),
+    };
+    let delay_deny = cx.duration("delay_deny", config.delay_deny.as_ref()).unwrap_or_default();
     let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
     let rules = rules(cx, "rules", config.rules.as_ref(), Layer::Network)?;
     let shadow_rules = self::rules(cx, "shadow_rules", config.shadow_rules.as_ref(), Layer::Network)?;
     let shadow_stat_prefix = config.shadow_rules_stat_prefix.as_str().into();
-    Some(RbacFilter { stat_prefix, rules, shadow_rules, shadow_stat_prefix })
+    let filter = RbacFilter { stat_prefix, rules, shadow_rules, shadow_stat_prefix };
+    Some(NetworkRbac { filter, continuous, delay_deny })
 }
 
 /// `envoy.filters.http.rbac`.
@@ -124,8 +129,8 @@ fn permission(cx: &mut Cx<'_>, permission: &rbac::Permission, layer: Layer) -> O
         Some(Rule::RequestedServerName(name)) => {
             string(cx, "requested_server_name", name).map(Permission::RequestedServerName)
         }
-        Some(Rule::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher, layer).map(Permission::Metadata),
-        Some(Rule::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced, layer).map(Permission::Metadata),
+        Some(Rule::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher).map(Permission::Metadata),
+        Some(Rule::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced).map(Permission::Metadata),
         _ => cx.fail("a rule is required"),
     }
 }
@@ -168,10 +173,8 @@ fn principal(cx: &mut Cx<'_>, principal: &rbac::Principal, layer: Layer) -> Opti
             Some(Principal::Header(matcher))
         }
         Some(Identifier::UrlPath(path)) => url_path(cx, path, layer).map(Principal::UrlPath),
-        Some(Identifier::Metadata(matcher)) => {
-            dynamic_metadata(cx, "metadata", matcher, layer).map(Principal::Metadata)
-        }
-        Some(Identifier::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced, layer).map(Principal::Metadata),
+        Some(Identifier::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher).map(Principal::Metadata),
+        Some(Identifier::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced).map(Principal::Metadata),
         _ => cx.fail("an identifier is required"),
     }
 }
@@ -195,22 +198,17 @@ fn url_path(cx: &mut Cx<'_>, path: &PathMatcher, layer: Layer) -> Option<StringM
     })
 }
 
-fn dynamic_metadata(
-    cx: &mut Cx<'_>,
-    field: &str,
-    matcher: &MetadataMatcherPb,
-    layer: Layer,
-) -> Option<MetadataMatcher> {
-    cx.at(field, |cx| of_request(cx, layer).and_then(|()| metadata(cx, matcher)))
+fn dynamic_metadata(cx: &mut Cx<'_>, field: &str, matcher: &MetadataMatcherPb) -> Option<MetadataMatcher> {
+    cx.at(field, |cx| metadata(cx, matcher))
 }
 
-fn sourced_metadata(cx: &mut Cx<'_>, sourced: &rbac::SourcedMetadata, layer: Layer) -> Option<MetadataMatcher> {
+fn sourced_metadata(cx: &mut Cx<'_>, sourced: &rbac::SourcedMetadata) -> Option<MetadataMatcher> {
     cx.at("sourced_metadata", |cx| {
         if sourced.metadata_source != rbac::MetadataSource::Dynamic as i32 {
             return cx.fail_at("metadata_source", "only DYNAMIC is supported");
         }
         let matcher = cx.required("metadata_matcher", sourced.metadata_matcher.as_ref())?;
-        dynamic_metadata(cx, "metadata_matcher", matcher, layer)
+        dynamic_metadata(cx, "metadata_matcher", matcher)
     })
 }
 

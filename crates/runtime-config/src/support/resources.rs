@@ -73,6 +73,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "headers", "query_parameters", "grpc", "connect_matcher", "dynamic_metadata"]),
     part("envoy.config.route.v3.RouteMatch.ConnectMatcher", &[]),
     part("envoy.config.route.v3.RouteMatch.GrpcRouteMatchOptions", &[]),
+    message("envoy.config.core.v3.RuntimeFeatureFlag", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
     message("envoy.config.core.v3.RuntimeUInt32", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
     message("envoy.config.core.v3.RuntimeFractionalPercent", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
     part("envoy.type.v3.FractionalPercent", &["numerator", "denominator"]),

@@ -22,6 +22,7 @@ mod local_replies;
 mod malformed;
 mod messages;
 mod mirroring;
+mod network_filters;
 mod outliers;
 mod proxy;
 mod retries;
@@ -33,6 +34,7 @@ mod times;
 mod tunnels;
 mod tunnels_http2;
 mod upstream;
+mod upstream_filters;
 mod web;
 
 use std::collections::BTreeSet;

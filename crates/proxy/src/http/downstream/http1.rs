@@ -124,7 +124,7 @@ impl Http1 {
 
     /// Whether the client, whose end has arrived, waits for its answers. Over TLS its end is that of both directions.
     fn client_listens(&self) -> bool {
-        matches!(&self.stream, Stream::Tcp(stream) if client_socket(stream) == ClientSocket::HalfClosed)
+        self.stream.plaintext().is_some_and(|stream| client_socket(stream) == ClientSocket::HalfClosed)
     }
 
     /// Watches for a client that leaves behind bytes that are not read.

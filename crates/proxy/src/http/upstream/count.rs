@@ -13,10 +13,11 @@ use crate::http::request::Request;
 
 /// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
 pub(in crate::http) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
-    let counter = match (up, failure) {
+    let counter = match (up.codec(), failure) {
         (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
         (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
-        (Upstream::Http1(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
+        (Upstream::Http1(_) | Upstream::Filtered(_), _)
+        | (Upstream::Http2(_), Failure::UpstreamRefused | Failure::Filter(_)) => return,
         (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
         (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
     };

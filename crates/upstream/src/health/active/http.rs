@@ -7,7 +7,8 @@ use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::rt::Executor;
+use hyper_util::rt::TokioIo;
 use tokio::task::spawn_local;
 
 use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
@@ -28,6 +29,16 @@ pub(super) enum Client {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
+/// Runs a connection's tasks on this thread, as everything of its stream.
+#[derive(Debug, Clone, Copy)]
+struct LocalExecutor;
+
+impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        spawn_local(future);
+    }
+}
+
 impl Client {
     /// Connects; the connection is driven by a task of its own and ends with the client.
     pub async fn connect(target: &CheckTarget, http2: bool) -> Result<Self, Verdict> {
@@ -35,7 +46,7 @@ impl Client {
         let io = TokioIo::new(stream);
         let failed = |_| Verdict::NetworkFailure;
         if http2 {
-            let (client, connection) = http2::handshake(TokioExecutor::new(), io).await.map_err(failed)?;
+            let (client, connection) = http2::handshake(LocalExecutor, io).await.map_err(failed)?;
             spawn_local(connection);
             Ok(Self::Http2(client))
         } else {

@@ -1,0 +1,60 @@
+//! Counts connections, and closes those that are too many.
+
+use std::sync::Arc;
+
+use evenkeel_runtime_config::connection_limit::ConnectionLimit;
+use evenkeel_stats::{ScopeName, Writer, layout};
+
+use crate::network::{Close, ConnectionContext, ConnectionFacts, Decision, End, Filter, Hooks, Setup};
+
+layout! {
+    /// `connection_limit.PREFIX.`
+    pub mod stats {
+        counters { limited_connections }
+        gauges { active_connections }
+        histograms {}
+        statuses None
+    }
+}
+
+/// `envoy.filters.network.connection_limit`.
+#[derive(Debug)]
+pub struct NetworkFilter {
+    config: Arc<ConnectionLimit>,
+    counts: Writer<stats::Stats>,
+}
+
+impl Filter for NetworkFilter {
+    type Config = ConnectionLimit;
+    type State = ();
+
+    fn new(config: Arc<ConnectionLimit>, setup: &Setup<'_>) -> Self {
+        let counts = setup.registry.scope(ScopeName::tagged(
+            "connection_limit",
+            "envoy_connection_limit_prefix",
+            &config.stat_prefix,
+        ));
+        Self { config, counts: counts.writer() }
+    }
+
+    fn hooks(&self) -> Hooks {
+        match self.config.enabled {
+            true => Hooks::NEW_CONNECTION.and(Hooks::COMPLETE),
+            false => Hooks::default(),
+        }
+    }
+
+    fn new_connection(&self, (): &mut (), _: &mut ConnectionContext<'_>) -> Decision {
+        self.counts.shift(stats::Gauge::active_connections, 1);
+        if self.config.enter() {
+            return Decision::Continue;
+        }
+        self.counts.inc(stats::Counter::limited_connections);
+        Decision::Close(Close::new("").after(self.config.delay))
+    }
+
+    fn complete(&self, (): &mut (), _: &End, _: &mut ConnectionFacts) {
+        self.config.leave();
+        self.counts.shift(stats::Gauge::active_connections, -1);
+    }
+}

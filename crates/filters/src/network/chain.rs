@@ -1,0 +1,224 @@
+//! One worker's network filters of one filter chain: which have which hook, and the order they are called in.
+
+use std::sync::Arc;
+
+use evenkeel_runtime_config::listener;
+use evenkeel_runtime_config::view::ConnectionView;
+
+use super::contract::{Close, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
+use super::{Hooks, NetworkFilter, Setup, Slot};
+use crate::http::{Services, Woken};
+
+/// One worker's network filters of one filter chain, before the last one.
+#[derive(Debug)]
+pub struct NetworkFilters {
+    filters: Vec<Entry>,
+    /// The hooks there are.
+    hooks: Hooks,
+    /// All decide about a new connection at once, and keep nothing.
+    immediate: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Arc<str>,
+    hooks: Hooks,
+    filter: NetworkFilter,
+}
+
+/// What the filters keep of one connection, and where it stands among them.
+#[derive(Default)]
+pub struct FilteredConnection {
+    /// One for each filter; none before the connection's first hook, and none after its last one.
+    slots: Vec<Slot>,
+    /// What they leave for others.
+    pub facts: ConnectionFacts,
+    /// The filters that have let the connection in.
+    admitted: usize,
+    /// The filters that have seen what is on its way from the client.
+    read: usize,
+    /// The filters that have seen what is on its way to the client: the last ones.
+    written: usize,
+    /// How the pause in each direction ended; a new connection's is the first.
+    woken: [Option<Woken>; 2],
+}
+
+/// A direction of a connection, or its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From the client; a new connection, too.
+    Up = 0,
+    /// To the client.
+    Down = 1,
+}
+
+impl FilteredConnection {
+    /// The pause of the filter that stands next is over.
+    pub fn wake(&mut self, way: Way, woken: Woken) {
+        self.woken[way as usize] = Some(woken);
+    }
+}
+
+impl NetworkFilters {
+    /// Makes a worker's filters.
+    pub fn new(filters: &[listener::NetworkFilter], setup: &Setup<'_>) -> Self {
+        let entry = |config: &listener::NetworkFilter| {
+            let filter = NetworkFilter::new(config, setup);
+            Entry { name: Arc::clone(&config.name), hooks: filter.hooks(), filter }
+        };
+        let filters: Vec<_> = filters.iter().map(entry).collect();
+        let hooks = filters.iter().fold(Hooks::default(), |all, entry| all.and(entry.hooks));
+        let all_immediate = filters.iter().all(|entry| entry.filter.is_immediate());
+        Self { immediate: all_immediate && !hooks.has(Hooks::LATER), filters, hooks }
+    }
+
+    /// There is nothing to ask.
+    pub fn is_empty(&self) -> bool {
+        self.filters.is_empty()
+    }
+
+    /// [`NetworkFilters::admit`] says all there is to say.
+    pub fn are_immediate(&self) -> bool {
+        self.immediate
+    }
+
+    /// Some filter has something to do after the connection was let in.
+    pub fn follow(&self) -> bool {
+        self.hooks.has(Hooks::LATER)
+    }
+
+    /// Some filter looks at what the client sends.
+    pub fn see_data(&self) -> bool {
+        self.hooks.has(Hooks::DATA)
+    }
+
+    /// Some filter looks at what goes to the client.
+    pub fn see_upstream_data(&self) -> bool {
+        self.hooks.has(Hooks::UPSTREAM_DATA)
+    }
+
+    /// Asks filters that are immediate whether the connection may come in. Beside it what they have found out.
+    pub fn admit(
+        &self,
+        connection: &ConnectionView,
+        services: &dyn Services,
+        now: std::time::Instant,
+    ) -> (ConnectionFacts, Result<(), Close>) {
+        let mut facts = ConnectionFacts::default();
+        let around = Surroundings { connection, services, now };
+        let closed = self.filters.iter().find_map(|entry| {
+            let mut context = around.context(entry, &mut facts, None);
+            match entry.filter.new_connection(&mut entry.filter.slot(), &mut context) {
+                Decision::Continue => None,
+                Decision::Close(close) => Some(close),
+                // Filters that wait are not immediate.
+                Decision::Pause(_) => Some(Close::new("filter_waits")),
+            }
+        });
+        (facts, closed.map_or(Ok(()), Err))
+    }
+
+    /// Asks the filters about a new connection, in order, from where it stands, until one does not let it go on.
+    pub fn new_connection(&self, state: &mut FilteredConnection, around: Surroundings<'_>) -> Decision {
+        if state.slots.is_empty() {
+            state.slots.extend(self.filters.iter().map(|entry| entry.filter.slot()));
+        }
+        while let Some((entry, slot)) = self.filters.get(state.admitted).zip(state.slots.get_mut(state.admitted)) {
+            if entry.hooks.has(Hooks::NEW_CONNECTION) {
+                let woken = state.woken[Way::Up as usize].take();
+                let mut context = around.context(entry, &mut state.facts, woken);
+                match entry.filter.new_connection(slot, &mut context) {
+                    Decision::Continue => {}
+                    stop @ (Decision::Close(_) | Decision::Pause(_)) => return stop,
+                }
+            }
+            state.admitted += 1;
+        }
+        Decision::Continue
+    }
+
+    /// Passes what the client has sent through the filters, from where it stands, until one does not let it go on.
+    pub fn data(&self, state: &mut FilteredConnection, data: &mut Data<'_>, around: Surroundings<'_>) -> Decision {
+        while let Some((entry, slot)) = self.filters.get(state.read).zip(state.slots.get_mut(state.read)) {
+            if entry.hooks.has(Hooks::DATA) {
+                let woken = state.woken[Way::Up as usize].take();
+                let mut context = around.context(entry, &mut state.facts, woken);
+                let decision = entry.filter.data(slot, data, &mut context);
+                if !matches!(decision, Decision::Continue) {
+                    return decision;
+                }
+                if data.bytes.is_empty() && !data.ends {
+                    break;
+                }
+            }
+            state.read += 1;
+        }
+        state.read = 0;
+        Decision::Continue
+    }
+
+    /// Passes what goes to the client through the filters: the last filter first.
+    pub fn upstream_data(
+        &self,
+        state: &mut FilteredConnection,
+        data: &mut Data<'_>,
+        around: Surroundings<'_>,
+    ) -> Decision {
+        while let Some(at) = self.filters.len().checked_sub(state.written + 1) {
+            let Some((entry, slot)) = self.filters.get(at).zip(state.slots.get_mut(at)) else { break };
+            if entry.hooks.has(Hooks::UPSTREAM_DATA) {
+                let woken = state.woken[Way::Down as usize].take();
+                let mut context = around.context(entry, &mut state.facts, woken);
+                let decision = entry.filter.upstream_data(slot, data, &mut context);
+                if !matches!(decision, Decision::Continue) {
+                    return decision;
+                }
+                if data.bytes.is_empty() && !data.ends {
+                    break;
+                }
+            }
+            state.written += 1;
+        }
+        state.written = 0;
+        Decision::Continue
+    }
+
+    /// Tells the filters that were asked about the connection that it is over; once.
+    pub fn complete(&self, state: &mut FilteredConnection, end: &End) {
+        let mut slots = std::mem::take(&mut state.slots);
+        // The first that has not let it in was asked, too: it waited, or closed it.
+        let asked = self.filters.iter().zip(&mut slots).take(state.admitted + 1);
+        asked.filter(|(entry, _)| entry.hooks.has(Hooks::COMPLETE)).for_each(|(entry, slot)| {
+            entry.filter.complete(slot, end, &mut state.facts);
+        });
+    }
+}
+
+impl Hooks {
+    /// Those that come after a connection was let in.
+    const LATER: Self = Self::DATA.and(Self::UPSTREAM_DATA).and(Self::COMPLETE);
+}
+
+impl<'c> Surroundings<'c> {
+    fn context<'f>(
+        self,
+        entry: &'f Entry,
+        facts: &'f mut ConnectionFacts,
+        woken: Option<Woken>,
+    ) -> ConnectionContext<'f>
+    where
+        'c: 'f,
+    {
+        let Self { connection, services, now } = self;
+        ConnectionContext { connection, facts, services, now, woken, filter: &entry.name }
+    }
+}
+
+impl ConnectionFacts {
+    /// Leaves what there is in the connection's view.
+    pub fn leave(&self, connection: &mut ConnectionView) {
+        if !self.metadata.is_empty() {
+            connection.metadata = Some(Arc::new(self.metadata.clone()));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The network filters of one filter chain, in order. To add one: a folder in this crate, and one line in [`filters!`] below.
+//!
+//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks. With the feature `test-filter` a test may bring a filter of
+//! its own (`test_filter`).
+
+mod chain;
+mod contract;
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(feature = "test-filter")]
+pub mod test_filter;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use evenkeel_runtime_config::listener;
+use evenkeel_stats::Registry;
+
+use crate::{connection_limit, rbac};
+
+pub use chain::{FilteredConnection, NetworkFilters, Way};
+pub use contract::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
+
+/// Which hooks a filter has: a connection pays nothing for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hooks(u8);
+
+impl Hooks {
+    pub(crate) const NEW_CONNECTION: Self = Self(1);
+    pub(crate) const DATA: Self = Self(1 << 1);
+    pub(crate) const UPSTREAM_DATA: Self = Self(1 << 2);
+    pub(crate) const COMPLETE: Self = Self(1 << 3);
+
+    /// These and those.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Any of those is among these.
+    #[inline]
+    pub(crate) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What a filter is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'s> {
+    /// Where it counts.
+    pub registry: &'s Arc<Registry>,
+}
+
+/// A filter's part in a connection's life. It names its hooks; the others are never called.
+///
+/// Hooks for what comes from the client are called in the order of the filters, hooks for what goes to it in reverse.
+pub(crate) trait Filter: Sized {
+    /// Its compiled configuration.
+    type Config;
+    /// What it keeps of one connection.
+    type State: Default;
+    /// It decides about a new connection at once, and keeps nothing of it for later: a connection whose filters are all like that, and look at
+    /// none of its bytes, goes on as if there were none.
+    const IMMEDIATE: bool = false;
+
+    /// One worker's filter.
+    fn new(config: Arc<Self::Config>, setup: &Setup<'_>) -> Self;
+
+    /// The hooks it has, as it is configured.
+    fn hooks(&self) -> Hooks;
+
+    /// The connection is established: after the TLS handshake, before a byte of it is looked at and before the next filter knows of it. A
+    /// filter that waits says [`Decision::Pause`], and is asked again afterwards.
+    fn new_connection(&self, _state: &mut Self::State, _context: &mut ConnectionContext<'_>) -> Decision {
+        Decision::Continue
+    }
+
+    /// The client has sent something, or ended its direction; what stays in `data` goes on. A filter that says [`Decision::Pause`] is
+    /// asked again afterwards, about the same data; until then nothing more is read.
+    fn data(&self, _state: &mut Self::State, _data: &mut Data<'_>, _context: &mut ConnectionContext<'_>) -> Decision {
+        Decision::Continue
+    }
+
+    /// The same for what goes to the client: of the upstream, or of the proxy's own.
+    fn upstream_data(
+        &self,
+        _state: &mut Self::State,
+        _data: &mut Data<'_>,
+        _context: &mut ConnectionContext<'_>,
+    ) -> Decision {
+        Decision::Continue
+    }
+
+    /// The connection has ended, however it did, if the filter was asked about it; where a TCP proxy logs it, its line comes next.
+    fn complete(&self, _state: &mut Self::State, _end: &End, _facts: &mut ConnectionFacts) {}
+}
+
+/// The registry: the filters there are, each under its name in [`listener::NetworkFilterConfig`].
+macro_rules! filters {
+    ($($(#[$doc:meta])* $name:ident => $filter:ty,)*) => {
+        /// One filter, with what this worker counts for it.
+        #[derive(Debug)]
+        pub(crate) enum NetworkFilter {
+            $($(#[$doc])* $name($filter),)*
+            #[cfg(feature = "test-filter")]
+            Test(test_filter::NetworkFilter),
+        }
+
+        /// What a filter keeps of one connection.
+        pub(crate) enum Slot {
+            $($name(<$filter as Filter>::State),)*
+            #[cfg(feature = "test-filter")]
+            Test(<test_filter::NetworkFilter as Filter>::State),
+        }
+
+        impl NetworkFilter {
+            fn new(filter: &listener::NetworkFilter, setup: &Setup<'_>) -> Self {
+                #[cfg(feature = "test-filter")]
+                if let Some(filter) = test_filter::NetworkFilter::registered(&filter.name) {
+                    return Self::Test(filter);
+                }
+                match &filter.config {
+                    $(listener::NetworkFilterConfig::$name(config) => {
+                        Self::$name(<$filter as Filter>::new(Arc::clone(config), setup))
+                    })*
+                }
+            }
+
+            fn hooks(&self) -> Hooks {
+                match self {
+                    $(Self::$name(filter) => filter.hooks(),)*
+                    #[cfg(feature = "test-filter")]
+                    Self::Test(filter) => filter.hooks(),
+                }
+            }
+
+            fn is_immediate(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$filter as Filter>::IMMEDIATE,)*
+                    #[cfg(feature = "test-filter")]
+                    Self::Test(_) => false,
+                }
+            }
+
+            fn slot(&self) -> Slot {
+                match self {
+                    $(Self::$name(_) => Slot::$name(Default::default()),)*
+                    #[cfg(feature = "test-filter")]
+                    Self::Test(_) => Slot::Test(Default::default()),
+                }
+            }
+        }
+
+        /// Calls a hook of a filter with what it keeps of the connection. A slot is its filter's, for they are made in pairs; `else` is for
+        /// what cannot be.
+        macro_rules! call {
+            ($pair:expr, |$its:ident, $state:ident| $call:expr, else $other:expr) => {
+                match $pair {
+                    $((NetworkFilter::$name($its), Slot::$name($state)) => $call,)*
+                    #[cfg(feature = "test-filter")]
+                    (NetworkFilter::Test($its), Slot::Test($state)) => $call,
+                    _ => $other,
+                }
+            };
+        }
+    };
+}
+
+filters! {
+    /// `envoy.filters.network.connection_limit`.
+    ConnectionLimit => connection_limit::NetworkFilter,
+    /// `envoy.filters.network.rbac`.
+    Rbac => rbac::NetworkFilter,
+}
+
+impl NetworkFilter {
+    fn new_connection(&self, slot: &mut Slot, context: &mut ConnectionContext<'_>) -> Decision {
+        call!((self, slot), |filter, state| filter.new_connection(state, context), else Decision::broken())
+    }
+
+    fn data(&self, slot: &mut Slot, data: &mut Data<'_>, context: &mut ConnectionContext<'_>) -> Decision {
+        call!((self, slot), |filter, state| filter.data(state, data, context), else Decision::broken())
+    }
+
+    fn upstream_data(&self, slot: &mut Slot, data: &mut Data<'_>, context: &mut ConnectionContext<'_>) -> Decision {
+        call!((self, slot), |filter, state| filter.upstream_data(state, data, context), else Decision::broken())
+    }
+
+    fn complete(&self, slot: &mut Slot, end: &End, facts: &mut ConnectionFacts) {
+        call!((self, slot), |filter, state| filter.complete(state, end, facts), else {});
+    }
+}

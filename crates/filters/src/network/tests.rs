@@ -1,0 +1,48 @@
+//! Several filters: who is asked when, and who is told of the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_runtime_config::connection_limit::ConnectionLimit;
+use evenkeel_runtime_config::listener::NetworkFilterConfig;
+use evenkeel_runtime_config::rbac::{NetworkRbac, RbacAction, RbacFilter, Rules};
+
+use super::fixture::Fixture;
+use super::{ClosedBy, Decision, End};
+
+/// Refuses everyone.
+fn closed() -> NetworkFilterConfig {
+    let rules = Some(Arc::new(Rules::new(RbacAction::Allow, vec![])));
+    let filter = RbacFilter { stat_prefix: "r".into(), rules, shadow_rules: None, shadow_stat_prefix: "".into() };
+    NetworkFilterConfig::Rbac(Arc::new(NetworkRbac { filter, continuous: false, delay_deny: Duration::ZERO }))
+}
+
+fn limit(prefix: &str) -> NetworkFilterConfig {
+    let config = ConnectionLimit::new(prefix.into(), 1, Duration::ZERO, true);
+    NetworkFilterConfig::ConnectionLimit(Arc::new(config))
+}
+
+#[test]
+fn a_filter_behind_one_that_refuses_never_knows_of_the_connection() {
+    let mut chain = Fixture::new([limit("before"), closed(), limit("behind")]);
+    assert!(matches!(chain.open(), Decision::Close(_)));
+    let end = End { by: ClosedBy::Filter, received: 0, sent: 0 };
+    chain.filters.complete(&mut chain.state, &end);
+    let text = chain.registry.text();
+    for line in ["connection_limit.before.active_connections: 0", "connection_limit.behind.active_connections: 0"] {
+        assert!(text.contains(line), "{line} not in\n{text}");
+    }
+    // The first one's place is free again.
+    chain.again();
+    assert!(matches!(chain.open(), Decision::Close(close) if close.details.starts_with("rbac")));
+}
+
+#[test]
+fn bytes_pass_filters_that_do_not_look_at_them() {
+    let mut chain = Fixture::new([limit("only")]);
+    assert!(matches!(chain.open(), Decision::Continue));
+    let mut bytes = b"abc".to_vec();
+    assert!(matches!(chain.data(&mut bytes, false), Decision::Continue));
+    assert!(matches!(chain.upstream_data(&mut bytes, true), Decision::Continue));
+    assert_eq!(bytes, b"abc");
+}

@@ -1,0 +1,61 @@
+//! The filters of a cluster in the life of a try: after its host was picked, before its head goes up.
+
+use std::rc::Rc;
+
+use evenkeel_filters::decide::Matched;
+use evenkeel_filters::{Body, Decision, RequestContext, Services};
+use evenkeel_http::Framing;
+use evenkeel_upstream::turn;
+
+use super::active_stream::ActiveStream;
+use super::decide::Forward;
+use super::exchange::{Timers, Upload};
+use super::failure::Failure;
+use super::pause::until_woken;
+use super::upstream::filtered::Filtered;
+
+impl ActiveStream<'_> {
+    /// Asks the cluster's filters about the request. An answer of theirs goes to the client, and there is no other try.
+    pub(super) async fn filter_try(
+        &mut self,
+        forward: &Forward<'_>,
+        side: &mut Filtered,
+        upload: &mut Upload,
+        timers: &mut Timers,
+    ) -> Result<(), Failure> {
+        side.serve_with(Rc::clone(&self.origin.worker) as Rc<dyn Services>);
+        loop {
+            match self.ask_try_filters(forward, side, upload) {
+                Decision::Continue | Decision::Reroute => return Ok(()),
+                Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),
+                Decision::Pause(pause) => side.wake(self.unless_over(timers, until_woken(pause)).await?),
+                Decision::Collect { max_bytes } => {
+                    self.collect(max_bytes, Some(forward.matched.route)).await?;
+                    timers.complete(turn::now());
+                    if let Some(body) = self.request.body.take() {
+                        upload.take_collected(body, &self.request.trailers);
+                    }
+                    let length = upload.known().map_or(0, |body| body.len());
+                    self.request.info.framing = Framing::Length(length as u64);
+                }
+            }
+        }
+    }
+
+    fn ask_try_filters(&mut self, forward: &Forward<'_>, side: &mut Filtered, upload: &Upload) -> Decision {
+        let (origin, request) = (self.origin, &mut *self.request);
+        let now = turn::now().into_std();
+        let body = match upload.known() {
+            _ if request.tunnel.is_some() || request.info.framing.is_empty() => Body::Empty,
+            Some(body) if self.down.received_all() => Body::Whole(body),
+            _ => Body::Coming,
+        };
+        let view = origin.view();
+        let remote = request.stream.client.map_or(view.remote.ip(), |client| client.ip());
+        let message = (&mut request.head, body);
+        let facts = &mut request.stream;
+        let route = Matched::context(Some(forward.matched));
+        let mut context = RequestContext::new((&view, remote), message, route, facts, (&*origin.worker, now));
+        side.ask(&route.filters, &mut context)
+    }
+}

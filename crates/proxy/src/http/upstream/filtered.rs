@@ -1,0 +1,242 @@
+//! One try's exchange with a host through the HTTP filters of its cluster (`HttpProtocolOptions.http_filters`). They see what the host gets
+//! and what it answers, before a retry policy does; the filters of the connection manager see neither more nor less than without them.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use evenkeel_filters::{
+    Body, Data, Decision, FilterStreams, Flow, HttpFilters, Reply, RequestContext, ResponseContext, ResponseDecision,
+    Services, StreamInfo, TrailersContext, Woken,
+};
+use evenkeel_http::{HeaderId, Headers, ResponseInfo};
+use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_upstream::turn;
+
+use super::{Arrived, Upstream};
+use crate::http::exchange::Held;
+use crate::http::failure::Failure;
+use crate::http::framed::{Piece, Take};
+use crate::http::request::Request;
+
+/// The exchange, and where it stands among the filters.
+pub(in crate::http) struct Filtered {
+    pub(super) inner: Upstream,
+    chain: Chain,
+    /// A filter keeps some of the answer's body back, until then; true: it is to be asked again.
+    held: Option<(Held, bool)>,
+    /// The filters have seen the end of the answer's body.
+    filtered_end: bool,
+    /// They have seen its trailers.
+    trailers_seen: bool,
+    /// What filters may ask for, once they were asked.
+    services: Option<Rc<dyn Services>>,
+    /// The answer's head is here, and a filter waits with it.
+    arrived: Option<(ResponseInfo, Held)>,
+}
+
+/// The filters, and what they keep of the try. They are told of its end when this is dropped, or before.
+struct Chain {
+    filters: Rc<HttpFilters>,
+    streams: FilterStreams,
+    completed: bool,
+}
+
+impl Chain {
+    fn complete(&mut self, info: &mut StreamInfo) {
+        if !std::mem::replace(&mut self.completed, true) {
+            self.filters.complete(&mut self.streams, info);
+        }
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        self.complete(&mut StreamInfo::new(turn::now().into_std()));
+    }
+}
+
+impl Filtered {
+    pub(super) fn new(inner: Upstream, filters: Rc<HttpFilters>) -> Self {
+        let chain = Chain { filters, streams: FilterStreams::default(), completed: false };
+        Self { inner, chain, held: None, filtered_end: false, trailers_seen: false, services: None, arrived: None }
+    }
+
+    /// Asks the filters that are left about the request's head.
+    pub(in crate::http) fn ask<'r>(
+        &'r mut self,
+        route: &RouteFilters<'_>,
+        context: &mut RequestContext<'r>,
+    ) -> Decision {
+        if !self.chain.streams.is_begun() {
+            self.chain.filters.begin(&mut self.chain.streams, route);
+        }
+        self.chain.filters.request_head(&mut self.chain.streams, context)
+    }
+
+    /// What filters may ask for.
+    pub(in crate::http) fn serve_with(&mut self, services: Rc<dyn Services>) {
+        self.services = Some(services);
+    }
+
+    /// The pause of the filter that stands next is over.
+    pub(in crate::http) fn wake(&mut self, woken: Woken) {
+        self.chain.streams.wake(woken);
+    }
+
+    pub(super) fn send(&mut self, data: &[u8], last: bool) {
+        if self.chain.streams.sees_request_data() {
+            let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
+            self.chain.filters.request_data(&mut self.chain.streams, &mut data);
+            return self.inner.send(&data.bytes, last);
+        }
+        self.inner.send(data, last);
+    }
+
+    pub(super) fn finish(&mut self, trailers: &Headers) {
+        if trailers.is_empty() {
+            return self.inner.finish(trailers);
+        }
+        let mut trailers = trailers.clone();
+        self.chain.filters.request_trailers(&mut self.chain.streams, &mut trailers);
+        self.inner.finish(&trailers);
+    }
+
+    pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
+        if let Some((info, mut held)) = self.arrived.take() {
+            let Poll::Ready(woken) = held.poll(cx) else {
+                self.arrived = Some((info, held));
+                return Poll::Pending;
+            };
+            self.chain.streams.wake(woken);
+            return self.poll_filtered_head(info, request, cx);
+        }
+        let arrived = ready!(self.inner.poll_head(request, cx))?;
+        let Arrived::Final(info) = arrived else { return Poll::Ready(Ok(arrived)) };
+        if !self.chain.streams.sees_response_head() {
+            return Poll::Ready(Ok(arrived));
+        }
+        // What the host has said of its hop ends here; an upgrade is still to be seen.
+        if request.response.status != 101 {
+            let headers = &mut request.response.headers;
+            request.head_chunked = headers.contains(HeaderId::TransferEncoding);
+            headers.remove_hop_by_hop();
+        }
+        self.poll_filtered_head(info, request, cx)
+    }
+
+    fn poll_filtered_head(
+        &mut self,
+        info: ResponseInfo,
+        request: &mut Request,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Arrived, Failure>> {
+        let Some(services) = self.services.clone() else { return Poll::Ready(Ok(Arrived::Final(info))) };
+        let ends = info.framing.is_empty();
+        let host = request.host.as_ref().map(|host| &*host.label);
+        let mut context = ResponseContext {
+            head: &mut request.response,
+            host,
+            local: false,
+            ends,
+            since_request: None,
+            body: if ends { Body::Empty } else { Body::Coming },
+            info: &mut request.stream,
+            services: &*services,
+            woken: None,
+        };
+        let decision = self.chain.filters.response_head(&mut self.chain.streams, &mut context);
+        Poll::Ready(match decision {
+            ResponseDecision::Continue => Ok(Arrived::Final(info)),
+            ResponseDecision::Reply(reply) => Err(Failure::Filter(Box::new(reply))),
+            ResponseDecision::Pause(pause) => {
+                self.arrived = Some((info, Held::new(pause)));
+                return self.poll_head(request, cx);
+            }
+            // No filter for clusters asks for it.
+            ResponseDecision::Collect { .. } => {
+                Err(Failure::Filter(Box::new(Reply::new(500, "", "filter_collects_in_cluster"))))
+            }
+        })
+    }
+
+    pub(super) fn piece(
+        &mut self,
+        trailers: &mut Headers,
+        take: &mut Take<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<Piece, Failure> {
+        if !self.chain.streams.sees_response_data() {
+            let piece = self.inner.piece(trailers, take, cx)?;
+            return Ok(self.end(piece, trailers));
+        }
+        if self.poll_held(cx).is_pending() {
+            return Ok(Piece::Nothing);
+        }
+        if self.held.take().is_some() {
+            let mut data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
+            let flow = self.chain.filters.resume_response(&mut self.chain.streams, &mut data);
+            self.held = let_go(&data, flow, take);
+            return Ok(Piece::Data);
+        }
+        let (filters, streams) = (&self.chain.filters, &mut self.chain.streams);
+        let (held, filtered_end) = (&mut self.held, &mut self.filtered_end);
+        let mut through = |bytes: &[u8], last: bool| {
+            *filtered_end |= last;
+            let mut data = Data { bytes: bytes.into(), ends: last, now: turn::now().into_std() };
+            let flow = filters.response_data(streams, &mut data);
+            *held = let_go(&data, flow, take);
+        };
+        let piece = self.inner.piece(trailers, &mut through, cx)?;
+        if matches!(piece, Piece::End) && !self.filtered_end && trailers.is_empty() {
+            self.filtered_end = true;
+            let mut data = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
+            let flow = self.chain.filters.response_data(&mut self.chain.streams, &mut data);
+            self.held = let_go(&data, flow, take);
+            return Ok(Piece::Data);
+        }
+        Ok(self.end(piece, trailers))
+    }
+
+    /// Shows the filters the end of the answer.
+    fn end(&mut self, piece: Piece, trailers: &mut Headers) -> Piece {
+        if matches!(piece, Piece::End)
+            && !std::mem::replace(&mut self.trailers_seen, true)
+            && self.chain.streams.sees_response_trailers()
+        {
+            let mut context = TrailersContext { trailers, since_request: None };
+            self.chain.filters.response_trailers(&mut self.chain.streams, &mut context);
+        }
+        piece
+    }
+
+    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        match self.held {
+            Some(_) => self.poll_held(cx).map(Ok),
+            None => self.inner.poll_receive(cx),
+        }
+    }
+
+    /// Ready when nothing is kept back, or what is kept back is to be asked for again.
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some((held, due @ false)) = &mut self.held {
+            ready!(held.poll(cx));
+            *due = true;
+        }
+        Poll::Ready(())
+    }
+
+    /// Tells the filters that the try is over.
+    pub(super) fn complete(&mut self, info: &mut StreamInfo) {
+        self.chain.complete(info);
+    }
+}
+
+fn let_go(data: &Data<'_>, flow: Flow, take: &mut Take<'_>) -> Option<(Held, bool)> {
+    if !data.bytes.is_empty() {
+        take(&data.bytes, data.ends);
+    }
+    match flow {
+        Flow::Continue => None,
+        Flow::Pause(pause) => Some((Held::new(pause), false)),
+    }
+}

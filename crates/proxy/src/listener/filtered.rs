@@ -1,0 +1,459 @@
+//! The network filters' part in a connection's life: who is let in, and a stream whose bytes pass through the filters.
+//!
+//! A connection whose filters say all they have to say when it begins (`NetworkFilters::are_immediate`) goes on as if there were none. Any
+//! other gets a layer around its stream ([`Filtered`]): what reads and writes the connection knows nothing of the filters. Such a connection
+//! stays on its worker and in its process, for so does what the filters keep of it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use evenkeel_filters::network::{
+    Close, ClosedBy, ConnectionFacts, Data, Decision, End, FilteredConnection, NetworkFilters, Surroundings, Way,
+};
+use evenkeel_filters::{ConnectionInfo, Pause, Woken};
+use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::conn::{Buffer, Deadline, held};
+use evenkeel_upstream::stream::{Layer, Stream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::worker::Worker;
+
+/// Asks the filters about a connection. Beside `Ok`: what they keep, if they have something to do later ([`Filtered::over`]).
+///
+/// # Errors
+/// It is to be closed; the time that they wanted to pass before has passed.
+pub(crate) async fn admit(
+    worker: &Rc<Worker>,
+    filters: Rc<NetworkFilters>,
+    info: &mut Arc<ConnectionInfo>,
+) -> Result<Option<Rc<Connection>>, Close> {
+    let follow = filters.follow();
+    let connection = Rc::new(Connection::new(worker, filters, info));
+    let mut waiting: Option<Waiting> = None;
+    let admitted = poll_fn(|cx| {
+        loop {
+            if let Some(pause) = &mut waiting {
+                let woken = ready!(pause.poll(cx));
+                connection.state.borrow_mut().wake(Way::Up, woken);
+                waiting = None;
+            }
+            let asked = connection.filters.new_connection(&mut connection.state.borrow_mut(), connection.around());
+            match asked {
+                Decision::Continue => return Poll::Ready(Ok(())),
+                Decision::Close(close) => return Poll::Ready(Err(close)),
+                Decision::Pause(pause) => waiting = Some(Waiting::new(pause)),
+            }
+        }
+    })
+    .await;
+    connection.leave(info);
+    if let Err(close) = admitted {
+        connection.by.set(Some(ClosedBy::Filter));
+        outwait(&close).await;
+        return Err(close);
+    }
+    Ok(follow.then_some(connection))
+}
+
+/// Asks filters that say all they have to say at once.
+pub(crate) fn admit_at_once(
+    worker: &Worker,
+    filters: &NetworkFilters,
+    info: &mut Arc<ConnectionInfo>,
+) -> Result<(), Close> {
+    if filters.is_empty() {
+        return Ok(());
+    }
+    let (facts, admitted) = filters.admit(&info.view, worker, Instant::now().into_std());
+    leave(&facts, info);
+    admitted
+}
+
+/// Leaves what filters have found out where others look for it. Few find out anything.
+fn leave(facts: &ConnectionFacts, info: &mut Arc<ConnectionInfo>) {
+    if !facts.metadata.is_empty() {
+        facts.leave(&mut Arc::make_mut(info).view);
+    }
+}
+
+/// Waits until the time has come to close a connection that was not let in.
+pub(crate) async fn outwait(close: &Close) {
+    if !close.after.is_zero() {
+        tokio::time::sleep(close.after).await;
+    }
+}
+
+/// A connection and its filters. They are told of its end when this is dropped, or before.
+pub(crate) struct Connection {
+    worker: Rc<Worker>,
+    filters: Rc<NetworkFilters>,
+    info: Arc<ConnectionInfo>,
+    state: RefCell<FilteredConnection>,
+    /// A filter has closed it.
+    closed: OnceCell<Close>,
+    /// Who ended it, as far as that is known.
+    by: Cell<Option<ClosedBy>>,
+    received: Cell<u64>,
+    sent: Cell<u64>,
+}
+
+impl Connection {
+    fn new(worker: &Rc<Worker>, filters: Rc<NetworkFilters>, info: &Arc<ConnectionInfo>) -> Self {
+        Self {
+            worker: Rc::clone(worker),
+            filters,
+            info: Arc::clone(info),
+            state: RefCell::default(),
+            closed: OnceCell::new(),
+            by: Cell::new(None),
+            received: Cell::new(0),
+            sent: Cell::new(0),
+        }
+    }
+
+    fn around(&self) -> Surroundings<'_> {
+        Surroundings { connection: &self.info.view, services: &*self.worker, now: Instant::now().into_std() }
+    }
+
+    /// How and why a filter has closed it.
+    pub(crate) fn closed(&self) -> Option<&Close> {
+        self.closed.get()
+    }
+
+    /// Adds what the filters have found out to the connection's view.
+    pub(crate) fn leave_facts(&self, view: &mut ConnectionView) {
+        self.state.borrow().facts.leave(view);
+    }
+
+    /// The same, for whoever shares what is known of the connection.
+    pub(crate) fn leave(&self, info: &mut Arc<ConnectionInfo>) {
+        leave(&self.state.borrow().facts, info);
+    }
+
+    /// Tells the filters that the connection is over; once.
+    pub(crate) fn complete(&self) {
+        let by = self.by.get().unwrap_or(ClosedBy::Proxy);
+        let end = End { by, received: self.received.get(), sent: self.sent.get() };
+        self.filters.complete(&mut self.state.borrow_mut(), &end);
+    }
+
+    fn is_ended_by(&self, by: ClosedBy) {
+        if self.by.get().is_none() {
+            self.by.set(Some(by));
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.complete();
+    }
+}
+
+/// What a filter waits for.
+struct Waiting {
+    pause: Pause,
+    until: Option<Instant>,
+    deadline: Deadline,
+}
+
+impl Waiting {
+    fn new(pause: Pause) -> Self {
+        Self { until: after(Instant::now(), Some(pause.limit)), pause, deadline: Deadline::default() }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Woken> {
+        if let Some(wait) = &mut self.pause.wait
+            && wait.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Woken::Ready);
+        }
+        self.deadline.poll(self.until, cx).map(|()| Woken::TimedOut)
+    }
+}
+
+/// A client's stream whose bytes pass through the filters. What it holds of each direction is bounded: nothing more is read while something
+/// is on its way through the filters, or waits to be taken behind them.
+pub(crate) struct Filtered {
+    stream: Stream,
+    connection: Rc<Connection>,
+    /// Blocks to read into.
+    input: Buffer,
+    up: Lane,
+    down: Lane,
+    /// A filter has closed the connection, which ends when this has passed. The other direction goes on until then.
+    closing: Option<(Way, Instant)>,
+    deadline: Deadline,
+    /// Capacity that is counted as held.
+    counted: usize,
+}
+
+/// What is on its way in one direction.
+#[derive(Default)]
+struct Lane {
+    /// Before the filters, or among them.
+    held: Vec<u8>,
+    /// The filters are to be asked about what is held, or about the end.
+    unseen: bool,
+    /// Nothing comes behind what is held.
+    ends: bool,
+    /// Behind the filters, from `taken` on.
+    passed: Vec<u8>,
+    taken: usize,
+    /// The filters have let the end pass.
+    ended: bool,
+    /// A filter waits.
+    waiting: Option<Waiting>,
+}
+
+impl Lane {
+    fn rest(&self) -> &[u8] {
+        self.passed.get(self.taken..).unwrap_or_default()
+    }
+
+    fn take(&mut self, count: usize) {
+        self.taken += count;
+        if self.rest().is_empty() {
+            (self.passed, self.taken) = (Vec::new(), 0);
+        }
+    }
+
+    fn pass(&mut self) {
+        self.unseen = false;
+        self.ended = self.ends;
+        match self.rest().is_empty() {
+            true => (self.passed, self.taken) = (std::mem::take(&mut self.held), 0),
+            false => self.passed.append(&mut self.held),
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.held.capacity() + self.passed.capacity()
+    }
+}
+
+impl Filtered {
+    /// The stream as whoever serves it sees it. `read` was read from it already.
+    pub(crate) fn over(stream: Stream, connection: Rc<Connection>, read: &Buffer) -> Stream {
+        Stream::Layered(Box::new(Self::new(stream, connection, read)))
+    }
+
+    fn new(stream: Stream, connection: Rc<Connection>, read: &Buffer) -> Self {
+        let bytes = read.bytes();
+        let mut up = Lane { held: bytes.to_vec(), unseen: !bytes.is_empty(), ..Lane::default() };
+        if !connection.filters.see_data() {
+            up.pass();
+        }
+        connection.received.set(bytes.len() as u64);
+        let (input, down) = (Buffer::default(), Lane::default());
+        Self { stream, connection, input, up, down, closing: None, deadline: Deadline::default(), counted: 0 }
+    }
+
+    /// The connection, for whoever logs it.
+    pub(crate) fn connection(&self) -> &Rc<Connection> {
+        &self.connection
+    }
+
+    /// Passes what is on its way through the filters. Ready when nothing is among them any more.
+    fn poll_filter(&mut self, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            self.poll_closing(way, cx)?;
+            if self.closing.is_some_and(|(by, _)| by == way) {
+                return Poll::Pending;
+            }
+            let connection = &*self.connection;
+            let lane = match way {
+                Way::Up => &mut self.up,
+                Way::Down => &mut self.down,
+            };
+            if let Some(waiting) = &mut lane.waiting {
+                let woken = ready!(waiting.poll(cx));
+                lane.waiting = None;
+                connection.state.borrow_mut().wake(way, woken);
+            }
+            if !lane.unseen {
+                return Poll::Ready(Ok(()));
+            }
+            let mut data = Data { bytes: &mut lane.held, ends: lane.ends };
+            let (state, around) = (&mut connection.state.borrow_mut(), connection.around());
+            let decision = match way {
+                Way::Up => connection.filters.data(state, &mut data, around),
+                Way::Down => connection.filters.upstream_data(state, &mut data, around),
+            };
+            match decision {
+                Decision::Continue => lane.pass(),
+                Decision::Pause(pause) => lane.waiting = Some(Waiting::new(pause)),
+                Decision::Close(close) => {
+                    let now = Instant::now();
+                    let until = if close.after.is_zero() { now } else { after(now, Some(close.after)).unwrap_or(now) };
+                    self.closing = Some((way, until));
+                    connection.by.set(Some(ClosedBy::Filter));
+                    _ = connection.closed.set(close);
+                }
+            }
+        }
+    }
+
+    /// An error once a filter's close is due. Until then the direction whose filter closed it stands still.
+    fn poll_closing(&mut self, way: Way, cx: &mut Context<'_>) -> io::Result<()> {
+        let Some((by, until)) = self.closing else { return Ok(()) };
+        let due = until <= Instant::now();
+        // Both directions may be polled by one task only: the timer is that of the direction that stands still.
+        if !due && (by != way || self.deadline.poll(Some(until), cx).is_pending()) {
+            return Ok(());
+        }
+        let reset = self.connection.closed().is_some_and(|close| close.reset);
+        if reset {
+            self.stream.reset_on_close();
+        }
+        Err(if reset { io::ErrorKind::ConnectionReset } else { io::ErrorKind::ConnectionAborted }.into())
+    }
+
+    /// Passes on what goes to the client. Ready when the stream has all of it.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_filter(Way::Down, cx))?;
+        while !self.down.rest().is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, self.down.rest()))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => {
+                    self.down.take(count);
+                    self.connection.sent.set(self.connection.sent.get() + count as u64);
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads once what the filters are to look at.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let received = ready!(self.input.poll_fill(&mut self.stream, BLOCK_BYTES, cx));
+        if let Ok(0) | Err(_) = received {
+            self.connection.is_ended_by(ClosedBy::Client);
+        }
+        let count = received?;
+        self.up.held.extend_from_slice(self.input.bytes());
+        self.input.consume(count);
+        (self.up.ends, self.up.unseen) = (count == 0, true);
+        self.connection.received.set(self.connection.received.get() + count as u64);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_filtered_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let rest = self.up.rest();
+            if !rest.is_empty() {
+                let count = rest.len().min(buffer.remaining());
+                buffer.put_slice(rest.get(..count).unwrap_or_default());
+                self.up.take(count);
+                return Poll::Ready(Ok(()));
+            }
+            if self.up.ended {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_filter(Way::Up, cx))?;
+            if self.up.rest().is_empty() && !self.up.ended {
+                ready!(self.poll_receive(cx))?;
+            }
+        }
+    }
+
+    fn poll_plain_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_closing(Way::Up, cx)?;
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        let count = buffer.filled().len() - before;
+        if read.is_err() || (count == 0 && buffer.remaining() > 0) {
+            self.connection.is_ended_by(ClosedBy::Client);
+        }
+        self.connection.received.set(self.connection.received.get() + count as u64);
+        Poll::Ready(read)
+    }
+
+    /// What is held has grown or shrunk.
+    fn count(&mut self) {
+        let capacity = self.up.capacity() + self.down.capacity();
+        held::changed(std::mem::replace(&mut self.counted, capacity), capacity);
+    }
+}
+
+impl Drop for Filtered {
+    fn drop(&mut self) {
+        held::changed(self.counted, 0);
+    }
+}
+
+impl Layer for Filtered {
+    fn beneath(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn bypass(&self) -> Option<&TcpStream> {
+        let filters = &self.connection.filters;
+        let looks = filters.see_data() || filters.see_upstream_data() || !self.up.rest().is_empty();
+        if looks { None } else { self.stream.plaintext() }
+    }
+}
+
+impl AsyncRead for Filtered {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let filtered = self.get_mut();
+        let plain = !filtered.connection.filters.see_data() && filtered.up.rest().is_empty();
+        let read = match plain {
+            true => filtered.poll_plain_read(cx, buffer),
+            false => filtered.poll_filtered_read(cx, buffer),
+        };
+        filtered.count();
+        read
+    }
+}
+
+impl AsyncWrite for Filtered {
+    /// Takes a block once what was given before has left: a filter that waits, or a slow client, holds its writer back.
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let filtered = self.get_mut();
+        if !filtered.connection.filters.see_upstream_data() {
+            filtered.poll_closing(Way::Down, cx)?;
+            let count = ready!(Pin::new(&mut filtered.stream).poll_write(cx, bytes))?;
+            filtered.connection.sent.set(filtered.connection.sent.get() + count as u64);
+            return Poll::Ready(Ok(count));
+        }
+        ready!(filtered.poll_sent(cx))?;
+        let block = bytes.get(..BLOCK_BYTES).unwrap_or(bytes);
+        filtered.down.held.extend_from_slice(block);
+        filtered.down.unseen = true;
+        let sent = filtered.poll_sent(cx);
+        filtered.count();
+        match sent {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(block.len())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let filtered = self.get_mut();
+        ready!(filtered.poll_sent(cx))?;
+        filtered.count();
+        Pin::new(&mut filtered.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let filtered = self.get_mut();
+        if filtered.connection.filters.see_upstream_data() && !filtered.down.ends {
+            // What is among the filters goes first.
+            ready!(filtered.poll_sent(cx))?;
+            (filtered.down.ends, filtered.down.unseen) = (true, true);
+        }
+        ready!(filtered.poll_sent(cx))?;
+        filtered.count();
+        Pin::new(&mut filtered.stream).poll_shutdown(cx)
+    }
+}

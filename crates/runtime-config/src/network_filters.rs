@@ -1,0 +1,51 @@
+//! The network filters there are before the last one of a filter chain, as configuration has them. To add one: its compiled type, a function
+//! in `compile/` that makes it of the message, the message's fields in [`crate::support`], and one line in [`network_filters!`] below.
+//! What it does is in crate `filters`.
+
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::extensions::filters::network as messages;
+use evenkeel_xds::pb::google::protobuf::Any;
+use prost::Name;
+
+use crate::compile::{self, Cx, type_name};
+
+/// Most network filters of one filter chain.
+pub(crate) const MAX_NETWORK_FILTERS: usize = 64;
+
+/// The registry: each filter's name and compiled type, its message, and what compiles that.
+macro_rules! network_filters {
+    ($($(#[$doc:meta])* $name:ident($compiled:ty) = $message:ty, $compile:path;)*) => {
+        /// What a network filter before the last one is, and does.
+        #[derive(Debug)]
+        pub enum NetworkFilterConfig {
+            $($(#[$doc])* $name(Arc<$compiled>),)*
+        }
+
+        /// Compiles the message of a filter, whichever it is.
+        pub(crate) fn network_filter(cx: &mut Cx<'_>, any: &Any) -> Option<NetworkFilterConfig> {
+            let name = type_name(&any.type_url);
+            $(
+                if name == <$message>::full_name() {
+                    let message: $message = cx.unpack(any)?;
+                    return Some(NetworkFilterConfig::$name(Arc::new($compile(cx, &message)?)));
+                }
+            )*
+            cx.fail(format!("{name} is no network filter"))
+        }
+
+        /// Whether the message is that of such a filter.
+        pub(crate) fn is_network_filter(any: &Any) -> bool {
+            let name = type_name(&any.type_url);
+            [$(<$message>::full_name(),)*].iter().any(|known| name == known)
+        }
+    };
+}
+
+network_filters! {
+    /// `envoy.filters.network.connection_limit`.
+    ConnectionLimit(crate::connection_limit::ConnectionLimit) = messages::connection_limit::v3::ConnectionLimit,
+        compile::connection_limit::connection_limit;
+    /// `envoy.filters.network.rbac`.
+    Rbac(crate::rbac::NetworkRbac) = messages::rbac::v3::Rbac, compile::rbac::network_filter;
+}
