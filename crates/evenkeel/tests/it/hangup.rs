@@ -81,7 +81,7 @@ fn it_is_for_the_terminal_and_nothing_else() {
         let mut served = Process::spawn(&mut evenkeel(folder.path(), command));
         await_start(&mut served, folder.path(), command);
         served.signal(Signal::SIGHUP);
-        served.wait_for_line("SIGHUP: there is nothing to do");
+        served.wait_for_line("SIGHUP: nothing to reload");
         served.signal(Signal::SIGTERM);
         assert_eq!(served.wait_for_exit(PATIENCE).code(), Some(0), "{}", served.output());
 
@@ -90,7 +90,7 @@ fn it_is_for_the_terminal_and_nothing_else() {
         let mut interactive = Process::spawn_with_input(&mut evenkeel(folder.path(), command), input);
         await_start(&mut interactive, folder.path(), command);
         interactive.signal(Signal::SIGHUP);
-        interactive.wait_for_line("SIGHUP: there is nothing to do");
+        interactive.wait_for_line("SIGHUP: nothing to reload");
         drop(ours);
         interactive.signal(Signal::SIGHUP);
         assert_eq!(interactive.wait_for_exit(PATIENCE).code(), Some(0), "{}", interactive.output());

@@ -308,7 +308,13 @@ mod tests {
             (200, &[GRPC], &[0, 0, 0, 0, 2, 7], ok, failed(13, "the call has succeeded without a message")),
             (200, &[GRPC], &[0, 0, 0, 0, 1, 7, 0], ok, failed(13, "more than one message answers a unary call")),
             (200, &[GRPC], &[1, 0, 0, 0, 1, 7], ok, failed(13, "a message with unknown flags (1)")),
-            (200, &[GRPC], &[0, 0, 0, 0, 4, 7, 7, 7, 7], ok, failed(13, "a message of 4 bytes")),
+            (
+                200,
+                &[GRPC],
+                &[0, 0, 0, 0, 4, 7, 7, 7, 7],
+                ok,
+                failed(13, "a message of 4 bytes, which is over the limit"),
+            ),
         ] {
             assert_eq!(ended(http, head, body, trailers), expected, "{http} {head:?} {body:?} {trailers:?}");
         }

@@ -64,6 +64,8 @@ pub fn explain(config: &Config, call: &Call<'_>) -> Explanation {
 #[derive(Default)]
 pub struct Explainer {
     managers: Vec<(Arc<HttpConnectionManager>, Rc<HttpFilters>)>,
+    /// Statistics of the filters, which nobody reads.
+    registry: Arc<Registry>,
 }
 
 impl Explainer {
@@ -95,7 +97,7 @@ impl Explainer {
             }
             Terminal::Http(manager) => {
                 let filters = self.filters(manager);
-                request::explain(config, (manager, &filters), call, call.request?, steps)
+                request::explain((config, &self.registry), (manager, &filters), call, call.request?, steps)
             }
         }
     }
@@ -105,7 +107,7 @@ impl Explainer {
             return Rc::clone(filters);
         }
         let outer = ScopeName::plain("explain.");
-        let filters = Rc::new(HttpFilters::new(&manager.filters, &Setup { registry: &Registry::new(), outer: &outer }));
+        let filters = Rc::new(HttpFilters::new(&manager.filters, &Setup { registry: &self.registry, outer: &outer }));
         if self.managers.len() >= MAX_MANAGERS {
             self.managers.clear();
         }

@@ -32,14 +32,14 @@ use crate::info::StreamInfo;
 
 /// Takes a request through its connection manager. Returns what the proxy answers itself.
 pub(super) fn explain(
-    config: &Config,
+    (config, registry): (&Config, &Arc<Registry>),
     (manager, filters): (&HttpConnectionManager, &HttpFilters),
     call: &Call<'_>,
     request: &PlainRequest,
     steps: &mut Vec<Step>,
 ) -> Option<LocalAnswer> {
     let peer_text = call.connection.remote.ip().to_canonical().to_string();
-    let numbers = Numbers { random: call.random, drawn: Cell::new(false), config, registry: Registry::new() };
+    let numbers = Numbers { random: call.random, drawn: Cell::new(false), config, registry: Arc::clone(registry) };
     let arrival = Arrival { config, manager, connection: call.connection, peer_text: &peer_text, services: &numbers };
     let mut written = Written::new(request, filters, arrival, &numbers);
     let outcome = match pin!(decide(arrival, &mut written)).poll(&mut Context::from_waker(Waker::noop())) {

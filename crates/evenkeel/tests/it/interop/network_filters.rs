@@ -29,7 +29,11 @@ const SHADOW: &str = "shadow_rules: { policies: { some: { permissions: [ { any: 
 const LISTENERS: [(&str, &str, &str); 9] = [
     ("limit", LIMIT, "stat_prefix: limit, max_connections: 2"),
     ("late", LIMIT, "stat_prefix: late, max_connections: 1, delay: 0.4s"),
-    ("off", LIMIT, "stat_prefix: off, max_connections: 1, runtime_enabled: { runtime_key: k, default_value: false }"),
+    (
+        "unlimited",
+        LIMIT,
+        "stat_prefix: unlimited, max_connections: 1, runtime_enabled: { runtime_key: k, default_value: false }",
+    ),
     ("web-limit", LIMIT, "stat_prefix: web-limit, max_connections: 2"),
     ("denied", RBAC, DENY),
     ("late-denied", RBAC, "delay_deny: 0.4s, "),
@@ -68,7 +72,7 @@ fn story(ports: [u16; LISTENERS.len()]) -> String {
     let port = |name: &str| ports[LISTENERS.iter().position(|row| row.0 == name).expect("a listener")];
     let open = |name: &str| Connection::open((Ipv4Addr::LOCALHOST, port(name)).into()).expect("it accepts");
     let mut seen = String::new();
-    for name in ["limit", "late", "off", "web-limit"] {
+    for name in ["limit", "late", "unlimited", "web-limit"] {
         let mut clients = [open(name), open(name), open(name)];
         for (number, client) in clients.iter_mut().enumerate() {
             seen += &format!("{name} {number}: {}\n", ask(name, client));

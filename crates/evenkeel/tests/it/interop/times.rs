@@ -12,7 +12,7 @@ use super::proxy::Program;
 use super::web::{self, ROUTER, cluster, endpoint};
 
 /// One step of what takes time here. What takes none takes far less.
-const STEP: Duration = Duration::from_millis(300);
+const STEP: Duration = Duration::from_millis(600);
 
 const POINTS: [&str; 11] = [
     "DS_RX_END",

@@ -51,7 +51,7 @@ fn a_state_directory_that_cannot_be_written_is_said_in_a_line_and_one_that_fills
     let mut up = up(app.path(), folder.path(), "size=6m", "true");
     wait_ready(&mut up, 1);
     up.wait_for_line("is full (");
-    up.wait_for_line("calls go on");
+    up.wait_for_line("traffic continues");
     let state = format!("/proc/{}/root{shown}", up.pid());
     // Said while there is a little left: lines are lost when nothing is.
     let (filler, page) = (format!("{state}/filler"), [0; 4096]);
