@@ -86,7 +86,7 @@ impl Reader {
         if !allowed.contains(&suffix) {
             return Err(format!("a {} has no such sample", family.kind));
         }
-        if family.kind == "counter" && !(sample.value >= 0.0) {
+        if family.kind == "counter" && (sample.value.is_nan() || sample.value < 0.0) {
             return Err("a counter below 0".to_owned());
         }
         if sample.exemplar.is_some() && !["_bucket", "_total"].contains(&suffix) {

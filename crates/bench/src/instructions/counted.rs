@@ -16,7 +16,7 @@ use crate::process::get;
 const FEW: u64 = 100;
 const MANY: u64 = 1100;
 /// What a worker's thread runs and no other; the others' work depends on time, and on how often we ask whether it is ready.
-const WORKER: &str = "worker::thread::Worker::serve";
+const WORKER: &str = "listener::serve::";
 
 /// What each of several proxies executes for one request: `run` starts them, makes so many requests and stops them.
 pub fn per_request<const PROXIES: usize>(

@@ -52,7 +52,9 @@ fn evenkeel_and_envoy_treat_connections_alike() {
     let upstreams = [echo.address().port(), backend.address().port()];
     std::fs::write(&file, bootstrap(upstreams, ports, admin, &log)).expect("a writable folder");
     let run = |program| {
-        let mut process = web::start(program, &file, admin, ports[0]);
+        // The first connection would count where connections are limited.
+        let unlimited = ports[LISTENERS.len() - 1];
+        let mut process = web::start(program, &file, admin, unlimited);
         let seen = story(ports) + &statistics(admin) + &logged(&log);
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
         seen

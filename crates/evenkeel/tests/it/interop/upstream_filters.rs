@@ -157,7 +157,12 @@ fn behave(request: &Request, calls: &AtomicUsize) -> Reply {
 
 /// Fields that mutations have to do with, in their order.
 fn heads(fields: &[(String, String)]) -> String {
-    let wanted = |name: &str| name.starts_with("x-") && !name.starts_with("x-request-id") && !name.contains("-time");
+    let wanted = |name: &str| {
+        name.starts_with("x-")
+            && !name.starts_with("x-request-id")
+            && !name.contains("-time")
+            && name != "x-forwarded-for"
+    };
     let lines = fields.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
     lines.filter(|(name, _)| wanted(name)).map(|(name, value)| format!("{name}: {value} | ")).collect()
 }
