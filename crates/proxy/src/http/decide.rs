@@ -131,17 +131,11 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
         }
     }
 
-    fn filter(
-        &mut self,
-        client: SocketAddr,
-        matched: Option<Matched<'c>>,
-    ) -> impl Future<Output = Filtered<Self::Reply>> {
-        async move {
-            // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
-            match self.ask(client, matched) {
-                Ok(decided) => decided,
-                Err(waits) => Box::pin(self.ask_after(waits, client, matched)).await,
-            }
+    async fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'c>>) -> Filtered<Self::Reply> {
+        // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
+        match self.ask(client, matched) {
+            Ok(decided) => decided,
+            Err(waits) => Box::pin(self.ask_after(waits, client, matched)).await,
         }
     }
 

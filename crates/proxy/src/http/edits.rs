@@ -48,7 +48,7 @@ fn values(
     additions: impl Fn(&HeaderEdits) -> &Vec<HeaderAddition>,
     record: &Record<'_>,
 ) -> Vec<Vec<u8>> {
-    levels.iter().flat_map(|edits| additions(edits)).map(|addition| value(addition, record)).collect()
+    levels.iter().flat_map(additions).map(|addition| value(addition, record)).collect()
 }
 
 /// Adds headers to a message that no route has anything to do with.

@@ -48,6 +48,11 @@ impl Outgoing {
         self.bytes.len() - self.sent
     }
 
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Bytes that the stream took, as far as it was asked.
     #[inline]
     pub fn taken(&self) -> usize {

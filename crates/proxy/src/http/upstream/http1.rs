@@ -137,7 +137,7 @@ impl Http1 {
     }
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.begun |= self.output.len() > 0;
+        self.begun |= !self.output.is_empty();
         let sent = self.output.poll_send(&mut self.connection.stream, cx);
         // A broken pipe is what a reset becomes that comes after the end.
         self.reset |= matches!(&sent, Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe);
@@ -151,7 +151,7 @@ impl Http1 {
     }
 
     pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.begun |= self.output.len() > 0;
+        self.begun |= !self.output.is_empty();
         match !self.shutdown && self.output.leaves_in_burst(&self.connection.stream, cx) {
             true => Poll::Pending,
             false => self.poll_flush(cx),
