@@ -65,7 +65,7 @@ fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
 
 /// A value without quotes, as Envoy writes names; one that would be read as more than a value gets them.
 fn name(element: &mut String, key: &str, value: &str) {
-    if value.contains([',', ';', '=', '"', '\\', ' ']) {
+    if value.bytes().any(|byte| matches!(byte, b',' | b';' | b'=' | b'"' | b'\\' | b' ')) {
         let escaped: String =
             value.chars().flat_map(|c| ['\\', c].into_iter().skip(usize::from(!matches!(c, '"' | '\\')))).collect();
         quoted(element, key, &escaped);
@@ -80,6 +80,11 @@ fn name(element: &mut String, key: &str, value: &str) {
 fn quoted(element: &mut String, key: &str, value: &str) {
     begin(element, key);
     element.push('"');
+    if !value.bytes().any(|byte| matches!(byte, b'"' | b'\\')) {
+        visible(element, value);
+        element.push('"');
+        return;
+    }
     let mut escaped = false;
     for character in value.chars() {
         if character == '"' && !escaped {
@@ -104,11 +109,12 @@ fn begin(element: &mut String, key: &str) {
 
 /// Text in which all but visible ASCII and blanks is escaped as in a URL.
 fn visible(element: &mut String, text: &str) {
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' => element.push(char::from(byte)),
+    let is_visible = |byte: &u8| matches!(byte, b' '..=b'~');
+    for part in text.as_bytes().chunk_by(|a, b| is_visible(a) == is_visible(b)) {
+        match std::str::from_utf8(part) {
+            Ok(part) if part.as_bytes().first().is_some_and(is_visible) => element.push_str(part),
             // Writing to a String cannot fail.
-            byte => _ = write!(element, "%{byte:02X}"),
+            _ => part.iter().for_each(|byte| _ = write!(element, "%{byte:02X}")),
         }
     }
 }
