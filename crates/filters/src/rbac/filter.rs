@@ -192,6 +192,8 @@ struct Counts {
 impl Counts {
     fn new(registry: &Registry, outer: &ScopeName, prefix: &str, shadow_prefix: &str) -> Self {
         let scope = |prefix: &str| {
+            // Envoy joins the prefix and a statistic's name with a dot, unless the prefix ends with one.
+            let prefix = if prefix.is_empty() { String::new() } else { with_dot(prefix) };
             let name = ScopeName {
                 dotted: format!("{}rbac.{prefix}", outer.dotted),
                 family: format!("{}rbac_{}", outer.family, prefix.replace(|c: char| !c.is_ascii_alphanumeric(), "_")),

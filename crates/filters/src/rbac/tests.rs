@@ -206,7 +206,7 @@ fn shadow_rules_are_counted_and_decide_nothing() {
     let mut filter = http(config);
     assert!(matches!(filter.ask(Body::Empty), Decision::Continue));
     let text = filter.registry.text();
-    for line in ["http.inbound.rbac.allowed: 1", "http.inbound.rbac.istio_dry_run_deny_shadow_denied: 1"] {
+    for line in ["http.inbound.rbac.allowed: 1", "http.inbound.rbac.istio_dry_run_deny_.shadow_denied: 1"] {
         assert!(text.contains(line), "{line} not in\n{text}");
     }
     for (key, expected) in [("engine_result", "denied"), ("effective_policy_id", "p")] {
