@@ -45,7 +45,8 @@ async fn what_cannot_work_is_refused_at_the_start() {
     let open = directory.path().join("open");
     std::fs::create_dir(&open).expect("a directory");
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("ours");
-    check(&|o| o.state = open.clone(), "has mode 0777: other users than its owner can put keys and records into it").await;
+    check(&|o| o.state = open.clone(), "has mode 0777: other users than its owner can put keys and records into it")
+        .await;
 }
 
 #[tokio::test]
