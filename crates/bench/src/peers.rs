@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use rcgen::{
@@ -303,7 +304,15 @@ fn speaks_http2(entry: SocketAddr, admin: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// A loopback address on which nothing listens at the moment.
+/// A loopback address on which nothing listens at the moment, another one each time.
 pub fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+    // Below Linux's ephemeral range, so that no outgoing connection takes the port before it is used.
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = (std::process::id() % 97) as u16 * 123;
+    let mut ports = (0..COUNT).map(|_| FIRST + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT);
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let port = ports.find(free).with_context(|| format!("no free TCP port in {FIRST}..{}", FIRST + COUNT))?;
+    Ok((Ipv4Addr::LOCALHOST, port).into())
 }

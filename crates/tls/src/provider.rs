@@ -13,7 +13,16 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
         // AES-128-GCM comes first, as in Envoy on machines with AES instructions. It needs fewer rounds than AES-256,
         // rustls' first choice, and the P-256 identities are not stronger.
         provider.cipher_suites.sort_by_key(|suite| *suite != cipher_suite::TLS13_AES_128_GCM_SHA256);
+        gather_entropy(&provider);
         Arc::new(provider)
     };
     PROVIDER.get_or_init(make).clone()
+}
+
+/// Draws a first random byte on a thread of its own. AWS-LC seeds its generator from the processor's jitter then, which takes some
+/// 400 million instructions; a worker's first handshake would do it otherwise, while all of the worker's connections wait.
+fn gather_entropy(provider: &CryptoProvider) {
+    let random = provider.secure_random;
+    // Without the thread, and if the generator fails, the first handshake tries it.
+    let _ = std::thread::Builder::new().name("entropy".into()).spawn(move || random.fill(&mut [0]));
 }

@@ -180,7 +180,7 @@ impl<'w> Server<'w> {
         if !tcp::admits(worker, chain, &info.view) {
             return Self::None;
         }
-        Self::Connecting(Box::pin(async move { Box::new(Ahead::connect(worker, info, &proxy).await) }))
+        Self::Connecting(Box::pin(async move { Ahead::connect(worker, info, &proxy).await }))
     }
 
     /// Ready when the server has spoken, or closed, or cannot be reached, before the client said anything. What a server

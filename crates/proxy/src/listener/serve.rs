@@ -271,6 +271,7 @@ fn terminal<'w>(
         }
         Terminal::Tcp(proxy) => {
             let configured = (Arc::clone(listener), Arc::clone(proxy));
+            let downstream = Box::new(downstream);
             match arrival {
                 Arrival::New(ahead) => {
                     Box::pin(tcp::serve(worker, downstream, configured, (filters, ahead), registration))

@@ -20,7 +20,7 @@ use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
-use evenkeel_upstream::conn::{Buffer, Deadline};
+use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::{
     AcquireError, ConnectError, ConnectTimes, Connection, Outcome as HostOutcome, RequestGuard, Target,
@@ -48,75 +48,75 @@ struct Outcome {
     original_dst: bool,
 }
 
-/// Serves a connection to its end. `ahead`: what was done for it while its client was silent.
+/// Serves a connection to its end. `ahead`: what was done for it while its client was silent. What this future holds it holds for the
+/// connection's whole life, and an argument twice; large arguments are boxed, and so is what is over early.
 pub(crate) async fn serve(
     worker: &Rc<Worker>,
-    mut downstream: Downstream,
+    mut downstream: Box<Downstream>,
     (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
     (filters, ahead): (Rc<NetworkFilters>, Option<Box<Ahead>>),
     registration: &Rc<Registration>,
 ) -> Option<Box<Leaving>> {
     let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     let _counted = Counted::new(&stats);
-    let ahead = match ahead {
-        Some(ahead) => *ahead,
-        None => {
-            let admitted = if filters.are_immediate() {
-                let admitted = filtered::admit_at_once(worker, &filters, &mut downstream.info);
-                if let Err(close) = &admitted {
-                    Box::pin(filtered::outwait(close)).await;
-                }
-                admitted.map(|()| None)
-            } else {
-                // Boxed, as what follows: it is large and over before the connection's long life begins.
-                Box::pin(filtered::admit(worker, filters, &mut downstream.info)).await
-            };
-            match admitted {
-                Ok(connection) => {
-                    downstream = downstream.filtered(connection);
-                    Box::pin(Ahead::connect(worker, &downstream.info, &proxy)).await
-                }
-                Err(close) => Ahead::refused(worker, &close, &downstream, &proxy),
+    let mut ahead = match ahead {
+        Some(ahead) => ahead,
+        None => match Box::pin(admit(worker, filters, &mut downstream.info)).await {
+            Ok(connection) => {
+                *downstream = downstream.filtered(connection);
+                Box::pin(Ahead::connect(worker, &downstream.info, &proxy)).await
             }
-        }
+            Err(close) => Ahead::refused(worker, &close, &downstream, &proxy),
+        },
     };
-    let Ahead { mut outcome, upstream, input } = ahead;
-    if let Some((upstream, _guard)) = upstream {
-        registration.set_travels(matches!(downstream.stream, Stream::Tcp(_)) && upstream.travels());
-        let relaying = relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome, registration);
-        if let Some(upstream_half) = Box::pin(relaying).await {
-            let (upstream, to) = (Some(Box::new(UpstreamHalf { outcome, ..upstream_half })), Directive::HandOver);
-            return Some(Box::new(Leaving { downstream, upstream, to }));
-        }
+    if let Some((to_up, to_down)) = relay(&mut downstream, &mut ahead, &proxy, &stats, registration).await
+        && let Ahead { outcome, upstream: Some((Upstream::Connection(connection), _)), .. } = *ahead
+    {
+        let upstream = Some(Box::new(UpstreamHalf { outcome, stream: connection.stream, to_up, to_down }));
+        return Some(Box::new(Leaving { downstream: *downstream, upstream, to: Directive::HandOver }));
     }
-    end_filters(&mut downstream, &mut outcome);
-    end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
+    end_filters(&mut downstream, &mut ahead.outcome);
+    end(worker, &downstream, (&listener, &proxy), &stats, &ahead.outcome);
     None
+}
+
+/// Asks the chain's filters, as [`filtered::admit`] does; most of them say all they have to say at once.
+async fn admit(
+    worker: &Rc<Worker>,
+    filters: Rc<NetworkFilters>,
+    info: &mut Arc<ConnectionInfo>,
+) -> Result<Option<Rc<filtered::Connection>>, Close> {
+    if !filters.are_immediate() {
+        return filtered::admit(worker, filters, info).await;
+    }
+    if let Err(close) = filtered::admit_at_once(worker, &filters, info) {
+        filtered::outwait(&close).await;
+        return Err(close);
+    }
+    Ok(None)
 }
 
 /// Goes on with a connection that was elsewhere, or was to go there.
 pub(crate) async fn resume(
     worker: &Rc<Worker>,
-    mut downstream: Downstream,
+    mut downstream: Box<Downstream>,
     (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
-    upstream_half: Box<UpstreamHalf>,
+    mut upstream: Box<UpstreamHalf>,
     registration: &Rc<Registration>,
 ) -> Option<Box<Leaving>> {
     let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     let _counted = Counted::resumed(&stats);
     registration.set_travels(true);
-    let UpstreamHalf { mut outcome, mut stream, to_up, to_down } = *upstream_half;
-    let to_up = Rest { buffer: std::mem::take(&mut downstream.input), half: to_up };
-    let relay = Relay::resume(&mut downstream.stream, to_up, &mut stream, to_down);
-    let mut deadline = Deadline::default();
-    let until = after(outcome.started(), proxy.max_downstream_connection_duration);
-    if let Some((to_up, to_down)) = run(relay, &mut deadline, (&proxy, until), &stats, &mut outcome, registration).await
-    {
-        downstream.input = to_up.buffer;
-        let upstream = Some(Box::new(UpstreamHalf { outcome, stream, to_up: to_up.half, to_down }));
-        return Some(Box::new(Leaving { downstream, upstream, to: Directive::HandOver }));
+    let UpstreamHalf { outcome, stream, to_up, to_down } = &mut *upstream;
+    let from_client = Rest { buffer: std::mem::take(&mut downstream.input), half: *to_up };
+    let from_upstream = Rest { buffer: std::mem::take(&mut to_down.buffer), half: to_down.half };
+    let mut relay = Relay::resume(&mut downstream.stream, from_client, stream, from_upstream);
+    if run(&mut relay, &proxy, &stats, outcome, registration).await {
+        let rest = relay.part();
+        (downstream.input, *to_up, *to_down) = (rest.0.buffer, rest.0.half, rest.1);
+        return Some(Box::new(Leaving { downstream: *downstream, upstream: Some(upstream), to: Directive::HandOver }));
     }
-    end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
+    end(worker, &downstream, (&listener, &proxy), &stats, outcome);
     None
 }
 
@@ -248,7 +248,7 @@ pub(crate) enum FirstByte {
 
 impl Ahead {
     /// Connects to a host of the proxy's cluster.
-    pub(crate) async fn connect(worker: &Rc<Worker>, info: &ConnectionInfo, proxy: &TcpProxy) -> Self {
+    pub(crate) async fn connect(worker: &Rc<Worker>, info: &ConnectionInfo, proxy: &TcpProxy) -> Box<Self> {
         let mut outcome = Outcome::new();
         let mut input = Buffer::default();
         let upstream = connect(worker, info, proxy, &mut outcome, &mut input).await;
@@ -256,11 +256,11 @@ impl Ahead {
             outcome.stream.upstream_local = upstream.local_addr();
             set_connect_times(&mut outcome.stream.times, upstream.connect_times());
         }
-        Self { outcome, upstream, input }
+        Box::new(Self { outcome, upstream, input })
     }
 
     /// Filters close the connection before there is an upstream.
-    fn refused(worker: &Worker, close: &Close, downstream: &Downstream, proxy: &TcpProxy) -> Self {
+    fn refused(worker: &Worker, close: &Close, downstream: &Downstream, proxy: &TcpProxy) -> Box<Self> {
         let mut outcome = Outcome::new();
         let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
         outcome.stream.cluster_name = chosen.map(|(cluster, _)| Arc::clone(cluster));
@@ -268,7 +268,7 @@ impl Ahead {
         if close.reset {
             downstream.stream.reset_on_close();
         }
-        Self { outcome, upstream: None, input: Buffer::default() }
+        Box::new(Self { outcome, upstream: None, input: Buffer::default() })
     }
 
     /// Waits for the server to speak.
@@ -291,48 +291,51 @@ impl Ahead {
     }
 }
 
-/// Relays until the connection ends, or is to go on elsewhere.
+/// Relays until the connection ends, if it has an upstream. `Some`: it is to go on elsewhere, and this is left to do for it.
 async fn relay(
     downstream: &mut Downstream,
-    upstream: Upstream,
-    from_upstream: Buffer,
+    ahead: &mut Ahead,
     proxy: &TcpProxy,
     stats: &TcpStats,
-    outcome: &mut Outcome,
     registration: &Registration,
-) -> Option<UpstreamHalf> {
-    let until = after(outcome.started(), proxy.max_downstream_connection_duration);
-    let input = std::mem::take(&mut downstream.input);
-    let mut deadline = Deadline::default();
+) -> Option<(Half, Rest)> {
+    let Ahead { outcome, upstream, input } = ahead;
+    let (upstream, _) = upstream.as_mut()?;
+    registration.set_travels(matches!(downstream.stream, Stream::Tcp(_)) && upstream.travels());
+    let (from_client, from_upstream) = (std::mem::take(&mut downstream.input), std::mem::take(input));
     match upstream {
-        Upstream::Connection(mut connection) => {
-            let relay = Relay::new(&mut downstream.stream, input, &mut connection.stream, from_upstream);
-            let (to_up, to_down) = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await?;
+        Upstream::Connection(connection) => {
+            let mut relay = Relay::new(&mut downstream.stream, from_client, &mut connection.stream, from_upstream);
+            if !run(&mut relay, proxy, stats, outcome, registration).await {
+                return None;
+            }
+            let (to_up, to_down) = relay.part();
             downstream.input = to_up.buffer;
-            Some(UpstreamHalf { outcome: Outcome::new(), stream: connection.stream, to_up: to_up.half, to_down })
+            Some((to_up.half, to_down))
         }
-        Upstream::Tunnel(mut tunnel) => {
-            let relay = Relay::new(&mut downstream.stream, input, &mut *tunnel, from_upstream);
+        Upstream::Tunnel(tunnel) => {
+            let mut relay = Relay::new(&mut downstream.stream, from_client, &mut **tunnel, from_upstream);
             // The shared connection stays, and so does what is in it.
-            _ = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await;
-            outcome.stream.tunnel_trailers = tunnel.into_trailers();
+            _ = run(&mut relay, proxy, stats, outcome, registration).await;
+            outcome.stream.tunnel_trailers = tunnel.take_trailers();
             None
         }
     }
 }
 
+/// Relays until the connection ends, or is to go on elsewhere: `true`.
 async fn run<U: End>(
-    mut relay: Relay<'_, U>,
-    deadline: &mut Deadline,
-    (proxy, until): (&TcpProxy, Option<Instant>),
+    relay: &mut Relay<'_, U>,
+    proxy: &TcpProxy,
     stats: &TcpStats,
     outcome: &mut Outcome,
     registration: &Registration,
-) -> Option<(Rest, Rest)> {
-    let ending = relay.run(deadline, proxy.idle_timeout, until, registration).await;
+) -> bool {
+    let until = after(outcome.started(), proxy.max_downstream_connection_duration);
+    let ending = relay.run(proxy.idle_timeout, until, registration).await;
     (outcome.stream.bytes_received, outcome.stream.bytes_sent) = (relay.upstream_bytes(), relay.downstream_bytes());
     match ending {
-        Ending::Leaves => return Some(relay.part()),
+        Ending::Leaves => return true,
         Ending::Closed | Ending::Failed => {}
         Ending::UpstreamReset => outcome.fail(&Failure::UpstreamReset),
         Ending::Cut => outcome.stream.termination = "connection_cut".into(),
@@ -345,7 +348,7 @@ async fn run<U: End>(
             outcome.stream.flags |= ResponseFlags::DURATION_TIMEOUT;
         }
     }
-    None
+    false
 }
 
 /// A connection to a host of the chosen cluster, within the proxy's attempts.

@@ -144,12 +144,11 @@ impl<'s, U: End> Relay<'s, U> {
     /// Relays until both directions have ended.
     pub(crate) async fn run(
         &mut self,
-        deadline: &mut Deadline,
         idle: Option<Duration>,
         until: Option<Instant>,
         registration: &Registration,
     ) -> Ending {
-        let mut idle_until = after(turn::now(), idle);
+        let (mut deadline, mut idle_until) = (Deadline::default(), after(turn::now(), idle));
         registration.ends_itself();
         poll_fn(|cx| {
             let before = (self.to_up.bytes, self.to_down.bytes);

@@ -236,8 +236,8 @@ impl TunnelStream {
     }
 
     /// The trailers that ended the other direction, if they are to be kept.
-    pub(super) fn into_trailers(self) -> Option<Box<str>> {
-        match self.trailers {
+    pub(super) fn take_trailers(&mut self) -> Option<Box<str>> {
+        match std::mem::replace(&mut self.trailers, Trailers::Unwanted) {
             Trailers::Kept(trailers) => Some(trailers),
             Trailers::Unwanted | Trailers::Awaited => None,
         }

@@ -14,7 +14,7 @@ use crate::{alone, mutual_tls};
 const PLAIN_BYTES: usize = 4 * 1024;
 const TLS_BYTES: usize = 20 * 1024;
 /// The same for a TCP proxy's connection, its upstream's side included.
-const TCP_BYTES: usize = 4 * 1024 + 512;
+const TCP_BYTES: usize = 4 * 1024;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nuser-agent: memory\r\n\r\n";
 

@@ -146,15 +146,17 @@ fn statistics(admin: u16) -> String {
     lines.into_iter().chain(active).chain(families).map(how_many).collect()
 }
 
+/// The lines of the log, each once. Both write what they have once a second, each worker on its own.
 fn logged(log: &Path) -> String {
+    const QUIET: Duration = Duration::from_millis(2500);
     let read = || std::fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let mut last = (read(), Instant::now());
-    wait::poll(PATIENCE, || {
+    wait::poll(PATIENCE + QUIET, || {
         let now = read();
         if now != last.0 {
             last = (now, Instant::now());
         }
-        (!last.0.is_empty() && last.1.elapsed() > Duration::from_millis(500)).then_some(())
+        (!last.0.is_empty() && last.1.elapsed() > QUIET).then_some(())
     });
     last.0.into_iter().map(|line| line + "\n").collect()
 }
