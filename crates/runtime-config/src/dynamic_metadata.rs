@@ -1,23 +1,32 @@
 //! What HTTP filters find out about a request, for policies, routes and logs: dynamic metadata, by the filters' names.
 
+use std::sync::Arc;
+
 use crate::cluster::MetadataValue;
 use crate::matching::StringMatcher;
 
 /// The names and values of an object, by name.
 pub type Fields = Vec<(Box<str>, MetadataValue)>;
 
-/// Dynamic metadata of one request. Most requests have none.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DynamicMetadata(Vec<(Box<str>, MetadataValue)>);
+/// What one filter leaves. Shared: a filter that says the same of many requests makes it once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterMetadata {
+    filter: Box<str>,
+    /// An object.
+    fields: MetadataValue,
+}
 
-impl DynamicMetadata {
-    /// Adds fields under a filter's name; of equal names the last holds.
-    pub fn merge(&mut self, filter: &str, fields: &[(Box<str>, MetadataValue)]) {
-        let place = self.0.iter().position(|(known, _)| **known == *filter).unwrap_or_else(|| {
-            self.0.push((filter.into(), MetadataValue::Object(Vec::new())));
-            self.0.len() - 1
-        });
-        let Some((_, MetadataValue::Object(all))) = self.0.get_mut(place) else { return };
+impl FilterMetadata {
+    /// Fields under a filter's name; of equal names the last holds.
+    pub fn new(filter: &str, fields: &[(Box<str>, MetadataValue)]) -> Self {
+        let mut metadata =
+            Self { filter: filter.into(), fields: MetadataValue::Object(Vec::with_capacity(fields.len())) };
+        metadata.merge(fields);
+        metadata
+    }
+
+    fn merge(&mut self, fields: &[(Box<str>, MetadataValue)]) {
+        let MetadataValue::Object(all) = &mut self.fields else { return };
         for (name, value) in fields {
             match all.binary_search_by(|(known, _)| known.cmp(name)) {
                 Ok(at) => all[at].1 = value.clone(),
@@ -25,10 +34,37 @@ impl DynamicMetadata {
             }
         }
     }
+}
+
+/// Dynamic metadata of one request. Most requests have none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DynamicMetadata(Vec<Arc<FilterMetadata>>);
+
+impl DynamicMetadata {
+    /// Adds fields under a filter's name; of equal names the last holds.
+    pub fn merge(&mut self, filter: &str, fields: &[(Box<str>, MetadataValue)]) {
+        match self.of_filter(filter) {
+            Some(known) => Arc::make_mut(known).merge(fields),
+            None => self.0.push(Arc::new(FilterMetadata::new(filter, fields))),
+        }
+    }
+
+    /// As [`DynamicMetadata::merge`], without a copy where the filter has left nothing yet.
+    pub fn share(&mut self, metadata: &Arc<FilterMetadata>) {
+        match (self.of_filter(&metadata.filter), &metadata.fields) {
+            (Some(known), MetadataValue::Object(fields)) => Arc::make_mut(known).merge(fields),
+            (Some(_), _) => {}
+            (None, _) => self.0.push(Arc::clone(metadata)),
+        }
+    }
+
+    fn of_filter(&mut self, filter: &str) -> Option<&mut Arc<FilterMetadata>> {
+        self.0.iter_mut().find(|known| *known.filter == *filter)
+    }
 
     /// The value at the end of `path`, below a filter's name.
     pub fn get(&self, filter: &str, path: &[Box<str>]) -> Option<&MetadataValue> {
-        let mut value = self.0.iter().find(|(known, _)| **known == *filter).map(|(_, value)| value)?;
+        let mut value = self.0.iter().find(|known| *known.filter == *filter).map(|known| &known.fields)?;
         for key in path {
             let MetadataValue::Object(fields) = value else { return None };
             value = &fields.iter().find(|(known, _)| known == key)?.1;
@@ -128,8 +164,14 @@ mod tests {
         let exact = |text: &str| {
             ValueMatcher::String(StringMatcher::Exact { value: text.as_bytes().into(), ignore_case: false })
         };
+        let shared = Arc::new(FilterMetadata::new("s", &[("a".into(), text("one")), ("b".into(), text("one"))]));
+        metadata.share(&shared);
+        metadata.share(&Arc::new(FilterMetadata::new("s", &[("b".into(), text("two"))])));
+        assert_eq!(*shared, FilterMetadata::new("s", &[("b".into(), text("one")), ("a".into(), text("one"))]));
         for (filter, path, value, expected) in [
-            ("f", &["a"][..], exact("new"), true),
+            ("s", &["a"][..], exact("one"), true),
+            ("s", &["b"], exact("two"), true),
+            ("f", &["a"], exact("new"), true),
             ("f", &["a"], exact("old"), false),
             ("f", &["b"], ValueMatcher::Bool(true), true),
             ("f", &["o", "n"], ValueMatcher::Range { start: 2.5, end: 3.0 }, true),

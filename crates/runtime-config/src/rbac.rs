@@ -1,9 +1,10 @@
 //! `envoy.config.rbac.v3.RBAC`, compiled. Evaluation lives in crate `filters`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::dynamic_metadata::MetadataMatcher;
+use crate::cluster::MetadataValue;
+use crate::dynamic_metadata::{FilterMetadata, MetadataMatcher};
 use crate::matching::{CidrSet, HeaderMatcher, StringMatcher};
 use crate::rbac_index::PolicyIndex;
 use crate::view::PeerIdentity;
@@ -54,12 +55,22 @@ pub struct Rules {
     pub action: RbacAction,
     policies: Vec<Policy>,
     index: PolicyIndex,
+    fields: FieldNames,
+    unnamed: OutcomeMetadata,
 }
 
 impl Rules {
     /// `policies` in order of their names.
-    pub fn new(action: RbacAction, policies: Vec<Policy>) -> Self {
-        Self { action, index: PolicyIndex::new(&policies), policies }
+    pub fn new(action: RbacAction, policies: Vec<Policy>, fields: FieldNames) -> Self {
+        let index = PolicyIndex::new(&policies);
+        Self { action, policies, index, fields, unnamed: OutcomeMetadata::default() }
+    }
+
+    /// What these rules leave of an outcome, as dynamic metadata. `policy`: one of theirs, if one is named.
+    pub fn metadata<'r>(&'r self, allowed: bool, policy: Option<&'r Policy>) -> &'r Arc<FilterMetadata> {
+        let known = policy.map_or(&self.unnamed, |policy| &policy.metadata);
+        let place = if allowed { &known.allowed } else { &known.denied };
+        place.get_or_init(|| Arc::new(self.fields.of_outcome(allowed, policy)))
     }
 
     /// Policies in order of their names.
@@ -88,6 +99,35 @@ impl Rules {
     }
 }
 
+/// Whose dynamic metadata rules leave, and under which names: `PREFIXenforced_engine_result`.
+#[derive(Debug, Clone, Default)]
+pub struct FieldNames {
+    /// What it stands under, whatever the filter's name.
+    pub filter: &'static str,
+    /// Prefix of the names.
+    pub prefix: Arc<str>,
+    /// `enforced` or `shadow`.
+    pub kind: &'static str,
+}
+
+impl FieldNames {
+    fn of_outcome(&self, allowed: bool, policy: Option<&Policy>) -> FilterMetadata {
+        let text = |name: &str, text: &str| {
+            (format!("{}{}_{name}", self.prefix, self.kind).into(), MetadataValue::Text(text.into()))
+        };
+        let result = text("engine_result", if allowed { "allowed" } else { "denied" });
+        let policy = policy.map(|policy| text("effective_policy_id", &policy.name));
+        FilterMetadata::new(self.filter, &policy.into_iter().chain([result]).collect::<Vec<_>>())
+    }
+}
+
+/// Dynamic metadata of the outcomes there can be, each made once it is asked for.
+#[derive(Debug, Default)]
+pub struct OutcomeMetadata {
+    allowed: OnceLock<Arc<FilterMetadata>>,
+    denied: OnceLock<Arc<FilterMetadata>>,
+}
+
 /// `RBAC.Action`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RbacAction {
@@ -108,6 +148,8 @@ pub struct Policy {
     pub permissions: Vec<Permission>,
     /// Any of these.
     pub principals: Vec<Principal>,
+    /// What its rules leave when it decides.
+    pub metadata: OutcomeMetadata,
 }
 
 /// `Permission`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_runtime_config::fault::{Abort, AbortStatus, Delay, Fault, RateLimit};
 use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm::{self, HttpFilterConfig};
-use evenkeel_runtime_config::rbac::{RbacAction, RbacFilter, Rules};
+use evenkeel_runtime_config::rbac::{FieldNames, RbacAction, RbacFilter, Rules};
 use evenkeel_runtime_config::route_filters::FilterOverride;
 
 use super::fixture::Fixture;
@@ -34,7 +34,7 @@ fn fault(delay: Option<u64>, abort: Option<u16>, kib: Option<u64>) -> HttpFilter
 fn nobody() -> HttpFilterConfig {
     HttpFilterConfig::Rbac(Arc::new(RbacFilter {
         stat_prefix: "".into(),
-        rules: Some(Arc::new(Rules::new(RbacAction::Allow, vec![]))),
+        rules: Some(Arc::new(Rules::new(RbacAction::Allow, vec![], FieldNames::default()))),
         shadow_rules: None,
         shadow_stat_prefix: "".into(),
     }))

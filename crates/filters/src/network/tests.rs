@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::connection_limit::ConnectionLimit;
 use evenkeel_runtime_config::listener::NetworkFilterConfig;
-use evenkeel_runtime_config::rbac::{NetworkRbac, RbacAction, RbacFilter, Rules};
+use evenkeel_runtime_config::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, Rules};
 
 use super::fixture::Fixture;
 use super::{ClosedBy, Decision, End};
 
 /// Refuses everyone.
 fn closed() -> NetworkFilterConfig {
-    let rules = Some(Arc::new(Rules::new(RbacAction::Allow, vec![])));
+    let rules = Some(Arc::new(Rules::new(RbacAction::Allow, vec![], FieldNames::default())));
     let filter = RbacFilter { stat_prefix: "r".into(), rules, shadow_rules: None, shadow_stat_prefix: "".into() };
     NetworkFilterConfig::Rbac(Arc::new(NetworkRbac { filter, continuous: false, delay_deny: Duration::ZERO }))
 }

@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
-use evenkeel_runtime_config::rbac::{NetworkRbac, RbacFilter, RbacPerRoute};
+use evenkeel_runtime_config::rbac::{NetworkRbac, RbacFilter, RbacPerRoute, Rules};
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
@@ -15,10 +14,6 @@ use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup}
 use crate::network::{self, Close, ConnectionContext};
 
 const FORBIDDEN: u16 = 403;
-/// What dynamic metadata of the filter stands under, whatever its name.
-const NAMESPACE: &str = "envoy.filters.http.rbac";
-/// The same of the network filter.
-const NETWORK_NAMESPACE: &str = "envoy.filters.network.rbac";
 const DENIED_BODY: &str = "RBAC: access denied";
 
 layout! {
@@ -57,11 +52,8 @@ impl Filter for HttpFilter {
             Subject { connection: context.connection, remote: context.remote, request: Some(&view), metadata };
         let shadow = self.counts.decide_in_shadow(config, &subject);
         let enforced = self.counts.decide(config, &subject);
-        let outcomes = [(shadow, &config.shadow_stat_prefix, "shadow"), (enforced, &config.stat_prefix, "enforced")];
-        for (outcome, prefix, kind) in outcomes {
-            if let Some(outcome) = outcome {
-                context.info.metadata.merge(NAMESPACE, &said(&outcome, prefix, kind));
-            }
+        for (outcome, rules) in [(shadow, &config.shadow_rules), (enforced, &config.rules)] {
+            leave(outcome, rules.as_deref(), &mut context.info.metadata);
         }
         match enforced {
             // Envoy sets no response flag here; the details say it all.
@@ -90,12 +82,11 @@ impl HttpFilter {
     }
 }
 
-/// What logs and later filters can read of an outcome.
-fn said(outcome: &Outcome<'_>, prefix: &str, kind: &str) -> Vec<(Box<str>, MetadataValue)> {
-    let text = |name: &str, text: &str| (format!("{prefix}{kind}_{name}").into(), MetadataValue::Text(text.into()));
-    let result = text("engine_result", if outcome.allowed { "allowed" } else { "denied" });
-    let policy = outcome.policy.map(|policy| text("effective_policy_id", &policy.name));
-    policy.into_iter().chain([result]).collect()
+/// Leaves what logs and later filters can read of an outcome.
+fn leave(outcome: Option<Outcome<'_>>, rules: Option<&Rules>, metadata: &mut DynamicMetadata) {
+    if let (Some(Outcome { allowed, policy }), Some(rules)) = (outcome, rules) {
+        metadata.share(rules.metadata(allowed, policy));
+    }
 }
 
 /// `envoy.filters.network.rbac`.
@@ -165,10 +156,7 @@ impl NetworkFilter {
         let subject = Subject::of_connection(context.connection, Some(&context.facts.metadata));
         let shadow = self.counts.decide_in_shadow(config, &subject);
         let decided = self.counts.decide(config, &subject);
-        if let Some(outcome) = shadow {
-            let fields = said(&outcome, &config.shadow_stat_prefix, "shadow");
-            context.facts.metadata.merge(NETWORK_NAMESPACE, &fields);
-        }
+        leave(shadow, config.shadow_rules.as_deref(), &mut context.facts.metadata);
         match decided {
             Some(Outcome { allowed: false, policy }) => {
                 network::Decision::Close(Close::new(denied_details(policy)).after(self.config.delay_deny))

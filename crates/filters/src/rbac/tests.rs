@@ -8,7 +8,8 @@ use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::{MetadataMatcher, ValueMatcher};
 use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher, StringMatcher, full_match_regex};
 use evenkeel_runtime_config::rbac::{
-    NetworkRbac, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules,
+    FieldNames, NetworkRbac, OutcomeMetadata, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute,
+    Rules,
 };
 use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
@@ -52,11 +53,16 @@ fn ranges(net: &str) -> CidrSet {
 }
 
 fn policy(name: &str, permission: Permission, principal: Principal) -> Policy {
-    Policy { name: name.into(), permissions: vec![permission], principals: vec![principal] }
+    Policy {
+        name: name.into(),
+        permissions: vec![permission],
+        principals: vec![principal],
+        metadata: OutcomeMetadata::default(),
+    }
 }
 
 fn filter(action: RbacAction, policies: Vec<Policy>) -> RbacFilter {
-    let rules = Some(Arc::new(Rules::new(action, policies)));
+    let rules = Some(Arc::new(Rules::new(action, policies, FieldNames::default())));
     RbacFilter { stat_prefix: "".into(), rules, shadow_rules: None, shadow_stat_prefix: "".into() }
 }
 
@@ -196,11 +202,14 @@ fn policies_match_in_the_order_given_and_details_have_no_blanks() {
 
 #[test]
 fn shadow_rules_are_counted_and_decide_nothing() {
-    let everyone = |action| Arc::new(Rules::new(action, vec![policy("p", Permission::Any, Principal::Any)]));
+    let everyone = |action, kind, prefix: &str| {
+        let fields = FieldNames { filter: "envoy.filters.http.rbac", prefix: prefix.into(), kind };
+        Arc::new(Rules::new(action, vec![policy("p", Permission::Any, Principal::Any)], fields))
+    };
     let config = RbacFilter {
         stat_prefix: "".into(),
-        rules: Some(everyone(RbacAction::Allow)),
-        shadow_rules: Some(everyone(RbacAction::Deny)),
+        rules: Some(everyone(RbacAction::Allow, "enforced", "")),
+        shadow_rules: Some(everyone(RbacAction::Deny, "shadow", "istio_dry_run_deny_")),
         shadow_stat_prefix: "istio_dry_run_deny_".into(),
     };
     let mut filter = http(config);
@@ -358,10 +367,11 @@ fn a_large_set_decides_as_its_policies_do_one_by_one() {
                     name: format!("p{number:02}").into(),
                     permissions: (0..=random.below(2)).map(|_| permission(random, &PATHS, 2)).collect(),
                     principals: (0..=random.below(2)).map(|_| principal(random, &NAMES, 2)).collect(),
+                    metadata: OutcomeMetadata::default(),
                 })
                 .collect()
         };
-        let rules = Rules::new(RbacAction::Allow, policies(&mut random));
+        let rules = Rules::new(RbacAction::Allow, policies(&mut random), FieldNames::default());
         for name in NAMES.iter().map(Some).chain([None]) {
             for path in PATHS {
                 let request = PlainRequest::new("GET", "info", &format!("{path}?q=1"));

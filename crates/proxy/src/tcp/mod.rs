@@ -18,9 +18,9 @@ use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, TcpProxy};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
-use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::{
     AcquireError, ConnectError, ConnectTimes, Connection, Outcome as HostOutcome, RequestGuard, Target,

@@ -13,13 +13,26 @@ use super::address::{cidr, port_number};
 use super::matcher::{header, metadata, string};
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::matching::{CidrSet, StringMatcher};
-use crate::rbac::{NetworkRbac, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
+use crate::rbac::{
+    FieldNames, NetworkRbac, OutcomeMetadata, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute,
+    Rules,
+};
 
 /// Whether a rule may look at a request; network filters have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layer {
     Network,
     Http,
+}
+
+impl Layer {
+    /// What dynamic metadata of the filter stands under, whatever its name.
+    fn namespace(self) -> &'static str {
+        match self {
+            Self::Network => "envoy.filters.network.rbac",
+            Self::Http => "envoy.filters.http.rbac",
+        }
+    }
 }
 
 /// `envoy.filters.network.rbac`.
@@ -32,23 +45,29 @@ pub(crate) fn network_filter(cx: &mut Cx<'_>, config: &network::Rbac) -> Option<
     };
     let delay_deny = cx.duration("delay_deny", config.delay_deny.as_ref()).unwrap_or_default();
     let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
-    let rules = rules(cx, "rules", config.rules.as_ref(), Layer::Network)?;
-    let shadow_rules = self::rules(cx, "shadow_rules", config.shadow_rules.as_ref(), Layer::Network)?;
-    let shadow_stat_prefix = config.shadow_rules_stat_prefix.as_str().into();
+    let shadow_stat_prefix: Arc<str> = config.shadow_rules_stat_prefix.as_str().into();
+    let (enforced, shadow) = names(Layer::Network, &Arc::default(), &shadow_stat_prefix);
+    let rules = rules(cx, "rules", config.rules.as_ref(), (Layer::Network, enforced))?;
+    let shadow_rules = self::rules(cx, "shadow_rules", config.shadow_rules.as_ref(), (Layer::Network, shadow))?;
     let filter = RbacFilter { stat_prefix, rules, shadow_rules, shadow_stat_prefix };
     Some(NetworkRbac { filter, continuous, delay_deny })
 }
 
 /// `envoy.filters.http.rbac`.
 pub(crate) fn http_filter(cx: &mut Cx<'_>, config: &http::Rbac) -> Option<RbacFilter> {
-    let rules = rules(cx, "rules", config.rules.as_ref(), Layer::Http)?;
-    let shadow_rules = self::rules(cx, "shadow_rules", config.shadow_rules.as_ref(), Layer::Http)?;
-    Some(RbacFilter {
-        stat_prefix: config.rules_stat_prefix.as_str().into(),
-        rules,
-        shadow_rules,
-        shadow_stat_prefix: config.shadow_rules_stat_prefix.as_str().into(),
-    })
+    let stat_prefix: Arc<str> = config.rules_stat_prefix.as_str().into();
+    let shadow_stat_prefix: Arc<str> = config.shadow_rules_stat_prefix.as_str().into();
+    let (enforced, shadow) = names(Layer::Http, &stat_prefix, &shadow_stat_prefix);
+    let rules = rules(cx, "rules", config.rules.as_ref(), (Layer::Http, enforced))?;
+    let shadow_rules = self::rules(cx, "shadow_rules", config.shadow_rules.as_ref(), (Layer::Http, shadow))?;
+    Some(RbacFilter { stat_prefix, rules, shadow_rules, shadow_stat_prefix })
+}
+
+/// What enforced and shadow rules leave of their outcomes.
+fn names(layer: Layer, prefix: &Arc<str>, shadow_prefix: &Arc<str>) -> (FieldNames, FieldNames) {
+    let filter = layer.namespace();
+    let enforced = FieldNames { filter, prefix: Arc::clone(prefix), kind: "enforced" };
+    (enforced, FieldNames { filter, prefix: Arc::clone(shadow_prefix), kind: "shadow" })
 }
 
 /// RBAC of a route or virtual host.
@@ -61,7 +80,12 @@ pub(crate) fn per_route(cx: &mut Cx<'_>, config: &http::RbacPerRoute) -> Option<
 }
 
 /// `Some(None)`: no rules are given.
-fn rules(cx: &mut Cx<'_>, field: &str, rules: Option<&rbac::Rbac>, layer: Layer) -> Option<Option<Arc<Rules>>> {
+fn rules(
+    cx: &mut Cx<'_>,
+    field: &str,
+    rules: Option<&rbac::Rbac>,
+    (layer, fields): (Layer, FieldNames),
+) -> Option<Option<Arc<Rules>>> {
     let Some(rules) = rules else { return Some(None) };
     cx.at(field, |cx| {
         let action = match rbac::rbac::Action::try_from(rules.action) {
@@ -79,7 +103,7 @@ fn rules(cx: &mut Cx<'_>, field: &str, rules: Option<&rbac::Rbac>, layer: Layer)
                 .filter_map(|(name, p)| cx.element(format_args!("{name:?}"), |cx| policy(cx, name, p, layer)))
                 .collect()
         });
-        Some(Some(Arc::new(Rules::new(action, policies))))
+        Some(Some(Arc::new(Rules::new(action, policies, fields))))
     })
 }
 
@@ -92,7 +116,7 @@ fn policy(cx: &mut Cx<'_>, name: &str, policy: &rbac::Policy, layer: Layer) -> O
     }
     let permissions = cx.each("permissions", &policy.permissions, |cx, p| permission(cx, p, layer));
     let principals = cx.each("principals", &policy.principals, |cx, p| principal(cx, p, layer));
-    Some(Policy { name: name.into(), permissions, principals })
+    Some(Policy { name: name.into(), permissions, principals, metadata: OutcomeMetadata::default() })
 }
 
 #[allow(deprecated)] // `metadata` is still what Istio sends.
