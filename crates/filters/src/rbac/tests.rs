@@ -344,8 +344,9 @@ fn network_rules_over_metadata_wait_for_the_first_bytes() {
 #[test]
 fn shadow_rules_of_a_network_filter_leave_what_they_would_have_decided() {
     let mut config = filter(RbacAction::Allow, vec![]);
-    config.shadow_rules = config.rules.take();
-    config.shadow_stat_prefix = "dry_".into();
+    config.rules = None;
+    let fields = FieldNames { filter: "envoy.filters.network.rbac", prefix: "dry_".into(), kind: "shadow" };
+    config.shadow_rules = Some(Arc::new(Rules::new(RbacAction::Allow, vec![], fields)));
     let mut filter = network(config, false);
     let (facts, admitted) = filter.filters.admit(&connection(None), &Nothing, Instant::now());
     admitted.expect("shadow rules refuse nothing");
