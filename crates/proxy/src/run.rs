@@ -14,9 +14,9 @@
 
 mod admin_port;
 mod drains;
+mod instructions;
 mod lifecycle;
 mod program;
-mod told;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -33,9 +33,9 @@ use evenkeel_xds::Schema;
 use tokio::sync::{mpsc, oneshot};
 
 use self::admin_port::AdminPort;
+use self::instructions::Instructions;
 use self::lifecycle::{HotRestart, Lifecycle};
 pub use self::program::{Place, Program};
-use self::told::Telling;
 use crate::access_log::{LogHandle, LogThread};
 use crate::admin::Admin;
 use crate::bootstrap::{self, BootstrapError, Loaded};
@@ -220,9 +220,9 @@ async fn serve(
     }
     spawn_keepers(&shared, &pool);
 
-    let telling = Telling::new(stop).map_err(system("installing signal handlers"))?;
+    let instructions = Instructions::new(stop).map_err(system("installing signal handlers"))?;
     let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, hot_restart);
-    lifecycle.run(successor, telling, received).await?;
+    lifecycle.run(successor, instructions, received).await?;
     log.handle().flush(LOG_FLUSH_LIMIT);
     tracing::info!("ended");
     Ok(())

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-static LOST: Lost = Lost::new();
+static LOST: LostOutput = LostOutput::new();
 
 /// Standard error that never fails.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,12 +30,12 @@ pub fn lost_lines() -> u64 {
 
 /// What was lost, and how much of that nobody has been told of yet.
 #[derive(Debug)]
-struct Lost {
+struct LostOutput {
     all: AtomicU64,
     untold: Mutex<Option<(u64, io::ErrorKind)>>,
 }
 
-impl Lost {
+impl LostOutput {
     const fn new() -> Self {
         Self { all: AtomicU64::new(0), untold: Mutex::new(None) }
     }
@@ -45,7 +45,7 @@ impl Lost {
 #[derive(Debug)]
 pub struct Line<W> {
     out: W,
-    lost: &'static Lost,
+    lost: &'static LostOutput,
 }
 
 impl<W: Write> Write for Line<W> {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_costs_lines_and_nothing_else() {
-        let lost: &'static Lost = Box::leak(Box::new(Lost::new()));
+        let lost: &'static LostOutput = Box::leak(Box::new(LostOutput::new()));
         let (mut room, mut written) = (20, Vec::new());
         let mut line = |room: &mut usize, text: &str| {
             let mut out = Line { out: Disk { room, written: &mut written }, lost };

@@ -59,7 +59,7 @@ impl Drop for IdleGuard {
 
 /// Room for a connection: in the cluster, and to the host.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ConnectionSlots {
     pub(super) _cluster: Slot,
     pub(super) _host: Option<Slot>,
 }
@@ -103,7 +103,7 @@ pub(super) struct OpenConnection {
     pub(super) requests: u32,
     /// This end's address.
     pub(super) local: Option<SocketAddr>,
-    pub(super) _room: Room,
+    pub(super) _room: ConnectionSlots,
 }
 
 impl Drop for OpenConnection {

@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use super::breaker::{Overflow, Slots};
 use super::cluster::Cluster;
 use super::connect::{ConnectError, ConnectTimes, connect_timed};
-use super::connection::{Connection, Established, Idle, IdleGuard, LocalWaiter, OpenConnection, Pending, Room};
+use super::connection::{
+    Connection, ConnectionSlots, Established, Idle, IdleGuard, LocalWaiter, OpenConnection, Pending,
+};
 use super::host::{Host, bump};
 use super::race;
 use super::stats::cluster::{Counter, Gauge, Histogram};
@@ -74,7 +76,7 @@ impl Cluster {
     }
 
     /// Room for a connection that nothing can be waited for instead of.
-    pub(super) fn unshared_room(&self, host: &Rc<Host>) -> Result<Room, AcquireError> {
+    pub(super) fn unshared_room(&self, host: &Rc<Host>) -> Result<ConnectionSlots, AcquireError> {
         self.try_room(host, Priority::Default).ok_or(AcquireError::Overflow(Overflow::Connections))
     }
 
@@ -89,7 +91,7 @@ impl Cluster {
     }
 
     /// Room for a connection to `host` if there is any; an idle connection to another host makes some.
-    pub(super) fn try_room(&self, host: &Rc<Host>, priority: Priority) -> Option<Room> {
+    pub(super) fn try_room(&self, host: &Rc<Host>, priority: Priority) -> Option<ConnectionSlots> {
         let host_slot = match self.host_slots(host) {
             Some(slots) => Some(slots.try_take(false)?),
             None => None,
@@ -100,11 +102,11 @@ impl Cluster {
             // An idle connection to another host is worth less than one to this host; its room may go to who waits longer.
             (self.close_one_idle() && !slots.is_awaited()).then(|| slots.try_take(counted)).flatten()
         });
-        Some(Room { _cluster: cluster?, _host: host_slot })
+        Some(ConnectionSlots { _cluster: cluster?, _host: host_slot })
     }
 
     /// Room for a connection to `host`, once it is this request's turn.
-    async fn wait_for_room(&self, host: &Rc<Host>, priority: Priority) -> Room {
+    async fn wait_for_room(&self, host: &Rc<Host>, priority: Priority) -> ConnectionSlots {
         let share = &self.shared.share;
         let host_slot = match self.host_slots(host) {
             None => None,
@@ -118,7 +120,7 @@ impl Cluster {
             Some(slot) => slot,
             None => slots.wait(share, turn::now()).await,
         };
-        Room { _cluster: cluster, _host: host_slot }
+        ConnectionSlots { _cluster: cluster, _host: host_slot }
     }
 
     /// Waits for room for a connection, or until one that is kept becomes free (`None`), or something else happens
@@ -128,7 +130,7 @@ impl Cluster {
         host: &Rc<Host>,
         priority: Priority,
         other: impl Future<Output = ()>,
-    ) -> Option<Room> {
+    ) -> Option<ConnectionSlots> {
         let _waiting = LocalWaiter::new(&self.shared);
         tokio::select! {
             biased;
@@ -187,7 +189,7 @@ impl Cluster {
     pub(super) async fn establish(
         &self,
         host: &Rc<Host>,
-        room: Room,
+        room: ConnectionSlots,
         wanted: Wanted,
         client: Option<&ConnectionView>,
     ) -> Result<Established, ConnectError> {
@@ -207,7 +209,7 @@ impl Cluster {
         Ok(Established { stream, open })
     }
 
-    fn count_open(&self, host: &Rc<Host>, room: Room, epoch: u64) -> OpenConnection {
+    fn count_open(&self, host: &Rc<Host>, room: ConnectionSlots, epoch: u64) -> OpenConnection {
         self.group.note_traffic();
         self.note_busy();
         bump(&host.counts.cx_total);

@@ -31,10 +31,10 @@ pub struct HttpFilter {
 
 /// What a request suffers.
 #[derive(Debug, Default)]
-pub struct Suffering(Option<Box<Suffers>>);
+pub struct AppliedFault(Option<Box<Applied>>);
 
 #[derive(Debug)]
-struct Suffers {
+struct Applied {
     fault: Arc<Fault>,
     /// Counters of the cluster it comes from.
     from: Option<Rc<Writer<OfCluster>>>,
@@ -45,18 +45,18 @@ struct Suffers {
 
 impl Filter for HttpFilter {
     type Config = Fault;
-    type State = Suffering;
+    type State = AppliedFault;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_DATA).and(Hooks::COMPLETE);
 
     fn new(config: Arc<Fault>, setup: &Setup<'_>) -> Self {
         Self { config, counts: Counts::new(setup.registry, setup.outer) }
     }
 
-    fn request_head(&self, state: &mut Suffering, context: &mut RequestContext<'_>) -> Decision {
+    fn request_head(&self, state: &mut AppliedFault, context: &mut RequestContext<'_>) -> Decision {
         if context.woken.is_some()
-            && let Some(suffers) = &mut state.0
+            && let Some(applied) = &mut state.0
         {
-            return self.after_delay(suffers, context);
+            return self.after_delay(applied, context);
         }
         let fault = context.per_route::<Arc<Fault>>().unwrap_or(&self.config);
         if !applies(fault, context) {
@@ -67,25 +67,25 @@ impl Filter for HttpFilter {
             false => self.downstream_cluster(&context.head.headers),
         };
         let fault = Arc::clone(fault);
-        let suffers = state.0.insert(Box::new(Suffers { fault, from, active: false, limiter: None }));
-        self.limit_answer(suffers, context);
-        if let Some(delay) = delay(&suffers.fault, context)
-            && self.begin(suffers)
+        let applied = state.0.insert(Box::new(Applied { fault, from, active: false, limiter: None }));
+        self.limit_answer(applied, context);
+        if let Some(delay) = delay(&applied.fault, context)
+            && self.begin(applied)
         {
-            self.count(suffers, Injected::delays_injected);
-            note(ResponseFlags::DELAY_INJECTED, suffers, context);
+            self.count(applied, Injected::delays_injected);
+            note(ResponseFlags::DELAY_INJECTED, applied, context);
             return Decision::Pause(Pause::for_time(delay));
         }
-        match abort(&suffers.fault, context) {
-            Some(reply) if self.begin(suffers) => self.abort(suffers, context, reply),
+        match abort(&applied.fault, context) {
+            Some(reply) if self.begin(applied) => self.abort(applied, context, reply),
             _ => Decision::Continue,
         }
     }
 
-    fn remark(&self, state: &Suffering, _: &RequestContext<'_>) -> Option<Remark> {
-        let suffers = state.0.as_ref()?;
-        let slow = suffers.limiter.is_some().then_some("the answer is slowed down");
-        match (suffers.active, suffers.fault.max_active) {
+    fn remark(&self, state: &AppliedFault, _: &RequestContext<'_>) -> Option<Remark> {
+        let applied = state.0.as_ref()?;
+        let slow = applied.limiter.is_some().then_some("the answer is slowed down");
+        match (applied.active, applied.fault.max_active) {
             (true, Some(most)) => Some(Remark::ByState(format!(
                 "{}unless {most} requests suffer already",
                 slow.map_or(String::new(), |slow| format!("{slow}, "))
@@ -94,14 +94,14 @@ impl Filter for HttpFilter {
         }
     }
 
-    fn response_data(&self, state: &mut Suffering, data: &mut Data<'_>) -> Flow {
-        let limiter = state.0.as_mut().and_then(|suffers| suffers.limiter.as_mut());
+    fn response_data(&self, state: &mut AppliedFault, data: &mut Data<'_>) -> Flow {
+        let limiter = state.0.as_mut().and_then(|applied| applied.limiter.as_mut());
         limiter.map_or(Flow::Continue, |limiter| limiter.pass(data))
     }
 
-    fn complete(&self, state: &mut Suffering, _: &mut StreamInfo) {
-        if let Some(suffers) = &mut state.0 {
-            self.end(suffers);
+    fn complete(&self, state: &mut AppliedFault, _: &mut StreamInfo) {
+        if let Some(applied) = &mut state.0 {
+            self.end(applied);
         }
     }
 }
@@ -113,8 +113,8 @@ impl HttpFilter {
         self.counts.of_cluster(name)
     }
 
-    fn limit_answer(&self, suffers: &mut Suffers, context: &RequestContext<'_>) {
-        let Some(limit) = &suffers.fault.rate_limit else { return };
+    fn limit_answer(&self, applied: &mut Applied, context: &RequestContext<'_>) {
+        let Some(limit) = &applied.fault.rate_limit else { return };
         let headers = &context.head.headers;
         let share = if limit.fixed_kib.is_some() { limit.share } else { asked(limit.share, headers, THROUGHPUT_SHARE) };
         if !share.covers(|| context.services.random()) {
@@ -122,56 +122,56 @@ impl HttpFilter {
         }
         let kib = limit.fixed_kib.or_else(|| number(headers, THROUGHPUT).filter(|kib| *kib > 0));
         if let Some(kib) = kib
-            && self.begin(suffers)
+            && self.begin(applied)
         {
             self.counts.all.inc(stats::Counter::response_rl_injected);
-            suffers.limiter = Some(Limiter::new(kib, context.now));
+            applied.limiter = Some(Limiter::new(kib, context.now));
         }
     }
 
-    fn after_delay(&self, suffers: &mut Suffers, context: &mut RequestContext<'_>) -> Decision {
-        if let Some(reply) = abort(&suffers.fault, context) {
-            return self.abort(suffers, context, reply);
+    fn after_delay(&self, applied: &mut Applied, context: &mut RequestContext<'_>) -> Decision {
+        if let Some(reply) = abort(&applied.fault, context) {
+            return self.abort(applied, context, reply);
         }
-        if suffers.fault.rate_limit.is_none() {
-            self.end(suffers);
+        if applied.fault.rate_limit.is_none() {
+            self.end(applied);
         }
         Decision::Continue
     }
 
-    fn abort(&self, suffers: &mut Suffers, context: &mut RequestContext<'_>, reply: Reply) -> Decision {
-        self.count(suffers, Injected::aborts_injected);
-        note(ResponseFlags::FAULT_INJECTED, suffers, context);
+    fn abort(&self, applied: &mut Applied, context: &mut RequestContext<'_>, reply: Reply) -> Decision {
+        self.count(applied, Injected::aborts_injected);
+        note(ResponseFlags::FAULT_INJECTED, applied, context);
         Decision::Reply(reply)
     }
 
-    fn count(&self, suffers: &Suffers, injected: Injected) {
+    fn count(&self, applied: &Applied, injected: Injected) {
         self.counts.all.inc(match injected {
             Injected::delays_injected => stats::Counter::delays_injected,
             _ => stats::Counter::aborts_injected,
         });
-        if let Some(from) = &suffers.from {
+        if let Some(from) = &applied.from {
             from.inc(injected);
         }
     }
 
     /// Counts the request as one that suffers; false when there are too many. Other workers' may be seen a moment late.
-    fn begin(&self, suffers: &mut Suffers) -> bool {
-        if suffers.active {
+    fn begin(&self, applied: &mut Applied) -> bool {
+        if applied.active {
             return true;
         }
         let active = || self.counts.all.scope().gauge(stats::Gauge::active_faults);
-        if suffers.fault.max_active.is_some_and(|most| active() >= i64::from(most)) {
+        if applied.fault.max_active.is_some_and(|most| active() >= i64::from(most)) {
             self.counts.all.inc(stats::Counter::faults_overflow);
             return false;
         }
         self.counts.all.shift(stats::Gauge::active_faults, 1);
-        suffers.active = true;
+        applied.active = true;
         true
     }
 
-    fn end(&self, suffers: &mut Suffers) {
-        if std::mem::take(&mut suffers.active) {
+    fn end(&self, applied: &mut Applied) {
+        if std::mem::take(&mut applied.active) {
             self.counts.all.shift(stats::Gauge::active_faults, -1);
         }
     }
@@ -226,11 +226,11 @@ fn abort(fault: &Fault, context: &RequestContext<'_>) -> Option<Reply> {
 }
 
 /// The flag and the metadata of a request that suffers.
-fn note(flag: ResponseFlags, suffers: &Suffers, context: &mut RequestContext<'_>) {
+fn note(flag: ResponseFlags, applied: &Applied, context: &mut RequestContext<'_>) {
     context.info.flags |= flag;
     // Its place is there even if there is nothing in it, as in Envoy.
     let filter = context.filter();
-    context.info.metadata.merge(filter, &suffers.fault.metadata);
+    context.info.metadata.merge(filter, &applied.fault.metadata);
 }
 
 /// A share of which the request may ask for less.

@@ -111,7 +111,7 @@ impl Balance {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which worker should serve a new stream of a connection whose worker `here` never rests: by chance, `here` or one of
+    /// Which worker should serve a new stream of a connection whose worker `here` is never idle: by chance, `here` or one of
     /// those with clearly less load, the more likely the less it has. What counts is the difference: on a machine that is
     /// short of cores no worker gets much of one.
     pub fn stream_worker(&self, here: usize, random: u64) -> usize {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// A connection between two processes.
 #[derive(Debug)]
 pub(crate) struct Parcel {
-    pub(crate) travelling: Box<Travelling>,
+    pub(crate) packed: Box<PackedConnection>,
     /// The client's socket; the upstream's behind it for a TCP connection.
     pub(crate) fds: Vec<OwnedFd>,
     /// Read from the client and not yet used, and behind it what was read from the upstream.
@@ -23,7 +23,7 @@ pub(crate) struct Parcel {
 
 /// What is known of a connection that travels.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Travelling {
+pub(crate) struct PackedConnection {
     /// The listener that accepted it, by its configured address.
     pub(crate) listener: SocketAddr,
     /// Its name, where the address says port 0.

@@ -60,20 +60,20 @@ pub(crate) struct Predecessor {
 
 /// The thread that waits for a successor. Dropping it ends the thread, and removes the socket unless a successor has taken
 /// its place.
-pub(crate) struct Heir {
+pub(crate) struct SuccessorWait {
     listener: Socket,
     path: PathBuf,
     inode: Option<u64>,
 }
 
-impl Heir {
+impl SuccessorWait {
     /// A successor serves: the socket's name is its own to replace, even if it has not come to that yet.
     pub(crate) fn leave_name(&mut self) {
         self.inode = None;
     }
 }
 
-impl Drop for Heir {
+impl Drop for SuccessorWait {
     fn drop(&mut self) {
         if self.inode.is_some() && inode(&self.path) == self.inode {
             let _ = std::fs::remove_file(&self.path);
@@ -89,14 +89,14 @@ fn inode(path: &Path) -> Option<u64> {
 
 impl Predecessor {
     /// Waits for successors on a thread of its own, from now on.
-    pub(crate) fn wait(self, path: &Path) -> Result<Heir, HandoverError> {
+    pub(crate) fn wait(self, path: &Path) -> Result<SuccessorWait, HandoverError> {
         prepare_folder(path)?;
         let listener = Channel::listen(path).map_err(system("listening for a successor"))?;
         let waiting = listener.try_clone().map_err(system("listening for a successor"))?;
-        let heir = Heir { listener: waiting, path: path.to_owned(), inode: inode(path) };
+        let successor_wait = SuccessorWait { listener: waiting, path: path.to_owned(), inode: inode(path) };
         let thread = std::thread::Builder::new().name("handover".into());
         thread.spawn(move || self.serve(&listener)).map_err(system("starting the handover's thread"))?;
-        Ok(heir)
+        Ok(successor_wait)
     }
 
     fn serve(&self, listener: &Socket) {
@@ -168,8 +168,8 @@ impl Predecessor {
             // Looked at first: a connection is put into the channel before it stops counting.
             let none_left = self.pool.active_connections() == 0;
             match parcels.try_recv() {
-                Ok(Parcel { travelling, fds, bytes }) => {
-                    channel.send(&Head::Connection(travelling), &bytes, &fds)?;
+                Ok(Parcel { packed, fds, bytes }) => {
+                    channel.send(&Head::Connection(packed), &bytes, &fds)?;
                     continue;
                 }
                 Err(TryRecvError::Disconnected) => return Ok(()),
@@ -260,14 +260,14 @@ mod tests {
     fn the_name_goes_with_the_process_unless_it_is_a_successors() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("proxy.sock");
-        let heir = || {
+        let successor_wait = || {
             let listener = Channel::listen(&path).expect("a free name");
-            Heir { listener, inode: inode(&path), path: path.clone() }
+            SuccessorWait { listener, inode: inode(&path), path: path.clone() }
         };
-        drop(heir());
+        drop(successor_wait());
         assert!(!path.exists());
         // The successor has put its own there.
-        let (before, after) = (heir(), heir());
+        let (before, after) = (successor_wait(), successor_wait());
         drop(before);
         assert!(path.exists());
         // It is about to.
@@ -276,7 +276,7 @@ mod tests {
         drop(before);
         assert!(path.exists());
         assert!(Channel::connect(&path).is_err(), "nobody listens any more");
-        drop(heir());
+        drop(successor_wait());
         assert!(!path.exists());
     }
 }

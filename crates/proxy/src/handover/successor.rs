@@ -136,9 +136,9 @@ fn take(channel: &Channel, pool: &WorkerPool, registry: &Registry) {
     let mut taken = 0u64;
     loop {
         match channel.receive() {
-            Ok(Some(Packet { head: Head::Connection(travelling), bytes, fds })) => {
+            Ok(Some(Packet { head: Head::Connection(packed), bytes, fds })) => {
                 taken += 1;
-                pool.adopt(Parcel { travelling, bytes, fds });
+                pool.adopt(Parcel { packed, bytes, fds });
             }
             Ok(Some(Packet { head: Head::Statistics { counters: some, gauges: others, complete }, .. })) => {
                 counters.extend(some);

@@ -15,7 +15,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::parcel::Travelling;
+use super::parcel::PackedConnection;
 
 /// Goes up with every change that an older process would not understand.
 pub(super) const VERSION: u32 = 1;
@@ -44,7 +44,7 @@ pub(super) enum Head {
     /// The successor serves: give everything away, and end after that time at the latest.
     TakeOver { end_after_ms: u64 },
     /// A connection.
-    Connection(Box<Travelling>),
+    Connection(Box<PackedConnection>),
     /// Some of the predecessor's statistics; all of them came when `complete`.
     Statistics { counters: Vec<(String, u64)>, gauges: Vec<(String, i64)>, complete: bool },
     /// The predecessor has nothing left.

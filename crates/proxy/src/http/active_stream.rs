@@ -8,7 +8,7 @@ use super::request::Request;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
 pub(super) struct ActiveStream<'l> {
-    pub(super) origin: &'l ConnectionContext,
+    pub(super) conn: &'l ConnectionContext,
     pub(super) request: &'l mut Request,
     pub(super) down: Downstream<'l>,
     pub(super) deadline: &'l mut Deadline,
@@ -21,11 +21,11 @@ pub(super) struct ActiveStream<'l> {
 impl<'l> ActiveStream<'l> {
     /// A request whose head was read.
     pub(super) fn new(
-        origin: &'l ConnectionContext,
+        conn: &'l ConnectionContext,
         request: &'l mut Request,
         down: Downstream<'l>,
         deadline: &'l mut Deadline,
     ) -> Self {
-        Self { origin, request, down, deadline, response_ended: false, under_way: false }
+        Self { conn, request, down, deadline, response_ended: false, under_way: false }
     }
 }

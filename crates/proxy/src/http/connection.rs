@@ -11,9 +11,9 @@ use evenkeel_upstream::alpn::{Spoken, spoken_by_client};
 use evenkeel_upstream::stream::Stream;
 
 use super::context::{ConnectionContext, Protocol};
-use super::http1::{Beginning, Http1Connection, Next};
+use super::http1::{FirstBytes, Http1Connection, Next};
 use super::http2;
-use crate::listener::{self, Leaving, Terminating};
+use crate::listener::{self, MovingConnection, Terminating};
 use crate::worker::{Directive, Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.
@@ -30,12 +30,12 @@ pub(crate) fn serve<'w>(
     let manager = generation.manager(worker, &hcm);
     drop(generation);
     let idle_since = downstream.idle_since;
-    let (side, origin) = ConnectionContext::new(worker, manager, hcm, downstream, registration);
-    let mut connection = Http1Connection::new((origin, side), idle_since);
+    let (side, conn) = ConnectionContext::new(worker, manager, hcm, downstream, registration);
+    let mut connection = Http1Connection::new((conn, side), idle_since);
     Box::pin(async move {
         match protocol(&mut connection).await {
-            Opening::Speaks(protocol @ Protocol::Http1) => {
-                connection.origin.speaks(protocol);
+            ProtocolChoice::Speaks(protocol @ Protocol::Http1) => {
+                connection.conn.speaks(protocol);
                 if !matches!(connection.side.stream, Stream::Layered(_)) {
                     registration.set_movable();
                 }
@@ -46,31 +46,31 @@ pub(crate) fn serve<'w>(
                     match connection.wait_for_request().await {
                         Next::Request if connection.serve_request().await => {}
                         Next::Request | Next::End => break,
-                        Next::Leave(to) => return Some(leaving(connection, to)),
+                        Next::Leave(to) => return Some(moving(connection, to)),
                     }
                 }
                 connection.side.close().await;
             }
-            Opening::Speaks(protocol @ Protocol::Http2(carried)) => {
-                connection.origin.speaks(protocol);
+            ProtocolChoice::Speaks(protocol @ Protocol::Http2(carried)) => {
+                connection.conn.speaks(protocol);
                 registration.set_travels(false);
-                let Http1Connection { origin, side, .. } = connection;
+                let Http1Connection { conn, side, .. } = connection;
                 // Boxed: most connections are the other kind, and would be larger for it.
-                Box::pin(http2::serve(origin, side.stream, side.input, carried)).await;
+                Box::pin(http2::serve(conn, side.stream, side.input, carried)).await;
             }
-            Opening::Leaves(to) => return Some(leaving(connection, to)),
-            Opening::Gone => {}
+            ProtocolChoice::Leaves(to) => return Some(moving(connection, to)),
+            ProtocolChoice::Gone => {}
         }
         None
     })
 }
 
-fn leaving(connection: Http1Connection, to: Directive) -> Box<Leaving> {
-    Box::new(Leaving { downstream: connection.into_downstream(), upstream: None, to })
+fn moving(connection: Http1Connection, to: Directive) -> Box<MovingConnection> {
+    Box::new(MovingConnection { downstream: connection.into_downstream(), upstream: None, to })
 }
 
 /// How a connection begins.
-enum Opening {
+enum ProtocolChoice {
     Speaks(Protocol),
     /// It is to go on elsewhere before its client has said a word.
     Leaves(Directive),
@@ -79,26 +79,26 @@ enum Opening {
 }
 
 /// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say.
-async fn protocol(connection: &mut Http1Connection) -> Opening {
-    let origin = &connection.origin;
-    let agreed = origin
+async fn protocol(connection: &mut Http1Connection) -> ProtocolChoice {
+    let conn = &connection.conn;
+    let agreed = conn
         .info
         .session
         .as_ref()
         .and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
-    match (origin.hcm.codec, agreed) {
+    match (conn.hcm.codec, agreed) {
         // Of those that have spoken, only such connections move.
-        _ if origin.resumed && connection.side.requests() > 0 => Opening::Speaks(Protocol::Http1),
-        (Codec::Http1, _) | (Codec::Auto, Some(Spoken::Http1)) => Opening::Speaks(Protocol::Http1),
-        (Codec::Http2 | Codec::Auto, Some(Spoken::Http2(carried))) => Opening::Speaks(Protocol::Http2(carried)),
-        (Codec::Http2, _) => Opening::Speaks(Protocol::Http2(Version::Http2)),
+        _ if conn.resumed && connection.side.requests() > 0 => ProtocolChoice::Speaks(Protocol::Http1),
+        (Codec::Http1, _) | (Codec::Auto, Some(Spoken::Http1)) => ProtocolChoice::Speaks(Protocol::Http1),
+        (Codec::Http2 | Codec::Auto, Some(Spoken::Http2(carried))) => ProtocolChoice::Speaks(Protocol::Http2(carried)),
+        (Codec::Http2, _) => ProtocolChoice::Speaks(Protocol::Http2(Version::Http2)),
         (Codec::Auto, None) => {
-            origin.registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));
+            conn.registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));
             match connection.begins_with(PREFACE).await {
-                Beginning::Expected => Opening::Speaks(Protocol::Http2(Version::Http2)),
-                Beginning::Other => Opening::Speaks(Protocol::Http1),
-                Beginning::None => Opening::Gone,
-                Beginning::Leaves(to) => Opening::Leaves(to),
+                FirstBytes::Expected => ProtocolChoice::Speaks(Protocol::Http2(Version::Http2)),
+                FirstBytes::Other => ProtocolChoice::Speaks(Protocol::Http1),
+                FirstBytes::None => ProtocolChoice::Gone,
+                FirstBytes::Leaves(to) => ProtocolChoice::Leaves(to),
             }
         }
     }

@@ -41,13 +41,13 @@ impl<'l> ActiveStream<'l> {
     where
         'l: 'c,
     {
-        let origin = self.origin;
+        let conn = self.conn;
         let arrival = Arrival {
             config,
-            manager: &origin.hcm,
-            connection: &origin.info.view,
-            peer_text: origin.peer_text(),
-            services: &*origin.worker,
+            manager: &conn.hcm,
+            connection: &conn.info.view,
+            peer_text: conn.peer_text(),
+            services: &*conn.worker,
         };
         match decide::decide(arrival, self).await {
             Outcome::Forward(forward) => Plan::Forward(forward),
@@ -58,7 +58,7 @@ impl<'l> ActiveStream<'l> {
 
     /// Counts an answer and words it. What is a failure is counted as that.
     fn answered(&self, answer: Answer<'_, Reply>) -> Reply {
-        let stats = &self.origin.manager.http;
+        let stats = &self.conn.manager.http;
         let counter = match &answer {
             Answer::Redirect { .. } => Some(Counter::rq_redirect),
             Answer::Direct { .. } => Some(Counter::rq_direct_response),
@@ -97,7 +97,7 @@ impl<'c, 'l: 'c> Visitor<'c> for ActiveStream<'l> {
         if let Some(decide::Tunnel::Upgrade(protocol)) = &self.request.tunnel
             && protocol == b"websocket"
         {
-            websocket::add_key(&mut self.request.head.headers, &self.origin.worker.random);
+            websocket::add_key(&mut self.request.head.headers, &self.conn.worker.random);
         }
     }
 
@@ -107,7 +107,7 @@ impl<'c, 'l: 'c> Visitor<'c> for ActiveStream<'l> {
     }
 
     fn edit_request(&mut self, levels: Levels<'c>) {
-        let values = record(self.origin, self.request, |record| levels.request_values(record));
+        let values = record(self.conn, self.request, |record| levels.request_values(record));
         levels.edit_request(&mut self.request.head.headers, values);
     }
 }
@@ -140,9 +140,9 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
     }
 
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Destination<'c>> {
-        let cluster = self.origin.worker.upstreams.cluster(&entry.cluster)?;
+        let cluster = self.conn.worker.upstreams.cluster(&entry.cluster)?;
         self.request.stream.cluster_name = Some(Arc::clone(&entry.cluster));
-        let affinity = Affinity::new(action, entry, &cluster, self.request, &self.origin.info.view);
+        let affinity = Affinity::new(action, entry, &cluster, self.request, &self.conn.info.view);
         Some(Destination { cluster, affinity })
     }
 }

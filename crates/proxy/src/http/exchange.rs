@@ -373,7 +373,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 self.resume()?;
                 continue;
             }
-            let origin = self.active.origin;
+            let conn = self.active.conn;
             let request = &mut *self.active.request;
             let down = &mut self.active.down;
             let filtered = request.filters.sees_response_data();
@@ -383,7 +383,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 if filtered {
                     *filtered_end |= last;
                     let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-                    let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
+                    let flow = conn.manager.filters.response_data(&mut request.filters, &mut data);
                     request.stream.bytes_sent += data.bytes.len() as u64;
                     fits = left.take(data.bytes.len());
                     *held = if fits { let_go(down, &data, data.ends, flow) } else { None };
@@ -442,7 +442,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         pass: impl FnOnce(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow,
     ) -> Result<(), Failure> {
         let request = &mut *self.active.request;
-        let flow = pass(&self.active.origin.manager.filters, &mut request.filters, &mut data);
+        let flow = pass(&self.active.conn.manager.filters, &mut request.filters, &mut data);
         if !self.left.take(data.bytes.len()) {
             return Err(Failure::FilteredLength);
         }
@@ -523,7 +523,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             return self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
         }
         ready!(self.poll_room(cx))?;
-        let origin = self.active.origin;
+        let conn = self.active.conn;
         let request = &mut *self.active.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
         let filtered = request.filters.sees_request_data();
@@ -535,7 +535,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             }
             upload.filtered_end |= last;
             let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-            origin.manager.filters.request_data(&mut request.filters, &mut data);
+            conn.manager.filters.request_data(&mut request.filters, &mut data);
             fits = upload.left.take(data.bytes.len());
             if fits {
                 upload.pass(up, &data.bytes, last);
@@ -547,7 +547,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Piece::End if filtered && !self.upload.filtered_end => {
                 self.upload.filtered_end = true;
                 let mut end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
-                origin.manager.filters.request_data(&mut request.filters, &mut end);
+                conn.manager.filters.request_data(&mut request.filters, &mut end);
                 if !self.upload.left.take(end.bytes.len()) {
                     return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
                 }
@@ -559,7 +559,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
             }
             Piece::End => {
-                origin.manager.filters.request_trailers(&mut request.filters, &mut request.trailers);
+                conn.manager.filters.request_trailers(&mut request.filters, &mut request.trailers);
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));

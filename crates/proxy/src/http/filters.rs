@@ -62,7 +62,7 @@ impl Services for Worker {
 impl ActiveStream<'_> {
     /// Asks the filters that are left. An error is what one of them waits for; see [`ActiveStream::ask_after`].
     pub(super) fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Result<Filtered<Reply>, Waits> {
-        let filters = &self.origin.manager.filters;
+        let filters = &self.conn.manager.filters;
         if filters.is_empty() {
             return Ok(Filtered::Passes);
         }
@@ -118,7 +118,7 @@ impl ActiveStream<'_> {
             return;
         };
         let mut data = Data { bytes: (&*body).into(), ends: true, now: turn::now().into_std() };
-        self.origin.manager.filters.request_data(&mut request.filters, &mut data);
+        self.conn.manager.filters.request_data(&mut request.filters, &mut data);
         let changed = data.bytes.into_owned();
         let mut digits = itoa::Buffer::new();
         if request.head.headers.contains(HeaderId::ContentLength) {
@@ -129,7 +129,7 @@ impl ActiveStream<'_> {
     }
 
     fn ask_filters(&mut self, client: SocketAddr, route: RouteContext<'_>) -> Decision {
-        let (origin, request) = (self.origin, &mut *self.request);
+        let (conn, request) = (self.conn, &mut *self.request);
         let now = turn::now().into_std();
         let no_body = request.tunnel.is_some() || request.info.framing.is_empty();
         let body = match &request.body {
@@ -137,10 +137,10 @@ impl ActiveStream<'_> {
             None if no_body => Body::Empty,
             None => Body::Coming,
         };
-        let view = origin.view();
+        let view = conn.view();
         let (from, message) = ((&*view, client.ip()), (&mut request.head, body));
-        let mut context = RequestContext::new(from, message, route, &mut request.stream, (&*origin.worker, now));
-        origin.manager.filters.request_head(&mut request.filters, &mut context)
+        let mut context = RequestContext::new(from, message, route, &mut request.stream, (&*conn.worker, now));
+        conn.manager.filters.request_head(&mut request.filters, &mut context)
     }
 
     /// Waits for what a filter waits for, as long as the client and the request's limits let it.
@@ -175,7 +175,7 @@ impl ActiveStream<'_> {
 
     /// The limits of a request that waits before it goes on.
     pub(super) fn waiting_timers(&self, route: Option<&Route>) -> Timers {
-        let (hcm, started) = (&*self.origin.hcm, self.request.started());
+        let (hcm, started) = (&*self.conn.hcm, self.request.started());
         let (idle, longest) = match route.map(|route| &route.action) {
             Some(RouteAction::Forward(action)) => (action.idle_timeout, action.max_stream_duration),
             _ => (None, None),
@@ -190,7 +190,7 @@ impl ActiveStream<'_> {
 
     /// Asks the filters that are left about the head of an answer. `ends`: nothing follows it. `local`: it is the proxy's own.
     pub(super) fn filter_response(&mut self, ends: bool, local: bool, whole: Option<&[u8]>) -> ResponseDecision {
-        let (origin, request) = (self.origin, &mut *self.request);
+        let (conn, request) = (self.conn, &mut *self.request);
         if !request.filters.sees_response_head() {
             return ResponseDecision::Continue;
         }
@@ -209,10 +209,10 @@ impl ActiveStream<'_> {
             since_request,
             body,
             info: &mut request.stream,
-            services: &*origin.worker,
+            services: &*conn.worker,
             woken: None,
         };
-        origin.manager.filters.response_head(&mut request.filters, &mut context)
+        conn.manager.filters.response_head(&mut request.filters, &mut context)
     }
 
     /// Does what the filters want of an answer of the proxy's own before they let it pass; an error is what is answered instead.
@@ -235,7 +235,7 @@ impl ActiveStream<'_> {
 
     /// The answer's body is longer than a filter takes.
     fn too_large(&self) -> Reply {
-        self.origin.manager.http.inc(Counter::rs_too_large);
+        self.conn.manager.http.inc(Counter::rs_too_large);
         let too_large = evenkeel_filters::Reply::new(500, "Internal Server Error", "response_payload_too_large");
         Reply::from(too_large)
     }
@@ -246,7 +246,7 @@ impl ActiveStream<'_> {
         if request.filters.sees_response_trailers() {
             let since_request = since_request(request);
             let mut context = TrailersContext { trailers: &mut request.response_trailers, since_request };
-            self.origin.manager.filters.response_trailers(&mut request.filters, &mut context);
+            self.conn.manager.filters.response_trailers(&mut request.filters, &mut context);
         }
     }
 }

@@ -50,7 +50,7 @@ enum Verdict {
 impl ActiveStream<'_> {
     /// Tries until there is an answer or no try is left; then the answer goes down.
     pub(super) async fn forward(&mut self, forward: &Forward<'_>) -> bool {
-        if !self.origin.hcm.proxy_100_continue {
+        if !self.conn.hcm.proxy_100_continue {
             self.send_continue();
         }
         let paused = self.request.tunnel.is_some() && self.request.info.framing.is_empty();
@@ -67,7 +67,7 @@ impl ActiveStream<'_> {
         let request_until = after(started, forward.limits.request).filter(|_| !paused);
         let mut timers = Timers::new(forward.limits.idle, forward.limits.timeout, request_until);
         // A limit of all that may stand still is one of this, too.
-        timers.flush_limit = forward.limits.idle.is_none().then_some(self.origin.hcm.stream_flush_timeout);
+        timers.flush_limit = forward.limits.idle.is_none().then_some(self.conn.hcm.stream_flush_timeout);
         timers.longest = after(started, forward.limits.longest);
         let mut tried: Vec<Rc<Host>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.
@@ -176,7 +176,7 @@ impl ActiveStream<'_> {
             }
             Retry::Reset | Retry::Never => false,
         };
-        lost && self.request.tunnel.is_none() && self.origin.client_is_proxy()
+        lost && self.request.tunnel.is_none() && self.conn.client_is_proxy()
     }
 
     /// One try: host, connection, request up, response head down.
@@ -195,7 +195,7 @@ impl ActiveStream<'_> {
         let wanted = self.request.stream.host_override.clone().filter(|_| self.request.stream.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
-            original_dst: Some(self.origin.info.view.local),
+            original_dst: Some(self.conn.info.view.local),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.stream.attempts > 1),
             ..forward.to.affinity.target()
@@ -248,7 +248,7 @@ impl ActiveStream<'_> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
         let (is_tcp, is_tunnel) =
             (forward.terminates_connect(self.request.tunnel.as_ref()), self.request.tunnel.is_some());
-        let view = &self.origin.info.view;
+        let view = &self.conn.info.view;
         let connecting = async {
             match raced {
                 _ if is_tcp => forward.to.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
@@ -329,7 +329,7 @@ impl ActiveStream<'_> {
             Box::pin(side.settled()).await;
             side.send_head(self.request)?;
         }
-        let hcm = &*self.origin.hcm;
+        let hcm = &*self.conn.hcm;
         let mut exchange = Exchange::new(self, up, upload, timers);
         poll_fn(|cx| exchange.poll_head(hcm, cx)).await
     }
@@ -374,7 +374,7 @@ impl ActiveStream<'_> {
         let Some(policy) = forward.retry.as_deref() else { return Duration::ZERO };
         let response = answered.then_some(&self.request.response);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let random = self.origin.worker.random.next();
+        let random = self.conn.worker.random.next();
         let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
         forward.to.cluster.stats().inc(match kind {
             BackOff::Exponential => cluster::Counter::upstream_rq_retry_backoff_exponential,

@@ -11,8 +11,8 @@ use crate::worker::HoldError;
 impl ActiveStream<'_> {
     /// Waits for an answer. Afterwards the configuration has it, or the request goes on without.
     pub(super) async fn hold(&mut self, demand: Demand) {
-        let worker = &self.origin.worker;
-        let stats = &self.origin.manager.http;
+        let worker = &self.conn.worker;
+        let stats = &self.conn.manager.http;
         stats.inc(Counter::on_demand_attempt);
         let missing = |config: &evenkeel_runtime_config::Config| match config.answers(&demand) {
             true => Vec::new(),

@@ -34,7 +34,7 @@ pub(super) enum Next {
 }
 
 /// What a connection begins with.
-pub(super) enum Beginning {
+pub(super) enum FirstBytes {
     Expected,
     Other,
     /// Nothing: the client has left.
@@ -45,7 +45,7 @@ pub(super) enum Beginning {
 
 /// A client's HTTP/1 connection at a message boundary.
 pub(super) struct Http1Connection {
-    pub(super) origin: ConnectionContext,
+    pub(super) conn: ConnectionContext,
     pub(super) side: Http1,
     deadline: Deadline,
     /// Since when it has waited for a request, here or elsewhere.
@@ -53,37 +53,37 @@ pub(super) struct Http1Connection {
 }
 
 impl Http1Connection {
-    pub(super) fn new((origin, side): (ConnectionContext, Http1), idle_since: Option<Instant>) -> Self {
-        Self { origin, side, deadline: Deadline::default(), idle_since }
+    pub(super) fn new((conn, side): (ConnectionContext, Http1), idle_since: Option<Instant>) -> Self {
+        Self { conn, side, deadline: Deadline::default(), idle_since }
     }
 
     /// Whether the client's first bytes are `expected`.
-    pub(super) async fn begins_with(&mut self, expected: &[u8]) -> Beginning {
+    pub(super) async fn begins_with(&mut self, expected: &[u8]) -> FirstBytes {
         match self.wait_for_request().await {
             Next::Request => {}
-            Next::End => return Beginning::None,
-            Next::Leave(to) => return Beginning::Leaves(to),
+            Next::End => return FirstBytes::None,
+            Next::Leave(to) => return FirstBytes::Leaves(to),
         }
         // Without a limit for heads the connection is as good as idle: it has made no request yet.
-        let hcm = &self.origin.hcm;
+        let hcm = &self.conn.hcm;
         let until = after(turn::now(), hcm.request_headers_timeout.or(hcm.idle_timeout));
         loop {
             let bytes = self.side.input.bytes();
             if bytes.len() >= expected.len() || !expected.starts_with(bytes) {
-                return if bytes.starts_with(expected) { Beginning::Expected } else { Beginning::Other };
+                return if bytes.starts_with(expected) { FirstBytes::Expected } else { FirstBytes::Other };
             }
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx)).await {
-                More::Bytes => {}
-                More::End | More::Late => return Beginning::None,
+                NextBytes::Bytes => {}
+                NextBytes::End | NextBytes::Late => return FirstBytes::None,
             }
         }
     }
 
     /// The connection as another worker can go on with it.
     pub(super) fn into_downstream(mut self) -> listener::Downstream {
-        self.origin.leaves = true;
+        self.conn.leaves = true;
         listener::Downstream {
-            info: Arc::clone(&self.origin.info),
+            info: Arc::clone(&self.conn.info),
             requests: self.side.requests(),
             idle_since: self.idle_since,
             resumed: true,
@@ -98,7 +98,7 @@ impl Http1Connection {
         let mut request = Request::begin();
         let read = self.read_head(&mut request).await;
         let down = Downstream::Http1(&mut self.side);
-        let mut active = ActiveStream::new(&self.origin, &mut request, down, &mut self.deadline);
+        let mut active = ActiveStream::new(&self.conn, &mut request, down, &mut self.deadline);
         let next = match read {
             Ok(()) => active.run().await,
             Err(failure) => active.refuse(&failure).await,
@@ -112,13 +112,13 @@ impl Http1Connection {
 
     /// Waits for a request's first byte, or for something else to do.
     pub(super) async fn wait_for_request(&mut self) -> Next {
-        if let leave @ (Directive::MoveTo(..) | Directive::HandOver) = self.origin.registration.directive()
+        if let leave @ (Directive::MoveTo(..) | Directive::HandOver) = self.conn.registration.directive()
             && poll_fn(|cx| Poll::Ready(self.side.poll_flush(cx).is_ready())).await
         {
             return Next::Leave(leave);
         }
         let idle_since = *self.idle_since.get_or_insert_with(turn::now);
-        let mut idle_until = earlier(after(idle_since, self.origin.hcm.idle_timeout), self.origin.until());
+        let mut idle_until = earlier(after(idle_since, self.conn.hcm.idle_timeout), self.conn.until());
         let mut drains = false;
         // What the last answer's end waits for since when.
         let mut backlog = None;
@@ -131,11 +131,11 @@ impl Http1Connection {
                 return Next::Request;
             }
             match poll_fn(|cx| self.poll_idle(idle_until, drains, &mut backlog, cx)).await {
-                Idle::More(More::Bytes) => {}
-                Idle::More(More::End) => return Next::End,
-                Idle::More(More::Late) => {
-                    let expired = self.origin.is_expired(turn::now());
-                    self.origin.manager.http.inc(match drains {
+                Idle::NextBytes(NextBytes::Bytes) => {}
+                Idle::NextBytes(NextBytes::End) => return Next::End,
+                Idle::NextBytes(NextBytes::Late) => {
+                    let expired = self.conn.is_expired(turn::now());
+                    self.conn.manager.http.inc(match drains {
                         true => Counter::downstream_cx_drain_close,
                         false if expired => Counter::downstream_cx_max_duration_reached,
                         false => Counter::downstream_cx_idle_timeout,
@@ -144,13 +144,13 @@ impl Http1Connection {
                 }
                 Idle::Leave(to) => return Next::Leave(to),
                 Idle::Stuck => {
-                    self.origin.manager.http.inc(Counter::downstream_rq_idle_timeout);
+                    self.conn.manager.http.inc(Counter::downstream_rq_idle_timeout);
                     return Next::End;
                 }
                 // A client that is about to send is answered with `Connection: close`; one that is not is left.
                 Idle::Drains => {
                     drains = true;
-                    let quiet = Some(self.origin.worker.drain_quiet);
+                    let quiet = Some(self.conn.worker.drain_quiet);
                     idle_until = earlier(idle_until, after(turn::now(), quiet));
                 }
             }
@@ -159,7 +159,7 @@ impl Http1Connection {
 
     /// Reads the request's head.
     async fn read_head(&mut self, request: &mut Request) -> Result<(), Failure> {
-        let hcm = &*self.origin.hcm;
+        let hcm = &*self.conn.hcm;
         let rules = rules(hcm);
         let mut scan = HeadScan::default();
         let first_byte = request.started();
@@ -187,10 +187,10 @@ impl Http1Connection {
             let until = earlier(late, after(first_byte, hcm.stream_idle_timeout));
             let room = rules.limits.max_head_bytes.max(BLOCK_BYTES) + 1;
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
-                More::Bytes => {}
-                More::End => return Err(Failure::ClientGone),
-                More::Late if late == until => return Err(Failure::HeadTimeout),
-                More::Late => return Err(Failure::Idle { complete: false }),
+                NextBytes::Bytes => {}
+                NextBytes::End => return Err(Failure::ClientGone),
+                NextBytes::Late if late == until => return Err(Failure::HeadTimeout),
+                NextBytes::Late => return Err(Failure::Idle { complete: false }),
             }
         }
     }
@@ -200,8 +200,8 @@ impl Http1Connection {
         if concerned == 0 {
             return;
         }
-        let stats = &self.origin.manager.http1;
-        match self.origin.hcm.underscores {
+        let stats = &self.conn.manager.http1;
+        match self.conn.hcm.underscores {
             HeadersWithUnderscores::Reject => stats.inc(codec::Counter::requests_rejected_with_underscores_in_headers),
             HeadersWithUnderscores::Drop | HeadersWithUnderscores::Allow => {
                 stats.add(codec::Counter::dropped_headers_with_underscores, u64::from(concerned));
@@ -223,8 +223,8 @@ impl Http1Connection {
             {
                 return Poll::Ready(Idle::Stuck);
             }
-            self.origin.registration.watch(cx.waker());
-            match self.origin.registration.directive() {
+            self.conn.registration.watch(cx.waker());
+            match self.conn.registration.directive() {
                 // Nothing of an answer is left behind.
                 leave @ (Directive::MoveTo(..) | Directive::HandOver) if self.side.poll_flush(cx).is_ready() => {
                     return Poll::Ready(Idle::Leave(leave));
@@ -233,7 +233,7 @@ impl Http1Connection {
                 _ => {}
             }
         }
-        more.map(Idle::More)
+        more.map(Idle::NextBytes)
     }
 
     /// The end of the last answer was to leave by itself and has not. Ready when the client has taken nothing of it for too long.
@@ -242,13 +242,13 @@ impl Http1Connection {
             Some((since, before)) if before == now => since,
             _ => backlog.insert((turn::now(), now)).0,
         };
-        self.deadline.poll(after(since, Some(self.origin.hcm.stream_flush_timeout)), cx)
+        self.deadline.poll(after(since, Some(self.conn.hcm.stream_flush_timeout)), cx)
     }
 }
 
 /// What a connection without a request is waiting for.
 enum Idle {
-    More(More),
+    NextBytes(NextBytes),
     /// It is to go on elsewhere.
     Leave(Directive),
     /// Its client does not take the end of an answer.
@@ -270,7 +270,7 @@ pub(super) fn rules(hcm: &HttpConnectionManager) -> RequestRules {
     }
 }
 
-enum More {
+enum NextBytes {
     Bytes,
     End,
     Late,
@@ -282,7 +282,7 @@ fn poll_more(
     until: Option<Instant>,
     room: usize,
     cx: &mut Context<'_>,
-) -> Poll<More> {
+) -> Poll<NextBytes> {
     // A client that does not take an answer is not asked for more.
     let filled = match side.poll_rest(cx) {
         Poll::Ready(Ok(())) => side.input.poll_receive(&mut side.stream, room, cx),
@@ -290,8 +290,8 @@ fn poll_more(
         Poll::Pending => Poll::Pending,
     };
     match filled {
-        Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(More::End),
-        Poll::Ready(Ok(_)) => Poll::Ready(More::Bytes),
-        Poll::Pending => deadline.poll(until, cx).map(|()| More::Late),
+        Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(NextBytes::End),
+        Poll::Ready(Ok(_)) => Poll::Ready(NextBytes::Bytes),
+        Poll::Pending => deadline.poll(until, cx).map(|()| NextBytes::Late),
     }
 }

@@ -24,9 +24,9 @@ use crate::worker::spawn;
 
 /// Serves the connection until it has ended; then all its streams have, too. `carried`: what its messages are, which between
 /// sidecars may be HTTP/1.1.
-pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buffer, carried: Version) {
-    let origin = &Rc::new(origin);
-    let hcm = &*origin.hcm;
+pub(super) async fn serve(conn: ConnectionContext, stream: Stream, input: Buffer, carried: Version) {
+    let conn = &Rc::new(conn);
+    let hcm = &*conn.hcm;
     let rules = rules(hcm);
     let limits = Limits {
         max_head_bytes: rules.limits.max_head_bytes,
@@ -36,22 +36,22 @@ pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buff
         idle_timeout: hcm.idle_timeout,
         drain_timeout: hcm.drain_timeout,
         flush_timeout: Some(hcm.stream_flush_timeout),
-        premature_resets: origin.worker.overload.premature_resets(),
+        premature_resets: conn.worker.overload.premature_resets(),
     };
     // Between sidecars upgrades are carried whatever the listener says of its other clients.
     let carries = carried != Version::Http2 && !hcm.http2.allow_connect;
     let options = carries.then(|| Box::new(Http2Options { allow_connect: true, ..hcm.http2.clone() }));
     let options = options.as_deref().unwrap_or(&hcm.http2);
-    let mut server = Server::new(stream, input, options, limits, Rc::clone(&origin.manager.http2));
+    let mut server = Server::new(stream, input, options, limits, Rc::clone(&conn.manager.http2));
     let mut deadline = Deadline::default();
     let mut requests = 0;
     // What the client was asked to do once: to open no more streams.
     let mut leaving = false;
     loop {
         let accepted = poll_fn(|cx| {
-            origin.registration.watch(cx.waker());
-            if !leaving && let Some(counter) = reason_to_leave(origin, &mut deadline, cx) {
-                origin.manager.http.inc(counter);
+            conn.registration.watch(cx.waker());
+            if !leaving && let Some(counter) = reason_to_leave(conn, &mut deadline, cx) {
+                conn.manager.http.inc(counter);
                 server.drain();
                 leaving = true;
             }
@@ -59,54 +59,54 @@ pub(super) async fn serve(origin: ConnectionContext, stream: Stream, input: Buff
         });
         let Some(accepted) = accepted.await else {
             if server.was_broken() {
-                origin.manager.http.inc(Counter::downstream_cx_protocol_error);
+                conn.manager.http.inc(Counter::downstream_cx_protocol_error);
             }
             if server.reset_too_many() {
-                origin.manager.http.inc(Counter::downstream_rq_too_many_premature_resets);
+                conn.manager.http.inc(Counter::downstream_rq_too_many_premature_resets);
             }
             if server.head_was_late() {
                 let mut request = Request::begin();
                 request.head.version = carried;
                 request.stream.status = Failure::HeadTimeout.status();
-                end(origin, request, &Failure::HeadTimeout);
+                end(conn, request, &Failure::HeadTimeout);
             }
             return;
         };
         requests += 1;
         if !leaving && hcm.max_requests_per_connection.is_some_and(|most| most > 0 && requests >= most) {
-            origin.manager.http.inc(Counter::downstream_cx_max_requests_reached);
+            conn.manager.http.inc(Counter::downstream_cx_max_requests_reached);
             server.drain();
             leaving = true;
         }
         match accepted {
-            Accepted::Request(incoming) => serve_stream(origin, incoming, carried),
+            Accepted::Request(incoming) => serve_stream(conn, incoming, carried),
             Accepted::Cut(head, cut) => {
                 let mut request = Request::begin();
                 recycle(std::mem::replace(&mut request.head, head));
                 request.head.version = carried;
                 request.stream.bytes_received = cut.received as u64;
-                end(origin, request, &downstream::http2::failure(cut.reset));
+                end(conn, request, &downstream::http2::failure(cut.reset));
             }
             Accepted::Refused(fault) => {
                 let mut request = Request::begin();
                 request.head.version = Version::Http2;
                 request.stream.status = if fault == Fault::TooLarge { 431 } else { 0 };
-                end(origin, request, &Failure::ClientMessage(fault));
+                end(conn, request, &Failure::ClientMessage(fault));
             }
         }
     }
 }
 
 /// Why the connection should end, by what that is counted.
-fn reason_to_leave(origin: &ConnectionContext, deadline: &mut Deadline, cx: &mut Context<'_>) -> Option<Counter> {
-    if origin.registration.drains() {
+fn reason_to_leave(conn: &ConnectionContext, deadline: &mut Deadline, cx: &mut Context<'_>) -> Option<Counter> {
+    if conn.registration.drains() {
         return Some(Counter::downstream_cx_drain_close);
     }
-    deadline.poll(origin.until(), cx).is_ready().then_some(Counter::downstream_cx_max_duration_reached)
+    deadline.poll(conn.until(), cx).is_ready().then_some(Counter::downstream_cx_max_duration_reached)
 }
 
 /// Begins to serve a stream. What can be done before its task runs is done here: the task's future would keep room for it.
-fn serve_stream(origin: &Rc<ConnectionContext>, incoming: Incoming, carried: Version) {
+fn serve_stream(conn: &Rc<ConnectionContext>, incoming: Incoming, carried: Version) {
     let Incoming { stream, mut head, meta } = incoming;
     head.version = carried;
     let expect = head.headers.get(HeaderId::Expect);
@@ -121,27 +121,27 @@ fn serve_stream(origin: &Rc<ConnectionContext>, incoming: Incoming, carried: Ver
     };
     let down = Downstream::Http2(Http2::new(stream, meta.end));
     // Boxed: these are large, and on their way into a task would be moved several times.
-    if let Some(lending) = lend(origin, &mut head, info, meta.end) {
-        spawn(&origin.registration, Box::pin(carry(lending, down)));
+    if let Some(lending) = lend(conn, &mut head, info, meta.end) {
+        spawn(&conn.registration, Box::pin(carry(lending, down)));
         return;
     }
     let mut request = Request::begin();
     recycle(std::mem::replace(&mut request.head, head));
     request.info = info;
-    spawn(&origin.registration, Box::pin(live(Rc::clone(origin), request, down)));
+    spawn(&conn.registration, Box::pin(live(Rc::clone(conn), request, down)));
 }
 
 /// Counts and logs a request that ends as it begins. All that can be answered is answered.
-fn end(origin: &ConnectionContext, mut request: Box<Request>, failure: &Failure) {
-    origin.begin_request();
+fn end(conn: &ConnectionContext, mut request: Box<Request>, failure: &Failure) {
+    conn.begin_request();
     request.stream.protocol = Some(request.head.version.as_str());
-    request.fail(failure, failure.details(), &origin.manager.http);
-    log::end(origin, &mut request, true);
+    request.fail(failure, failure.details(), &conn.manager.http);
+    log::end(conn, &mut request, true);
     request.recycle();
 }
 
-async fn live(origin: Rc<ConnectionContext>, mut request: Box<Request>, down: Downstream<'static>) {
+async fn live(conn: Rc<ConnectionContext>, mut request: Box<Request>, down: Downstream<'static>) {
     let mut deadline = Deadline::default();
-    ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;
+    ActiveStream::new(&conn, &mut request, down, &mut deadline).run().await;
     request.recycle();
 }

@@ -1,4 +1,4 @@
-//! A connection with many streams may be more than one worker can do: while its own never rests, new streams are lent to
+//! A connection with many streams may be more than one worker can do: while its own is never idle, new streams are lent to
 //! workers with less to do. The lender keeps the connection, its frames and its TLS; the borrower lives the request's life, with its own
 //! upstreams, statistics and log.
 
@@ -17,7 +17,7 @@ use evenkeel_upstream::conn::pipe::{Receiver, Sender, pipe};
 
 use super::active_stream::ActiveStream;
 use super::context::{ConnectionContext, Protocol};
-use super::downstream::lent::{Down, Lent, Up};
+use super::downstream::lent::{AnswerPiece, Lent, RequestPiece};
 use super::downstream::{Answer, Downstream};
 use super::failure::Failure;
 use super::framed::Piece;
@@ -41,8 +41,8 @@ struct LentStream {
     head: RequestHead,
     request: RequestInfo,
     received_all: bool,
-    up: Receiver<Up>,
-    down: Sender<Down>,
+    up: Receiver<RequestPiece>,
+    down: Sender<AnswerPiece>,
 }
 
 impl Delivery for LentStream {
@@ -60,19 +60,19 @@ impl fmt::Debug for LentStream {
 
 /// The lender's ends of the pipes.
 pub(super) struct Lending {
-    up: Sender<Up>,
-    down: Receiver<Down>,
+    up: Sender<RequestPiece>,
+    down: Receiver<AnswerPiece>,
 }
 
-/// Lends a request to a worker with less to do, if this one never rests. The head is taken when it is lent.
+/// Lends a request to a worker with less to do, if this one is never idle. The head is taken when it is lent.
 pub(super) fn lend(
-    origin: &ConnectionContext,
+    conn: &ConnectionContext,
     head: &mut RequestHead,
     request: RequestInfo,
     received_all: bool,
 ) -> Option<Lending> {
-    let worker = &origin.worker;
-    if worker.peers.len() < 2 || !worker.never_rests() {
+    let worker = &conn.worker;
+    if worker.peers.len() < 2 || !worker.is_never_idle() {
         return None;
     }
     let to = worker.balance.stream_worker(worker.index, worker.random.next());
@@ -80,11 +80,11 @@ pub(super) fn lend(
     let (up, up_receiver) = pipe(HELD_BYTES);
     let (down_sender, down) = pipe(HELD_BYTES);
     let stream = LentStream {
-        hcm: Arc::clone(&origin.hcm),
-        info: Arc::clone(&origin.info),
-        protocol: origin.protocol(),
-        requests: origin.registration.request_limit(),
-        memory: origin.registration.memory_limit(),
+        hcm: Arc::clone(&conn.hcm),
+        info: Arc::clone(&conn.info),
+        protocol: conn.protocol(),
+        requests: conn.registration.request_limit(),
+        memory: conn.registration.memory_limit(),
         head: std::mem::take(head),
         request,
         received_all,
@@ -101,7 +101,7 @@ pub(super) async fn carry(lending: Lending, mut down: Downstream<'_>) {
     let mut trailers = Headers::default();
     poll_fn(|cx| {
         if let Poll::Ready(failure) = poll_up(&lending.up, &mut down, &mut trailers, cx) {
-            lending.up.send(Up::Gone(failure), 0);
+            lending.up.send(RequestPiece::Gone(failure), 0);
             return Poll::Ready(());
         }
         poll_down(&lending, &mut down, cx)
@@ -110,7 +110,12 @@ pub(super) async fn carry(lending: Lending, mut down: Downstream<'_>) {
 }
 
 /// Moves the request on. Ready when no more of it will come.
-fn poll_up(up: &Sender<Up>, down: &mut Downstream<'_>, trailers: &mut Headers, cx: &mut Context<'_>) -> Poll<Failure> {
+fn poll_up(
+    up: &Sender<RequestPiece>,
+    down: &mut Downstream<'_>,
+    trailers: &mut Headers,
+    cx: &mut Context<'_>,
+) -> Poll<Failure> {
     while !down.received_all() {
         match up.poll_room(cx) {
             Poll::Ready(Ok(())) => {}
@@ -126,12 +131,12 @@ fn poll_up(up: &Sender<Up>, down: &mut Downstream<'_>, trailers: &mut Headers, c
         match down.piece(trailers, &mut take, cx) {
             Ok(Piece::Data) => {
                 let length = bytes.len();
-                up.send(Up::Data(bytes, ends), length);
+                up.send(RequestPiece::Data(bytes, ends), length);
                 if down.received_all() && !ends {
-                    up.send(Up::End(std::mem::take(trailers)), 0);
+                    up.send(RequestPiece::End(std::mem::take(trailers)), 0);
                 }
             }
-            Ok(Piece::End) => up.send(Up::End(std::mem::take(trailers)), 0),
+            Ok(Piece::End) => up.send(RequestPiece::End(std::mem::take(trailers)), 0),
             Ok(Piece::Nothing) => return Poll::Pending,
             Err(failure) => return Poll::Ready(failure),
         }
@@ -145,7 +150,7 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
         match down.poll_room(cx) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(_)) => {
-                lending.up.send(Up::Gone(Failure::ClientGone), 0);
+                lending.up.send(RequestPiece::Gone(Failure::ClientGone), 0);
                 return Poll::Ready(());
             }
             // A borrower that has no more patience with the client is not waited for either.
@@ -160,14 +165,14 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
         match lending.down.poll_next(cx) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(None) => return Poll::Ready(()),
-            Poll::Ready(Some(Down::Interim(head))) => down.send_interim(&head),
-            Poll::Ready(Some(Down::Head { mut head, framing, bodiless, tunnel })) => {
+            Poll::Ready(Some(AnswerPiece::Interim(head))) => down.send_interim(&head),
+            Poll::Ready(Some(AnswerPiece::Head { mut head, framing, bodiless, tunnel })) => {
                 let tunnel = tunnel.then_some(&b""[..]);
                 down.send_head(&mut head, Answer { framing, bodiless, close: false, tunnel, http_10: false });
             }
-            Poll::Ready(Some(Down::Data(data, last))) => down.send(&data, last),
-            Poll::Ready(Some(Down::End(trailers))) => down.finish(&trailers),
-            Poll::Ready(Some(Down::Refused)) => _ = down.refuse(),
+            Poll::Ready(Some(AnswerPiece::Data(data, last))) => down.send(&data, last),
+            Poll::Ready(Some(AnswerPiece::End(trailers))) => down.finish(&trailers),
+            Poll::Ready(Some(AnswerPiece::Refused)) => _ = down.refuse(),
         }
     }
 }
@@ -178,12 +183,12 @@ async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: R
     if let Some(limit) = requests {
         registration.limit_requests(limit);
     }
-    let origin = ConnectionContext::lent(&worker, hcm, (info, protocol), &registration);
+    let conn = ConnectionContext::lent(&worker, hcm, (info, protocol), &registration);
     let mut request = Request::begin();
     request.head = head;
     request.info = request_info;
     let mut deadline = Deadline::default();
     let down = Downstream::Lent(Lent::new(up, down, received_all));
-    ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;
+    ActiveStream::new(&conn, &mut request, down, &mut deadline).run().await;
     request.recycle();
 }

@@ -15,23 +15,21 @@ use crate::access_log::{self, Record};
 /// Changes a reply as the first mapper says that is for it. Gives the type of the body, where a format has made it.
 pub(super) fn rewrite<'c>(
     config: &'c LocalReply,
-    origin: &ConnectionContext,
+    conn: &ConnectionContext,
     request: &mut Request,
     reply: &mut Reply,
 ) -> Option<&'c str> {
     let before = request.response.headers.find(b"content-type").map(<[u8]>::to_vec);
     let original = reply.body.clone();
-    let mapper = config
-        .mappers
-        .iter()
-        .find(|mapper| record(origin, request, |record| access_log::admits(&mapper.filter, record)));
+    let mapper =
+        config.mappers.iter().find(|mapper| record(conn, request, |record| access_log::admits(&mapper.filter, record)));
     let mut format = config.format.as_ref();
     if let Some(mapper) = mapper {
         if let Some(body) = &mapper.body {
             reply.body = Cow::Owned(body.to_vec());
         }
         for addition in &mapper.headers {
-            let value = record(origin, request, |record| edits::value(addition, record));
+            let value = record(conn, request, |record| edits::value(addition, record));
             add_header(&mut request.response.headers, addition, &value);
         }
         if let Some(status) = mapper.status {
@@ -40,7 +38,7 @@ pub(super) fn rewrite<'c>(
         format = mapper.format.as_ref().or(format);
     }
     if let Some(format) = format {
-        let body = record(origin, request, |record| {
+        let body = record(conn, request, |record| {
             let mut body = Vec::new();
             let record = Record { local_reply_body: &reply.body, ..*record };
             access_log::format_line(&format.format, &record, &mut body);

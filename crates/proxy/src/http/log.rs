@@ -12,9 +12,9 @@ use crate::access_log::Record;
 use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request by now.
-pub(super) fn record<T>(origin: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
+pub(super) fn record<T>(conn: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
     if request.stream.termination.is_empty() {
-        request.stream.termination = origin.closed_by_filter();
+        request.stream.termination = conn.closed_by_filter();
     }
     let now = turn::now();
     let (head, response) = (request.view(), FieldsView(&request.response.headers));
@@ -22,7 +22,7 @@ pub(super) fn record<T>(origin: &ConnectionContext, request: &mut Request, f: im
     let stream = &request.stream;
     f(&Record {
         stream,
-        connection: &origin.info,
+        connection: &conn.info,
         start: wall_clock(request.started()),
         now: now.into_std(),
         request: &head,
@@ -38,19 +38,19 @@ impl ActiveStream<'_> {
     /// Counts and logs a request that has ended, however it ended.
     pub(super) fn end(&mut self) {
         self.under_way = false;
-        end(self.origin, self.request, self.was_cut_off());
+        end(self.conn, self.request, self.was_cut_off());
     }
 }
 
 /// Counts and logs a request that was counted as begun. `cut_off`: it or its answer was not complete, which Envoy counts as a reset that
 /// was received, whoever cut it off.
-pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bool) {
-    let stats = &origin.manager.http;
+pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool) {
+    let stats = &conn.manager.http;
     if request.filters.is_begun() {
-        origin.manager.filters.complete(&mut request.filters, &mut request.stream);
+        conn.manager.filters.complete(&mut request.filters, &mut request.stream);
     }
     stats.shift(Gauge::downstream_rq_active, -1);
-    origin.registration.worked(request.stream.bytes_received + request.stream.bytes_sent);
+    conn.registration.worked(request.stream.bytes_received + request.stream.bytes_sent);
     // Over HTTP/1 no request follows one that breaks the protocol; HTTP/2 counts its connections as they end.
     if request.head.version != Version::Http2 && request.stream.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR)
     {
@@ -73,10 +73,10 @@ pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bo
     }
     let duration = turn::now().duration_since(request.started());
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
-    let access_logs = &origin.hcm.access_logs;
+    let access_logs = &conn.hcm.access_logs;
     if !access_logs.is_empty() {
-        record(origin, request, |record| {
-            let mut log = origin.worker.log.borrow_mut();
+        record(conn, request, |record| {
+            let mut log = conn.worker.log.borrow_mut();
             access_logs.iter().for_each(|access_log| log.write(access_log, record));
         });
     }

@@ -100,7 +100,7 @@ impl ActiveStream<'_> {
         // The cluster's word counts.
         let policies = config.mirrors.as_deref().or(forward.action.mirrors.as_deref());
         let policies = policies.filter(|_| self.request.tunnel.is_none())?;
-        let random = self.origin.worker.random.next() % 1_000_000;
+        let random = self.conn.worker.random.next() % 1_000_000;
         let chosen = policies.iter().filter(|policy| random < u64::from(policy.fraction_ppm));
         let mirrors: Vec<_> = chosen.filter_map(|policy| self.begin_mirror(policy, forward)).collect();
         if mirrors.is_empty() {
@@ -130,14 +130,14 @@ impl ActiveStream<'_> {
         };
         let name = std::str::from_utf8(name).ok()?;
         let options = CallOptions { timeout: forward.limits.timeout, ..CallOptions::default() };
-        let (call, active) = self.origin.worker.callouts.begin(name, head, framing, &options).ok()?;
+        let (call, active) = self.conn.worker.callouts.begin(name, head, framing, &options).ok()?;
         let uplink = Rc::new(Uplink::new(options.timeout));
         let mut source = Outgoing(Rc::clone(&uplink));
         let task = turn::spawn(async move {
             let _active = active;
             let uplink = Rc::clone(&source.0);
             // What becomes of it is in its cluster's statistics.
-            _ = call.run(&mut source, &mut Nowhere, &uplink.until).await;
+            _ = call.run(&mut source, &mut DiscardedAnswer, &uplink.until).await;
             uplink.close();
         });
         Some(Mirror { uplink, task: Some(task) })
@@ -152,7 +152,7 @@ impl ActiveStream<'_> {
                 HeaderMutation::Add(addition) => {
                     // Its value is made of what the edits before have left of the copy.
                     std::mem::swap(&mut self.request.head, &mut head);
-                    let value = record(self.origin, self.request, |record| edits::value(addition, record));
+                    let value = record(self.conn, self.request, |record| edits::value(addition, record));
                     std::mem::swap(&mut self.request.head, &mut head);
                     add_header(&mut head.headers, addition, &value);
                 }
@@ -182,9 +182,9 @@ fn shadow_host(host: &[u8]) -> Vec<u8> {
 }
 
 /// Where a mirror's answer goes.
-struct Nowhere;
+struct DiscardedAnswer;
 
-impl Sink for Nowhere {
+impl Sink for DiscardedAnswer {
     fn head(&mut self, _: &ResponseHead) {}
 
     fn poll_room(&mut self, _: &mut Context<'_>) -> Poll<()> {

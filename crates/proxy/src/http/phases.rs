@@ -33,12 +33,12 @@ impl ActiveStream<'_> {
             }
         };
         // The generation lives as long as the request, and with it every route and cluster that is borrowed below.
-        let mut generation = self.origin.worker.generation();
+        let mut generation = self.conn.worker.generation();
         let next = loop {
             let plan = self.decide(&generation.shared.config).await;
             if let Plan::Hold(demand) = plan {
                 Box::pin(self.hold(demand)).await;
-                generation = self.origin.worker.generation();
+                generation = self.conn.worker.generation();
                 continue;
             }
             break match plan {
@@ -53,16 +53,16 @@ impl ActiveStream<'_> {
     }
 
     fn begin(&mut self) {
-        self.origin.begin_request();
+        self.conn.begin_request();
         self.request.stream.protocol = Some(self.request.head.version.as_str());
         self.under_way = true;
     }
 
     /// Lets the request in, unless the proxy or its listener has too much to do.
     fn admit(&self) -> Result<Option<Permit>, Failure> {
-        let origin = self.origin;
-        let stopped = origin.worker.overload.is_on(Action::StopAcceptingRequests, &origin.worker.random);
-        let admitted = if stopped { Err(Exhausted) } else { origin.registration.admit_request() };
+        let conn = self.conn;
+        let stopped = conn.worker.overload.is_on(Action::StopAcceptingRequests, &conn.worker.random);
+        let admitted = if stopped { Err(Exhausted) } else { conn.registration.admit_request() };
         admitted.map_err(|Exhausted| Failure::Overload)
     }
 

@@ -135,12 +135,12 @@ fn into_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
 impl ActiveStream<'_> {
     /// Sends the reply; true when the connection may carry another request.
     pub(super) async fn reply(&mut self, mut reply: Reply, levels: Option<Levels<'_>>) -> bool {
-        let (origin, request) = (self.origin, &mut *self.request);
-        let hcm = &*origin.hcm;
+        let (conn, request) = (self.conn, &mut *self.request);
+        let hcm = &*conn.hcm;
         request.stream.status = reply.status;
         request.stream.flags |= reply.flags;
         request.stream.details = std::mem::take(&mut reply.details);
-        reply.counter.into_iter().for_each(|counter| origin.manager.http.inc(counter));
+        reply.counter.into_iter().for_each(|counter| conn.manager.http.inc(counter));
         if reply.status == 0 {
             return false;
         }
@@ -169,7 +169,7 @@ impl ActiveStream<'_> {
             bytes if filtered => announced(Framing::Length(bytes as u64), &request.response.headers),
             bytes => Framing::Length(bytes as u64),
         };
-        let close = origin.is_to_end()
+        let close = conn.is_to_end()
             || reply.close
             || (http_10 && framing == Framing::Chunked)
             || !self.down.received_all()
@@ -190,12 +190,12 @@ impl ActiveStream<'_> {
     /// The reply's head, and its body as it is to be sent: as the route has it, the filter that made it, `local_reply_config`, and at last what
     /// the client speaks.
     fn make_head(&mut self, reply: &mut Reply, levels: Option<Levels<'_>>) {
-        let (origin, request) = (self.origin, &mut *self.request);
+        let (conn, request) = (self.conn, &mut *self.request);
         let own = reply.of_filter.take().map_or_else(OfFilter::default, |own| *own);
         request.response.clear();
         request.response.status = reply.status;
         if let Some(levels) = levels.filter(|levels| !own.verbatim && !levels.is_empty()) {
-            let values = record(origin, request, |record| levels.response_values(record));
+            let values = record(conn, request, |record| levels.response_values(record));
             levels.edit_response(&mut request.response.headers, values);
         }
         let fields = &mut request.response.headers;
@@ -203,8 +203,8 @@ impl ActiveStream<'_> {
             fields.append(name, value);
         }
         own.headers.iter().for_each(|(name, value)| fields.append(name.as_bytes(), value));
-        let content_type = match &origin.hcm.local_reply {
-            Some(config) if !own.verbatim => local_reply::rewrite(config, origin, request, reply),
+        let content_type = match &conn.hcm.local_reply {
+            Some(config) if !own.verbatim => local_reply::rewrite(config, conn, request, reply),
             _ => None,
         };
         let fields = &mut request.response.headers;
@@ -239,7 +239,7 @@ impl ActiveStream<'_> {
         }
         self.response_ended = true;
         self.request.stream.status = failure.status();
-        self.request.fail(failure, failure.details(), &self.origin.manager.http);
+        self.request.fail(failure, failure.details(), &self.conn.manager.http);
         true
     }
 
@@ -249,7 +249,7 @@ impl ActiveStream<'_> {
         let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
         loop {
             let request = &mut *self.request;
-            let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
+            let flow = pass(&self.conn.manager.filters, &mut request.filters, &mut data);
             if !data.bytes.is_empty() && left.take(data.bytes.len()) {
                 request.stream.bytes_sent += data.bytes.len() as u64;
                 self.down.send(&data.bytes, false);
@@ -277,7 +277,7 @@ impl ActiveStream<'_> {
     }
 
     async fn send_reply_body(&mut self, body: &[u8]) -> io::Result<()> {
-        let limit = self.origin.hcm.stream_flush_timeout.min(REPLY_FLUSH_TIMEOUT);
+        let limit = self.conn.hcm.stream_flush_timeout.min(REPLY_FLUSH_TIMEOUT);
         let mut until = None;
         poll_fn(|cx| {
             if !std::mem::replace(&mut self.response_ended, true) {
@@ -293,7 +293,7 @@ impl ActiveStream<'_> {
             let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
             let late = Failure::FlushTimeout;
-            self.request.fail(&late, late.details(), &self.origin.manager.http);
+            self.request.fail(&late, late.details(), &self.conn.manager.http);
             self.down.give_up();
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         })

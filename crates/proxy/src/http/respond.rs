@@ -62,7 +62,7 @@ impl ActiveStream<'_> {
         if changes && tunnel.is_none() {
             info.framing = announced(info.framing, &self.request.response.headers);
         }
-        finish_response(&mut self.request.response.headers, &self.origin.hcm, false);
+        finish_response(&mut self.request.response.headers, &self.conn.hcm, false);
         timers.end_tries();
         if tunnel.is_some() {
             // A tunnel has no length (RFC 9110 section 9.3.6).
@@ -74,8 +74,8 @@ impl ActiveStream<'_> {
             up.open_tunnel();
             upload.open_tunnel();
             timers.request = None;
-            self.origin.manager.http.inc(Counter::downstream_cx_upgrades_total);
-            self.origin.manager.http.shift(Gauge::downstream_cx_upgrades_active, 1);
+            self.conn.manager.http.inc(Counter::downstream_cx_upgrades_total);
+            self.conn.manager.http.shift(Gauge::downstream_cx_upgrades_active, 1);
         }
         let result = {
             let mut exchange = Exchange::new(self, &mut up, upload, timers);
@@ -85,7 +85,7 @@ impl ActiveStream<'_> {
             poll_fn(|cx| exchange.poll_body(opened, cx)).await
         };
         if opened {
-            self.origin.manager.http.shift(Gauge::downstream_cx_upgrades_active, -1);
+            self.conn.manager.http.shift(Gauge::downstream_cx_upgrades_active, -1);
         }
         if answers_later {
             // How a call of gRPC ended is known from its trailers only.
@@ -107,10 +107,10 @@ impl ActiveStream<'_> {
                     self.down.give_up();
                 }
                 if failure.row().ended_by != EndedBy::Client {
-                    self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
+                    self.conn.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
                 count_reset(&forward.to.cluster, &up, &failure);
-                self.request.fail(&failure, failure.details_after_head(), &self.origin.manager.http);
+                self.request.fail(&failure, failure.details_after_head(), &self.conn.manager.http);
                 false
             }
         }
@@ -145,7 +145,7 @@ impl ActiveStream<'_> {
 
     /// Sends the head; true when the connection ends with this response.
     fn send_response_head(&mut self, info: ResponseInfo, tunnel: Option<&[u8]>) -> bool {
-        let (origin, request) = (self.origin, &mut *self.request);
+        let (conn, request) = (self.conn, &mut *self.request);
         let framing = match info.framing {
             // A head is all there is, and says what the body would have been.
             Framing::None if request.is_head() && request.head_chunked => Framing::Chunked,
@@ -153,10 +153,9 @@ impl ActiveStream<'_> {
         };
         let http_10 = request.is_http_10();
         let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
-        let limit = origin.hcm.max_requests_per_connection;
-        let expired = origin.is_expired(turn::now());
-        let close =
-            origin.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
+        let limit = conn.hcm.max_requests_per_connection;
+        let expired = conn.is_expired(turn::now());
+        let close = conn.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
         // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.
         let bodiless = request.is_head() || matches!(request.response.status, 100..=199 | 204 | 304);
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
@@ -168,7 +167,7 @@ impl ActiveStream<'_> {
 
     /// What the router adds, and the route changes, before the filters see the head.
     fn edit_response(&mut self, forward: &Forward<'_>) {
-        let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
+        let (hcm, request) = (&*self.conn.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
         headers.remove(HeaderId::EnvoyDecoratorOperation);
         forward.to.affinity.edit_response(headers);
@@ -189,7 +188,7 @@ impl ActiveStream<'_> {
             headers.set(HeaderId::EnvoyAttemptCount, digits.format(request.stream.attempts).as_bytes());
         }
         if !forward.levels.is_empty() {
-            let values = record(self.origin, request, |record| forward.levels.response_values(record));
+            let values = record(self.conn, request, |record| forward.levels.response_values(record));
             forward.levels.edit_response(&mut request.response.headers, values);
         }
     }

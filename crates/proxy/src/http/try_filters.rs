@@ -23,7 +23,7 @@ impl ActiveStream<'_> {
         upload: &mut Upload,
         timers: &mut Timers,
     ) -> Result<(), Failure> {
-        side.serve_with(Rc::clone(&self.origin.worker) as Rc<dyn Services>);
+        side.serve_with(Rc::clone(&self.conn.worker) as Rc<dyn Services>);
         loop {
             match self.ask_try_filters(forward, side, upload) {
                 Decision::Continue | Decision::Reroute => return Ok(()),
@@ -43,19 +43,19 @@ impl ActiveStream<'_> {
     }
 
     fn ask_try_filters(&mut self, forward: &Forward<'_>, side: &mut Filtered, upload: &Upload) -> Decision {
-        let (origin, request) = (self.origin, &mut *self.request);
+        let (conn, request) = (self.conn, &mut *self.request);
         let now = turn::now().into_std();
         let body = match upload.known() {
             _ if request.tunnel.is_some() || request.info.framing.is_empty() => Body::Empty,
             Some(body) if self.down.received_all() => Body::Whole(body),
             _ => Body::Coming,
         };
-        let view = origin.view();
+        let view = conn.view();
         let remote = request.stream.client.map_or(view.remote.ip(), |client| client.ip());
         let message = (&mut request.head, body);
         let facts = &mut request.stream;
         let route = Matched::context(Some(forward.matched));
-        let mut context = RequestContext::new((&view, remote), message, route, facts, (&*origin.worker, now));
+        let mut context = RequestContext::new((&view, remote), message, route, facts, (&*conn.worker, now));
         side.ask(&route.filters, &mut context)
     }
 }

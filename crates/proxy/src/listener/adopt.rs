@@ -12,19 +12,19 @@ use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::{Portable, Stream};
 use tokio::time::Instant;
 
-use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served, start};
+use super::serve::{Arrival, Counted, Downstream, MovingConnection, Placement, Served, start};
 use super::socket::ListenerKey;
 use crate::balance::Seat;
-use crate::handover::{Facts, Parcel, Travelling};
+use crate::handover::{Facts, PackedConnection, Parcel};
 use crate::tcp::UpstreamHalf;
 use crate::worker::{Delivery, Registration, Worker};
 
 /// Gives a connection to the process that takes over. Gives it back when that process is gone.
 pub(super) async fn send(
     worker: &Rc<Worker>,
-    leaving: Box<Leaving>,
+    moving: Box<MovingConnection>,
     placement: &mut Placement,
-) -> Option<Box<Leaving>> {
+) -> Option<Box<MovingConnection>> {
     let successor = worker.successor.borrow().clone();
     let room = match &successor {
         Some(successor) => successor.reserve().await.ok(),
@@ -33,10 +33,10 @@ pub(super) async fn send(
     let Some(room) = room else {
         // Nobody is there: the others need not try.
         worker.give_away(None);
-        return Some(leaving);
+        return Some(moving);
     };
     // What cannot be taken apart is lost, and closed by that.
-    if let Ok(parcel) = parcel(*leaving, placement) {
+    if let Ok(parcel) = parcel(*moving, placement) {
         room.send(parcel);
     }
     // Only now does it stop counting: when none is left, all have been sent.
@@ -44,8 +44,8 @@ pub(super) async fn send(
     None
 }
 
-fn parcel(leaving: Leaving, placement: &Placement) -> io::Result<Parcel> {
-    let Leaving { downstream, upstream, .. } = leaving;
+fn parcel(moving: MovingConnection, placement: &Placement) -> io::Result<Parcel> {
+    let MovingConnection { downstream, upstream, .. } = moving;
     let Downstream { stream, input, info, requests, .. } = downstream;
     let listener = ListenerKey::of(&placement.bound);
     let inspects = placement.listener().listener_filters.inspects_http(info.view.local.port());
@@ -60,7 +60,7 @@ fn parcel(leaving: Leaving, placement: &Placement) -> io::Result<Parcel> {
             Some(part)
         }
     };
-    let travelling = Travelling {
+    let packed = PackedConnection {
         listener: listener.address,
         listener_name: listener.name().map(str::to_owned),
         connection: Facts::of(&info),
@@ -68,7 +68,7 @@ fn parcel(leaving: Leaving, placement: &Placement) -> io::Result<Parcel> {
         detected: (inspects && tcp.is_none()).then(|| "http/1.1".to_owned()),
         tcp,
     };
-    Ok(Parcel { travelling: Box::new(travelling), fds, bytes })
+    Ok(Parcel { packed: Box::new(packed), fds, bytes })
 }
 
 fn descriptor(stream: Stream) -> io::Result<OwnedFd> {
@@ -112,12 +112,12 @@ fn adopted<'w>(
     id: u64,
     registration: &'w Rc<Registration>,
 ) -> Option<Served<'w>> {
-    let Parcel { travelling, fds, bytes } = parcel;
+    let Parcel { packed, fds, bytes } = parcel;
     let mut streams = fds.into_iter().map(TcpStream::from);
     let stream = streams.next()?;
-    let placement = placement(worker, &travelling, &stream, seat)?;
-    let detected: Vec<&str> = travelling.detected.as_deref().into_iter().collect();
-    let mut info = travelling.connection.info(id);
+    let placement = placement(worker, &packed, &stream, seat)?;
+    let detected: Vec<&str> = packed.detected.as_deref().into_iter().collect();
+    let mut info = packed.connection.info(id);
     let input = ChainInput {
         destination: info.view.local,
         source: info.view.remote,
@@ -128,8 +128,8 @@ fn adopted<'w>(
     };
     let chain = Arc::clone(placement.listener().find_filter_chain(&input)?);
     let same_kind = match &chain.terminal {
-        Terminal::Http(_) => travelling.tcp.is_none(),
-        Terminal::Tcp(_) => travelling.tcp.is_some(),
+        Terminal::Http(_) => packed.tcp.is_none(),
+        Terminal::Tcp(_) => packed.tcp.is_some(),
     };
     // Filters that follow a connection have to know it from its beginning.
     if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
@@ -137,9 +137,9 @@ fn adopted<'w>(
     }
     info.chain = Some(chain);
     let since = Instant::from_std(info.accepted);
-    let from_client = travelling.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);
+    let from_client = packed.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);
     let (from_client, from_upstream) = bytes.split_at_checked(from_client)?;
-    let upstream_half = match &travelling.tcp {
+    let upstream_half = match &packed.tcp {
         None => None,
         Some(part) => {
             let upstream = Portable::Tcp(streams.next()?).into_stream().ok()?;
@@ -151,7 +151,7 @@ fn adopted<'w>(
         stream: Portable::Tcp(stream).into_stream().ok()?,
         input: Buffer::with(from_client),
         info: Arc::new(info),
-        requests: travelling.requests,
+        requests: packed.requests,
         idle_since: None,
         resumed: true,
     };
@@ -160,19 +160,19 @@ fn adopted<'w>(
 
 /// The name of the listener that takes it, as far as it has one here.
 fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
-    let Travelling { listener, listener_name, .. } = &*parcel.travelling;
+    let PackedConnection { listener, listener_name, .. } = &*parcel.packed;
     let key = ListenerKey::new(*listener, listener_name.as_deref());
     worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
 }
 
 /// The listeners of this process's configuration that the other one's are the same as.
-fn placement(worker: &Worker, travelling: &Travelling, stream: &TcpStream, mut seat: Seat) -> Option<Placement> {
+fn placement(worker: &Worker, packed: &PackedConnection, stream: &TcpStream, mut seat: Seat) -> Option<Placement> {
     let generation = worker.generation();
-    let key = ListenerKey::new(travelling.listener, travelling.listener_name.as_deref());
+    let key = ListenerKey::new(packed.listener, packed.listener_name.as_deref());
     let bound = generation.shared.bound.get(&key)?.clone();
-    let redirected = stream.local_addr().ok()? != travelling.connection.local;
+    let redirected = stream.local_addr().ok()? != packed.connection.local;
     let logical = match redirected && bound.use_original_dst {
-        true => generation.shared.listener_of_destination(travelling.connection.local).cloned(),
+        true => generation.shared.listener_of_destination(packed.connection.local).cloned(),
         false => None,
     };
     seat.admit(worker.overload.admit_anyway(&bound.name));

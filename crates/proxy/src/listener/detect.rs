@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::inspect::{InspectError, Inspected, Wanted};
-use crate::tcp::{self, Ahead};
+use crate::tcp::{self, UpstreamSide};
 use crate::worker::Worker;
 
 /// How long a client may be silent before its server is asked too. Clients that speak first do so at once; if one does not,
@@ -43,7 +43,7 @@ pub(super) struct Detected {
     /// `None`: no chain takes the connection.
     pub(super) chain: Option<Arc<FilterChain>>,
     /// The chain's upstream, when it was connected ahead.
-    pub(super) ahead: Option<Box<Ahead>>,
+    pub(super) upstream_side: Option<Box<UpstreamSide>>,
 }
 
 /// Finds the filter chain. `inspected` holds what was read before.
@@ -64,7 +64,7 @@ pub(super) async fn detect(
         Err(_) => return Box::pin(outwait(worker, stream, listener, info, wanted, inspected)).await,
     }
     let chain = of_client(listener, &inspected, &info.view)?;
-    Ok(Detected { inspected, chain, ahead: None })
+    Ok(Detected { inspected, chain, upstream_side: None })
 }
 
 /// The chain that a client's bytes ask for. A client that closed its side before they told anything may still be served by
@@ -142,7 +142,7 @@ async fn outwait(
             chain
         }
     };
-    Ok(Detected { inspected, chain, ahead: server.into_ahead().await })
+    Ok(Detected { inspected, chain, upstream_side: server.into_upstream_side().await })
 }
 
 /// How long a connection may stay undecided. A listener that closes when its filters time out does so; with
@@ -168,8 +168,8 @@ enum First {
 /// The upstream of a silent client's connection.
 enum Server<'w> {
     None,
-    Connecting(Pin<Box<dyn Future<Output = Box<Ahead>> + 'w>>),
-    Connected(Box<Ahead>),
+    Connecting(Pin<Box<dyn Future<Output = Box<UpstreamSide>> + 'w>>),
+    Connected(Box<UpstreamSide>),
 }
 
 impl<'w> Server<'w> {
@@ -180,19 +180,19 @@ impl<'w> Server<'w> {
         if !tcp::admits(worker, chain, &info.view) {
             return Self::None;
         }
-        Self::Connecting(Box::pin(async move { Ahead::connect(worker, info, &proxy).await }))
+        Self::Connecting(Box::pin(async move { UpstreamSide::connect(worker, info, &proxy).await }))
     }
 
     /// Ready when the server has spoken, or closed, or cannot be reached, before the client said anything. What a server
     /// does after the client has begun is no word of its own.
     fn poll_speaks(&mut self, client_began: bool, cx: &mut Context<'_>) -> Poll<()> {
         if let Self::Connecting(connecting) = self
-            && let Poll::Ready(ahead) = connecting.as_mut().poll(cx)
+            && let Poll::Ready(upstream_side) = connecting.as_mut().poll(cx)
         {
-            *self = Self::Connected(ahead);
+            *self = Self::Connected(upstream_side);
         }
-        let Self::Connected(ahead) = self else { return Poll::Pending };
-        match ahead.poll_first_byte(cx) {
+        let Self::Connected(upstream_side) = self else { return Poll::Pending };
+        match upstream_side.poll_first_byte(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(tcp::FirstByte::Arrived) => Poll::Ready(()),
             Poll::Ready(tcp::FirstByte::Never) if !client_began => Poll::Ready(()),
@@ -203,11 +203,11 @@ impl<'w> Server<'w> {
         }
     }
 
-    async fn into_ahead(self) -> Option<Box<Ahead>> {
+    async fn into_upstream_side(self) -> Option<Box<UpstreamSide>> {
         match self {
             Self::None => None,
             Self::Connecting(connecting) => Some(connecting.await),
-            Self::Connected(ahead) => Some(ahead),
+            Self::Connected(upstream_side) => Some(upstream_side),
         }
     }
 }

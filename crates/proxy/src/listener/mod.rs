@@ -13,4 +13,4 @@ mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
 
-pub(crate) use serve::{Downstream, Leaving, Terminating};
+pub(crate) use serve::{Downstream, MovingConnection, Terminating};

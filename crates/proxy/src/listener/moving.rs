@@ -8,7 +8,7 @@ use evenkeel_upstream::stream::{Portable, Stream};
 
 use tokio::time::Instant;
 
-use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served, start};
+use super::serve::{Arrival, Counted, Downstream, MovingConnection, Placement, Served, start};
 use crate::stats::worker::Counter;
 use crate::worker::{Cause, Delivery, Message, Registration, Worker};
 
@@ -36,13 +36,13 @@ impl fmt::Debug for Moved {
 pub(super) fn send(
     worker: &Worker,
     (to, cause): (usize, Cause),
-    leaving: Box<Leaving>,
+    moving: Box<MovingConnection>,
     placement: &mut Placement,
-) -> Option<Box<Leaving>> {
-    let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(leaving) };
-    let Some(placement) = placement.move_to(to, cause) else { return Some(leaving) };
+) -> Option<Box<MovingConnection>> {
+    let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(moving) };
+    let Some(placement) = placement.move_to(to, cause) else { return Some(moving) };
     // A socket that cannot leave its reactor is gone, and its connection with it.
-    if let Ok(downstream) = leaving.downstream.map(Stream::into_portable).transpose() {
+    if let Ok(downstream) = moving.downstream.map(Stream::into_portable).transpose() {
         worker.stats.inc(Counter::downstream_cx_moved_out);
         room.send(Message::Deliver(Box::new(Moved { downstream, placement })));
     }

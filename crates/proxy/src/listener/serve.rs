@@ -35,7 +35,7 @@ use crate::stats::{
     http as http_stats, listener, listener_ssl, listener_ssl_factory, listener_worker, tcp as tcp_stats,
     worker as worker_stats,
 };
-use crate::tcp::Ahead;
+use crate::tcp::UpstreamSide;
 use crate::worker::{Cause, ConnectionStats, Delivery, Directive, HoldError, Registration, Worker};
 use crate::{http, tcp};
 
@@ -117,7 +117,7 @@ pub(crate) struct Served<'w> {
 }
 
 /// Serves until the connection ends, or is to go on elsewhere.
-pub(crate) type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<Leaving>>> + 'w>>;
+pub(crate) type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<MovingConnection>>> + 'w>>;
 
 /// A connection on its way to its worker.
 #[derive(Debug)]
@@ -180,8 +180,8 @@ async fn accepted<'w>(
     let stream = TcpStream::from_std(stream).ok()?;
     let listener = Arc::clone(placement.listener());
     let info = ConnectionInfo::new(id, counted.since.into_std(), peer, destination);
-    let (downstream, ahead) = establish(worker, stream, info, listener, &counted).await?;
-    Some(Served::new(worker, downstream, Arrival::New(ahead), (placement, counted), registration))
+    let (downstream, upstream_side) = establish(worker, stream, info, listener, &counted).await?;
+    Some(Served::new(worker, downstream, Arrival::New(upstream_side), (placement, counted), registration))
 }
 
 /// The listener that an original destination leads to; one that was not asked for before is waited for.
@@ -217,10 +217,10 @@ impl<'w> Served<'w> {
 
     /// Serves the connection until it ends or has gone to another worker.
     pub(crate) async fn serve_to_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
-        while let Some(leaving) = self.terminating.as_mut().await {
-            let back = match leaving.to {
-                Directive::MoveTo(to, cause) => moving::send(worker, (to, cause), leaving, &mut self.placement),
-                _ => Box::pin(adopt::send(worker, leaving, &mut self.placement)).await,
+        while let Some(moving) = self.terminating.as_mut().await {
+            let back = match moving.to {
+                Directive::MoveTo(to, cause) => moving::send(worker, (to, cause), moving, &mut self.placement),
+                _ => Box::pin(adopt::send(worker, moving, &mut self.placement)).await,
             };
             let Some(back) = back else {
                 self.counted.moved_away = true;
@@ -236,13 +236,13 @@ impl<'w> Served<'w> {
 /// How a connection comes to its filter chain.
 pub(super) enum Arrival {
     /// For the first time; a TCP proxy may have connected ahead.
-    New(Option<Box<Ahead>>),
+    New(Option<Box<UpstreamSide>>),
     /// After it was elsewhere, with the other side of a TCP connection.
     Back(Option<Box<tcp::UpstreamHalf>>),
 }
 
 /// A connection that is to go on elsewhere, between two messages.
-pub(crate) struct Leaving {
+pub(crate) struct MovingConnection {
     pub(crate) downstream: Downstream,
     /// The other side of a TCP connection.
     pub(crate) upstream: Option<Box<tcp::UpstreamHalf>>,
@@ -273,8 +273,8 @@ fn terminal<'w>(
             let configured = (Arc::clone(listener), Arc::clone(proxy));
             let downstream = Box::new(downstream);
             match arrival {
-                Arrival::New(ahead) => {
-                    Box::pin(tcp::serve(worker, downstream, configured, (filters, ahead), registration))
+                Arrival::New(upstream_side) => {
+                    Box::pin(tcp::serve(worker, downstream, configured, (filters, upstream_side), registration))
                 }
                 Arrival::Back(None) => {
                     Box::pin(tcp::serve(worker, downstream, configured, (filters, None), registration))
@@ -343,7 +343,7 @@ async fn establish(
     mut info: ConnectionInfo,
     listener: Arc<Listener>,
     counted: &Counted,
-) -> Option<(Downstream, Option<Box<Ahead>>)> {
+) -> Option<(Downstream, Option<Box<UpstreamSide>>)> {
     let stats = &counted.bound;
     let mut inspected = Inspected::default();
     if let Some(filter) = &listener.listener_filters.proxy_protocol {
@@ -385,7 +385,7 @@ async fn establish(
     };
     let info = Arc::new(info);
     let downstream = Downstream { stream, input, info, requests: 0, idle_since: None, resumed: false };
-    Some((downstream, detected.ahead))
+    Some((downstream, detected.upstream_side))
 }
 
 /// How long a PROXY protocol header may take where the listener sets its filters no time. It is sent before anything else, in one piece.

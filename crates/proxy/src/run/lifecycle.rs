@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::RunError;
 use super::admin_port::AdminPort;
 use super::drains::Drains;
+use super::instructions::{Instruction, Instructions};
 use super::program::Place;
-use super::told::{Telling, Told};
 use crate::access_log::LogHandle;
 use crate::admin::Command;
-use crate::handover::{HandoverError, Heir, Parcel, Predecessor, Request, Successor, Taking};
+use crate::handover::{HandoverError, Parcel, Predecessor, Request, Successor, SuccessorWait, Taking};
 use crate::options::Settings;
 use crate::pool::WorkerPool;
 use crate::state::{Phase, Shared};
@@ -77,7 +77,7 @@ pub(super) struct Lifecycle {
     /// Taking connections from the process before goes on for as long as this is held.
     taking: Option<Taking>,
     /// Waits for the process after this one.
-    heir: Option<Heir>,
+    successor_wait: Option<SuccessorWait>,
 }
 
 impl Lifecycle {
@@ -104,7 +104,7 @@ impl Lifecycle {
             requests,
             requested,
             taking: None,
-            heir: None,
+            successor_wait: None,
         }
     }
 
@@ -113,23 +113,23 @@ impl Lifecycle {
     pub(super) async fn run(
         &mut self,
         successor: Option<Successor>,
-        mut telling: Telling,
+        mut instructions: Instructions,
         commands: mpsc::Receiver<Command>,
     ) -> Result<(), RunError> {
         match successor {
             Some(_) => _ = self.hot_restart.place.send_replace(Place::Awaited),
             None => self.wait_for_heir()?,
         }
-        let ending = self.live(successor, &mut telling, commands).await?;
+        let ending = self.live(successor, &mut instructions, commands).await?;
         self.hot_restart.leave();
         if matches!(*self.hot_restart.place.borrow(), Place::GivenAway { .. })
-            && let Some(heir) = &mut self.heir
+            && let Some(successor_wait) = &mut self.successor_wait
         {
-            heir.leave_name();
+            successor_wait.leave_name();
         }
-        self.heir = None;
+        self.successor_wait = None;
         if ending == Ending::Drain {
-            finish_connections(&self.shared, &self.pool, &mut telling).await;
+            finish_connections(&self.shared, &self.pool, &mut instructions).await;
         }
         self.pool.stop();
         Ok(())
@@ -138,15 +138,15 @@ impl Lifecycle {
     async fn live(
         &mut self,
         mut successor: Option<Successor>,
-        telling: &mut Telling,
+        instructions: &mut Instructions,
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<Ending, RunError> {
         let mut rising = true;
         loop {
             tokio::select! {
-                told = telling.next() => match told {
-                    Told::End => return Ok(Ending::Drain),
-                    Told::ReopenLogs => self.log.reopen(),
+                instruction = instructions.next() => match instruction {
+                    Instruction::End => return Ok(Ending::Drain),
+                    Instruction::ReopenLogs => self.log.reopen(),
                 },
                 Some(command) = commands.recv() => match command {
                     Command::Quit => return Ok(Ending::Now),
@@ -200,7 +200,7 @@ impl Lifecycle {
             epoch: self.hot_restart.epoch,
             requests: self.requests.clone(),
         };
-        self.heir = Some(predecessor.wait(path)?);
+        self.successor_wait = Some(predecessor.wait(path)?);
         Ok(())
     }
 }
@@ -217,7 +217,7 @@ async fn live(shared: &Shared) {
 }
 
 /// Takes no new connections and lets the others finish, for the drain time at most or until told again.
-async fn finish_connections(shared: &Shared, pool: &WorkerPool, telling: &mut Telling) {
+async fn finish_connections(shared: &Shared, pool: &WorkerPool, instructions: &mut Instructions) {
     shared.state.borrow_mut().phase = Phase::Draining;
     let open = pool.active_connections();
     tracing::info!(connections = open, "draining; signal again to end at once");
@@ -227,6 +227,6 @@ async fn finish_connections(shared: &Shared, pool: &WorkerPool, telling: &mut Te
         finished = pool.drained() => if !finished {
             tracing::warn!(connections = pool.active_connections(), "drain time is over; closing what is left");
         },
-        () = telling.end() => tracing::warn!(connections = pool.active_connections(), "told again; closing what is left"),
+        () = instructions.end() => tracing::warn!(connections = pool.active_connections(), "told again; closing what is left"),
     }
 }

@@ -32,10 +32,10 @@ use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::http::{Failure, set_connect_times};
 use crate::listener::filtered::{self, Filtered};
-use crate::listener::{Downstream, Leaving};
+use crate::listener::{Downstream, MovingConnection};
 use crate::stats::tcp::{Counter, Gauge};
 use crate::worker::{Directive, Registration, TcpStats, Worker};
-use relay::{End, Ending, Relay, Rest};
+use relay::{End, Ending, Relay, Remainder};
 use tunnel::{Tunnel, TunnelError, TunnelStream};
 
 /// What becomes of a connection.
@@ -48,35 +48,35 @@ struct Outcome {
     original_dst: bool,
 }
 
-/// Serves a connection to its end. `ahead`: what was done for it while its client was silent. What this future holds it holds for the
+/// Serves a connection to its end. `upstream_side`: what was done for it while its client was silent. What this future holds it holds for the
 /// connection's whole life, and an argument twice; large arguments are boxed, and so is what is over early.
 pub(crate) async fn serve(
     worker: &Rc<Worker>,
     mut downstream: Box<Downstream>,
     (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
-    (filters, ahead): (Rc<NetworkFilters>, Option<Box<Ahead>>),
+    (filters, upstream_side): (Rc<NetworkFilters>, Option<Box<UpstreamSide>>),
     registration: &Rc<Registration>,
-) -> Option<Box<Leaving>> {
+) -> Option<Box<MovingConnection>> {
     let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     let _counted = Counted::new(&stats);
-    let mut ahead = match ahead {
-        Some(ahead) => ahead,
+    let mut upstream_side = match upstream_side {
+        Some(upstream_side) => upstream_side,
         None => match Box::pin(admit(worker, filters, &mut downstream.info)).await {
             Ok(connection) => {
                 *downstream = downstream.filtered(connection);
-                Box::pin(Ahead::connect(worker, &downstream.info, &proxy)).await
+                Box::pin(UpstreamSide::connect(worker, &downstream.info, &proxy)).await
             }
-            Err(close) => Ahead::refused(worker, &close, &downstream, &proxy),
+            Err(close) => UpstreamSide::refused(worker, &close, &downstream, &proxy),
         },
     };
-    if let Some((to_up, to_down)) = relay(&mut downstream, &mut ahead, &proxy, &stats, registration).await
-        && let Ahead { outcome, upstream: Some((Upstream::Connection(connection), _)), .. } = *ahead
+    if let Some((to_up, to_down)) = relay(&mut downstream, &mut upstream_side, &proxy, &stats, registration).await
+        && let UpstreamSide { outcome, upstream: Some((Upstream::Connection(connection), _)), .. } = *upstream_side
     {
         let upstream = Some(Box::new(UpstreamHalf { outcome, stream: connection.stream, to_up, to_down }));
-        return Some(Box::new(Leaving { downstream: *downstream, upstream, to: Directive::HandOver }));
+        return Some(Box::new(MovingConnection { downstream: *downstream, upstream, to: Directive::HandOver }));
     }
-    end_filters(&mut downstream, &mut ahead.outcome);
-    end(worker, &downstream, (&listener, &proxy), &stats, &ahead.outcome);
+    end_filters(&mut downstream, &mut upstream_side.outcome);
+    end(worker, &downstream, (&listener, &proxy), &stats, &upstream_side.outcome);
     None
 }
 
@@ -103,18 +103,22 @@ pub(crate) async fn resume(
     (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
     mut upstream: Box<UpstreamHalf>,
     registration: &Rc<Registration>,
-) -> Option<Box<Leaving>> {
+) -> Option<Box<MovingConnection>> {
     let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
     let _counted = Counted::resumed(&stats);
     registration.set_travels(true);
     let UpstreamHalf { outcome, stream, to_up, to_down } = &mut *upstream;
-    let from_client = Rest { buffer: std::mem::take(&mut downstream.input), half: *to_up };
-    let from_upstream = Rest { buffer: std::mem::take(&mut to_down.buffer), half: to_down.half };
+    let from_client = Remainder { buffer: std::mem::take(&mut downstream.input), half: *to_up };
+    let from_upstream = Remainder { buffer: std::mem::take(&mut to_down.buffer), half: to_down.half };
     let mut relay = Relay::resume(&mut downstream.stream, from_client, stream, from_upstream);
     if run(&mut relay, &proxy, &stats, outcome, registration).await {
         let rest = relay.part();
         (downstream.input, *to_up, *to_down) = (rest.0.buffer, rest.0.half, rest.1);
-        return Some(Box::new(Leaving { downstream: *downstream, upstream: Some(upstream), to: Directive::HandOver }));
+        return Some(Box::new(MovingConnection {
+            downstream: *downstream,
+            upstream: Some(upstream),
+            to: Directive::HandOver,
+        }));
     }
     end(worker, &downstream, (&listener, &proxy), &stats, outcome);
     None
@@ -153,7 +157,7 @@ pub(crate) struct UpstreamHalf {
     outcome: Outcome,
     stream: Stream,
     to_up: Half,
-    to_down: Rest,
+    to_down: Remainder,
 }
 
 impl UpstreamHalf {
@@ -187,7 +191,7 @@ impl UpstreamHalf {
             outcome,
             stream,
             to_up: part.to_upstream,
-            to_down: Rest { buffer: from_upstream, half: part.to_downstream },
+            to_down: Remainder { buffer: from_upstream, half: part.to_downstream },
         }
     }
 }
@@ -228,7 +232,7 @@ impl Upstream {
 }
 
 /// The upstream side of a connection, made before or after its client has spoken.
-pub(crate) struct Ahead {
+pub(crate) struct UpstreamSide {
     outcome: Outcome,
     upstream: Option<(Upstream, RequestGuard)>,
     /// What the upstream has said already.
@@ -246,7 +250,7 @@ pub(crate) enum FirstByte {
     Unknown,
 }
 
-impl Ahead {
+impl UpstreamSide {
     /// Connects to a host of the proxy's cluster.
     pub(crate) async fn connect(worker: &Rc<Worker>, info: &ConnectionInfo, proxy: &TcpProxy) -> Box<Self> {
         let mut outcome = Outcome::new();
@@ -294,12 +298,12 @@ impl Ahead {
 /// Relays until the connection ends, if it has an upstream. `Some`: it is to go on elsewhere, and this is left to do for it.
 async fn relay(
     downstream: &mut Downstream,
-    ahead: &mut Ahead,
+    upstream_side: &mut UpstreamSide,
     proxy: &TcpProxy,
     stats: &TcpStats,
     registration: &Registration,
-) -> Option<(Half, Rest)> {
-    let Ahead { outcome, upstream, input } = ahead;
+) -> Option<(Half, Remainder)> {
+    let UpstreamSide { outcome, upstream, input } = upstream_side;
     let (upstream, _) = upstream.as_mut()?;
     registration.set_travels(matches!(downstream.stream, Stream::Tcp(_)) && upstream.travels());
     let (from_client, from_upstream) = (std::mem::take(&mut downstream.input), std::mem::take(input));

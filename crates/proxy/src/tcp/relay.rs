@@ -96,7 +96,7 @@ struct Direction {
 }
 
 /// Where a direction stands when its relay ends before it does: what was read and not passed on, and what was.
-pub(crate) struct Rest {
+pub(crate) struct Remainder {
     pub(crate) buffer: Buffer,
     pub(crate) half: Half,
 }
@@ -122,12 +122,12 @@ impl<'s, U: End> Relay<'s, U> {
     }
 
     /// Goes on where another relay ended: `to_up` and `to_down` are its [`Relay::part`].
-    pub(crate) fn resume(down: &'s mut Stream, to_up: Rest, up: &'s mut U, to_down: Rest) -> Self {
+    pub(crate) fn resume(down: &'s mut Stream, to_up: Remainder, up: &'s mut U, to_down: Remainder) -> Self {
         Self { down, up, to_up: Direction::resume(to_up), to_down: Direction::resume(to_down) }
     }
 
     /// What is left to do, upwards and downwards.
-    pub(crate) fn part(self) -> (Rest, Rest) {
+    pub(crate) fn part(self) -> (Remainder, Remainder) {
         (self.to_up.part(), self.to_down.part())
     }
 
@@ -170,7 +170,7 @@ impl<'s, U: End> Relay<'s, U> {
             if registration.is_cut() {
                 return Poll::Ready(Ending::Cut);
             }
-            if registration.emigrates() {
+            if registration.is_awaited_by_successor() {
                 self.to_up.leaves = true;
                 self.to_down.leaves = true;
                 // What is in a pipe stays with this process until it is written.
@@ -218,7 +218,7 @@ impl Direction {
         Self { buffer, bytes: 0, state: State::Open, full_reads: 0, pipe: None, leaves: false }
     }
 
-    fn resume(Rest { buffer, half }: Rest) -> Self {
+    fn resume(Remainder { buffer, half }: Remainder) -> Self {
         let state = match half {
             Half { closed: true, .. } => State::Closed,
             Half { ended: true, .. } => State::Draining,
@@ -227,14 +227,14 @@ impl Direction {
         Self { bytes: half.passed, state, ..Self::new(buffer) }
     }
 
-    fn part(self) -> Rest {
+    fn part(self) -> Remainder {
         let half = Half {
             passed: self.bytes,
             held: self.buffer.len(),
             ended: self.state != State::Open,
             closed: self.state == State::Closed,
         };
-        Rest { buffer: self.buffer, half }
+        Remainder { buffer: self.buffer, half }
     }
 
     fn holds_pipe(&self) -> bool {

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 use super::drains::{DrainScope, Drains};
 use super::generation::Generation;
 use super::hold::Held;
+use super::idle_meter::IdleMeter;
 use super::inbox::Message;
 use super::local::LocalGeneration;
 use super::registration::Registration;
-use super::rest::Rest;
 use super::roster::Roster;
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Level, Shed};
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
     /// What the control plane is asked for.
     pub(super) demands: mpsc::Sender<Demand>,
     pub(super) held: Held,
-    rest: Rest,
+    idle_meter: IdleMeter,
     pub(super) registry: Arc<Registry>,
     local: RefCell<Rc<LocalGeneration>>,
     next_connection: Cell<u64>,
@@ -100,7 +100,7 @@ impl Worker {
             configured: Notify::new(),
             demands: seed.demands,
             held: Held::default(),
-            rest: Rest::new(),
+            idle_meter: IdleMeter::new(),
             registry: seed.registry,
             local: RefCell::new(Rc::new(LocalGeneration::empty())),
             next_connection: Cell::new(0),
@@ -159,8 +159,8 @@ impl Worker {
     }
 
     /// This worker hardly waits for anything any more: what comes in waits for it.
-    pub(crate) fn never_rests(&self) -> bool {
-        self.rest.is_none()
+    pub(crate) fn is_never_idle(&self) -> bool {
+        self.idle_meter.is_never_idle()
     }
 
     /// Says how much memory the connections of limited listeners hold. One worker does, for all.

@@ -8,11 +8,11 @@ mod cores;
 mod drains;
 mod generation;
 mod hold;
+mod idle_meter;
 mod inbox;
 mod local;
 mod orders;
 mod registration;
-mod rest;
 mod roster;
 mod work;
 

@@ -151,7 +151,7 @@ impl Registration {
 
     /// Whether a successor is waiting for this connection.
     #[inline]
-    pub(crate) fn emigrates(&self) -> bool {
+    pub(crate) fn is_awaited_by_successor(&self) -> bool {
         self.worker.drains.giving_away() && !self.drains() && self.with(|entry| entry.travels) == Some(true)
     }
 
@@ -192,7 +192,7 @@ impl Registration {
         if self.drains() {
             return Directive::Drain;
         }
-        if self.emigrates() {
+        if self.is_awaited_by_successor() {
             return Directive::HandOver;
         }
         let order = self.with(|entry| entry.order).flatten().and_then(|order| order.at(self.worker.balance.epoch()));

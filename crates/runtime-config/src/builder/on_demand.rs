@@ -36,14 +36,14 @@ pub(super) struct OnDemand {
     demanded: BTreeSet<Demand>,
     /// Listeners and clusters there are none of, by the server's word or for want of it.
     absent: PersistentSet<Demand>,
-    tables: FastMap<Arc<str>, FastMap<Arc<str>, OwnHost>>,
+    tables: FastMap<Arc<str>, FastMap<Arc<str>, OnDemandHost>>,
     /// Virtual hosts that have something to publish, by table and host.
     pending: Vec<(Arc<str>, Arc<str>)>,
 }
 
 /// One virtual host of its own, by the name it came under.
 #[derive(Debug, Default)]
-struct OwnHost {
+struct OnDemandHost {
     /// As received last; `None`: there is none.
     resource: Option<Any>,
     newest: Option<Arc<VirtualHost>>,
@@ -132,7 +132,7 @@ impl Builder {
     pub fn is_answered(&self, demand: &Demand) -> bool {
         match demand {
             Demand::VirtualHost { table, host } => {
-                self.own_host(table, host).is_some_and(|own| own.published.is_some()) || self.lacks_table(table)
+                self.on_demand_host(table, host).is_some_and(|own| own.published.is_some()) || self.lacks_table(table)
             }
             Demand::Listener(name) => {
                 self.listeners.get(name).is_some_and(|entry| entry.serving.is_some())
@@ -148,7 +148,9 @@ impl Builder {
     /// Whether there is something under this name; `false`: there is none, or no answer yet.
     pub fn is_present(&self, demand: &Demand) -> bool {
         match demand {
-            Demand::VirtualHost { table, host } => self.own_host(table, host).is_some_and(|own| own.newest.is_some()),
+            Demand::VirtualHost { table, host } => {
+                self.on_demand_host(table, host).is_some_and(|own| own.newest.is_some())
+            }
             Demand::Listener(name) => self.listeners.contains_key(name),
             Demand::Cluster(name) => self.clusters.contains_key(name),
         }
@@ -157,7 +159,7 @@ impl Builder {
     /// Whether this goes for absent only because no answer came in time.
     pub fn is_given_up(&self, demand: &Demand) -> bool {
         match demand {
-            Demand::VirtualHost { table, host } => self.own_host(table, host).is_some_and(|own| own.given_up),
+            Demand::VirtualHost { table, host } => self.on_demand_host(table, host).is_some_and(|own| own.given_up),
             _ => false,
         }
     }
@@ -169,12 +171,12 @@ impl Builder {
         }
         match demand {
             Demand::VirtualHost { table, host } => {
-                let waits_for = self.own_host(table, host).and_then(|own| own.newest.clone());
+                let waits_for = self.on_demand_host(table, host).and_then(|own| own.newest.clone());
                 match waits_for {
                     // It is known, and waits for clusters: those do not come.
                     Some(known) => known.clusters().for_each(|cluster| self.give_up_cluster(cluster)),
                     None => {
-                        let own = self.own_host_mut(table, host);
+                        let own = self.on_demand_host_mut(table, host);
                         own.given_up = true;
                         self.on_demand.pending.push((table.clone(), host.clone()));
                     }
@@ -215,7 +217,7 @@ impl Builder {
             return Err(Rejection { kind, name: name.into(), problems });
         };
         let (table, host): (Arc<str>, Arc<str>) = (table.into(), host.into());
-        if self.own_host(&table, &host).is_some_and(|own| own.resource.as_ref() == Some(resource)) {
+        if self.on_demand_host(&table, &host).is_some_and(|own| own.resource.as_ref() == Some(resource)) {
             return Ok(());
         }
         let message: route_pb::VirtualHost = decode(kind, resource)?;
@@ -223,7 +225,7 @@ impl Builder {
         let cx = Cx::new(&self.environment);
         let compiled = check(kind, name, resource, cx, |cx| own_virtual_host(cx, &message, max_body))?;
         let before = self.host_references(&table, &host);
-        let own = self.own_host_mut(&table, &host);
+        let own = self.on_demand_host_mut(&table, &host);
         own.resource = Some(resource.clone());
         own.newest = Some(Arc::new(compiled));
         own.given_up = false;
@@ -237,7 +239,7 @@ impl Builder {
         let Some((table, host)) = split_virtual_host(name) else { return };
         let (table, host): (Arc<str>, Arc<str>) = (table.into(), host.into());
         let before = self.host_references(&table, &host);
-        let own = self.own_host_mut(&table, &host);
+        let own = self.on_demand_host_mut(&table, &host);
         (own.resource, own.newest, own.given_up) = (None, None, false);
         self.relink_host(&table, &host, &before);
         self.on_demand.pending.push((table, host));
@@ -292,11 +294,11 @@ impl Builder {
         !self.routes.contains_key(table) && self.given_up.contains(&Awaited::Route(table.clone()))
     }
 
-    fn own_host(&self, table: &Arc<str>, host: &Arc<str>) -> Option<&OwnHost> {
+    fn on_demand_host(&self, table: &Arc<str>, host: &Arc<str>) -> Option<&OnDemandHost> {
         self.on_demand.tables.get(table)?.get(host)
     }
 
-    fn own_host_mut(&mut self, table: &Arc<str>, host: &Arc<str>) -> &mut OwnHost {
+    fn on_demand_host_mut(&mut self, table: &Arc<str>, host: &Arc<str>) -> &mut OnDemandHost {
         self.on_demand.tables.entry(table.clone()).or_default().entry(host.clone()).or_default()
     }
 }
@@ -320,7 +322,7 @@ impl Builder {
 
     fn host_references(&self, table: &Arc<str>, host: &Arc<str>) -> References {
         let mut references = References::new();
-        if let Some(own) = self.own_host(table, host).filter(|_| self.on_demand.by_name) {
+        if let Some(own) = self.on_demand_host(table, host).filter(|_| self.on_demand.by_name) {
             let published = own.published.iter().flatten();
             let clusters = own.newest.iter().chain(published).flat_map(|host| host.clusters());
             name_on_demand(&mut references, ResourceType::Cluster, clusters);
@@ -368,7 +370,7 @@ impl Builder {
     /// Publishes virtual hosts whose clusters have been answered.
     pub(super) fn grow(&mut self) {
         for (table, host) in std::mem::take(&mut self.on_demand.pending) {
-            let Some(own) = self.own_host(&table, &host) else { continue };
+            let Some(own) = self.on_demand_host(&table, &host) else { continue };
             let newest = own.newest.clone();
             let has_table = self.routes.get(&table).is_some_and(|entry| entry.table.is_some());
             let ready = newest.as_ref().is_none_or(|newest| self.has_clusters(newest.clusters()));
@@ -382,7 +384,7 @@ impl Builder {
                 None if !self.is_demanded(&table, &host) => {
                     self.on_demand.tables.get_mut(&table).and_then(|hosts| hosts.remove(&host));
                 }
-                newest => self.own_host_mut(&table, &host).published = Some(newest),
+                newest => self.on_demand_host_mut(&table, &host).published = Some(newest),
             }
             self.relink_host(&table, &host, &before);
         }
@@ -395,7 +397,7 @@ impl Builder {
     /// Puts what serves a host into its table.
     fn put(&mut self, table: &Arc<str>, name: &Arc<str>, host: Option<Arc<VirtualHost>>) {
         let asked_for = self.is_demanded(table, name);
-        let before = self.own_host(table, name).and_then(|own| own.published.clone().flatten());
+        let before = self.on_demand_host(table, name).and_then(|own| own.published.clone().flatten());
         let Some(growing) = self.routes.get_mut(table).and_then(RouteEntry::growing) else { return };
         self.graph.touched.routes.insert(table.clone());
         if asked_for {

@@ -158,14 +158,14 @@ impl Maker {
 }
 
 /// A builder and the control plane it is subscribed to.
-struct Told<'m> {
+struct Subscriber<'m> {
     builder: Builder,
     maker: &'m Maker,
     asked: Vec<SubscriptionChange>,
     resolved: BTreeSet<Arc<str>>,
 }
 
-impl<'m> Told<'m> {
+impl<'m> Subscriber<'m> {
     fn new(maker: &'m Maker) -> Self {
         let mut builder = input::builder();
         if maker.by_name {
@@ -261,7 +261,7 @@ fn render(config: &Config) -> BTreeMap<String, String> {
 }
 
 /// A change of the world, or of what is demanded of it.
-fn change(random: &mut Random, world: &mut World, told: &mut Told<'_>, demanded: &mut BTreeSet<Demand>) {
+fn change(random: &mut Random, world: &mut World, told: &mut Subscriber<'_>, demanded: &mut BTreeSet<Demand>) {
     if told.maker.by_name && random.once_in(4) {
         let demand = match random.below(3) {
             0 => Demand::Cluster(format!("c{}", random.below(4)).into()),
@@ -297,7 +297,7 @@ fn change(random: &mut Random, world: &mut World, told: &mut Told<'_>, demanded:
 fn check(seed: u64, maker: &Maker) {
     let mut random = Random::new(seed);
     let (mut world, mut demanded) = (World::new(), BTreeSet::new());
-    let mut told = Told::new(maker);
+    let mut told = Subscriber::new(maker);
     let mut left = CHANGES;
     while left > 0 {
         let count = 1 + random.below(MOST_AT_ONCE);
@@ -309,7 +309,7 @@ fn check(seed: u64, maker: &Maker) {
         }
         left = left.saturating_sub(count);
         let followed = told.settle(&world);
-        let mut fresh = Told::new(maker);
+        let mut fresh = Subscriber::new(maker);
         let ones: Vec<_> = world.keys().filter(|(kind, _)| fresh.comes_whole(*kind)).cloned().collect();
         demanded.iter().for_each(|demand| _ = fresh.builder.demand(demand.clone()));
         ones.iter().for_each(|(kind, name)| fresh.tell(&world, *kind, name));

@@ -16,7 +16,7 @@ pub struct Fleet {
 }
 
 /// What one proxy was to hold and is to hold, where that differs.
-pub struct Told {
+pub struct Difference {
     pub view: Arc<ProxyView>,
     pub before: Arc<ResourceSet>,
     pub now: Arc<ResourceSet>,
@@ -94,12 +94,12 @@ impl Fleet {
         Some(self.translator.joined(view)?.view)
     }
 
-    pub fn update(&mut self, snapshot: Arc<Snapshot>, cause: Cause) -> Vec<Told> {
+    pub fn update(&mut self, snapshot: Arc<Snapshot>, cause: Cause) -> Vec<Difference> {
         let changed = self.translator.update(snapshot, cause);
         self.follow(changed)
     }
 
-    pub fn rebuild(&mut self, snapshot: Arc<Snapshot>) -> Vec<Told> {
+    pub fn rebuild(&mut self, snapshot: Arc<Snapshot>) -> Vec<Difference> {
         let changed = self.translator.rebuild(snapshot);
         assert_eq!(changed.proxies.len(), self.proxies.len(), "nobody keeps the old");
         self.follow(changed)
@@ -111,7 +111,7 @@ impl Fleet {
         mismatches
     }
 
-    fn follow(&mut self, changed: Changed) -> Vec<Told> {
+    fn follow(&mut self, changed: Changed) -> Vec<Difference> {
         let before: HashMap<Arc<ProxyView>, Arc<ResourceSet>> =
             self.proxies.keys().filter_map(|view| Some((view.clone(), self.set_of(view)?))).collect();
         let mut touched: HashMap<Arc<ProxyView>, bool> = HashMap::new();
@@ -136,7 +136,7 @@ impl Fleet {
             assert_eq!(differs, touched.get(&view).copied().unwrap_or_default(), "{}: is it told?", view.pod);
             assert!(differs || now.generation >= before.generation, "{}", view.pod);
             if differs {
-                told.push(Told { view, before, now });
+                told.push(Difference { view, before, now });
             }
         }
         told

@@ -14,7 +14,7 @@ use crate::host::Host;
 
 /// What a table is computed from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Recipe {
+pub(super) struct TableInput {
     pub algorithm: Algorithm,
     /// What stands for each host in hashes, and its part of all requests.
     pub members: Vec<(Arc<str>, Share)>,
@@ -45,7 +45,7 @@ impl Hash for Share {
     }
 }
 
-/// From hashes to hosts, by their place in [`Recipe::members`].
+/// From hashes to hosts, by their place in [`TableInput::members`].
 #[derive(Debug)]
 pub(super) enum Table {
     Ring(ring_hash::Ring),
@@ -53,7 +53,7 @@ pub(super) enum Table {
 }
 
 impl Table {
-    fn new(recipe: &Recipe) -> Self {
+    fn new(recipe: &TableInput) -> Self {
         match recipe.algorithm {
             Algorithm::Ring { min_size, max_size, function } => {
                 Self::Ring(ring_hash::Ring::new(&recipe.members, min_size, max_size, function))
@@ -77,7 +77,7 @@ pub struct SharedTables(Mutex<FastMap<u64, Vec<Weak<Entry>>>>);
 
 #[derive(Debug)]
 struct Entry {
-    recipe: Recipe,
+    recipe: TableInput,
     table: OnceLock<Table>,
 }
 
@@ -87,13 +87,13 @@ pub(super) struct Shared(Arc<Entry>);
 
 impl SharedTables {
     /// The table for a recipe. The first to ask builds it, outside the lock; others wait for that one table only.
-    pub(super) fn table(&self, recipe: Recipe) -> Shared {
+    pub(super) fn table(&self, recipe: TableInput) -> Shared {
         let entry = self.entry(recipe);
         entry.table.get_or_init(|| Table::new(&entry.recipe));
         Shared(entry)
     }
 
-    fn entry(&self, recipe: Recipe) -> Arc<Entry> {
+    fn entry(&self, recipe: TableInput) -> Arc<Entry> {
         let mut hasher = FxHasher::default();
         recipe.hash(&mut hasher);
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ pub(super) fn balancer(
     tables: &SharedTables,
 ) -> Box<dyn super::Balancer> {
     let members = pool.hosts.iter().zip(&pool.shares).map(|(host, share)| (hash_key(host, key), Share(*share)));
-    let table = tables.table(Recipe { algorithm, members: members.collect() });
+    let table = tables.table(TableInput { algorithm, members: members.collect() });
     match balance_factor {
         0 => Box::new(ByTable { hosts: pool.hosts, table }),
         factor => bounded_load::new(pool.hosts, table, factor),
@@ -166,9 +166,9 @@ impl super::Balancer for ByTable {
 mod tests {
     use super::*;
 
-    fn recipe(size: u64, members: &[(&str, f64)]) -> Recipe {
+    fn recipe(size: u64, members: &[(&str, f64)]) -> TableInput {
         let members = members.iter().map(|(key, share)| (Arc::from(*key), Share(*share))).collect();
-        Recipe { algorithm: Algorithm::Maglev { size }, members }
+        TableInput { algorithm: Algorithm::Maglev { size }, members }
     }
 
     #[test]

@@ -33,7 +33,7 @@ struct Burst {
     /// They are numbered in order; this is the first one's number, or the next one's where none waits.
     first: u64,
     /// Those that did not leave as a whole, until they are asked for.
-    stuck: Vec<(u64, Stuck)>,
+    stuck: Vec<(u64, Unsent)>,
     /// Sends that are still made at once.
     at_once: u32,
     /// The task that sends; without it nothing waits.
@@ -49,7 +49,7 @@ struct Message {
 }
 
 /// A message that the socket did not take, or not all of it.
-struct Stuck {
+struct Unsent {
     bytes: Vec<u8>,
     sent: io::Result<usize>,
 }
@@ -145,9 +145,9 @@ impl Burst {
         self.waiting.get_mut(index)
     }
 
-    fn take_back(&mut self, number: u64) -> Option<Stuck> {
+    fn take_back(&mut self, number: u64) -> Option<Unsent> {
         if let Some(message) = self.message(number) {
-            return Some(Stuck { bytes: std::mem::take(&mut message.bytes), sent: Ok(0) });
+            return Some(Unsent { bytes: std::mem::take(&mut message.bytes), sent: Ok(0) });
         }
         let index = self.stuck.iter().position(|(stuck, _)| *stuck == number)?;
         Some(self.stuck.swap_remove(index).1)
@@ -178,7 +178,7 @@ fn send_all() {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
             sent => sent,
         };
-        let stuck = Stuck { bytes: std::mem::take(&mut message.bytes), sent };
+        let stuck = Unsent { bytes: std::mem::take(&mut message.bytes), sent };
         message.task.wake_by_ref();
         with(|burst| burst.stuck.push((number, stuck)));
     }

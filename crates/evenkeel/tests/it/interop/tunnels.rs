@@ -32,7 +32,7 @@ const ANSWERS: &[(&str, &str)] = &[
 #[test]
 fn evenkeel_and_envoy_ask_for_tunnels_alike() {
     let rows: Vec<_> = ANSWERS.iter().map(|(name, _)| ((*name).to_owned(), asking(name))).collect();
-    let Told { seen, asked, logged } = compare::<{ ANSWERS.len() }>(&rows, "", peer);
+    let Observed { seen, asked, logged } = compare::<{ ANSWERS.len() }>(&rows, "", peer);
     assert!(seen.contains(&"opens: \"ping\"".to_owned()), "{seen:#?}");
     assert!(asked[0].contains("x-from: 127.0.0.1"), "{asked:#?}");
     let said = "{\"headers\":[{\"key\":\":status\",\"value\":\"200\"},{\"key\":\"proxy-agent\",\"value\":\"test\"}]}";
@@ -46,7 +46,7 @@ pub(super) type Asked = Arc<Mutex<Vec<String>>>;
 
 /// What came of tunnels that were asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Observed {
     /// What clients got.
     pub(super) seen: Vec<String>,
     /// What the peer was sent.
@@ -75,7 +75,7 @@ pub(super) fn compare<const ROWS: usize>(
     rows: &[(String, String)],
     more: &str,
     mut peer: impl FnMut() -> (SocketAddr, Asked),
-) -> Told {
+) -> Observed {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (file, log) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
     let [envoy, evenkeel] = [Program::Envoy, Program::Evenkeel].map(|program| {
@@ -102,7 +102,7 @@ pub(super) fn compare<const ROWS: usize>(
             (text.ends_with('\n') && lines.len() == 2 * ROWS).then_some(lines)
         });
         std::fs::remove_file(&log).expect("it was written");
-        Told { seen, asked, logged }
+        Observed { seen, asked, logged }
     });
     assert_eq!(envoy, evenkeel, "Envoy, Evenkeel");
     envoy

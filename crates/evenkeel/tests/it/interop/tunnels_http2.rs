@@ -7,7 +7,7 @@ use h2::server::SendResponse;
 use http::{HeaderMap, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::tunnels::{Asked, Told, compare};
+use super::tunnels::{Asked, Observed, compare};
 use super::web::HTTP2;
 
 /// What a proxy that is asked for a tunnel answers.
@@ -52,7 +52,7 @@ fn evenkeel_and_envoy_ask_for_tunnels_over_http2_alike() {
         (format!("{name}{way}"), config)
     };
     let rows: Vec<_> = WAYS.iter().flat_map(|way| ANSWERS.map(|(name, _)| asking(name, way))).collect();
-    let Told { seen, asked, logged } = compare::<{ ANSWERS.len() * WAYS.len() }>(&rows, HTTP2, || {
+    let Observed { seen, asked, logged } = compare::<{ ANSWERS.len() * WAYS.len() }>(&rows, HTTP2, || {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let (peer, asked) = (listener.local_addr().expect("bound"), Asked::default());
         runtime.spawn(accept(listener, Arc::clone(&asked)));

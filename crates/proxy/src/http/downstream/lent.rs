@@ -12,7 +12,7 @@ use crate::http::framed::{Piece, Take};
 
 /// From the client.
 #[derive(Debug)]
-pub(in crate::http) enum Up {
+pub(in crate::http) enum RequestPiece {
     /// Bytes, and whether they are the last, with no trailers behind them.
     Data(Vec<u8>, bool),
     /// The request is complete, with these trailers.
@@ -23,7 +23,7 @@ pub(in crate::http) enum Up {
 
 /// To the client.
 #[derive(Debug)]
-pub(in crate::http) enum Down {
+pub(in crate::http) enum AnswerPiece {
     Interim(ResponseHead),
     Head {
         head: ResponseHead,
@@ -40,15 +40,15 @@ pub(in crate::http) enum Down {
 
 /// The stream as the borrowing worker sees it.
 pub(in crate::http) struct Lent {
-    up: Receiver<Up>,
-    down: Sender<Down>,
+    up: Receiver<RequestPiece>,
+    down: Sender<AnswerPiece>,
     received_all: bool,
     ended: bool,
 }
 
 impl Lent {
     /// `received_all`: the request ended with its head.
-    pub(in crate::http) fn new(up: Receiver<Up>, down: Sender<Down>, received_all: bool) -> Self {
+    pub(in crate::http) fn new(up: Receiver<RequestPiece>, down: Sender<AnswerPiece>, received_all: bool) -> Self {
         Self { up, down, received_all, ended: false }
     }
 
@@ -63,26 +63,26 @@ impl Lent {
         }
         let Poll::Ready(next) = self.up.poll_next(cx) else { return Ok(Piece::Nothing) };
         match next {
-            Some(Up::Data(bytes, last)) => {
+            Some(RequestPiece::Data(bytes, last)) => {
                 take(&bytes, last);
                 self.received_all = last;
                 Ok(Piece::Data)
             }
-            Some(Up::End(received)) => {
+            Some(RequestPiece::End(received)) => {
                 *trailers = received;
                 self.received_all = true;
                 Ok(Piece::End)
             }
-            Some(Up::Gone(failure)) => Err(failure),
+            Some(RequestPiece::Gone(failure)) => Err(failure),
             None => Err(Failure::ClientGone),
         }
     }
 
     /// Nothing comes after the client's leaving, however much of its request waits before it.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        let gone = |item: &Up| match item {
-            Up::Gone(failure) => Some(failure.clone()),
-            Up::Data(..) | Up::End(_) => None,
+        let gone = |item: &RequestPiece| match item {
+            RequestPiece::Gone(failure) => Some(failure.clone()),
+            RequestPiece::Data(..) | RequestPiece::End(_) => None,
         };
         self.up.poll_last(gone, cx).map(|failure| failure.unwrap_or(Failure::ClientGone))
     }
@@ -92,19 +92,19 @@ impl Lent {
     }
 
     pub(super) fn send_interim(&mut self, head: &ResponseHead) {
-        self.down.send(Down::Interim(head.clone()), 0);
+        self.down.send(AnswerPiece::Interim(head.clone()), 0);
     }
 
     pub(super) fn send_head(&mut self, head: &mut ResponseHead, answer: Answer<'_>) {
         let Answer { framing, bodiless, tunnel, .. } = answer;
         let tunnel = tunnel.is_some();
         self.ended = !tunnel && (bodiless || framing.is_empty());
-        self.down.send(Down::Head { head: head.clone(), framing, bodiless, tunnel }, 0);
+        self.down.send(AnswerPiece::Head { head: head.clone(), framing, bodiless, tunnel }, 0);
     }
 
     pub(super) fn refuse(&mut self) {
         self.ended = true;
-        self.down.send(Down::Refused, 0);
+        self.down.send(AnswerPiece::Refused, 0);
     }
 
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -113,12 +113,12 @@ impl Lent {
 
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         self.ended |= last;
-        self.down.send(Down::Data(data.to_vec(), last), data.len());
+        self.down.send(AnswerPiece::Data(data.to_vec(), last), data.len());
     }
 
     pub(super) fn finish(&mut self, trailers: &Headers) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.down.send(Down::End(trailers.clone()), 0);
+            self.down.send(AnswerPiece::End(trailers.clone()), 0);
         }
     }
 

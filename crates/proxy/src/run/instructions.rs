@@ -7,18 +7,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// What the process is told.
-pub(super) enum Told {
+pub(super) enum Instruction {
     End,
     ReopenLogs,
 }
 
 /// By whom the process is told.
-pub(super) enum Telling {
+pub(super) enum Instructions {
     Signals { ending: Signals, reopen: Signal },
     Program(oneshot::Receiver<()>),
 }
 
-impl Telling {
+impl Instructions {
     /// `stop`: another program has the signals, and sends or drops this.
     pub(super) fn new(stop: Option<oneshot::Receiver<()>>) -> io::Result<Self> {
         if let Some(stop) = stop {
@@ -28,22 +28,22 @@ impl Telling {
     }
 
     /// The next thing the process is told.
-    pub(super) async fn next(&mut self) -> Told {
+    pub(super) async fn next(&mut self) -> Instruction {
         match self {
             Self::Signals { ending, reopen } => tokio::select! {
-                () = ending.end() => Told::End,
-                _ = reopen.recv() => Told::ReopenLogs,
+                () = ending.end() => Instruction::End,
+                _ = reopen.recv() => Instruction::ReopenLogs,
             },
             Self::Program(stop) if stop.is_terminated() => std::future::pending().await,
             Self::Program(stop) => {
                 _ = stop.await;
-                Told::End
+                Instruction::End
             }
         }
     }
 
     /// Done when the process is told to end once more.
     pub(super) async fn end(&mut self) {
-        while !matches!(self.next().await, Told::End) {}
+        while !matches!(self.next().await, Instruction::End) {}
     }
 }
