@@ -1,11 +1,11 @@
-//! Which records a filter lets through: lines of the access log, answers of the proxy's own that `local_reply_config` changes.
+//! Which records a filter admits: lines of the access log, and local replies that `local_reply_config` changes.
 
 use evenkeel_base::grpc::{parse_status, status, status_of_http};
 use evenkeel_runtime_config::access_log::{Comparison, LogFilter, Operation};
 
 use super::Record;
 
-/// Whether a filter lets a record through.
+/// Whether a filter admits a record.
 pub fn admits(filter: &LogFilter, record: &Record<'_>) -> bool {
     match filter {
         LogFilter::All => true,
@@ -32,7 +32,7 @@ fn holds(comparison: Comparison, value: u64) -> bool {
     }
 }
 
-/// As a call of gRPC would have ended that ended so.
+/// The gRPC status that was sent, or the one that the HTTP status maps to.
 fn grpc_status(record: &Record<'_>) -> u8 {
     let said = record.trailers.lookup("grpc-status").or_else(|| record.response.lookup("grpc-status"));
     match said {

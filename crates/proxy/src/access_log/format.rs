@@ -15,18 +15,18 @@ use evenkeel_tls::printable;
 use super::record::{HeadLookup, Record};
 use super::time;
 
-/// Takes what an operator yields, as what it is.
+/// Receives the value of an operator with its type.
 trait Sink {
     fn absent(&mut self);
     fn bytes(&mut self, bytes: &[u8]);
     fn number(&mut self, number: u64);
-    /// What has no form but its text: addresses, lists, times.
+    /// A value that exists only as text: addresses, lists, times.
     fn text(&mut self, write: impl FnOnce(&mut Vec<u8>));
 
-    /// How objects are written in it.
+    /// The form in which objects are written to it.
     fn form(&self) -> Form;
 
-    /// What is JSON already.
+    /// A value that is JSON already.
     fn json(&mut self, json: &str);
 
     fn string(&mut self, value: Option<&str>) {
@@ -66,7 +66,7 @@ trait Sink {
     }
 }
 
-/// Text as it is, and what stands for a value that is absent.
+/// Writes text, with a placeholder for absent values.
 struct Text<'o>(&'o mut Vec<u8>, &'static [u8]);
 
 impl Sink for Text<'_> {
@@ -95,7 +95,7 @@ impl Sink for Text<'_> {
     }
 }
 
-/// A value of JSON.
+/// Writes a JSON value.
 struct Json<'o>(&'o mut Vec<u8>);
 
 impl Sink for Json<'_> {
@@ -117,7 +117,7 @@ impl Sink for Json<'_> {
         json_string(&text, self.0);
     }
 
-    // In JSON Envoy spells the fields as in protobuf.
+    // Envoy spells the fields as in protobuf when it writes JSON.
     fn form(&self) -> Form {
         Form::TypedJson
     }
@@ -127,7 +127,7 @@ impl Sink for Json<'_> {
     }
 }
 
-/// Nothing but whether there is a value.
+/// Finds out whether there is a value, and no more.
 struct Presence(bool);
 
 impl Sink for Presence {
@@ -159,12 +159,12 @@ pub fn format_line(line: &LogFormat, record: &Record<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the text form. An absent value is `-`.
+/// Appends the text form. An absent value becomes `-`.
 pub fn format(format: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
     format_or(b"-", format, record, out);
 }
 
-/// Appends the value of a header. What is absent is left out.
+/// Appends the value of a header. Absent values are left out.
 pub fn format_header(format: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
     format_or(b"", format, record, out);
 }
@@ -245,7 +245,7 @@ fn is_absent(node: &JsonFormat, record: &Record<'_>) -> bool {
     }
 }
 
-/// By the trailers, else by the headers, else by what the answer's status stands for; only of requests of gRPC.
+/// The gRPC status of a gRPC request: from the trailers, else from the headers, else mapped from the HTTP status.
 fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Sink) {
     let is_grpc = record.request.lookup("content-type").is_some_and(is_grpc);
     let status = record.trailers.lookup("grpc-status").or_else(|| record.response.lookup("grpc-status"));
@@ -262,7 +262,7 @@ fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Si
     }
 }
 
-/// Gives what the operator stands for to `sink`.
+/// Gives the value of the operator to `sink`.
 fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
     let stream = record.stream;
     let times = &stream.times;
@@ -317,7 +317,7 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
     }
 }
 
-/// As [`value`], for what is known of the client's connection.
+/// As [`value`], for the operators about the client's connection.
 fn connection_value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
     let ConnectionInfo { view, session, .. } = record.connection;
     let session = session.as_deref();
@@ -363,7 +363,7 @@ fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink:
     }
 }
 
-/// Strings as they are, everything else as JSON.
+/// Strings are written as they are, everything else as JSON.
 fn dynamic_metadata(filter: &str, path: &[Box<str>], record: &Record<'_>, sink: &mut impl Sink) {
     match record.stream.metadata.get(filter, path) {
         None => sink.absent(),
@@ -378,7 +378,7 @@ fn metadata_json(value: &MetadataValue) -> serde_json::Value {
         MetadataValue::Null => Value::Null,
         MetadataValue::Bool(value) => (*value).into(),
         MetadataValue::Number(bits) => match f64::from_bits(*bits) {
-            // The largest whole number that is exact.
+            // Below 2^53 whole numbers are exact.
             whole if whole.fract() == 0.0 && whole.abs() < 9_007_199_254_740_992.0 => (whole as i64).into(),
             number => number.into(),
         },
@@ -407,7 +407,7 @@ fn without_query(path: &[u8]) -> &[u8] {
     path.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
-/// As Envoy writes reasons: one word, for text logs are split at blanks.
+/// Writes a reason as Envoy does: as one word, because text logs are split at blanks.
 fn one_word(reason: &str, sink: &mut impl Sink) {
     match reason {
         "" => sink.absent(),
@@ -422,7 +422,7 @@ fn json_of(json: Option<&str>, sink: &mut impl Sink) {
     }
 }
 
-/// No flag is a `-`, wherever it stands: it says that all went well.
+/// Without flags this is always `-`, even where absent values are written otherwise: all went well.
 fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseFlags, &mut Vec<u8>)) {
     match record.stream.flags {
         ResponseFlags::NONE => sink.bytes(b"-"),
@@ -430,7 +430,7 @@ fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseF
     }
 }
 
-/// Names out of a certificate. What its CA let pass must not make two lines of one.
+/// Names from a certificate. Control characters that its CA allowed must not split a log line.
 fn list(items: &[String], sink: &mut impl Sink) {
     sink.text_of(Some(items).filter(|items| !items.is_empty()), |items, out| {
         let plain = |item: &String| !item.bytes().any(|byte| byte.is_ascii_control());
@@ -484,7 +484,7 @@ fn write_number(number: u64, out: &mut Vec<u8>) {
     write_short(itoa::Buffer::new().format(number).as_bytes(), out);
 }
 
-/// A line is made of blanks, quotes and small numbers, for each of which a call, be it of `memcpy`, would cost more than its bytes.
+/// Most parts of a line are blanks, quotes and small numbers, for which any call, even of `memcpy`, costs more than copying the bytes.
 #[inline(always)]
 fn write_short(bytes: &[u8], out: &mut Vec<u8>) {
     match *bytes {
@@ -532,7 +532,7 @@ mod tests {
         ConnectionInfo::new(1, Instant::now(), address("10.244.0.3:40000"), address("[::1]:80"))
     }
 
-    /// What is known of a request.
+    /// What a record refers to.
     struct Known {
         stream: StreamInfo,
         connection: ConnectionInfo,

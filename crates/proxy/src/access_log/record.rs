@@ -1,4 +1,4 @@
-//! What is known of a request or connection when it is logged.
+//! The data about a request or connection that is available when it is logged.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,7 +10,7 @@ pub trait HeadLookup {
     /// First value of a lower-case name; `:method`, `:path`, `:authority`, `:scheme`, `:status` are pseudo headers.
     fn lookup(&self, name: &str) -> Option<&[u8]>;
 
-    /// Whether a header of this name is as wanted.
+    /// Whether the matcher matches the header of its name.
     fn matches(&self, header: &HeaderMatcher) -> bool {
         header.matches_values(self.lookup(&header.name))
     }
@@ -26,16 +26,16 @@ impl HeadLookup for NoHead {
     }
 }
 
-/// A request or connection as a formatter reads it: what is known of it, of its connection, and its heads.
+/// A request or connection as a formatter reads it: its properties, those of its connection, and its heads.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
-    /// What is known of it.
+    /// Its properties.
     pub stream: &'a StreamInfo,
-    /// What is known of the client's connection.
+    /// The properties of the client's connection.
     pub connection: &'a ConnectionInfo,
     /// When it began, by the wall clock.
     pub start: SystemTime,
-    /// The time.
+    /// The time at which it is logged.
     pub now: Instant,
     /// Request head as the upstream got it, with `x-envoy-original-path` when the path was rewritten.
     pub request: &'a dyn HeadLookup,
@@ -45,12 +45,12 @@ pub struct Record<'a> {
     pub trailers: &'a dyn HeadLookup,
     /// The response's status, sent or about to be; 0 when there is none.
     pub status: u16,
-    /// The body of the proxy's own answer, while `local_reply_config` looks at it.
+    /// The body of a reply of the proxy's own, while `local_reply_config` rewrites it.
     pub local_reply_body: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// Of a connection, which has no heads.
+    /// The record of a connection, which has no heads.
     pub fn of_connection(stream: &'a StreamInfo, connection: &'a ConnectionInfo) -> Self {
         let (now, wall) = (tokio::time::Instant::now().into_std(), SystemTime::now());
         let age = now.saturating_duration_since(stream.times.start());
@@ -68,7 +68,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// From its begin to its end, or to now.
+    /// The time from its start to its end, or until now.
     pub(super) fn duration(&self) -> Duration {
         self.now.saturating_duration_since(self.stream.times.start())
     }

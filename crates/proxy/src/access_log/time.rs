@@ -1,4 +1,4 @@
-//! `%START_TIME%`: the date is worked out once a second per thread, the fraction each time.
+//! `%START_TIME%`: the date is formatted once a second per thread, the fraction each time.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 #[derive(Default)]
 struct Second {
     unix: u64,
-    /// `2026-01-31T12:34:56`; zeroes at first.
+    /// `2026-01-31T12:34:56`; zeroes until it is used.
     text: [u8; 19],
 }
 
@@ -49,8 +49,8 @@ pub fn write_default(at: SystemTime, out: &mut Vec<u8>) {
     ]);
 }
 
-/// Appends the time in a `strftime` format with Envoy's extensions: `%s` whole seconds, `%Nf` and `%f` fractions of N
-/// (9) digits, in `%sNf`-free form. A sequence that is not known stands as it was written.
+/// Appends the time in a `strftime` format with Envoy's extensions: `%s` for whole seconds, `%Nf` and `%f` for fractions of N (9) digits;
+/// `%sNf` is not supported. Unknown sequences are copied as they are.
 pub fn write_custom(at: SystemTime, format: &str, out: &mut Vec<u8>) {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let date = date(since.as_secs());

@@ -1,4 +1,4 @@
-//! Buffers per worker, one background thread that owns the files.
+//! Buffers per worker, and one background thread that owns the files.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -16,13 +16,13 @@ use super::{Record, admits, format_line};
 
 /// A worker hands its buffer over at this size, in bytes (Envoy's `flush_access_log_size`).
 const FLUSH_BYTES: usize = 64 * 1024;
-/// Buffers waiting for a slow disk; beyond them lines are dropped and counted, never waited for.
+/// Buffers that may wait for a slow disk. Beyond that, lines are dropped and counted; workers never wait.
 const MAX_QUEUED_BUFFERS: usize = 64;
-/// A log that could not be written is tried again after this long.
+/// How long after a failure a log is tried again.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long the end of the process waits for lines on their way: a log may lead to a pipe that nobody reads.
+/// How long the end of the process waits for lines to be written: a log may be a pipe that nobody reads.
 const LAST_WRITES: Duration = Duration::from_secs(2);
-/// Pause between two looks whether they have arrived.
+/// The pause between two checks whether they were.
 const LAST_WRITES_POLL: Duration = Duration::from_millis(1);
 
 enum Message {
@@ -32,7 +32,7 @@ enum Message {
     Stop,
 }
 
-/// The thread that owns the log files; ends when it is dropped, after writing all it was given.
+/// The thread that owns the log files. When this is dropped, the thread writes all it was given and ends.
 #[derive(Debug)]
 pub struct LogThread {
     handle: LogHandle,
@@ -68,10 +68,10 @@ impl Drop for LogThread {
         let deadline = Instant::now() + LAST_WRITES;
         let Some(thread) = self.thread.take() else { return };
         let mut message = Some(Message::Stop);
-        // Its side of `ended` goes with the thread.
+        // The thread drops its side of `ended` when it ends.
         while !matches!(self.ended.recv_timeout(LAST_WRITES_POLL), Err(RecvTimeoutError::Disconnected)) {
             if Instant::now() >= deadline {
-                // Somebody does not take the lines. The thread ends with the process.
+                // The lines are not taken, by a full pipe for example. The thread ends with the process.
                 return;
             }
             if let Some(stop) = message.take()
@@ -98,7 +98,7 @@ impl LogHandle {
         let _ = self.sender.send(Message::Reopen);
     }
 
-    /// Waits until all that was handed over is written, `limit` at most.
+    /// Waits until all that was handed over is written, for `limit` at most.
     pub fn flush(&self, limit: Duration) {
         let (done, wait) = channel();
         if self.sender.send(Message::Flush(done)).is_ok() {
@@ -126,7 +126,7 @@ struct Buffer {
 }
 
 impl WorkerLog {
-    /// No buffers yet.
+    /// A log without buffers.
     pub fn new(handle: LogHandle) -> Self {
         Self { handle, buffers: Vec::new() }
     }
@@ -160,7 +160,7 @@ impl WorkerLog {
     }
 }
 
-/// Nearly always the very same text.
+/// Whether the paths are equal; they are nearly always the same text in memory.
 fn is_same(a: &Arc<str>, b: &Arc<str>) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
@@ -184,9 +184,9 @@ struct Files {
 struct Output {
     /// `None` while the log cannot be opened or written.
     file: Option<File>,
-    /// When it is tried again.
+    /// When opening it is tried again.
     retry: Instant,
-    /// Lines lost since it was written last.
+    /// Lines lost since the last successful write.
     lost: u64,
 }
 
@@ -237,10 +237,10 @@ impl Output {
     }
 }
 
-/// Opens a log. Standard output and error are taken as they are: under their names in `/dev` a socket cannot be opened.
+/// Opens a log. Standard output and error are duplicated: if they are sockets, their names in `/dev` cannot be opened.
 fn open(path: &str) -> io::Result<File> {
     match path {
-        // Without the buffer that `io::stdout` has, which would keep what a full disk does not take.
+        // Avoids the buffer of `io::stdout`, which would keep what a full disk does not take.
         "/dev/stdout" => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
         "/dev/stderr" => Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?)),
         path => OpenOptions::new().create(true).append(true).open(path),
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(good).expect("the file"), "201\n201\n201\n");
     }
 
-    /// There is space again: what comes then is written, without anybody's doing.
+    /// Once there is space again, the log is written again without intervention.
     #[test]
     fn a_log_that_failed_is_tried_again() {
         let folder = tempfile::tempdir().expect("a folder");

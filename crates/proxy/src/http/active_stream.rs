@@ -1,4 +1,4 @@
-//! What one request has: each phase adds its methods in a file of its own, [`super::phases`] calls them in order.
+//! The state of one request in flight: each phase adds its methods in a file of its own, [`super::phases`] calls them in order.
 
 use evenkeel_upstream::conn::Deadline;
 
@@ -6,15 +6,15 @@ use super::context::ConnectionContext;
 use super::downstream::Downstream;
 use super::request::Request;
 
-/// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
+/// One request from its head to its log line, with the connection it came on and the downstream side to respond to.
 pub(super) struct ActiveStream<'l> {
     pub(super) conn: &'l ConnectionContext,
     pub(super) request: &'l mut Request,
     pub(super) down: Downstream<'l>,
     pub(super) deadline: &'l mut Deadline,
-    /// The response's end was handed over.
+    /// The end of the response was handed over for sending.
     pub(super) response_ended: bool,
-    /// It was counted as begun, and not yet as ended.
+    /// Counted in `downstream_rq_active`, which its end has to undo.
     pub(super) under_way: bool,
 }
 

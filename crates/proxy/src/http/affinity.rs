@@ -1,4 +1,4 @@
-//! Which requests belong together: the hash that a route's policies make of a request, and the cookies they give clients.
+//! Which requests go to the same host: the hash that a route's policies compute for a request, and the cookies they give clients.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -16,7 +16,7 @@ use evenkeel_upstream::{Cluster, Target};
 
 use super::request::Request;
 
-/// What leads one request to the same host as others.
+/// What leads requests that belong together to the same host.
 pub(super) struct Affinity<'c> {
     hash: Option<u64>,
     metadata_match: Option<&'c MetadataMatch>,
@@ -24,8 +24,8 @@ pub(super) struct Affinity<'c> {
 }
 
 impl<'c> Affinity<'c> {
-    /// Looks at the request as the client sent it, before the route edits it. Only clusters that choose by hash have it
-    /// computed, so that no other gives cookies.
+    /// Looks at the request as the client sent it, before the route edits it. The hash is computed only for clusters that balance by hash,
+    /// so that no other sets cookies.
     pub fn new(
         action: &ForwardAction,
         leg: &'c WeightedCluster,
@@ -50,21 +50,21 @@ impl<'c> Affinity<'c> {
         Target { hash: self.hash, metadata_match: self.metadata_match, ..Target::default() }
     }
 
-    /// Gives the client its cookies.
+    /// Sets the client's new cookies.
     pub fn edit_response(&self, headers: &mut Headers) {
         self.cookies.iter().for_each(|cookie| headers.append(b"set-cookie", cookie.as_bytes()));
     }
 }
 
-/// Cookies that policies gave a client, as `set-cookie` values.
+/// Cookies that policies gave the client, as `set-cookie` values.
 type NewCookies = Vec<String>;
 
-/// Who sent a request, and to where.
+/// The addresses of a request's connection.
 #[derive(Debug, Clone, Copy)]
 struct Peers {
     /// The client, as `x-forwarded-for` or the socket says.
     client: IpAddr,
-    /// The ends of the connection. Cookies are made of them, so that requests that race on one connection get the same.
+    /// The ends of the connection. Cookies are made from them, so that concurrent requests on one connection get the same.
     remote: SocketAddr,
     local: SocketAddr,
 }
@@ -100,7 +100,7 @@ pub(crate) fn address_hash(address: IpAddr) -> u64 {
     xxhash64(&text[..length], 0)
 }
 
-/// Of an IPv6 address that ends in an IPv4 address, in bytes.
+/// Length of the longest IPv6 address, one that ends in an IPv4 address, in bytes.
 const LONGEST_ADDRESS: usize = 45;
 
 type Rewrite = (regex::bytes::Regex, Box<str>);

@@ -1,5 +1,5 @@
-//! A request of the proxy's own, which has no client: the same way up as any other ([`super::forward`]), between a [`Source`] of its body
-//! and a [`Sink`] for its answer.
+//! A request of the proxy's own, which has no downstream. It goes upstream like any other ([`super::forward`]), with a [`Source`] for its
+//! body and a [`Sink`] for its response.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -36,48 +36,48 @@ use super::upstream::filtered::Filtered;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 use crate::callouts::WorkerCallouts;
 
-/// Where a call's body comes from.
+/// Where the body of a call comes from.
 pub(crate) trait Source {
-    /// Gives the next piece that is there to `take`.
+    /// Gives the next available piece to `take`.
     fn poll_piece(&mut self, take: &mut dyn FnMut(&[u8]), cx: &mut Context<'_>) -> Poll<Sent>;
 
-    /// All that was given can be given again.
+    /// All that was given so far can be given again.
     fn can_rewind(&self) -> bool;
 
-    /// Begins again.
+    /// Starts again from the beginning.
     fn rewind(&mut self);
 }
 
-/// What a [`Source`] had to give.
+/// What a [`Source`] has given.
 pub(crate) enum Sent {
     Piece,
-    /// Nothing more; these are the trailers.
+    /// The body is complete; these are its trailers.
     End(Headers),
 }
 
-/// Where a call's answer goes.
+/// Where the response to a call goes.
 pub(crate) trait Sink {
-    /// The answer's head. It comes once.
+    /// The response head. Called once.
     fn head(&mut self, head: &ResponseHead);
 
-    /// Ready when it takes more of the body.
+    /// Ready when the sink accepts more of the body.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// A piece of the body.
     ///
     /// # Errors
-    /// It is too much.
+    /// The body is longer than the sink accepts.
     fn data(&mut self, data: &[u8]) -> Result<(), TooLarge>;
 
     /// The body is complete.
     fn end(&mut self, trailers: &Headers);
 }
 
-/// The answer's body is longer than it may be.
+/// The response body is longer than the sink accepts.
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 
-/// Why a call has no answer, or not all of it.
+/// Why a call has no response, or an incomplete one.
 #[derive(Debug)]
 pub(crate) enum Broken {
     Failed(Failure),
@@ -90,21 +90,21 @@ impl<F: Into<Failure>> From<F> for Broken {
     }
 }
 
-/// When a call must be over.
+/// The deadline of a call, which may be set after the call has begun.
 #[derive(Debug, Default)]
 pub(crate) struct Until {
     at: Cell<Option<Instant>>,
-    /// The task, until it is known.
+    /// The task that waits for the deadline to be set.
     waker: RefCell<Option<Waker>>,
 }
 
 impl Until {
-    /// At this time, where there is one.
+    /// With this deadline, if any.
     pub(crate) fn at(at: Option<Instant>) -> Self {
         Self { at: Cell::new(at), waker: RefCell::default() }
     }
 
-    /// It is known now.
+    /// Sets the deadline.
     pub(crate) fn set(&self, at: Option<Instant>) {
         self.at.set(at);
         self.waker.take().into_iter().for_each(Waker::wake);
@@ -118,17 +118,17 @@ impl Until {
     }
 }
 
-/// What a call asks of its cluster.
+/// What a call asks of its cluster besides a host.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) retry: Option<Arc<RetryPolicy>>,
     pub(crate) hash: Option<u64>,
     pub(crate) metadata_match: Option<Arc<MetadataMatch>>,
-    /// Tell the host in `x-forwarded-for` who asks: this end of the connection.
+    /// Append the local address of the upstream connection to `x-forwarded-for`, so that the host learns who calls.
     pub(crate) names_itself: bool,
 }
 
-/// A call before its answer.
+/// A call that was not made yet.
 pub(crate) struct Call {
     cluster: Rc<Cluster>,
     request: Option<Box<Request>>,
@@ -136,7 +136,7 @@ pub(crate) struct Call {
     services: WorkerCallouts,
 }
 
-/// A response head, and the exchange it came on.
+/// A response head, and the stream it came on.
 struct Answered {
     up: Upstream,
     info: ResponseInfo,
@@ -144,19 +144,19 @@ struct Answered {
     upload: Upload,
 }
 
-/// How much of the request has gone up in one try.
+/// How much of the request one try has sent.
 #[derive(Debug, Default)]
 struct Upload {
     ended: bool,
-    /// The host has all of it.
+    /// The host has taken all of it.
     finished: bool,
-    /// The host takes no more; its answer may still come.
+    /// The host accepts no more; its response may still come.
     refused: bool,
-    /// All of the body, where a filter of the cluster wanted that.
+    /// The whole body, if a filter of the cluster asked for it.
     collected: Option<Collected>,
 }
 
-/// A body as a whole, and how much of it has gone up.
+/// A collected body, and how much of it was sent.
 #[derive(Debug, Default)]
 struct Collected {
     body: Vec<u8>,
@@ -164,7 +164,7 @@ struct Collected {
     trailers: Headers,
 }
 
-/// Collects a body, up to so many bytes.
+/// Collects a body of up to `max_bytes`.
 async fn collect(source: &mut impl Source, max_bytes: usize) -> Result<Collected, Failure> {
     let mut collected = Collected::default();
     poll_fn(|cx| {
@@ -183,7 +183,7 @@ async fn collect(source: &mut impl Source, max_bytes: usize) -> Result<Collected
     Ok(collected)
 }
 
-/// A filter of the cluster has answered in place of the host.
+/// Gives the reply of a cluster's filter to the sink, in place of the host's response.
 fn answer_with(reply: evenkeel_filters::Reply, sink: &mut impl Sink) -> Result<(), Broken> {
     let mut head = ResponseHead { status: reply.status, ..ResponseHead::default() };
     reply.headers.iter().for_each(|(name, value)| head.headers.append(name.as_bytes(), value));
@@ -245,13 +245,13 @@ impl Call {
     }
 }
 
-/// A call while it is made.
+/// A call in progress.
 struct Running<'c> {
     call: &'c Call,
     request: &'c mut Request,
-    /// `x-forwarded-for` says who asks.
+    /// The local address was appended to `x-forwarded-for`.
     named: bool,
-    /// The answer's head was given to the sink.
+    /// The response head was given to the sink.
     answered: bool,
 }
 
@@ -318,7 +318,7 @@ impl<'c> Running<'c> {
             metadata_match: call.wanted.metadata_match.as_deref(),
             ..Target::default()
         };
-        // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
+        // A request that was lost because its connection just ended is sent once more, whatever the retry policy.
         let mut raced = false;
         loop {
             let host = cluster.pick(&target)?;
@@ -351,7 +351,7 @@ impl<'c> Running<'c> {
         }
     }
 
-    /// Whether the host closed, or refused, before it looked at the request, as far as that can be told.
+    /// Whether the host closed or refused the request before looking at it, as far as that can be told.
     fn lost_race(&self, failure: &Failure, up: &Upstream) -> bool {
         match failure {
             Failure::UpstreamRefused => true,
@@ -397,7 +397,7 @@ impl<'c> Running<'c> {
         .await
     }
 
-    /// Asks the cluster's filters about the request, which has neither client nor route.
+    /// Calls the cluster's filters with the request, which has neither a client nor a route.
     async fn filter_try(
         &mut self,
         side: &mut Filtered,
@@ -432,7 +432,7 @@ impl<'c> Running<'c> {
         }
     }
 
-    /// The answer, with what is left of the request.
+    /// Reads the response, and sends what is left of the request.
     async fn respond(
         &mut self,
         answered: Answered,
@@ -442,7 +442,7 @@ impl<'c> Running<'c> {
         let Answered { mut up, info, guard, mut upload } = answered;
         let cluster = &*self.call.cluster;
         let request = &mut *self.request;
-        // How a call of gRPC ended is known from its trailers only.
+        // The outcome of a gRPC call is known only from its trailers.
         let answers_later = request.grpc && request.response.status == 200 && !info.framing.is_empty();
         count_response(request, cluster, (!answers_later).then_some(up.host()));
         request.response.headers.remove_hop_by_hop();
@@ -470,7 +470,7 @@ impl<'c> Running<'c> {
         result
     }
 
-    /// Tells outlier detection how a try ended.
+    /// Reports how a try ended to outlier detection.
     fn report(&self, attempt: Result<&Answered, &Failure>) {
         let Some(host) = &self.request.host else { return };
         let cluster = &self.call.cluster;
@@ -501,7 +501,7 @@ impl<'c> Running<'c> {
         left
     }
 
-    /// How long to wait before the next try. `answered`: there is a response, which may say so.
+    /// How long to wait before the next try. `answered`: there is a response, which may ask for a pause.
     fn back_off(&self, policy: &RetryPolicy, answered: bool) -> Duration {
         let response = answered.then_some(&self.request.response);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -516,7 +516,7 @@ impl<'c> Running<'c> {
 }
 
 impl Upload {
-    /// Moves the request on, as far as that goes.
+    /// Sends as much of the request as possible without waiting.
     fn poll(&mut self, up: &mut Upstream, source: &mut impl Source, cx: &mut Context<'_>) {
         while !(self.finished || self.refused) {
             let step = match self.ended {
@@ -557,7 +557,7 @@ impl Upload {
                 self.ended = true;
                 Poll::Ready(Ok(()))
             }
-            // All that is there goes out, and only then is there a wait for more.
+            // Everything available is sent before this waits for more.
             Poll::Pending => match up.poll_flush(cx) {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,

@@ -1,4 +1,4 @@
-//! The wall clock's time, worked out from the monotonic clock's.
+//! Wall-clock times, computed from the monotonic clock.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ thread_local! {
     static WALL: Cell<Option<(Instant, SystemTime)>> = const { Cell::new(None) };
 }
 
-/// The wall clock's time at a recent moment of the monotonic one.
+/// The wall-clock time at a recent moment of the monotonic clock.
 pub(super) fn wall_clock(at: Instant) -> SystemTime {
     if let Some((then, wall)) = WALL.get() {
         match at.checked_duration_since(then) {

@@ -1,4 +1,4 @@
-//! A request's body, collected before the request goes on because a filter wants all of it.
+//! Collects the body of a request before the request goes upstream, for a filter that needs all of it.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::framed::Piece;
 
 impl ActiveStream<'_> {
-    /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
+    /// Collects the body, whose length is known from then on. A filter that asks for it again means that it is too long.
     pub(super) async fn collect(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
         let announced = match self.request.info.framing {
             Framing::Length(bytes) => bytes,
@@ -34,7 +34,7 @@ impl ActiveStream<'_> {
     }
 
     async fn receive_all(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<HeldBytes, Failure> {
-        // Nobody else could: the upstream learns of the request when its body is here.
+        // The upstream cannot send 100: it gets the request only when the body is complete.
         self.send_continue();
         let mut timers = self.waiting_timers(route);
         let mut body = HeldBytes::default();
@@ -73,7 +73,7 @@ impl ActiveStream<'_> {
         Poll::Ready(Err(timers.passed(now, false)))
     }
 
-    /// Answers 100 where the client waits for it.
+    /// Sends 100 if the client waits for it.
     pub(super) fn send_continue(&mut self) {
         if std::mem::take(&mut self.request.info.expect_continue) {
             self.request.response.clear();

@@ -1,4 +1,4 @@
-//! A client's connection: what it speaks, and who serves that.
+//! A client's connection: finds out its protocol, then serves it as HTTP/1 or HTTP/2.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::http2;
 use crate::listener::{self, MovingConnection, Terminating};
 use crate::worker::{Directive, Registration, Worker};
 
-/// Serves a connection to its end, or until it is to go on elsewhere.
+/// Serves a connection to its end, or until it is handed over.
 ///
 /// What comes before the first byte happens here and not in the future: a future keeps its arguments for as long as it lives,
 /// which for an idle connection is long.
@@ -40,8 +40,7 @@ pub(crate) fn serve<'w>(
                     registration.set_movable();
                 }
                 registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));
-                // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in
-                // `connection`.
+                // Between two iterations of this loop the connection is at a message boundary: all of its state is in `connection`.
                 loop {
                     match connection.wait_for_request().await {
                         Next::Request if connection.serve_request().await => {}
@@ -55,7 +54,7 @@ pub(crate) fn serve<'w>(
                 connection.conn.speaks(protocol);
                 registration.set_travels(false);
                 let Http1Connection { conn, side, .. } = connection;
-                // Boxed: most connections are the other kind, and would be larger for it.
+                // Boxed: most connections are HTTP/1, whose future would be larger for it.
                 Box::pin(http2::serve(conn, side.stream, side.input, carried)).await;
             }
             ProtocolChoice::Leaves(to) => return Some(moving(connection, to)),
@@ -72,13 +71,13 @@ fn moving(connection: Http1Connection, to: Directive) -> Box<MovingConnection> {
 /// How a connection begins.
 enum ProtocolChoice {
     Speaks(Protocol),
-    /// It is to go on elsewhere before its client has said a word.
+    /// It is handed over before its client has sent anything.
     Leaves(Directive),
-    /// Its client left.
+    /// Its client has left.
     Gone,
 }
 
-/// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say.
+/// The client's protocol: as configured, as negotiated by ALPN, or as its first bytes show.
 async fn protocol(connection: &mut Http1Connection) -> ProtocolChoice {
     let conn = &connection.conn;
     let agreed = conn
@@ -87,7 +86,7 @@ async fn protocol(connection: &mut Http1Connection) -> ProtocolChoice {
         .as_ref()
         .and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
     match (conn.hcm.codec, agreed) {
-        // Of those that have spoken, only such connections move.
+        // Of the connections that have carried requests, only HTTP/1 is handed over.
         _ if conn.resumed && connection.side.requests() > 0 => ProtocolChoice::Speaks(Protocol::Http1),
         (Codec::Http1, _) | (Codec::Auto, Some(Spoken::Http1)) => ProtocolChoice::Speaks(Protocol::Http1),
         (Codec::Http2 | Codec::Auto, Some(Spoken::Http2(carried))) => ProtocolChoice::Speaks(Protocol::Http2(carried)),

@@ -20,30 +20,30 @@ use crate::listener::filtered::{self, Filtered};
 use crate::stats::http::{Counter, Gauge, Histogram};
 use crate::worker::{HttpManager, Registration, Worker};
 
-/// A client's connection as its requests see it. It counts as open for as long as this lives.
+/// A client's connection as its requests see it. Counted as open for as long as this lives.
 pub(super) struct ConnectionContext {
     pub(super) worker: Rc<Worker>,
     pub(super) manager: Rc<HttpManager>,
     pub(super) hcm: Arc<HttpConnectionManager>,
-    /// What is known of it.
+    /// The facts about the connection.
     pub(super) info: Arc<ConnectionInfo>,
     /// Network filters that look at the connection.
     filtered: Option<Rc<filtered::Connection>>,
     /// The client's address as text, once a request needs it.
     remote_text: OnceCell<Box<str>>,
-    /// Its entry among the worker's connections.
+    /// Its entry in the worker's table of connections.
     pub(super) registration: Rc<Registration>,
-    /// It came from elsewhere, where it was counted in the totals.
+    /// Another worker or process has served it before, and has counted it in the totals.
     pub(super) resumed: bool,
-    /// It is another worker's connection, of which this one has borrowed a stream: it is counted there.
+    /// It belongs to another worker, which counts it; this worker has borrowed a stream of it.
     lent: bool,
-    /// It goes on elsewhere: it is not closed when this is dropped.
+    /// It is handed over: dropping this does not mean that it closes.
     pub(super) leaves: bool,
-    /// What it speaks, once that is known.
+    /// Its protocol, once known.
     protocol: Cell<Option<Protocol>>,
 }
 
-/// What a downstream connection speaks.
+/// The protocol of a downstream connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -52,7 +52,7 @@ pub(super) enum Protocol {
 }
 
 impl ConnectionContext {
-    /// Counts the connection as open, from now to when this is dropped. Beside it the connection's bytes, as HTTP/1 has them.
+    /// Counts the connection as open until this is dropped. Also returns its stream and buffers, in the form HTTP/1 uses.
     pub(super) fn new(
         worker: &Rc<Worker>,
         manager: Rc<HttpManager>,
@@ -86,7 +86,7 @@ impl ConnectionContext {
         (side, context)
     }
 
-    /// The client is a sidecar or a gateway, which knows other hosts than this one.
+    /// The client is a sidecar or a gateway, which can retry on another host.
     pub(super) fn client_is_proxy(&self) -> bool {
         let Some(session) = &self.info.session else { return false };
         match session.alpn.as_deref() {
@@ -98,7 +98,7 @@ impl ConnectionContext {
         }
     }
 
-    /// What network filters have found out so far of the client and its bytes.
+    /// The connection's properties, with what network filters have learnt so far.
     pub(super) fn view(&self) -> Cow<'_, ConnectionView> {
         let mut view = Cow::Borrowed(&self.info.view);
         if let Some(filtered) = &self.filtered {
@@ -107,12 +107,12 @@ impl ConnectionContext {
         view
     }
 
-    /// Why a network filter has closed the connection, if one has.
+    /// Why a network filter closed the connection, if one did.
     pub(super) fn closed_by_filter(&self) -> Cow<'static, str> {
         self.filtered.as_ref().and_then(|filtered| filtered.closed()).map_or("".into(), |close| close.details.clone())
     }
 
-    /// The connection of a borrowed stream; its own worker counts it.
+    /// The context of a borrowed stream, whose connection is counted by its own worker.
     pub(super) fn lent(
         worker: &Rc<Worker>,
         hcm: Arc<HttpConnectionManager>,
@@ -134,12 +134,12 @@ impl ConnectionContext {
         }
     }
 
-    /// What it speaks, as its streams count.
+    /// Its protocol; HTTP/1 as long as that is not known.
     pub(super) fn protocol(&self) -> Protocol {
         self.protocol.get().unwrap_or(Protocol::Http1)
     }
 
-    /// Counts the connection as one of this protocol.
+    /// Sets the protocol, and counts the connection under it.
     pub(super) fn speaks(&self, protocol: Protocol) {
         self.protocol.set(Some(protocol));
         if !self.resumed {
@@ -163,13 +163,13 @@ impl ConnectionContext {
         self.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
     }
 
-    /// It is to end at its next message boundary after this (`max_connection_duration`).
+    /// From then on the connection ends at its next message boundary (`max_connection_duration`).
     pub(super) fn until(&self) -> Option<Instant> {
         let limit = self.hcm.max_connection_duration.filter(|_| !self.lent);
         after(Instant::from_std(self.info.accepted), limit)
     }
 
-    /// The client's address as text, where the connection manager tells it in `x-forwarded-for`.
+    /// The client's address as text, if the connection manager appends it to `x-forwarded-for`; else empty.
     pub(super) fn peer_text(&self) -> &str {
         match self.hcm.use_remote_address {
             true => self.remote_text.get_or_init(|| self.info.view.remote.ip().to_canonical().to_string().into()),
@@ -177,12 +177,12 @@ impl ConnectionContext {
         }
     }
 
-    /// The connection has been open for as long as it may.
+    /// The connection has reached `max_connection_duration`.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
         self.until().is_some_and(|until| until <= now)
     }
 
-    /// The connection is to end with the response at hand: it drains, or the process runs short.
+    /// Whether the connection ends with the current response, because it drains or because of overload. Counts the reason.
     pub(super) fn is_to_end(&self) -> bool {
         let stats = &self.manager.http;
         if self.registration.drains() {

@@ -1,4 +1,4 @@
-//! The first phase: what is decided of a request ([`evenkeel_filters::decide`]), and the proxy's part in that.
+//! The first phase: deciding what to do with a request ([`evenkeel_filters::decide`]), and the proxy's part in that.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,25 +18,25 @@ use super::reply::Reply;
 use super::websocket;
 use crate::stats::http::Counter;
 
-/// What becomes of a request.
+/// What is to be done with a request.
 pub(super) enum Plan<'c> {
     Forward(Box<Forward<'c>>),
     Reply(Reply, Option<Levels<'c>>),
-    /// It cannot be said before the control plane has said this.
+    /// Hold it until the control plane has answered this demand.
     Hold(Demand),
 }
 
 /// Where a request goes.
 pub(super) type Forward<'c> = decide::Forward<'c, Destination<'c>>;
 
-/// A cluster, and what chooses a host of it.
+/// A cluster, and what selects a host in it.
 pub(super) struct Destination<'c> {
     pub(super) cluster: Rc<Cluster>,
     pub(super) affinity: Affinity<'c>,
 }
 
 impl<'l> ActiveStream<'l> {
-    /// Decides, and answers what needs no upstream.
+    /// Decides about the request. What needs no upstream becomes a reply.
     pub(super) async fn decide<'c>(&mut self, config: &'c Config) -> Plan<'c>
     where
         'l: 'c,
@@ -56,13 +56,13 @@ impl<'l> ActiveStream<'l> {
         }
     }
 
-    /// Counts an answer and words it. What is a failure is counted as that.
+    /// Makes the reply for an answer. Counts it, unless it is a failure, which has a counter of its own.
     fn answered(&self, answer: Answer<'_, Reply>) -> Reply {
         let stats = &self.conn.manager.http;
         let counter = match &answer {
             Answer::Redirect { .. } => Some(Counter::rq_redirect),
             Answer::Direct { .. } => Some(Counter::rq_direct_response),
-            // Envoy counts the missing route as well.
+            // Without a route, Envoy counts that as well.
             Answer::UpgradeRefused if self.request.stream.route_name.is_none() => Some(Counter::no_route),
             _ => None,
         };
@@ -75,7 +75,7 @@ impl<'l> ActiveStream<'l> {
     }
 }
 
-/// An answer as it is sent.
+/// The reply for an answer.
 fn reply(answer: Answer<'_, Reply>) -> Reply {
     let (status, details) = (answer.status().unwrap_or_default(), answer.details().unwrap_or_default());
     match answer {
@@ -132,7 +132,7 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
     }
 
     async fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'c>>) -> Filtered<Self::Reply> {
-        // Boxed: few requests wait for a filter or their bodies, and those that do not need no room for it.
+        // Boxed: few requests wait for a filter or collect their bodies, and the others should not reserve memory for it.
         match self.ask(client, matched) {
             Ok(decided) => decided,
             Err(waits) => Box::pin(self.ask_after(waits, client, matched)).await,

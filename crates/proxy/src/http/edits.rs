@@ -7,15 +7,15 @@ use evenkeel_runtime_config::route::{HeaderAddition, HeaderEdits};
 
 use crate::access_log::{self, Record};
 
-/// The edits of levels: what they add is formatted first, for formatting needs the head.
+/// Applies the header edits of all levels. The values they add are formatted first, because formatting needs the head.
 pub(super) trait Edits {
     /// The values the levels add to a request.
     fn request_values(&self, record: &Record<'_>) -> Vec<Vec<u8>>;
     /// The values the levels add to a response.
     fn response_values(&self, record: &Record<'_>) -> Vec<Vec<u8>>;
-    /// Removes and adds, level by level.
+    /// Removes and adds headers of a request, level by level.
     fn edit_request(&self, headers: &mut Headers, values: Vec<Vec<u8>>);
-    /// Removes and adds, level by level.
+    /// Removes and adds headers of a response, level by level.
     fn edit_response(&self, headers: &mut Headers, values: Vec<Vec<u8>>);
 }
 
@@ -51,7 +51,7 @@ fn values(
     levels.iter().flat_map(additions).map(|addition| value(addition, record)).collect()
 }
 
-/// Adds headers to a message that no route has anything to do with.
+/// Adds headers to a message that no route applies to.
 pub(crate) fn add_headers(headers: &mut Headers, additions: &[HeaderAddition], record: &Record<'_>) {
     let mut values = additions.iter().map(|addition| value(addition, record));
     edit(headers, &[], additions, &mut values);

@@ -1,4 +1,4 @@
-//! Bytes between the two sides of one request: both directions at once, each only as fast as its reader.
+//! Moves bytes between the two sides of one request, in both directions at once, each only as fast as its reader.
 
 use std::io;
 use std::pin::Pin;
@@ -22,35 +22,35 @@ use super::framed::Piece;
 use super::mirror::Mirrors;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
-/// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
+/// Largest request body, in bytes, that is kept for another try while it streams.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
 
-/// The request on its way up.
+/// The request on its way to the upstream.
 pub(super) struct Upload {
-    /// All body bytes so far, while the request could be sent again.
+    /// All body bytes so far, as long as the request can be sent again.
     replay: Option<HeldBytes>,
-    /// Of those, the bytes this try has sent.
+    /// How many of them this try has sent.
     replayed: usize,
-    /// A byte of the body was sent in some try.
+    /// A byte of the body was received and passed on, in some try.
     begun: bool,
-    /// The upstream was told of the end.
+    /// The end was handed over to the upstream.
     ended: bool,
-    /// The upstream has all of it.
+    /// The upstream has taken all of it.
     pub(super) finished: bool,
-    /// The upstream takes no more; its answer may still come.
+    /// The upstream accepts no more; its response may still come.
     refused: bool,
-    /// The upstream must agree first: what the client sends belongs to the tunnel it asks for.
+    /// Nothing is sent before the upstream accepts the tunnel: what the client sends belongs inside it.
     paused: bool,
-    /// Copies that are not complete.
+    /// Mirrors (`request_mirror_policies`) that are not complete.
     pub(super) mirrors: Option<Box<Mirrors>>,
-    /// What filters may still make of the body.
+    /// How many body bytes filters may still send.
     left: Left,
-    /// The filters have seen its end.
+    /// The filters have seen the end of the body.
     filtered_end: bool,
 }
 
-/// What may still be sent of a body that filters may make longer or shorter, where the head has said how long it is: what they send must
-/// not be taken for another message.
+/// How many bytes of a body may still be sent when filters may change its length but the head has announced one: more or fewer would be
+/// taken for part of another message.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Left(Option<u64>);
 
@@ -62,16 +62,16 @@ impl Left {
         }
     }
 
-    /// Takes so many bytes off; false: there are fewer.
+    /// Subtracts `bytes`; false if fewer are left.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let Some(left) = &mut self.0 else { return true };
         let rest = left.checked_sub(bytes as u64);
-        // What does not fit is not sent, and then something is missing.
+        // What does not fit is not sent, so the body is incomplete and must not count as over.
         *left = rest.unwrap_or(u64::MAX);
         rest.is_some()
     }
 
-    /// All of it was sent.
+    /// The announced length was sent.
     pub(super) fn is_over(self) -> bool {
         self.0.is_none_or(|left| left == 0)
     }
@@ -95,14 +95,14 @@ impl Upload {
         }
     }
 
-    /// Filters may change the body, of which the head says this.
+    /// Filters may change the body, which the head frames like this.
     pub(super) fn filtered(&mut self, framing: Framing) {
         if !self.filtered_end {
             self.left = Left::of(framing);
         }
     }
 
-    /// A piece of the body on its way.
+    /// Passes a piece of the body to the upstream and to the mirrors.
     fn pass(&mut self, up: &mut Upstream, data: &[u8], last: bool) {
         self.keep(data);
         if let Some(mirrors) = &mut self.mirrors {
@@ -111,12 +111,12 @@ impl Upload {
         up.send(data, last);
     }
 
-    /// A body that was collected, and filters have seen: it can be sent as often as it has to be.
+    /// A body that was collected and that the filters have seen: it can be sent as often as needed.
     pub(super) fn collected(body: HeldBytes) -> Self {
         Self { replay: Some(body), begun: true, filtered_end: true, ..Self::new(false, false) }
     }
 
-    /// The rest of the body was collected, after what is known already; copies get it as well.
+    /// Appends the collected rest of the body to what is known already, and sends it to the mirrors as well.
     pub(super) fn take_collected(&mut self, rest: HeldBytes, trailers: &Headers) {
         if let Some(mut mirrors) = self.mirrors.take() {
             mirrors.send(&rest);
@@ -130,7 +130,7 @@ impl Upload {
         self.replayed = 0;
     }
 
-    /// Begins a try. False when the body's bytes are no longer known.
+    /// Begins a try. False when the body can no longer be repeated.
     pub(super) fn begin(&mut self) -> bool {
         (self.replayed, self.ended, self.finished, self.refused) = (0, false, false, false);
         self.can_replay()
@@ -141,17 +141,17 @@ impl Upload {
         self.replay.is_some() || !self.begun
     }
 
-    /// Nothing but the tunnel's bytes will come from the client.
+    /// The client sends nothing more that belongs outside the tunnel.
     pub(super) fn may_become_tunnel(&self) -> bool {
         self.paused || self.finished
     }
 
-    /// From here on the client's bytes go to the tunnel.
+    /// From here on the client's bytes go through the tunnel.
     pub(super) fn open_tunnel(&mut self) {
         *self = Self::new(false, false);
     }
 
-    /// What is known of a body that was collected.
+    /// The body bytes kept so far, if they are all kept.
     pub(super) fn known(&self) -> Option<&[u8]> {
         self.replay.as_deref()
     }
@@ -169,27 +169,27 @@ impl Upload {
     }
 }
 
-/// When an exchange has taken too long.
+/// The deadlines of an exchange.
 #[derive(Default)]
 pub(super) struct Timers {
-    /// The route's timeout, from the end of the request.
+    /// The route's timeout, which runs from the end of the request.
     pub(super) route: Option<Instant>,
-    /// The limit of this try.
+    /// `per_try_timeout`.
     pub(super) per_try: Option<Instant>,
-    /// All must be over by then.
+    /// `max_stream_duration`.
     pub(super) longest: Option<Instant>,
-    /// The request must have arrived by then.
+    /// By then the whole request must have arrived (`request_timeout`).
     pub(super) request: Option<Instant>,
-    /// No activity until then.
+    /// The stream idle timeout, if nothing moves before.
     idle: Option<Instant>,
     idle_limit: Option<Duration>,
-    /// No activity in this try until then.
+    /// `per_try_idle_timeout`, if nothing moves before.
     try_idle: Option<Instant>,
     pub(super) try_idle_limit: Option<Duration>,
     route_limit: Option<Duration>,
-    /// Bytes for the client wait, of which it has taken none since then; the other number is another when it has.
+    /// Since when the client has taken none of the bytes that wait for it, and [`Downstream::backlog`] at that time.
     backlog: Option<(Instant, u64)>,
-    /// How long they may while none of them is taken (`stream_flush_timeout`).
+    /// How long they may wait while the client takes none of them (`stream_flush_timeout`).
     pub(super) flush_limit: Option<Duration>,
     /// Something moved since `idle` was set.
     moved: bool,
@@ -200,7 +200,7 @@ impl Timers {
         Self { idle_limit: idle, route_limit: route, request, moved: true, ..Self::default() }
     }
 
-    /// What waits for the client, who takes it as slowly as it likes, but takes some.
+    /// Watches the bytes that wait for the client: it may read as slowly as it likes, but has to read some.
     fn watch_backlog(&mut self, now: Instant, backlog: Option<u64>) {
         self.backlog = backlog.map(|backlog| match self.backlog {
             Some((since, same)) if same == backlog && !self.moved => (since, same),
@@ -212,18 +212,18 @@ impl Timers {
         self.backlog.and_then(|(since, _)| after(since, self.flush_limit))
     }
 
-    /// The whole request has come.
+    /// The whole request was received.
     pub(super) fn complete(&mut self, now: Instant) {
         self.request = None;
         self.route = self.route.or(after(now, self.route_limit));
     }
 
-    /// Something moved.
+    /// Something moved: the idle timeouts begin anew.
     pub(super) fn move_on(&mut self) {
         self.moved = true;
     }
 
-    /// The first of them.
+    /// The earliest of the deadlines.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         if std::mem::take(&mut self.moved) {
             self.idle = after(now, self.idle_limit);
@@ -234,7 +234,7 @@ impl Timers {
         earlier(earlier(earlier(self.route, tries), moves), self.longest)
     }
 
-    /// A try begins; none of these limits outlasts it.
+    /// Sets the limits of a new try, which end with it.
     pub(super) fn begin_try(&mut self, now: Instant, limit: Option<Duration>, idle: Option<Duration>) {
         self.per_try = after(now, limit);
         self.try_idle_limit = idle;
@@ -242,17 +242,17 @@ impl Timers {
         self.moved = true;
     }
 
-    /// A try is over; the next one has limits of its own.
+    /// A try is over; the next one gets limits of its own.
     pub(super) fn end_try(&mut self) {
         (self.per_try, self.try_idle, self.try_idle_limit) = (None, None, None);
     }
 
-    /// An answer is on its way: the limit of a try no longer matters. It must not stop either, though.
+    /// The response has begun: `per_try_timeout` no longer applies, but `per_try_idle_timeout` still does.
     pub(super) fn end_tries(&mut self) {
         self.per_try = None;
     }
 
-    /// Which of them has passed. `complete`: the whole request has come.
+    /// The failure for the deadline that has passed. `complete`: the whole request was received.
     pub(super) fn passed(&self, now: Instant, complete: bool) -> Failure {
         let past = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if past(self.route) {
@@ -273,20 +273,20 @@ impl Timers {
     }
 }
 
-/// One try: the request going up, the answer coming down.
+/// One try: the request going up, the response coming down.
 pub(super) struct Exchange<'e, 'l> {
     pub(super) active: &'e mut ActiveStream<'l>,
     pub(super) up: &'e mut Upstream,
     pub(super) upload: &'e mut Upload,
     pub(super) timers: &'e mut Timers,
     interim: u32,
-    /// A filter keeps some of the answer's body back, until then.
+    /// A filter holds back some of the response body until this is ready.
     held: Option<Held>,
-    /// The filters have seen the end of the answer's body.
+    /// The filters have seen the end of the response body.
     filtered_end: bool,
-    /// What filters may still make of the answer's body.
+    /// How many bytes of the response body filters may still send.
     left: Left,
-    /// The answer's body, if it was collected, until it is sent.
+    /// The response body, if it was collected, until it is sent.
     collected: Option<HeldBytes>,
 }
 
@@ -301,13 +301,13 @@ impl<'e, 'l> Exchange<'e, 'l> {
         Self { active, up, upload, timers, interim: 0, held: None, filtered_end: false, left, collected }
     }
 
-    /// Filters may change the answer's body, of which the head says this; `collected`: it is here as a whole.
+    /// Filters may change the response body, which the head frames like this. `collected`: the whole body, if it was collected.
     pub(super) fn filtered(&mut self, framing: Framing, collected: Option<HeldBytes>) {
         self.left = Left::of(framing);
         self.collected = collected;
     }
 
-    /// Sends the request and waits for the response head, whichever comes first; the rest of the request goes on later.
+    /// Sends the request and waits for the response head, which may come before the request is sent; the rest of it follows later.
     pub(super) fn poll_head(
         &mut self,
         hcm: &HttpConnectionManager,
@@ -341,8 +341,8 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
     }
 
-    /// Sends the response body, and what is left of the request. Ready when the response is complete and sent, and where it
-    /// is a tunnel's, when both directions are.
+    /// Sends the response body, and what is left of the request. Ready when the response is complete and sent; for a tunnel, when both
+    /// directions are.
     pub(super) fn poll_body(&mut self, tunnel: bool, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if let Poll::Ready(failure) = self.poll_upload(cx) {
             return Poll::Ready(Err(failure));
@@ -365,7 +365,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 return Poll::Ready(Err(self.active.down.why_gone(cx)));
             }
             if let Some(held) = &mut self.held {
-                // What was let go of does not wait for the rest.
+                // What the filter has released does not wait for what it holds back.
                 if let Poll::Ready(Err(_)) = self.active.down.poll_flush(cx) {
                     return Poll::Ready(Err(self.active.down.why_gone(cx)));
                 }
@@ -420,7 +420,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                     }
                     return self.active.down.poll_flush_end(cx).map_err(|_| self.active.down.why_gone(cx));
                 }
-                // All that is there goes out in one go, and only then is there a wait for more.
+                // Everything received so far is sent before this waits for more.
                 Piece::Nothing => {
                     ready!(self.active.down.poll_flush(cx)).map_err(|_| self.active.down.why_gone(cx))?;
                     ready!(self.up.poll_receive(cx))?;
@@ -429,7 +429,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
     }
 
-    /// The filter that kept some of the answer back lets go of it.
+    /// The filter that holds back some of the response body may release it.
     fn resume(&mut self) -> Result<(), Failure> {
         let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
@@ -452,7 +452,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         Ok(())
     }
 
-    /// Moves the request on while a filter keeps the whole answer back. Ready when the filter is to be asked again.
+    /// Sends the request while a filter holds back the whole response. Ready when the filter is to be called again.
     pub(super) fn poll_held(&mut self, held: &mut Held, cx: &mut Context<'_>) -> Poll<Result<Woken, Failure>> {
         if let Poll::Ready(failure) = self.poll_upload(cx) {
             return Poll::Ready(Err(failure));
@@ -463,7 +463,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
     }
 
-    /// Moves the request on and collects the answer's body; false: it is longer than this.
+    /// Sends the request and collects the response body; false if it is longer than `max_bytes`.
     pub(super) fn poll_collect(
         &mut self,
         body: &mut HeldBytes,
@@ -487,7 +487,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
     }
 
-    /// Moves the request on. Ready only when it failed.
+    /// Sends the request. Ready only when it failed.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         while !(self.upload.refused || self.upload.finished) {
             if let Some(mirrors) = &mut self.upload.mirrors {
@@ -502,7 +502,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         Poll::Pending
     }
 
-    /// One piece, or the end, or a wait for either.
+    /// Sends one piece or the end of the request, or waits until there is one.
     fn poll_upload_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if self.upload.replayed < self.upload.replay.as_ref().map_or(0, |known| known.len()) {
             ready!(self.poll_room(cx))?;
@@ -575,19 +575,19 @@ impl<'e, 'l> Exchange<'e, 'l> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when the upstream takes more of the request.
+    /// Ready when the upstream accepts more of the request.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let room = self.up.poll_room(cx);
         self.or_gone(room, cx)
     }
 
-    /// Ready when the upstream has taken all there was.
+    /// Ready when the upstream has taken all that was handed over.
     fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let flushed = self.up.poll_flush(cx);
         self.or_gone(flushed, cx)
     }
 
-    /// While the upstream takes nothing, a client may leave; what it sends in advance waits where it is.
+    /// While the upstream takes nothing, watches for a client that leaves; the body bytes it sends meanwhile are not read.
     fn or_gone(&mut self, taken: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         match taken {
             Poll::Ready(taken) => Poll::Ready(taken.map_err(|_| Stop::Refused)),
@@ -595,8 +595,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
     }
 
-    /// Nothing moves: watches for a client that goes away once its request is handed over, or no longer taken, and for the time. Ready only
-    /// when it failed.
+    /// Nothing moves: waits for a deadline, and for a client that leaves after its request was sent or refused. Ready only with a failure.
     fn poll_nothing<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
         if (self.upload.ended || self.upload.refused)
             && let Poll::Ready(failure) = self.active.down.poll_gone(cx)
@@ -608,7 +607,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         Poll::Ready(Err(self.timers.passed(now, self.upload.ended)))
     }
 
-    /// 100 was answered already, unless the proxy leaves that to the upstream; other interim responses are passed on.
+    /// Passes on an interim response. 100 was answered already, unless the proxy leaves that to the upstream (`proxy_100_continue`).
     fn pass_interim(&mut self, hcm: &HttpConnectionManager) {
         let request = &mut *self.active.request;
         let wanted = request.response.status != 100 || hcm.proxy_100_continue;
@@ -619,7 +618,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
     }
 }
 
-/// Sends what the filters let go of, and says what they wait for if they have kept some back.
+/// Sends what the filters released; if they hold some back, returns what they wait for.
 fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, last: bool, flow: Flow) -> Option<Held> {
     if !data.bytes.is_empty() {
         down.send(&data.bytes, last);
@@ -630,7 +629,7 @@ fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, last: bool, flow: Flow) ->
     }
 }
 
-/// What a filter waits for that keeps some of an answer back.
+/// What a filter that holds back some of a response waits for.
 pub(super) struct Held {
     wait: Option<Wait>,
     limit: Pin<Box<Sleep>>,
@@ -641,16 +640,16 @@ impl Held {
         Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)) }
     }
 
-    /// Ready when the filter is to be asked again.
+    /// Ready when the filter is to be called again.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Woken> {
         let ready = self.wait.as_mut().is_some_and(|wait| wait.as_mut().poll(cx).is_ready());
         if ready { Poll::Ready(Woken::Ready) } else { self.limit.as_mut().poll(cx).map(|()| Woken::TimedOut) }
     }
 }
 
-/// Why a request does not go on.
+/// Why no more of a request is sent.
 enum Stop {
-    /// The upstream takes no more.
+    /// The upstream accepts no more.
     Refused,
     Failed(Failure),
 }
@@ -659,7 +658,7 @@ enum Stop {
 mod tests {
     use super::*;
 
-    /// What happens, at which second, and when the client is given up after it.
+    /// Each call: what happens at which second, and the deadline after it.
     #[test]
     fn a_client_may_be_slow_but_takes_something() {
         let began = Instant::now();
@@ -678,7 +677,7 @@ mod tests {
         check(200, 5000, false, Some(310));
         // It took a byte.
         check(309, 4999, false, Some(609));
-        // It took all of it, and there is as much again.
+        // It took all of it, and as many bytes wait again.
         check(400, 4999, true, Some(700));
         check(600, 4999, false, Some(700));
         assert!(matches!(timers.passed(at(700), true), Failure::FlushTimeout));

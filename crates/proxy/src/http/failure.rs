@@ -1,5 +1,5 @@
 //! What went wrong with a request, or before a TCP connection was proxied: one type, and one table that says what each failure means for
-//! the client, the log, the statistics, retries and outlier detection. Flags and details are Envoy's, one to one.
+//! the client, the access log, the statistics, retries and outlier detection. Response flags and code details are exactly Envoy's.
 
 use std::borrow::Cow;
 
@@ -17,151 +17,151 @@ use crate::stats::tcp;
 pub(crate) enum Failure {
     /// The client sent no acceptable head.
     Head(HeadError),
-    /// The client's body is broken.
+    /// The client's body is malformed.
     RequestBody,
-    /// The body is longer than a filter takes.
+    /// The body is longer than a filter accepts.
     BodyTooLarge,
-    /// HTTP/1.0 where it is off.
+    /// HTTP/1.0, which is off.
     LowVersion,
-    /// The proxy, or its listener, has too much to do.
+    /// The overload manager, or a limit of the listener, refuses the request.
     Overload,
-    /// The path cannot be normalized, or holds escaped slashes where these are refused.
+    /// The path cannot be normalized, or has escaped slashes, which are configured to be refused.
     Path,
-    /// The target is no path: `*`, or a URL where these are refused.
+    /// The request target is not a path: `*`, or a URL where URLs are refused.
     NotAPath,
-    /// The head did not arrive in time.
+    /// The head did not arrive in time (`request_headers_timeout`).
     HeadTimeout,
-    /// The request did not arrive in time.
+    /// The request did not arrive in time (`request_timeout`).
     RequestTimeout,
-    /// Nothing moved for too long.
+    /// Nothing moved for longer than the stream idle timeout.
     Idle {
-        /// The request was complete: it is the answer that is late.
+        /// The request was complete: the response is late.
         complete: bool,
     },
-    /// Bytes of the answer wait for a client that takes none for too long.
+    /// The client has taken none of the response bytes that wait for it for too long (`stream_flush_timeout`).
     FlushTimeout,
     /// The client closed before the response was complete.
     ClientGone,
-    /// The client reset the stream with this code, or it was reset for what the client did to it.
+    /// The client reset the stream with this code, or the stream was reset because of what the client did on it.
     ClientReset(Reason),
-    /// The client's message broke the protocol, and its stream was reset for it.
+    /// The client's message violated the protocol, and its stream was reset.
     ClientMessage(Fault),
-    /// The client's connection broke the protocol, and ended with all its streams.
+    /// The client violated the protocol, and its connection was closed with all its streams.
     ClientConnection,
     /// No route.
     NoRoute,
-    /// The route's cluster does not exist; answered with this status.
+    /// The route's cluster does not exist; the client gets this status.
     NoCluster(u16),
-    /// No host to pick; answered with this status.
+    /// There is no host to pick; the client gets this status.
     NoHealthyHost(u16),
-    /// The control plane has a share of the requests refused.
+    /// Dropped by `drop_overloads`, which drops a share of the requests.
     DropOverload,
-    /// The control plane has all requests refused.
+    /// Dropped by `drop_overloads`, which drops all requests.
     UnconditionalDropOverload,
-    /// The upgrade asked for is not allowed.
+    /// The requested upgrade is not allowed.
     UpgradeRefused,
     /// A circuit breaker is open.
     Overflow,
-    /// No connection: Envoy's transport failure reason.
+    /// Connecting failed, with Envoy's transport failure reason.
     Connect(String),
-    /// No connection in time.
+    /// Connecting took too long.
     ConnectTimeout,
-    /// The upstream closed or reset before a response head; `sent`: the request had begun to leave.
+    /// The upstream closed or reset the connection before a response head. `sent`: part of the request was sent.
     UpstreamClosed {
         /// Request bytes were sent.
         sent: bool,
     },
     /// The upstream reset the stream.
     UpstreamReset,
-    /// The upstream has not looked at the request, and says so: it may be sent again whatever it is.
+    /// The upstream refused the stream without processing it, so that any request may be sent again.
     UpstreamRefused,
-    /// The upstream's answer is no HTTP.
+    /// The upstream's response is not valid HTTP.
     UpstreamProtocol,
     /// The route's timeout.
     ResponseTimeout,
-    /// The limit of one try.
+    /// `per_try_timeout`.
     PerTryTimeout,
-    /// The stream's longest life.
+    /// `max_stream_duration`.
     LastedTooLong {
-        /// The request was complete: it is the answer that is late.
+        /// The request was complete: the response is late.
         complete: bool,
     },
-    /// Nothing moved in one try for too long.
+    /// `per_try_idle_timeout`.
     PerTryIdleTimeout,
-    /// A filter of the cluster answers in place of the host.
+    /// A filter of the cluster replies in place of the host.
     Filter(Box<evenkeel_filters::Reply>),
-    /// Filters have made a body longer or shorter than its head says.
+    /// Filters made a body longer or shorter than its head announced.
     FilteredLength,
 }
 
-/// What a failure means for everybody whom it concerns: its row of the table.
+/// A failure's row of the table: its consequences.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
-    /// Status the client gets; 0 when it gets none.
+    /// Status the client gets; 0 when it gets no response.
     pub(crate) status: u16,
     /// Envoy's `%RESPONSE_FLAGS%`.
     pub(crate) flags: ResponseFlags,
     says: Says,
-    /// Who has ended the request.
+    /// Who ended the request.
     pub(crate) ended_by: EndedBy,
-    /// The connection cannot carry another request after this: what the client sent cannot be told apart.
+    /// The connection cannot carry another request: where the next one begins on it is unknown.
     pub(crate) ends_connection: bool,
-    /// A header that tells a client which is a proxy why it was refused.
+    /// A header that tells a downstream proxy why the request was refused.
     pub(crate) header: Option<(&'static [u8], &'static [u8])>,
-    /// Where the connection manager counts it.
+    /// The connection manager's counter for it.
     pub(crate) counter: Option<Counter>,
-    /// Where the cluster counts it, with each try that ends in it.
+    /// The cluster's counter for it, incremented by each try that ends in it.
     pub(crate) cluster_counter: Option<cluster_stats::Counter>,
-    /// Where the TCP proxy counts it.
+    /// The TCP proxy's counter for it.
     pub(crate) tcp_counter: Option<tcp::Counter>,
-    /// What retry policies cover it.
+    /// Which retry policies cover it.
     pub(crate) retry: Retry,
-    /// What it says of the host, for outlier detection; `None`: nothing.
+    /// What it reports about the host to outlier detection; `None`: nothing.
     pub(crate) outcome: Option<Outcome>,
 }
 
-/// What log and client are told.
+/// The texts for the access log and the client.
 #[derive(Debug, Clone, Copy)]
 enum Says {
     /// Envoy's `%RESPONSE_CODE_DETAILS%`, and the body.
     Words(&'static str, &'static str),
-    /// Likewise; the body is what the status is called.
+    /// Likewise; the body is the reason phrase of the status.
     Phrase(&'static str),
-    /// Why there is no answer of the upstream, in Envoy's words: details and body are made of them.
+    /// Envoy's name for the upstream's reset: details and body are built from it.
     Reset(&'static str),
 }
 
-/// Who has ended a request.
+/// Who ended a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndedBy {
-    /// The client left, or what it sent is no request.
+    /// The client left, or sent an invalid request.
     Client,
-    /// This proxy: it refuses the request, or waits no longer.
+    /// This proxy: it refused the request, or timed out.
     Proxy,
-    /// The upstream, or the way there.
+    /// The upstream, or the connection to it.
     Upstream,
 }
 
-/// Which retry policies cover a failure. An open circuit breaker is covered by none: it would only open wider.
+/// Which `retry_on` conditions cover a failure. None covers an open circuit breaker: retries would only add to the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// None.
     Never,
-    /// Those for resets.
+    /// The conditions for resets.
     Reset,
-    /// Those for resets, and for resets before the request.
+    /// Those, and `reset-before-request`.
     Unsent,
-    /// As above, and those for failed connects.
+    /// As [`Retry::Unsent`], and `connect-failure`.
     Connect,
-    /// As for `Unsent`, and those for refused streams.
+    /// As [`Retry::Unsent`], and `refused-stream`.
     Refused,
 }
 
-/// Makes [`Failure::row`] out of one line for each failure.
+/// Makes [`Failure::row`] from one line for each failure.
 macro_rules! table {
     ($($failure:pat => $status:expr, $flags:ident, $says:expr, $ended_by:ident, $ends:ident $(, $field:ident: $value:expr)*;)*) => {
         impl Failure {
-            /// What it means.
+            /// The consequences of the failure.
             #[allow(clippy::too_many_lines, reason = "one line for each failure")]
             pub(crate) fn row(&self) -> Row {
                 match self {
@@ -175,13 +175,13 @@ macro_rules! table {
     };
 }
 
-/// The connection goes on.
+/// The connection stays open.
 const STAYS: bool = false;
-/// The connection ends with the request.
+/// The connection is closed after the request.
 const ENDS: bool = true;
 
 table! {
-    // What the codec has no objections to.
+    // Envoy's codec accepts these heads, its connection manager refuses them: no flag.
     Self::Head(error @ (HeadError::MissingHost | HeadError::Fragment)) => error.status(), NONE, Words(error.details(), ""), Client, ENDS;
     Self::Head(error) => error.status(), DOWNSTREAM_PROTOCOL_ERROR, Phrase(error.details()), Client, ENDS;
     Self::RequestBody => 400, DOWNSTREAM_PROTOCOL_ERROR, Phrase("http1.codec_error"), Client, ENDS;
@@ -192,11 +192,11 @@ table! {
     Self::ClientReset(_) => 0, DOWNSTREAM_REMOTE_RESET, Words("http2.remote_reset", ""), Client, STAYS;
     Self::ClientMessage(Fault::Field) => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("http2.invalid.header.field", ""), Client, STAYS;
     Self::ClientMessage(Fault::Message) => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("http2.violation.of.messaging.rule", ""), Client, STAYS;
-    // These two are Envoy's own doing there as well, and yet it says that the client has reset the stream.
+    // Envoy resets the stream itself in these two cases as well, and still flags them as a reset by the client.
     Self::ClientMessage(Fault::TooLarge) => 0, DOWNSTREAM_REMOTE_RESET, Words("http2.too_many_headers", ""), Client, STAYS;
     Self::ClientMessage(Fault::Underscore) => 0, DOWNSTREAM_REMOTE_RESET, Words("http2.unexpected_underscore", ""), Client, STAYS;
     Self::ClientMessage(Fault::Block) => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("codec_error", ""), Client, STAYS;
-    // Envoy adds its library's words.
+    // Envoy appends its codec library's error text.
     Self::ClientConnection => 0, DOWNSTREAM_PROTOCOL_ERROR, Words("codec_error", ""), Client, ENDS;
 
     Self::LowVersion => 426, DOWNSTREAM_PROTOCOL_ERROR, Phrase("low_version"), Proxy, ENDS;
@@ -218,7 +218,7 @@ table! {
         header: Some((b"x-envoy-unconditional-drop-overload", b"true"));
     Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true"));
 
-    // What is said is in the reply.
+    // The texts are in the filter's reply.
     Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS;
     Self::FilteredLength => 500, NONE, Words("filtered_length", ""), Proxy, STAYS;
 
@@ -258,7 +258,7 @@ table! {
 }
 
 impl Row {
-    /// What most failures have no more than.
+    /// A row with the fields that every failure has.
     fn new(status: u16, flags: ResponseFlags, says: Says, ended_by: EndedBy, ends_connection: bool) -> Self {
         Self {
             status,
@@ -275,12 +275,12 @@ impl Row {
         }
     }
 
-    /// Body the client gets; empty where Envoy sends none.
+    /// The body the client gets; empty where Envoy sends none.
     pub(crate) fn body(&self) -> Cow<'static, str> {
         self.body_telling("reset reason")
     }
 
-    /// The body when this was not the first try.
+    /// The body the client gets when this was not the first try.
     pub(crate) fn body_after_retries(&self) -> Cow<'static, str> {
         self.body_telling("retried and the latest reset reason")
     }
@@ -297,7 +297,7 @@ impl Row {
 }
 
 impl Failure {
-    /// Status the client gets; 0 when it gets none.
+    /// Status the client gets; 0 when it gets no response.
     pub(crate) fn status(&self) -> u16 {
         self.row().status
     }
@@ -307,7 +307,7 @@ impl Failure {
         self.row().flags
     }
 
-    /// Envoy's `%RESPONSE_CODE_DETAILS%`; blanks become `_` as Envoy writes them.
+    /// Envoy's `%RESPONSE_CODE_DETAILS%`; Envoy replaces blanks by `_`.
     pub(crate) fn details(&self) -> Cow<'static, str> {
         match (self.row().says, self) {
             (Says::Words(details, _) | Says::Phrase(details), _) => details.into(),
@@ -320,7 +320,7 @@ impl Failure {
         }
     }
 
-    /// `%RESPONSE_CODE_DETAILS%` of a failure after the response's head was sent.
+    /// `%RESPONSE_CODE_DETAILS%` of a failure after the response head was sent.
     pub(crate) fn details_after_head(&self) -> Cow<'static, str> {
         match self.row().says {
             Says::Words(details, _) | Says::Phrase(details) => details.into(),
@@ -418,7 +418,7 @@ mod tests {
         all
     }
 
-    /// The whole table as users see it; the interoperation tables hold its flags and details to Envoy.
+    /// The whole table as users see it; the interoperation tables compare its flags and details with Envoy's.
     #[test]
     fn the_table_is_this() {
         let mut text = String::new();

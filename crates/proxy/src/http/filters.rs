@@ -1,4 +1,4 @@
-//! The filters' part in a request's life: when they are asked, and what becomes of what they say.
+//! Runs the connection manager's filters: when they are called, and what is done with their decisions.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -27,13 +27,13 @@ use super::request::Request;
 use crate::stats::http::Counter;
 use crate::worker::Worker;
 
-/// What a filter wants before it is asked again.
+/// What a filter waits for before it is called again.
 pub(super) enum Waits {
     ForBody { max_bytes: usize },
     ForFilter(Pause),
 }
 
-/// What is answered instead of what the upstream answered.
+/// What is sent in place of the upstream's response.
 pub(super) enum Instead {
     Reply(Reply),
     Failed(Failure),
@@ -60,7 +60,7 @@ impl Services for Worker {
 }
 
 impl ActiveStream<'_> {
-    /// Asks the filters that are left. An error is what one of them waits for; see [`ActiveStream::ask_after`].
+    /// Calls the remaining filters. An error is what one of them waits for; see [`ActiveStream::ask_after`].
     pub(super) fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Result<Filtered<Reply>, Waits> {
         let filters = &self.conn.manager.filters;
         if filters.is_empty() {
@@ -84,7 +84,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Waits as a filter wants it, and asks the filters that are left.
+    /// Waits for what a filter wants, then calls the remaining filters.
     pub(super) async fn ask_after(
         &mut self,
         mut waits: Waits,
@@ -110,7 +110,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Passes a body that was collected through the filters. Of one that is still to come the head says how long it will be.
+    /// Passes a collected body through the filters. For a body still to come, takes over the length the head announces.
     fn filter_whole_body(&mut self) {
         let request = &mut *self.request;
         let Some(body) = request.body.take() else {
@@ -143,7 +143,7 @@ impl ActiveStream<'_> {
         conn.manager.filters.request_head(&mut request.filters, &mut context)
     }
 
-    /// Waits for what a filter waits for, as long as the client and the request's limits let it.
+    /// Waits for what a filter waits for, unless the client leaves or a deadline passes.
     async fn pause(&mut self, mut pause: Pause, route: Option<&Route>) -> Result<Woken, Failure> {
         let mut timers = self.waiting_timers(route);
         let until = after(turn::now(), Some(pause.limit));
@@ -173,7 +173,7 @@ impl ActiveStream<'_> {
         })
     }
 
-    /// The limits of a request that waits before it goes on.
+    /// The deadlines of a request that waits before it is forwarded.
     pub(super) fn waiting_timers(&self, route: Option<&Route>) -> Timers {
         let (hcm, started) = (&*self.conn.hcm, self.request.started());
         let (idle, longest) = match route.map(|route| &route.action) {
@@ -188,7 +188,7 @@ impl ActiveStream<'_> {
         timers
     }
 
-    /// Asks the filters that are left about the head of an answer. `ends`: nothing follows it. `local`: it is the proxy's own.
+    /// Calls the remaining filters with a response head. `ends`: no body follows. `local`: it is the proxy's own. `whole`: its whole body.
     pub(super) fn filter_response(&mut self, ends: bool, local: bool, whole: Option<&[u8]>) -> ResponseDecision {
         let (conn, request) = (self.conn, &mut *self.request);
         if !request.filters.sees_response_head() {
@@ -215,13 +215,13 @@ impl ActiveStream<'_> {
         conn.manager.filters.response_head(&mut request.filters, &mut context)
     }
 
-    /// Does what the filters want of an answer of the proxy's own before they let it pass; an error is what is answered instead.
+    /// Does what the filters ask for before they pass a reply of the proxy's own. An error is the reply to send instead.
     pub(super) async fn settle_reply(&mut self, mut decision: ResponseDecision, body: &[u8]) -> Result<(), Reply> {
         loop {
             match decision {
                 ResponseDecision::Continue => return Ok(()),
                 ResponseDecision::Reply(reply) => return Err(Reply::from(reply)),
-                // All of it was there.
+                // The filter had the whole body already.
                 ResponseDecision::Collect { .. } => return Err(self.too_large()),
                 ResponseDecision::Pause(pause) => {
                     let woken = self.pause(pause, None).await;
@@ -233,14 +233,14 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// The answer's body is longer than a filter takes.
+    /// The response body is longer than a filter accepts.
     fn too_large(&self) -> Reply {
         self.conn.manager.http.inc(Counter::rs_too_large);
         let too_large = evenkeel_filters::Reply::new(500, "Internal Server Error", "response_payload_too_large");
         Reply::from(too_large)
     }
 
-    /// Shows the filters the end of an answer.
+    /// Shows the filters the end of a response.
     pub(super) fn filter_response_end(&mut self) {
         let request = &mut *self.request;
         if request.filters.sees_response_trailers() {
@@ -252,7 +252,7 @@ impl ActiveStream<'_> {
 }
 
 impl Exchange<'_, '_> {
-    /// Does what the filters want of the upstream's answer before they let its head pass. Gives its body, if one of them wanted all of it.
+    /// Does what the filters ask for before they pass the upstream's response head. Returns the body, if one of them collected it.
     pub(super) async fn settle(
         &mut self,
         mut decision: ResponseDecision,
@@ -270,7 +270,7 @@ impl Exchange<'_, '_> {
                 }
                 ResponseDecision::Collect { max_bytes } => {
                     let mut body = HeldBytes::default();
-                    // A filter asks again only for one that is too long for it.
+                    // A filter that asks for the body again means that it is too long.
                     let fits = whole.is_none() && poll_fn(|cx| self.poll_collect(&mut body, max_bytes, cx)).await?;
                     if !fits {
                         return Err(Instead::Reply(self.active.too_large()));
@@ -283,7 +283,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// How long a body is whose length filters may change: as their `content-length` says, or nobody knows.
+/// The framing of a body whose length filters may change: their `content-length`, else the length is unknown.
 pub(super) fn announced(framing: Framing, headers: &Headers) -> Framing {
     let length = headers.get(HeaderId::ContentLength).and_then(|length| std::str::from_utf8(length).ok()?.parse().ok());
     match (framing, length) {

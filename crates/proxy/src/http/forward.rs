@@ -1,4 +1,4 @@
-//! The request on its way up: a host, a connection to it, the request over it, until there is an answer or no try is left.
+//! Sends the request upstream: picks a host, connects, exchanges heads; repeats that until there is a response or no try is left.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,28 +27,28 @@ use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::Upstream;
 use super::upstream::count::{count_failed_try, count_failure, count_reset};
 
-/// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
-/// make it go out again.
+/// Largest request body, in bytes, that is kept for being sent again when no retry policy asks for that: a reused connection may be closed
+/// just when the request goes out.
 const MAX_KEPT_BYTES: u64 = 16 * 1024;
 
-/// A response head, and the exchange it came on.
+/// A response head, and the stream it came on.
 pub(super) struct Answered {
     pub(super) up: Upstream,
     pub(super) info: ResponseInfo,
     pub(super) guard: RequestGuard,
 }
 
-/// What the retry policy says of a try.
+/// What the retry policy makes of a try.
 enum Verdict {
     Final,
     Exhausted,
-    /// There should be another, but the request's body is no longer known.
+    /// The policy wants another try, but the request body can no longer be repeated.
     Unrepeatable,
     Again,
 }
 
 impl ActiveStream<'_> {
-    /// Tries until there is an answer or no try is left; then the answer goes down.
+    /// Tries until there is a response or no try is left, then responds to the client.
     pub(super) async fn forward(&mut self, forward: &Forward<'_>) -> bool {
         if !self.conn.hcm.proxy_100_continue {
             self.send_continue();
@@ -66,7 +66,7 @@ impl ActiveStream<'_> {
         let started = self.request.started();
         let request_until = after(started, forward.limits.request).filter(|_| !paused);
         let mut timers = Timers::new(forward.limits.idle, forward.limits.timeout, request_until);
-        // A limit of all that may stand still is one of this, too.
+        // The stream idle timeout covers an unread response as well, so the flush timeout applies only where there is none.
         timers.flush_limit = forward.limits.idle.is_none().then_some(self.conn.hcm.stream_flush_timeout);
         timers.longest = after(started, forward.limits.longest);
         let mut tried: Vec<Rc<Host>> = Vec::new();
@@ -87,7 +87,7 @@ impl ActiveStream<'_> {
             }
             let verdict = self.retry_verdict(forward, &upload, &attempt);
             if let Verdict::Again = verdict {
-                // The retry before this one is over: its place is free.
+                // The previous retry is over: it no longer counts.
                 drop(retrying.take());
                 match forward.to.cluster.begin_retry(forward.action.priority, attempt.is_err()) {
                     Ok(permit) => {
@@ -123,7 +123,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// No try is left, and there is no answer but the proxy's own.
+    /// Ends a request that got no response from any try, with a reply of the proxy's own.
     async fn give_up(&mut self, forward: &Forward<'_>, failure: Failure) -> bool {
         let failure = match failure {
             Failure::Filter(reply) => return self.reply(Reply::from(*reply), Some(forward.levels)).await,
@@ -140,7 +140,7 @@ impl ActiveStream<'_> {
         self.reply(reply, Some(forward.levels)).await
     }
 
-    /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
+    /// Waits for something that has to precede an exchange, unless the client leaves or a deadline passes.
     pub(super) async fn unless_over<T>(
         &mut self,
         timers: &mut Timers,
@@ -166,8 +166,8 @@ impl ActiveStream<'_> {
         .await
     }
 
-    /// Whether a client which is a sidecar or a gateway had better ask another host: this one got nothing of the request, or
-    /// has lost one that may be sent twice. A program that was killed costs its callers no more than what it cannot take back.
+    /// Whether a client that is a sidecar or a gateway should retry on another host: this one received nothing of the request, or lost one
+    /// that may be sent twice. When a program is killed, its callers then lose only the requests that cannot be repeated.
     fn is_for_another_host(&self, failure: &Failure) -> bool {
         let lost = match failure.row().retry {
             Retry::Connect | Retry::Refused | Retry::Unsent => true,
@@ -191,7 +191,7 @@ impl ActiveStream<'_> {
             1 => forward.to.cluster.drop_share()?,
             _ => self.request.stream.times.begin_try(),
         }
-        // The host a filter wants is asked once: a retry is to go elsewhere.
+        // A filter's override host is tried once: a retry picks by load balancing.
         let wanted = self.request.stream.host_override.clone().filter(|_| self.request.stream.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
@@ -200,7 +200,7 @@ impl ActiveStream<'_> {
             retry: forward.retry.as_deref().filter(|_| self.request.stream.attempts > 1),
             ..forward.to.affinity.target()
         };
-        // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
+        // A request that was lost because its connection just ended is sent once more, whatever the retry policy.
         let mut raced = false;
         loop {
             let host = forward.to.cluster.pick(&target)?;
@@ -216,7 +216,7 @@ impl ActiveStream<'_> {
             };
             let mut up = match ready.map(|connection| self.upstream(forward, connection)) {
                 Some(up) => up,
-                // Few requests wait for a connection; those that do not need no room for it.
+                // Boxed: few requests wait for a connection, and the others should not reserve memory for it.
                 None => Box::pin(self.connect(forward, timers, &host, raced)).await?,
             };
             forward.to.cluster.report_connected(&host);
@@ -237,7 +237,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// A connection that is not waiting in the pool.
+    /// Gets a connection that the pool does not have ready.
     async fn connect(
         &mut self,
         forward: &Forward<'_>,
@@ -276,11 +276,11 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Whether the upstream closed, or refused, before it looked at the request, as far as that can be told: a kept
-    /// connection may be closed just when it is used again.
+    /// Whether the upstream closed or refused the request before looking at it, as far as that can be told: it may close an idle connection
+    /// just when that is used again.
     fn lost_race(&self, forward: &Forward<'_>, failure: &Failure, up: &Upstream) -> bool {
         match failure {
-            // Where the policy takes care of it, another host is asked.
+            // If the policy covers it, the retry picks another host.
             Failure::UpstreamRefused => !self.may_retry(forward, failure),
             Failure::UpstreamClosed { .. } => {
                 up.is_reused() && (is_idempotent(self.request.head.method()) || up.is_unread())
@@ -289,7 +289,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Whether the policy covers this, and a retry is left.
+    /// Whether the policy covers this failure, and a retry is left.
     fn may_retry(&self, forward: &Forward<'_>, failure: &Failure) -> bool {
         let covers = |policy: &RetryPolicy| {
             retry::covers_failure(&policy.on, failure) && self.request.stream.attempts <= policy.num_retries
@@ -325,7 +325,7 @@ impl ActiveStream<'_> {
             if self.request.tunnel.is_none() {
                 return Err(failure);
             }
-            // Whether extended CONNECT is taken is not known before the peer's settings are.
+            // The peer's SETTINGS tell whether it accepts extended CONNECT (RFC 8441).
             Box::pin(side.settled()).await;
             side.send_head(self.request)?;
         }
@@ -334,7 +334,7 @@ impl ActiveStream<'_> {
         poll_fn(|cx| exchange.poll_head(hcm, cx)).await
     }
 
-    /// Tells outlier detection how a try ended.
+    /// Reports how a try ended to outlier detection.
     fn report(&self, forward: &Forward<'_>, attempt: &Result<Answered, Failure>) {
         let Some(host) = &self.request.host else { return };
         if attempt.is_ok()
@@ -369,7 +369,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// How long to wait before the next try. `answered`: there is a response, which may say so.
+    /// How long to wait before the next try. `answered`: there is a response, which may ask for a pause.
     fn back_off(&self, forward: &Forward<'_>, answered: bool) -> Duration {
         let Some(policy) = forward.retry.as_deref() else { return Duration::ZERO };
         let response = answered.then_some(&self.request.response);
@@ -383,7 +383,7 @@ impl ActiveStream<'_> {
         pause
     }
 
-    /// Tells the server what is left of the time when it is asked again.
+    /// Updates the timeout headers for the next try: less time is left.
     fn announce_time_left(&mut self, forward: &Forward<'_>) {
         let request = &mut *self.request;
         let (Some(all), Some(since)) = (forward.limits.timeout, request.received_all()) else { return };

@@ -3,24 +3,24 @@
 use evenkeel_http::{BodyDecoder, BodyError, Framing, Headers, encode};
 use evenkeel_upstream::conn::Buffer;
 
-/// What of a body can be had without waiting.
+/// What of a body is available without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// Payload, at least one byte, was given to the closure.
+    /// At least one byte of payload was given to the closure.
     Data,
-    /// The body is complete, its trailers are known.
+    /// The body is complete, and its trailers are known.
     End,
     /// More must be received first.
     Nothing,
 }
 
-/// Takes a piece of a body, and whether it is known to be the last, with no trailers behind it.
+/// Takes a piece of a body, and whether it is known to be the last, without trailers after it.
 pub(super) type Take<'t> = dyn FnMut(&[u8], bool) + 't;
 
-/// A body on its way in.
+/// Receives a body.
 pub(super) struct FramedBody {
     decoder: BodyDecoder,
-    /// Trailers are wanted; otherwise they are checked and dropped.
+    /// Trailers are kept; otherwise they are checked and dropped.
     keeps_trailers: bool,
 }
 
@@ -29,13 +29,13 @@ impl FramedBody {
         Self { decoder: BodyDecoder::new(framing), keeps_trailers }
     }
 
-    /// Everything was taken.
+    /// The whole body was taken.
     #[inline]
     pub(super) fn is_done(&self) -> bool {
         self.decoder.is_done()
     }
 
-    /// Gives the next piece of what `input` holds to `take`.
+    /// Gives the next piece available in `input` to `take`.
     pub(super) fn piece(
         &mut self,
         input: &mut Buffer,
@@ -69,7 +69,7 @@ impl FramedBody {
     }
 }
 
-/// How a body goes out.
+/// Writes a body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BodyWriter {
     framing: Framing,
@@ -77,7 +77,7 @@ pub(super) struct BodyWriter {
 }
 
 impl BodyWriter {
-    /// `trailers`: the peer may be sent trailers.
+    /// `trailers`: the peer accepts trailers.
     pub(super) fn new(framing: Framing, trailers: bool) -> Self {
         Self { framing, trailers }
     }

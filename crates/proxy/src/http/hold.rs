@@ -1,4 +1,4 @@
-//! A request that waits for what the control plane has not been asked for before (`envoy.filters.http.on_demand`).
+//! Holds a request until the control plane has answered for something it was not asked for before (`envoy.filters.http.on_demand`).
 
 use evenkeel_runtime_config::Demand;
 use evenkeel_runtime_config::access_log::TimePoint;
@@ -9,7 +9,7 @@ use crate::stats::http::{Counter, Histogram};
 use crate::worker::HoldError;
 
 impl ActiveStream<'_> {
-    /// Waits for an answer. Afterwards the configuration has it, or the request goes on without.
+    /// Waits for the control plane's answer. Afterwards the configuration has what is demanded, or the request goes on without it.
     pub(super) async fn hold(&mut self, demand: Demand) {
         let worker = &self.conn.worker;
         let stats = &self.conn.manager.http;
@@ -22,7 +22,7 @@ impl ActiveStream<'_> {
         let held = worker.hold(missing).await;
         let end = turn::now();
         stats.record(Histogram::on_demand_time, u64::try_from((end - begin).as_millis()).unwrap_or(u64::MAX));
-        // A cluster may be waited for after the virtual host.
+        // A request may be held twice: for its virtual host, then for a cluster.
         let times = &mut self.request.stream.times;
         times.set_first(TimePoint::HeldBegin, begin.into_std());
         times.set(TimePoint::HeldEnd, end.into_std());

@@ -1,4 +1,4 @@
-//! A client's HTTP/1 connection: one request after the other.
+//! A client's HTTP/1 connection: one request after another.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -27,19 +27,19 @@ use crate::worker::Directive;
 pub(super) enum Next {
     /// A request has begun to arrive.
     Request,
-    /// It ends, between two requests.
+    /// The connection ends, between two requests.
     End,
-    /// It is to go on elsewhere.
+    /// The connection is handed over.
     Leave(Directive),
 }
 
-/// What a connection begins with.
+/// The first bytes on a connection.
 pub(super) enum FirstBytes {
     Expected,
     Other,
     /// Nothing: the client has left.
     None,
-    /// Nothing yet, and it is to go on elsewhere.
+    /// Nothing yet: the connection is handed over.
     Leaves(Directive),
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Http1Connection {
     pub(super) conn: ConnectionContext,
     pub(super) side: Http1,
     deadline: Deadline,
-    /// Since when it has waited for a request, here or elsewhere.
+    /// Since when it has waited for a request, on this worker or another.
     idle_since: Option<Instant>,
 }
 
@@ -64,7 +64,7 @@ impl Http1Connection {
             Next::End => return FirstBytes::None,
             Next::Leave(to) => return FirstBytes::Leaves(to),
         }
-        // Without a limit for heads the connection is as good as idle: it has made no request yet.
+        // Without `request_headers_timeout` the idle timeout applies: the connection has made no request yet.
         let hcm = &self.conn.hcm;
         let until = after(turn::now(), hcm.request_headers_timeout.or(hcm.idle_timeout));
         loop {
@@ -79,7 +79,7 @@ impl Http1Connection {
         }
     }
 
-    /// The connection as another worker can go on with it.
+    /// The connection in the form in which another worker can go on serving it.
     pub(super) fn into_downstream(mut self) -> listener::Downstream {
         self.conn.leaves = true;
         listener::Downstream {
@@ -110,7 +110,7 @@ impl Http1Connection {
         next
     }
 
-    /// Waits for a request's first byte, or for something else to do.
+    /// Waits for the first byte of a request, or for a reason to stop waiting.
     pub(super) async fn wait_for_request(&mut self) -> Next {
         if let leave @ (Directive::MoveTo(..) | Directive::HandOver) = self.conn.registration.directive()
             && poll_fn(|cx| Poll::Ready(self.side.poll_flush(cx).is_ready())).await
@@ -120,7 +120,7 @@ impl Http1Connection {
         let idle_since = *self.idle_since.get_or_insert_with(turn::now);
         let mut idle_until = earlier(after(idle_since, self.conn.hcm.idle_timeout), self.conn.until());
         let mut drains = false;
-        // What the last answer's end waits for since when.
+        // The backlog of the last response, and since when the client has taken none of it.
         let mut backlog = None;
         loop {
             // RFC 9112 section 2.2: a server ignores empty lines before a request.
@@ -147,7 +147,7 @@ impl Http1Connection {
                     self.conn.manager.http.inc(Counter::downstream_rq_idle_timeout);
                     return Next::End;
                 }
-                // A client that is about to send is answered with `Connection: close`; one that is not is left.
+                // A client that is about to send gets `Connection: close` with its response; a quiet one is closed after this time.
                 Idle::Drains => {
                     drains = true;
                     let quiet = Some(self.conn.worker.drain_quiet);
@@ -157,7 +157,7 @@ impl Http1Connection {
         }
     }
 
-    /// Reads the request's head.
+    /// Reads the request head.
     async fn read_head(&mut self, request: &mut Request) -> Result<(), Failure> {
         let hcm = &*self.conn.hcm;
         let rules = rules(hcm);
@@ -182,7 +182,7 @@ impl Http1Connection {
                     return Err(Failure::Head(error));
                 }
             }
-            // Hardly any head comes in parts: only those that do are worth a deadline.
+            // Few heads arrive in parts; only those need a deadline.
             let late = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
             let until = earlier(late, after(first_byte, hcm.stream_idle_timeout));
             let room = rules.limits.max_head_bytes.max(BLOCK_BYTES) + 1;
@@ -195,7 +195,7 @@ impl Http1Connection {
         }
     }
 
-    /// Counts header lines or trailers that were left out for their names, or the request that was refused for them.
+    /// Counts header lines or trailers that were dropped for underscores in their names, or the request that was rejected for them.
     fn count_underscores(&self, concerned: u32) {
         if concerned == 0 {
             return;
@@ -225,7 +225,7 @@ impl Http1Connection {
             }
             self.conn.registration.watch(cx.waker());
             match self.conn.registration.directive() {
-                // Nothing of an answer is left behind.
+                // No bytes of a response are left behind.
                 leave @ (Directive::MoveTo(..) | Directive::HandOver) if self.side.poll_flush(cx).is_ready() => {
                     return Poll::Ready(Idle::Leave(leave));
                 }
@@ -236,7 +236,7 @@ impl Http1Connection {
         more.map(Idle::NextBytes)
     }
 
-    /// The end of the last answer was to leave by itself and has not. Ready when the client has taken nothing of it for too long.
+    /// The end of the last response was to be sent with a burst, but was not. Ready when the client has taken nothing of it for too long.
     fn poll_stuck(&mut self, now: u64, backlog: &mut Option<(Instant, u64)>, cx: &mut Context<'_>) -> Poll<()> {
         let since = match *backlog {
             Some((since, before)) if before == now => since,
@@ -246,18 +246,18 @@ impl Http1Connection {
     }
 }
 
-/// What a connection without a request is waiting for.
+/// Why a connection stops waiting for a request.
 enum Idle {
     NextBytes(NextBytes),
-    /// It is to go on elsewhere.
+    /// It is handed over.
     Leave(Directive),
-    /// Its client does not take the end of an answer.
+    /// Its client does not read the end of a response.
     Stuck,
-    /// It is to end when nothing more comes.
+    /// It drains: it ends if nothing more arrives.
     Drains,
 }
 
-/// What is asked of a request's head.
+/// The rules for request heads.
 pub(super) fn rules(hcm: &HttpConnectionManager) -> RequestRules {
     RequestRules {
         limits: Limits { max_head_bytes: hcm.max_request_headers_bytes, max_headers: hcm.max_headers_count },
@@ -283,7 +283,7 @@ fn poll_more(
     room: usize,
     cx: &mut Context<'_>,
 ) -> Poll<NextBytes> {
-    // A client that does not take an answer is not asked for more.
+    // Nothing more is read from a client that does not take its response.
     let filled = match side.poll_rest(cx) {
         Poll::Ready(Ok(())) => side.input.poll_receive(&mut side.stream, room, cx),
         Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

@@ -1,4 +1,4 @@
-//! A client's HTTP/2 connection: each of its streams is a request's life, and a task of its own.
+//! A client's HTTP/2 connection: each of its streams is one request, served by a task of its own.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -22,8 +22,8 @@ use super::request::Request;
 use crate::stats::http::Counter;
 use crate::worker::spawn;
 
-/// Serves the connection until it has ended; then all its streams have, too. `carried`: what its messages are, which between
-/// sidecars may be HTTP/1.1.
+/// Serves the connection until it and all its streams have ended. `carried`: the version of its messages, which between sidecars may be
+/// HTTP/1.1.
 pub(super) async fn serve(conn: ConnectionContext, stream: Stream, input: Buffer, carried: Version) {
     let conn = &Rc::new(conn);
     let hcm = &*conn.hcm;
@@ -38,14 +38,14 @@ pub(super) async fn serve(conn: ConnectionContext, stream: Stream, input: Buffer
         flush_timeout: Some(hcm.stream_flush_timeout),
         premature_resets: conn.worker.overload.premature_resets(),
     };
-    // Between sidecars upgrades are carried whatever the listener says of its other clients.
+    // Between sidecars upgrades are carried, whatever `allow_connect` says for the listener's other clients.
     let carries = carried != Version::Http2 && !hcm.http2.allow_connect;
     let options = carries.then(|| Box::new(Http2Options { allow_connect: true, ..hcm.http2.clone() }));
     let options = options.as_deref().unwrap_or(&hcm.http2);
     let mut server = Server::new(stream, input, options, limits, Rc::clone(&conn.manager.http2));
     let mut deadline = Deadline::default();
     let mut requests = 0;
-    // What the client was asked to do once: to open no more streams.
+    // The client was told to open no more streams. This is done once.
     let mut leaving = false;
     loop {
         let accepted = poll_fn(|cx| {
@@ -97,7 +97,7 @@ pub(super) async fn serve(conn: ConnectionContext, stream: Stream, input: Buffer
     }
 }
 
-/// Why the connection should end, by what that is counted.
+/// Whether the connection should end: the counter of the reason.
 fn reason_to_leave(conn: &ConnectionContext, deadline: &mut Deadline, cx: &mut Context<'_>) -> Option<Counter> {
     if conn.registration.drains() {
         return Some(Counter::downstream_cx_drain_close);
@@ -105,7 +105,7 @@ fn reason_to_leave(conn: &ConnectionContext, deadline: &mut Deadline, cx: &mut C
     deadline.poll(conn.until(), cx).is_ready().then_some(Counter::downstream_cx_max_duration_reached)
 }
 
-/// Begins to serve a stream. What can be done before its task runs is done here: the task's future would keep room for it.
+/// Starts serving a stream. What can be done before its task runs is done here: the task's future would reserve memory for it.
 fn serve_stream(conn: &Rc<ConnectionContext>, incoming: Incoming, carried: Version) {
     let Incoming { stream, mut head, meta } = incoming;
     head.version = carried;
@@ -120,7 +120,7 @@ fn serve_stream(conn: &Rc<ConnectionContext>, incoming: Incoming, carried: Versi
         dropped: 0,
     };
     let down = Downstream::Http2(Http2::new(stream, meta.end));
-    // Boxed: these are large, and on their way into a task would be moved several times.
+    // Boxed: these futures are large, and would be moved several times on their way into a task.
     if let Some(lending) = lend(conn, &mut head, info, meta.end) {
         spawn(&conn.registration, Box::pin(carry(lending, down)));
         return;
@@ -131,7 +131,7 @@ fn serve_stream(conn: &Rc<ConnectionContext>, incoming: Incoming, carried: Versi
     spawn(&conn.registration, Box::pin(live(Rc::clone(conn), request, down)));
 }
 
-/// Counts and logs a request that ends as it begins. All that can be answered is answered.
+/// Counts and logs a request that ends as it begins. The codec has sent the response, if one was possible.
 fn end(conn: &ConnectionContext, mut request: Box<Request>, failure: &Failure) {
     conn.begin_request();
     request.stream.protocol = Some(request.head.version.as_str());

@@ -1,6 +1,6 @@
-//! A connection with many streams may be more than one worker can do: while its own is never idle, new streams are lent to
-//! workers with less to do. The lender keeps the connection, its frames and its TLS; the borrower lives the request's life, with its own
-//! upstreams, statistics and log.
+//! Spreads the streams of one connection over several workers: while its own worker is never idle, it lends new streams to less busy
+//! workers. The lender keeps the connection, its frames and its TLS; the borrower serves the request, with its own upstreams, statistics
+//! and log.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,16 +26,16 @@ use crate::overload::{Limit, MemoryLimit};
 use crate::stats::worker::Counter;
 use crate::worker::{Delivery, Message, Registration, Worker};
 
-/// Bytes of body in either direction that wait between the two workers.
+/// Body bytes that may wait between the two workers, in each direction.
 const HELD_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// A stream on its way to the worker that borrows it.
 struct LentStream {
     hcm: Arc<HttpConnectionManager>,
-    /// The connection it is of, and what that speaks.
+    /// The connection it belongs to, and the protocol of that.
     info: Arc<ConnectionInfo>,
     protocol: Protocol,
-    /// What requests and memory of the connection count against.
+    /// The limits that requests and memory of the connection count against.
     requests: Option<Arc<Limit>>,
     memory: Option<Arc<MemoryLimit>>,
     head: RequestHead,
@@ -64,7 +64,7 @@ pub(super) struct Lending {
     down: Receiver<AnswerPiece>,
 }
 
-/// Lends a request to a worker with less to do, if this one is never idle. The head is taken when it is lent.
+/// Lends a request to a less busy worker, if this one is never idle. Takes the head only if it lends it.
 pub(super) fn lend(
     conn: &ConnectionContext,
     head: &mut RequestHead,
@@ -96,7 +96,7 @@ pub(super) fn lend(
     Some(Lending { up, down })
 }
 
-/// Carries bytes between the client and the borrower until the borrower is done with the request.
+/// Passes bytes between the client and the borrower until the borrower is done with the request.
 pub(super) async fn carry(lending: Lending, mut down: Downstream<'_>) {
     let mut trailers = Headers::default();
     poll_fn(|cx| {
@@ -109,7 +109,7 @@ pub(super) async fn carry(lending: Lending, mut down: Downstream<'_>) {
     .await;
 }
 
-/// Moves the request on. Ready when no more of it will come.
+/// Passes the request to the borrower. Ready when no more of it will come.
 fn poll_up(
     up: &Sender<RequestPiece>,
     down: &mut Downstream<'_>,
@@ -119,7 +119,7 @@ fn poll_up(
     while !down.received_all() {
         match up.poll_room(cx) {
             Poll::Ready(Ok(())) => {}
-            // The borrower is done with the request; how its response ends is seen on the way down.
+            // The borrower is done with the request; `poll_down` sees how its response ends.
             Poll::Ready(Err(_)) => return Poll::Pending,
             Poll::Pending => return down.poll_gone(cx),
         }
@@ -144,7 +144,7 @@ fn poll_up(
     down.poll_gone(cx)
 }
 
-/// Moves the response on. Ready when the borrower has ended it, or given up, or the client takes no more.
+/// Passes the response to the client. Ready when the borrower has ended it or given up, or the client accepts no more.
 fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>) -> Poll<()> {
     loop {
         match down.poll_room(cx) {
@@ -153,7 +153,7 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
                 lending.up.send(RequestPiece::Gone(Failure::ClientGone), 0);
                 return Poll::Ready(());
             }
-            // A borrower that has no more patience with the client is not waited for either.
+            // The borrower may give up on a client that does not read.
             Poll::Pending => {
                 return lending.down.poll_left(cx).map(|unsent| {
                     if unsent {
@@ -177,7 +177,7 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
     }
 }
 
-/// Serves a stream that another worker holds.
+/// Serves a stream borrowed from another worker.
 async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
     let LentStream { hcm, info, protocol, requests, head, request: request_info, received_all, up, down, .. } = *stream;
     if let Some(limit) = requests {

@@ -1,4 +1,4 @@
-//! `local_reply_config`: what the connection manager makes of the proxy's own answers.
+//! `local_reply_config`: how the connection manager rewrites the proxy's own replies.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::reply::Reply;
 use super::request::Request;
 use crate::access_log::{self, Record};
 
-/// Changes a reply as the first mapper says that is for it. Gives the type of the body, where a format has made it.
+/// Rewrites a reply as the first matching mapper says. Returns the content type of a new body, unless a mapper has set one.
 pub(super) fn rewrite<'c>(
     config: &'c LocalReply,
     conn: &ConnectionContext,
@@ -46,7 +46,7 @@ pub(super) fn rewrite<'c>(
         });
         reply.body = Cow::Owned(body);
     }
-    // A type that a mapper has set stays; otherwise a new body has the type of its format.
+    // A type that a mapper has set stays; otherwise a new body gets the type of its format.
     let set = request.response.headers.find(b"content-type").map(<[u8]>::to_vec) != before;
     (reply.body != original && !set).then(|| format.map_or("text/plain", |format| &format.content_type))
 }

@@ -1,4 +1,4 @@
-//! The end of a request: its log line and its statistics.
+//! The end of a request: its access log line and its statistics.
 
 use evenkeel_filters::ResponseFlags;
 use evenkeel_http::Version;
@@ -11,7 +11,7 @@ use super::request::{FieldsView, Request};
 use crate::access_log::Record;
 use crate::stats::http::{Counter, Gauge, Histogram};
 
-/// Calls `f` with what is known of the request by now.
+/// Calls `f` with what is known of the request so far.
 pub(super) fn record<T>(conn: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
     if request.stream.termination.is_empty() {
         request.stream.termination = conn.closed_by_filter();
@@ -29,7 +29,7 @@ pub(super) fn record<T>(conn: &ConnectionContext, request: &mut Request, f: impl
         response: &response,
         trailers: &trailers,
         local_reply_body: b"",
-        // While headers are being edited the response is known but not sent.
+        // While headers are edited, the response's status is known but not sent.
         status: if stream.status == 0 { request.response.status } else { stream.status },
     })
 }
@@ -42,8 +42,8 @@ impl ActiveStream<'_> {
     }
 }
 
-/// Counts and logs a request that was counted as begun. `cut_off`: it or its answer was not complete, which Envoy counts as a reset that
-/// was received, whoever cut it off.
+/// Counts and logs a request that was counted as begun. `cut_off`: the request or its response was incomplete, which Envoy counts as a
+/// received reset, whichever side caused it.
 pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool) {
     let stats = &conn.manager.http;
     if request.filters.is_begun() {
@@ -51,7 +51,7 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
     }
     stats.shift(Gauge::downstream_rq_active, -1);
     conn.registration.worked(request.stream.bytes_received + request.stream.bytes_sent);
-    // Over HTTP/1 no request follows one that breaks the protocol; HTTP/2 counts its connections as they end.
+    // Over HTTP/1 a protocol error ends the connection, so that it is counted here; HTTP/2 counts it when the connection ends.
     if request.head.version != Version::Http2 && request.stream.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR)
     {
         stats.inc(Counter::downstream_cx_protocol_error);

@@ -1,9 +1,9 @@
-//! Copies of requests for other clusters (`request_mirror_policies`). A copy is a call of the proxy's own: the original neither waits for
-//! it nor fails with it, and its answer goes nowhere.
+//! Mirrors requests to other clusters (`request_mirror_policies`). A mirror is a call of the proxy's own: the original request neither
+//! waits for it nor fails with it, and its response is discarded.
 //!
-//! The copy begins when the original has a host, with the head as the route has made it, and gets the body as the original does. Once the
-//! client's request is complete the copy is on its own; a request that breaks off before takes its copies with it. A mirror that reads more
-//! slowly than the original is cut when too much waits for it ([`MAX_WAITING_BYTES`]), where Envoy would slow the client down.
+//! A mirror begins once the original has a host, with the head as the route has edited it, and gets the same body. Once the client's
+//! request is complete the mirror is independent of it; a request that breaks off before that cancels its mirrors. A mirror that reads more
+//! slowly than the original is aborted when too much waits for it ([`MAX_WAITING_BYTES`]), where Envoy would slow the client down.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -24,18 +24,18 @@ use super::edits;
 use super::log::record;
 use crate::callouts::stream::{Outgoing, Uplink};
 
-/// Bytes of a request's body that wait for one mirror; with more the mirror is cut, and `retry_or_shadow_abandoned` of the original's
-/// cluster counts it.
+/// Body bytes that may wait for one mirror. With more, the mirror is aborted, and `retry_or_shadow_abandoned` of the original's cluster
+/// counts it.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a body after which mirrors have a turn to hand on what they got, so that those which read as fast are not cut for what came in
-/// one turn of the original.
+/// Body bytes after which the mirrors get a turn to pass on what they have, so that a mirror which reads as fast as the original is not
+/// aborted for what came in one turn.
 const TURN_BYTES: usize = 128 * 1024;
 
-/// The copies of a request that is not complete yet.
+/// The mirrors of a request that is not complete yet.
 pub(super) struct Mirrors {
     mirrors: Vec<Mirror>,
-    /// The original's.
+    /// The original's cluster.
     cluster: Rc<Cluster>,
     /// Bytes since the last turn of the mirrors.
     since_turn: usize,
@@ -43,7 +43,7 @@ pub(super) struct Mirrors {
 
 struct Mirror {
     uplink: Rc<Uplink>,
-    /// `None` once the mirror is on its own.
+    /// `None` once the mirror is independent.
     task: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +54,7 @@ impl Drop for Mirror {
 }
 
 impl Mirrors {
-    /// Another piece of the request's body.
+    /// Sends a piece of the request body to the mirrors.
     pub(super) fn send(&mut self, data: &[u8]) {
         let cluster = &self.cluster;
         self.since_turn += data.len();
@@ -69,7 +69,7 @@ impl Mirrors {
         });
     }
 
-    /// Pending, once in a while, until other tasks had a turn.
+    /// Yields once in a while, so that the mirrors' tasks have a turn.
     pub(super) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.since_turn < TURN_BYTES {
             return Poll::Ready(());
@@ -79,7 +79,7 @@ impl Mirrors {
         Poll::Pending
     }
 
-    /// The request is complete.
+    /// The request is complete: the mirrors are independent.
     pub(super) fn finish(mut self, trailers: &Headers) {
         for mirror in &mut self.mirrors {
             mirror.uplink.finish(trailers.clone());
@@ -88,16 +88,16 @@ impl Mirrors {
     }
 }
 
-/// There may be copies.
+/// The request may have mirrors.
 pub(super) fn is_mirrored(forward: &Forward<'_>) -> bool {
     forward.action.mirrors.is_some() || forward.to.cluster.is_mirrored()
 }
 
 impl ActiveStream<'_> {
-    /// Begins the copies of a request, which has a host; `None`: there are none, or they are complete. `body`: what was collected of it.
+    /// Begins the mirrors of a request that has a host; `None` if there are none, or they are complete. `body`: what was collected of it.
     pub(super) fn mirror(&mut self, forward: &Forward<'_>, body: Option<&[u8]>) -> Option<Box<Mirrors>> {
         let config = forward.to.cluster.config();
-        // The cluster's word counts.
+        // The cluster's policies take precedence.
         let policies = config.mirrors.as_deref().or(forward.action.mirrors.as_deref());
         let policies = policies.filter(|_| self.request.tunnel.is_none())?;
         let random = self.conn.worker.random.next() % 1_000_000;
@@ -136,7 +136,7 @@ impl ActiveStream<'_> {
         let task = turn::spawn(async move {
             let _active = active;
             let uplink = Rc::clone(&source.0);
-            // What becomes of it is in its cluster's statistics.
+            // Its outcome is in the statistics of its cluster.
             _ = call.run(&mut source, &mut DiscardedAnswer, &uplink.until).await;
             uplink.close();
         });
@@ -150,7 +150,7 @@ impl ActiveStream<'_> {
                 HeaderMutation::Remove(name) => head.headers.remove_name(name.as_bytes()),
                 HeaderMutation::RemoveMatching(names) => head.headers.remove_where(|_, name| names.matches(name)),
                 HeaderMutation::Add(addition) => {
-                    // Its value is made of what the edits before have left of the copy.
+                    // The value is formatted from the copy as the edits before have left it.
                     std::mem::swap(&mut self.request.head, &mut head);
                     let value = record(self.conn, self.request, |record| edits::value(addition, record));
                     std::mem::swap(&mut self.request.head, &mut head);
@@ -169,7 +169,7 @@ impl ActiveStream<'_> {
     }
 }
 
-/// The host with `-shadow` before its port, if it has one.
+/// The host with `-shadow` appended to its name, before the port.
 fn shadow_host(host: &[u8]) -> Vec<u8> {
     let colon = host.iter().rposition(|byte| *byte == b':');
     let port = colon.filter(|colon| {
@@ -181,7 +181,7 @@ fn shadow_host(host: &[u8]) -> Vec<u8> {
     [name, b"-shadow", port].concat()
 }
 
-/// Where a mirror's answer goes.
+/// Discards the response to a mirror.
 struct DiscardedAnswer;
 
 impl Sink for DiscardedAnswer {

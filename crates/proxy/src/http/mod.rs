@@ -1,4 +1,4 @@
-//! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
+//! The HTTP connection manager. [`phases`] takes a request from its head to its log line; the other files are the parts of it.
 
 mod active_stream;
 pub(crate) mod affinity;

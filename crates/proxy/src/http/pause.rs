@@ -1,8 +1,8 @@
-//! What filters wait for.
+//! Pauses of filters.
 
 use evenkeel_filters::{Pause, Woken};
 
-/// Waits for what a filter waits for.
+/// Waits for what the filter waits for, at most as long as the pause may last.
 pub(super) async fn until_woken(pause: Pause) -> Woken {
     let Some(wait) = pause.wait else {
         tokio::time::sleep(pause.limit).await;

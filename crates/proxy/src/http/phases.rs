@@ -1,6 +1,6 @@
-//! A request's life, top to bottom, whatever its client and its upstream speak:
+//! The phases of a request, in order, whatever its client and its upstream speak:
 //!
-//! 0. **admit**: is there room for it?
+//! 0. **admit**: do the overload manager and the listener's limits allow it?
 //! 1. **decide** ([`super::decide`]): normalize → identify peer → match route → request filters → pick cluster; and again
 //!    after a **hold** ([`super::hold`]), when the route or the cluster has to be asked for first;
 //! 2. **forward** ([`super::forward`]): pick host → upstream connection → send, and again where the retry policy says so;
@@ -8,7 +8,8 @@
 //!    or **reply** ([`super::reply`]): an answer of the proxy's own;
 //! 4. **end** ([`super::log`]): statistics and access log.
 //!
-//! The client's side is a [`super::downstream::Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
+//! The client's side is a [`super::downstream::Downstream`], the other a [`super::upstream::Upstream`]; everything between them is
+//! independent of the protocol.
 
 use evenkeel_filters::ResponseFlags;
 use evenkeel_filters::decide::Tunnel;
@@ -43,7 +44,7 @@ impl ActiveStream<'_> {
             }
             break match plan {
                 Plan::Reply(reply, levels) => self.reply(reply, levels).await,
-                // Boxed: what waits between two requests should not be as large as one under way.
+                // Boxed: keeps the future of a connection between two requests small.
                 Plan::Forward(forward) => Box::pin(self.forward(&forward)).await,
                 Plan::Hold(_) => continue,
             };
@@ -58,7 +59,7 @@ impl ActiveStream<'_> {
         self.under_way = true;
     }
 
-    /// Lets the request in, unless the proxy or its listener has too much to do.
+    /// Admits the request, unless the overload manager or a limit of the listener refuses it.
     fn admit(&self) -> Result<Option<Permit>, Failure> {
         let conn = self.conn;
         let stopped = conn.worker.overload.is_on(Action::StopAcceptingRequests, &conn.worker.random);
@@ -66,10 +67,10 @@ impl ActiveStream<'_> {
         admitted.map_err(|Exhausted| Failure::Overload)
     }
 
-    /// One side or the other had not said all it had to when the request ended.
+    /// Whether the request ended before both sides had sent all they had to.
     pub(super) fn was_cut_off(&self) -> bool {
         let request = &*self.request;
-        // Who asks for a tunnel has more to say than the head.
+        // A client that asks for a tunnel has more to send than the head: a refused tunnel counts as cut off.
         let in_vain = match request.tunnel {
             Some(Tunnel::Upgrade(_)) => request.stream.status != 101,
             Some(Tunnel::Connect) | None => request.head.method() == b"CONNECT" && request.stream.status >= 300,
@@ -78,7 +79,7 @@ impl ActiveStream<'_> {
         !self.response_ended || !self.down.received_all() || in_vain || broken
     }
 
-    /// Answers a request whose head is no good, or did not come whole.
+    /// Replies to a request whose head is invalid or incomplete.
     pub(super) async fn refuse(&mut self, failure: &Failure) -> bool {
         self.begin();
         if matches!(failure, Failure::Head(_) | Failure::ClientGone) && !failure.flags().is_empty() {
@@ -90,7 +91,7 @@ impl ActiveStream<'_> {
     }
 }
 
-/// A request whose connection is cut ends here, with its log line.
+/// Ends and logs a request whose task is dropped: this proxy has closed its connection.
 impl Drop for ActiveStream<'_> {
     fn drop(&mut self) {
         if self.under_way {

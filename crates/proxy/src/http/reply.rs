@@ -1,4 +1,4 @@
-//! Answers the proxy gives itself.
+//! Replies of the proxy's own (local replies).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -28,33 +28,33 @@ use super::log::record;
 use super::{grpc, local_reply};
 use crate::stats::http::Counter;
 
-/// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
-/// that reads at all has it at once, and one that does not must hold nothing.
+/// How long a client may take to read a reply of the proxy's own, unless `stream_flush_timeout` is shorter. A reply is small: a client that
+/// reads at all gets it at once, and one that does not read must not hold resources.
 const REPLY_FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An answer of the proxy's own.
+/// A reply of the proxy's own.
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Cow<'static, [u8]>,
-    /// What else the head says: `location` of a redirect, why the proxy refuses.
+    /// One more header: a redirect's `location`, or why the proxy refuses.
     pub(super) header: Option<(&'static [u8], Cow<'static, [u8]>)>,
-    /// What only the answers of filters have.
+    /// Only for replies of filters.
     pub(super) of_filter: Option<Box<OfFilter>>,
     pub(super) flags: ResponseFlags,
     pub(super) details: Cow<'static, str>,
-    /// Where the connection manager counts it, when it tells of a failure.
+    /// The connection manager's counter for it, if the reply reports a failure.
     pub(super) counter: Option<Counter>,
     pub(super) close: bool,
 }
 
-/// What only the answers of filters have.
+/// What only a filter's reply has.
 #[derive(Default)]
 pub(super) struct OfFilter {
-    /// Further fields of the head.
+    /// More headers.
     headers: Vec<(Cow<'static, str>, Vec<u8>)>,
-    /// The status of gRPC, where it is not the one that stands for the status.
+    /// The gRPC status, if it is not the one derived from the HTTP status.
     grpc_status: Option<u32>,
-    /// Neither translated for clients of gRPC nor edited by the route.
+    /// Neither translated for gRPC clients nor edited by the route.
     verbatim: bool,
 }
 
@@ -73,12 +73,12 @@ impl Reply {
         }
     }
 
-    /// What became of the last of several tries.
+    /// The reply after the last of several tries failed.
     pub(super) fn after_retries(failure: &Failure) -> Self {
         Self { body: into_bytes(failure.row().body_after_retries()), ..Self::from(failure) }
     }
 
-    /// A configured answer.
+    /// A `direct_response`.
     pub(super) fn direct(status: u16, body: &[u8]) -> Self {
         Self {
             status,
@@ -147,7 +147,7 @@ impl ActiveStream<'_> {
         self.make_head(&mut reply, levels);
         match self.filter_response(reply.body.is_empty(), true, Some(&reply.body)) {
             ResponseDecision::Continue => {}
-            // Boxed: few answers of the proxy's own wait for a filter.
+            // Boxed: few replies wait for a filter.
             wanted => {
                 if let Err(other) = Box::pin(self.settle_reply(wanted, &reply.body)).await {
                     self.request.filters.bypass_response();
@@ -162,7 +162,7 @@ impl ActiveStream<'_> {
         if self.down.received_all() {
             request.note_first(TimePoint::DownstreamRxEnd);
         }
-        // Where HTTP/1.0 is off it is not spoken either.
+        // While HTTP/1.0 is off, responses do not follow it either.
         let http_10 = hcm.accept_http_10 && request.is_http_10();
         let framing = match reply.body.len() {
             0 => Framing::None,
@@ -180,15 +180,15 @@ impl ActiveStream<'_> {
         request.note(TimePoint::DownstreamTxBegin);
         let body: &[u8] = if bodiless { b"" } else { &reply.body };
         let sent = match !body.is_empty() && filtered {
-            // Boxed: few answers of the proxy's own are held back.
+            // Boxed: few replies have filters that look at the body.
             true => Box::pin(self.send_filtered_body(body, Left::of(framing))).await,
             false => self.send_reply_body(body).await,
         };
         sent.is_ok() && self.down.end(close)
     }
 
-    /// The reply's head, and its body as it is to be sent: as the route has it, the filter that made it, `local_reply_config`, and at last what
-    /// the client speaks.
+    /// Makes the reply's head, and its body as it is sent: applies the route's edits, the filter's headers, `local_reply_config` and at
+    /// last the translation for gRPC.
     fn make_head(&mut self, reply: &mut Reply, levels: Option<Levels<'_>>) {
         let (conn, request) = (self.conn, &mut *self.request);
         let own = reply.of_filter.take().map_or_else(OfFilter::default, |own| *own);
@@ -231,8 +231,8 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Tells the client that the request may be sent again. The log and the statistics have what it would have been answered;
-    /// false where the client has to be answered.
+    /// Resets the stream so that the client may send the request elsewhere. Log and statistics get what the reply would have had. False if
+    /// the protocol has no such reset, so that the client needs a reply.
     pub(super) fn send_elsewhere(&mut self, failure: &Failure) -> bool {
         if !self.down.refuse() {
             return false;
@@ -243,7 +243,7 @@ impl ActiveStream<'_> {
         true
     }
 
-    /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it. `left`: what they may make of it.
+    /// As [`ActiveStream::send_reply_body`], but as the filters release it. `left`: how many bytes they may send.
     async fn send_filtered_body(&mut self, body: &[u8], mut left: Left) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
         let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
@@ -301,7 +301,7 @@ impl ActiveStream<'_> {
     }
 }
 
-/// What every response gets: `date`, `server`, `via`.
+/// Adds the headers every response has: `date`, `server`, `via`.
 pub(super) fn finish_response(headers: &mut Headers, hcm: &HttpConnectionManager, local: bool) {
     if !headers.contains(HeaderId::Date) {
         DATE.with_borrow_mut(|date| headers.append_id(HeaderId::Date, date.now()));
@@ -323,7 +323,7 @@ thread_local! {
     static DATE: RefCell<HttpDate> = RefCell::new(HttpDate::default());
 }
 
-/// The `date` header, worked out once a second.
+/// The value of `date`, formatted once a second.
 #[derive(Default)]
 struct HttpDate {
     second: u64,

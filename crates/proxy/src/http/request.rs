@@ -1,4 +1,4 @@
-//! What is known of one request, and how matchers and logs look at it.
+//! The state of one request, and the views that matchers and logs have of it.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -21,10 +21,10 @@ use super::failure::Failure;
 use crate::access_log::HeadLookup;
 use crate::stats::http;
 
-/// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
+/// How many requests a worker keeps for reuse, mainly for the memory that their heads have allocated.
 const MAX_POOLED_REQUESTS: usize = 256;
 
-/// Of a request about which nothing is known.
+/// The info of a request that has no head yet.
 const NO_INFO: RequestInfo = RequestInfo {
     head_bytes: 0,
     framing: Framing::None,
@@ -36,7 +36,7 @@ const NO_INFO: RequestInfo = RequestInfo {
 };
 
 thread_local! {
-    // Boxed: a request goes to and fro, and is not small.
+    // Boxed: a request is large, and is moved into and out of the pool.
     #[allow(clippy::vec_box)]
     static POOL: RefCell<Vec<Box<Request>>> = const { RefCell::new(Vec::new()) };
 }
@@ -50,23 +50,23 @@ pub(super) struct Request {
     pub(super) response: ResponseHead,
     /// The response's trailers, once its body is complete.
     pub(super) response_trailers: Headers,
-    /// It is gRPC's, by its content type.
+    /// A gRPC request, by its content type.
     pub(super) grpc: bool,
-    /// The request asks for a tunnel, and may have one.
+    /// The tunnel that the request asks for and is allowed to have.
     pub(super) tunnel: Option<Tunnel>,
-    /// What else is known of it.
+    /// The properties that logs and filters can read.
     pub(super) stream: StreamInfo,
-    /// The host that was tried last.
+    /// The host of the latest try.
     pub(super) host: Option<Rc<Host>>,
-    /// What filters keep of it for themselves.
+    /// The filters' own state.
     pub(super) filters: FilterStreams,
-    /// Decides between weighted clusters and fractions, however often the route is chosen.
+    /// Selects among weighted clusters and decides runtime fractions: the same value each time the route is chosen.
     pub(super) random: Option<u64>,
-    /// All of its body, if a filter wanted that, until it goes on.
+    /// Its whole body, if a filter collected it, until it is sent upstream.
     pub(super) body: Option<HeldBytes>,
-    /// The upstream's response head said `chunked`, for answers to HEAD.
+    /// The upstream's response head had `transfer-encoding: chunked`, for responses to HEAD.
     pub(super) head_chunked: bool,
-    /// It was held for what it needs, and gets no more time.
+    /// Holding it for on-demand discovery has failed: it is not held again.
     pub(super) unheld: bool,
 }
 
@@ -90,7 +90,7 @@ impl Request {
         }
     }
 
-    /// A request about which nothing is known yet.
+    /// A request without a head.
     pub(super) fn begin() -> Box<Self> {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let Some(mut request) = pooled else { return Box::new(Self::new()) };
@@ -98,7 +98,7 @@ impl Request {
         request
     }
 
-    /// Forgets it and keeps its memory for another.
+    /// Clears it and keeps its memory for another.
     pub(super) fn recycle(mut self: Box<Self>) {
         self.forget();
         // During thread exit the pool may be gone; then the request is freed.
@@ -110,7 +110,7 @@ impl Request {
         });
     }
 
-    /// Nothing is known of it. Field by field, where it is: it is large, and most of it was never set.
+    /// Clears it in place, field by field: it is large, and most fields were never set.
     fn forget(&mut self) {
         let Self {
             head,
@@ -141,30 +141,30 @@ impl Request {
         (*random, *body, *head_chunked, *unheld) = (None, None, false, false);
     }
 
-    /// Something went wrong: notes what the log says of it, and counts it.
+    /// Notes a failure for the log, and counts it.
     pub(super) fn fail(&mut self, failure: &Failure, details: Cow<'static, str>, stats: &Writer<http::Stats>) {
         let row = failure.row();
         self.stream.flags |= row.flags;
-        // A client that ends its stream in order leaves the log what it had.
+        // A client that resets its stream with NO_ERROR leaves the details as they were.
         if !details.is_empty() {
             self.stream.details = details;
         }
         row.counter.into_iter().for_each(|counter| stats.inc(counter));
     }
 
-    /// This happens to it now.
+    /// Sets this time point to now.
     #[inline]
     pub(super) fn note(&mut self, point: TimePoint) {
         self.stream.times.set(point, turn::now().into_std());
     }
 
-    /// As [`Request::note`], unless it has happened before.
+    /// As [`Request::note`], unless the point was set before.
     #[inline]
     pub(super) fn note_first(&mut self, point: TimePoint) {
         self.stream.times.set_first(point, turn::now().into_std());
     }
 
-    /// Its last byte has come.
+    /// When its last byte was received.
     pub(super) fn received_all(&self) -> Option<Instant> {
         self.stream.times.get(TimePoint::DownstreamRxEnd).map(Instant::from_std)
     }
@@ -174,19 +174,19 @@ impl Request {
         Instant::from_std(self.stream.times.start())
     }
 
-    /// It goes over a connection with this local end, which was made then.
+    /// Notes the local address and the connect times of its upstream connection.
     pub(super) fn connected(&mut self, local: Option<SocketAddr>, made: &ConnectTimes) {
         self.stream.upstream_local = local;
         set_connect_times(&mut self.stream.times, made);
     }
 
-    /// It is this host's turn.
+    /// Sets the host of the current try.
     pub(super) fn set_host(&mut self, host: &Rc<Host>) {
         self.stream.host = Some(Arc::clone(&host.label));
         self.host = Some(Rc::clone(host));
     }
 
-    /// Its head is none: only that it was HTTP/1 is known of it.
+    /// Clears an invalid head, except for the version.
     pub(super) fn forget_head(&mut self) {
         let version = self.head.version;
         self.head.clear();
@@ -203,13 +203,13 @@ impl Request {
         self.head.version == Version::Http10
     }
 
-    /// No response body follows, whatever the response's head says.
+    /// The request is HEAD: no response body follows, whatever the response head says.
     pub(super) fn is_head(&self) -> bool {
         self.head.method() == b"HEAD"
     }
 }
 
-/// Notes when the connection upstream was made.
+/// Sets the connect times of an upstream connection.
 pub(crate) fn set_connect_times(times: &mut Times, made: &ConnectTimes) {
     times.set(TimePoint::UpstreamConnectBegin, made.begin.into_std());
     times.set(TimePoint::UpstreamConnectEnd, made.end.into_std());
@@ -220,7 +220,7 @@ pub(crate) fn set_connect_times(times: &mut Times, made: &ConnectTimes) {
 
 impl HeadLookup for HeadView<'_> {
     fn lookup(&self, name: &str) -> Option<&[u8]> {
-        // CONNECT has no path, and a head that was refused nothing at all.
+        // CONNECT has no path, and a head that was refused has been cleared.
         match name {
             ":method" => there(self.head.method()),
             ":path" => there(self.head.path()),

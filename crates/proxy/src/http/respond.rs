@@ -1,4 +1,4 @@
-//! The answer on its way down: response filters, head, body and trailers; the upstream back to its pool.
+//! Sends the response downstream: response filters, head, body and trailers; then releases the upstream connection.
 
 use std::future::poll_fn;
 
@@ -42,9 +42,10 @@ impl ActiveStream<'_> {
             let reply = Reply::from(&Failure::UpstreamProtocol);
             return Box::pin(self.reply(reply, Some(forward.levels))).await;
         }
-        // What the upstream has said of its hop ends here, before filters and routes add what it must not be able to name.
+        // The upstream's hop-by-hop headers end here, before filters and routes add headers that its `connection` must not be able to
+        // remove.
         let headers = &mut self.request.response.headers;
-        // Filters of the cluster may have seen it before.
+        // Filters of the cluster get the head without it: then it was noted before.
         self.request.head_chunked |= headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
         self.edit_response(forward);
@@ -52,7 +53,7 @@ impl ActiveStream<'_> {
         let mut collected = None;
         match self.filter_response(ends, false, None) {
             ResponseDecision::Continue => {}
-            // Boxed: few answers wait for a filter, and those that do not need no room for it.
+            // Boxed: few responses wait for a filter, and the others should not reserve memory for it.
             wanted => match Box::pin(Exchange::new(self, &mut up, upload, timers).settle(wanted, ends)).await {
                 Ok(whole) => collected = whole,
                 Err(instead) => return Box::pin(self.replace(forward, up, instead)).await,
@@ -88,7 +89,7 @@ impl ActiveStream<'_> {
             self.conn.manager.http.shift(Gauge::downstream_cx_upgrades_active, -1);
         }
         if answers_later {
-            // How a call of gRPC ended is known from its trailers only.
+            // The outcome of a gRPC call is known only from its trailers.
             let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { status::UNKNOWN };
             up.host().count_response(http_of_status(status));
         }
@@ -116,7 +117,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Another answer takes the place of the upstream's, which ends here.
+    /// Sends another response in place of the upstream's, whose exchange ends here.
     async fn replace(&mut self, forward: &Forward<'_>, up: Upstream, instead: Instead) -> bool {
         let reply = match instead {
             Instead::Reply(reply) => reply,
@@ -143,11 +144,11 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Sends the head; true when the connection ends with this response.
+    /// Sends the response head; true when the connection ends with this response.
     fn send_response_head(&mut self, info: ResponseInfo, tunnel: Option<&[u8]>) -> bool {
         let (conn, request) = (self.conn, &mut *self.request);
         let framing = match info.framing {
-            // A head is all there is, and says what the body would have been.
+            // Only the head is sent; it says how the body would have been framed.
             Framing::None if request.is_head() && request.head_chunked => Framing::Chunked,
             framing => framing,
         };
@@ -156,7 +157,7 @@ impl ActiveStream<'_> {
         let limit = conn.hcm.max_requests_per_connection;
         let expired = conn.is_expired(turn::now());
         let close = conn.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
-        // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.
+        // An HTTP/2 response may end with its head although it could have a body: HTTP/1 then has to announce an empty one.
         let bodiless = request.is_head() || matches!(request.response.status, 100..=199 | 204 | 304);
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
         request.note(TimePoint::DownstreamTxBegin);
@@ -165,14 +166,14 @@ impl ActiveStream<'_> {
         close
     }
 
-    /// What the router adds, and the route changes, before the filters see the head.
+    /// The edits of the router and of the route, before the filters see the head.
     fn edit_response(&mut self, forward: &Forward<'_>) {
         let (hcm, request) = (&*self.conn.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
         headers.remove(HeaderId::EnvoyDecoratorOperation);
         forward.to.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();
-        // Envoy leaves the time out of answers to upgrades, refused ones too.
+        // Envoy leaves this header out of responses to upgrades, refused ones too.
         if request.tunnel.is_none() {
             let times = &request.stream.times;
             let waited = times.between(TimePoint::DownstreamRxEnd, TimePoint::UpstreamRxBegin);

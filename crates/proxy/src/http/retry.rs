@@ -1,4 +1,4 @@
-//! Whether a failed try is tried again, and when.
+//! Whether a failed try is followed by another, and when.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn covers_grpc(on: &RetryOn, response: &ResponseHead) -> bool {
     }
 }
 
-/// Where a pause comes from, for statistics.
+/// Where a pause comes from, for the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BackOff {
     /// It grows with each retry.
@@ -63,8 +63,8 @@ pub(super) enum BackOff {
     RateLimited,
 }
 
-/// Pause before retry number `retry` (from 1): what the response asks for, or a random part of an exponentially growing
-/// interval. `now`: seconds since 1970.
+/// The pause before retry number `retry` (from 1): what the response asks for, or a random part of an exponentially growing interval.
+/// `now`: seconds since 1970.
 pub(super) fn back_off(
     policy: &RetryPolicy,
     response: Option<&ResponseHead>,
@@ -74,7 +74,7 @@ pub(super) fn back_off(
 ) -> (Duration, BackOff) {
     let asked = policy.rate_limited.as_ref().zip(response).and_then(|(limits, head)| asked_pause(limits, head, now));
     if let Some(pause) = asked {
-        // Up to half of it more, so that those who were told the same do not come back together.
+        // Adds up to half of it at random, so that clients that got the same value do not all come back at once.
         return (pause + part(pause / 2, random), BackOff::RateLimited);
     }
     let factor = 1u32.checked_shl(retry.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -97,7 +97,7 @@ fn asked_pause(limits: &RateLimitedBackOff, response: &ResponseHead, now: u64) -
     })
 }
 
-/// What an answer says of the host: its status, or for gRPC the status that its `grpc-status` stands for.
+/// What a response reports about its host: its status, or for gRPC the HTTP status that its `grpc-status` maps to.
 pub(super) fn outcome_of_response(response: &ResponseHead) -> Outcome {
     let grpc =
         response.headers.get(HeaderId::GrpcStatus).map(|status| parse_status(status).map_or(500, http_of_status));

@@ -1,4 +1,4 @@
-//! Bodies on a stream of HTTP/2, read and written: the same on both sides of the proxy.
+//! Bodies on an HTTP/2 stream, read and written: the same on both sides of the proxy.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use evenkeel_upstream::h2::{Chunk, Received, Reset, Stream};
 
 use super::framed::{Piece, Take};
 
-/// A stream, and what is over on it.
+/// A stream, and which of its directions have ended.
 pub(super) struct Streamed {
     pub(super) stream: Stream,
     /// The peer ended its message.
@@ -24,7 +24,7 @@ impl Streamed {
         Self { stream, received_all, ended }
     }
 
-    /// Gives the next piece of the peer's body that is there to `take`.
+    /// Gives the next available piece of the peer's body to `take`.
     pub(super) fn piece(
         &mut self,
         trailers: &mut Headers,
@@ -59,13 +59,13 @@ impl Streamed {
         }
     }
 
-    /// Sends a piece of our body. `last`: there is nothing behind it.
+    /// Sends a piece of our body. `last`: nothing follows it.
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         self.ended |= last;
         self.stream.send_data(data, last);
     }
 
-    /// Ends our message, unless that is done.
+    /// Ends our message, unless it has ended.
     pub(super) fn finish(&mut self, trailers: &Headers) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -76,7 +76,7 @@ impl Streamed {
         }
     }
 
-    /// Ready when all that was handed over has left.
+    /// Ready when all that was handed over was sent.
     pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_sent(cx).map_err(|_| io::ErrorKind::ConnectionReset.into())
     }

@@ -1,4 +1,4 @@
-//! The filters of a cluster in the life of a try: after its host was picked, before its head goes up.
+//! Runs the filters of a cluster on a try: after its host was picked, before its head is sent.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use super::pause::until_woken;
 use super::upstream::filtered::Filtered;
 
 impl ActiveStream<'_> {
-    /// Asks the cluster's filters about the request. An answer of theirs goes to the client, and there is no other try.
+    /// Calls the cluster's filters with the request. A reply of theirs goes to the client, and there is no other try.
     pub(super) async fn filter_try(
         &mut self,
         forward: &Forward<'_>,

@@ -1,5 +1,5 @@
-//! The WebSocket handshake where it is translated: HTTP/1.1 proves with a key that the server speaks WebSocket (RFC 6455 section
-//! 4.2.2), HTTP/2 has no use for one (RFC 8441 section 5).
+//! Translates the WebSocket handshake between HTTP versions: in HTTP/1.1 the response to a key proves that the server speaks WebSocket (RFC
+//! 6455 section 4.2.2), HTTP/2 has no use for one (RFC 8441 section 5).
 
 use evenkeel_http::Headers;
 use evenkeel_upstream::random::Random;
@@ -9,7 +9,7 @@ const ACCEPT: &[u8] = b"sec-websocket-accept";
 /// RFC 6455 section 1.3.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Gives a request that came without a key one, for an upstream that asks for it.
+/// Adds a key to a request that came without one, for an upstream that expects it.
 pub(super) fn add_key(request: &mut Headers, random: &Random) {
     if request.find(KEY).is_none() {
         let nonce = [random.next().to_be_bytes(), random.next().to_be_bytes()].concat();
@@ -17,7 +17,7 @@ pub(super) fn add_key(request: &mut Headers, random: &Random) {
     }
 }
 
-/// Answers the request's key where the upstream did not: it was asked over HTTP/2.
+/// Adds the response to the request's key if the upstream sent none, because it was asked over HTTP/2.
 pub(super) fn accept(request: &Headers, response: &mut Headers) {
     if let Some(key) = request.find(KEY)
         && response.find(ACCEPT).is_none()
@@ -41,7 +41,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// FIPS 180-4 section 6.1. Here it only tells a WebSocket server from others: nothing rests on its strength.
+/// FIPS 180-4 section 6.1. Here it only tells a WebSocket server from others: no security depends on it.
 fn sha1(message: &[u8]) -> [u8; 20] {
     let mut padded = message.to_vec();
     padded.push(0x80);

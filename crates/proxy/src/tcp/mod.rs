@@ -1,4 +1,4 @@
-//! The TCP proxy: a connection to a host of a cluster, and bytes both ways.
+//! The TCP proxy: connects to a host of a cluster, and relays bytes in both directions.
 
 pub(crate) mod relay;
 mod tunnel;
@@ -38,18 +38,19 @@ use crate::worker::{Directive, Registration, TcpStats, Worker};
 use relay::{End, Ending, Relay, Remainder};
 use tunnel::{Tunnel, TunnelError, TunnelStream};
 
-/// What becomes of a connection.
+/// What is logged and counted about a connection.
 struct Outcome {
-    /// What is known of it. Boxed: it goes through the futures of a connection's whole life.
+    /// Its properties. Boxed: the futures of the connection's whole life hold it.
     stream: Box<StreamInfo>,
-    /// Where it is counted that there is no upstream.
+    /// The counter for having no upstream, if the failure has one.
     counter: Option<Counter>,
-    /// The cluster is where the client dialled, whatever that is.
+    /// The cluster connects to wherever the client dialled (`ORIGINAL_DST`).
     original_dst: bool,
 }
 
-/// Serves a connection to its end. `upstream_side`: what was done for it while its client was silent. What this future holds it holds for the
-/// connection's whole life, and an argument twice; large arguments are boxed, and so is what is over early.
+/// Serves a connection to its end. `upstream_side`: the upstream side, if it was connected while the client was silent. Returns the
+/// connection if it is handed over. The future keeps what it holds for the connection's whole life, and its arguments twice: large
+/// arguments are boxed, and so are calls that end early.
 pub(crate) async fn serve(
     worker: &Rc<Worker>,
     mut downstream: Box<Downstream>,
@@ -80,7 +81,7 @@ pub(crate) async fn serve(
     None
 }
 
-/// Asks the chain's filters, as [`filtered::admit`] does; most of them say all they have to say at once.
+/// Calls the chain's filters, as [`filtered::admit`] does; most of them decide at once.
 async fn admit(
     worker: &Rc<Worker>,
     filters: Rc<NetworkFilters>,
@@ -96,7 +97,7 @@ async fn admit(
     Ok(None)
 }
 
-/// Goes on with a connection that was elsewhere, or was to go there.
+/// Continues a connection that was handed over, or that could not be.
 pub(crate) async fn resume(
     worker: &Rc<Worker>,
     mut downstream: Box<Downstream>,
@@ -124,7 +125,7 @@ pub(crate) async fn resume(
     None
 }
 
-/// Tells the connection's filters that it is over, and takes over what they have to say of it.
+/// Ends the connection's filters, and takes over what they report about it.
 fn end_filters(downstream: &mut Downstream, outcome: &mut Outcome) {
     if let Some(filtered) = downstream.stream.layer::<Filtered>() {
         let connection = Rc::clone(filtered.connection());
@@ -152,7 +153,7 @@ fn end(
     log(worker, downstream, configured, outcome);
 }
 
-/// The upstream's side of a connection that goes on elsewhere; what was read from the client stays with the client's side.
+/// The upstream side of a connection that is handed over; bytes read from the client stay with the client's side.
 pub(crate) struct UpstreamHalf {
     outcome: Outcome,
     stream: Stream,
@@ -161,8 +162,8 @@ pub(crate) struct UpstreamHalf {
 }
 
 impl UpstreamHalf {
-    /// For another process: what is known, the socket, and what was read from it. `from_client` bytes were read from the
-    /// client.
+    /// Packs it for another process: the facts, the socket, and the bytes read from it. `from_client`: how many bytes read from the client
+    /// are not yet written.
     pub(crate) fn pack(self, from_client: usize) -> (TcpPart, Stream, Buffer) {
         let Self { outcome, stream, to_up, to_down } = self;
         let text = |text: Option<Arc<str>>| text.map(|text| text.to_string());
@@ -180,7 +181,7 @@ impl UpstreamHalf {
         (part, stream, to_down.buffer)
     }
 
-    /// Out of what another process has packed.
+    /// Unpacks what another process has packed.
     pub(crate) fn unpack(part: &TcpPart, stream: Stream, from_upstream: Buffer, started: Instant) -> Self {
         let text = |text: &Option<String>| text.as_deref().map(Arc::from);
         let mut outcome = Outcome::begun(started);
@@ -196,18 +197,18 @@ impl UpstreamHalf {
     }
 }
 
-/// Whether the chain's filters let a connection through, as far as they can say so before there is one.
+/// Whether the chain's filters admit a connection, as far as they can decide that before there is one.
 pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &ConnectionView) -> bool {
     let filters = worker.generation().network_filters(worker, chain);
     filters.are_immediate() && filters.admit(view, &**worker, Instant::now().into_std()).1.is_ok()
 }
 
-/// The upstream's end of a connection.
+/// The upstream of a connection.
 #[allow(clippy::large_enum_variant, reason = "nearly all are connections")]
 enum Upstream {
     /// A connection of its own.
     Connection(Connection),
-    /// A stream inside one that many share.
+    /// A stream of a shared connection.
     Tunnel(Box<TunnelStream>),
 }
 
@@ -231,22 +232,22 @@ impl Upstream {
     }
 }
 
-/// The upstream side of a connection, made before or after its client has spoken.
+/// The upstream side of a connection, made before or after its client has sent anything.
 pub(crate) struct UpstreamSide {
     outcome: Outcome,
     upstream: Option<(Upstream, RequestGuard)>,
-    /// What the upstream has said already.
+    /// Bytes already received from the upstream.
     input: Buffer,
 }
 
-/// A server's side of a connection whose client is silent.
+/// Whether the server of a silent client speaks first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FirstByte {
-    /// The server speaks first.
+    /// The server has sent something.
     Arrived,
-    /// It closed without a word, or there is none.
+    /// The server closed without sending anything, or there is none.
     Never,
-    /// Where the client dialled nobody answers; but what it says may lead it elsewhere.
+    /// The address the client dialled cannot be reached; but what the client sends may lead it to another.
     Unknown,
 }
 
@@ -263,7 +264,7 @@ impl UpstreamSide {
         Box::new(Self { outcome, upstream, input })
     }
 
-    /// Filters close the connection before there is an upstream.
+    /// The upstream side of a connection that filters close before there is an upstream.
     fn refused(worker: &Worker, close: &Close, downstream: &Downstream, proxy: &TcpProxy) -> Box<Self> {
         let mut outcome = Outcome::new();
         let chosen = proxy.destination(downstream.info.view.server_name.as_ref(), worker.random.next());
@@ -275,7 +276,7 @@ impl UpstreamSide {
         Box::new(Self { outcome, upstream: None, input: Buffer::default() })
     }
 
-    /// Waits for the server to speak.
+    /// Waits for the server to send something.
     pub(crate) fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<FirstByte> {
         match &mut self.upstream {
             None if self.outcome.original_dst => Poll::Ready(FirstByte::Unknown),
@@ -295,7 +296,7 @@ impl UpstreamSide {
     }
 }
 
-/// Relays until the connection ends, if it has an upstream. `Some`: it is to go on elsewhere, and this is left to do for it.
+/// Relays until the connection ends, if it has an upstream. `Some`: it is handed over, with this left to do.
 async fn relay(
     downstream: &mut Downstream,
     upstream_side: &mut UpstreamSide,
@@ -319,7 +320,7 @@ async fn relay(
         }
         Upstream::Tunnel(tunnel) => {
             let mut relay = Relay::new(&mut downstream.stream, from_client, &mut **tunnel, from_upstream);
-            // The shared connection stays, and so does what is in it.
+            // The shared connection is not handed over, and neither is a stream of it.
             _ = run(&mut relay, proxy, stats, outcome, registration).await;
             outcome.stream.tunnel_trailers = tunnel.take_trailers();
             None
@@ -327,7 +328,7 @@ async fn relay(
     }
 }
 
-/// Relays until the connection ends, or is to go on elsewhere: `true`.
+/// Relays until the connection ends, or is to be handed over: `true`.
 async fn run<U: End>(
     relay: &mut Relay<'_, U>,
     proxy: &TcpProxy,
@@ -344,7 +345,7 @@ async fn run<U: End>(
         Ending::UpstreamReset => outcome.fail(&Failure::UpstreamReset),
         Ending::Cut => outcome.stream.termination = "connection_cut".into(),
         Ending::Idle => {
-            // Envoy has no flag for it.
+            // Envoy has no flag for this.
             stats.inc(Counter::idle_timeout);
         }
         Ending::Expired => {
@@ -355,7 +356,7 @@ async fn run<U: End>(
     false
 }
 
-/// A connection to a host of the chosen cluster, within the proxy's attempts.
+/// Connects to a host of the chosen cluster, in `max_connect_attempts` attempts at most.
 async fn connect(
     worker: &Rc<Worker>,
     info: &ConnectionInfo,
@@ -414,7 +415,7 @@ async fn connect(
             }
             Err(error) => {
                 let timeout = matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
-                // It stays, even if the next attempt succeeds.
+                // The flags stay, even if the next attempt succeeds.
                 outcome.fail(&if timeout { Failure::ConnectTimeout } else { Failure::Connect(String::new()) });
                 host.count_failure(timeout);
                 cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
@@ -427,7 +428,7 @@ async fn connect(
     None
 }
 
-/// Waits for a cluster that was not asked for before (`on_demand`).
+/// Waits for a cluster that the control plane was not asked for before (`on_demand`).
 async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) {
     let missing = |config: &Config| config.unanswered_cluster(name).into_iter().collect();
     let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
@@ -460,7 +461,7 @@ impl Outcome {
         Instant::from_std(self.stream.times.start())
     }
 
-    /// Something went wrong.
+    /// Notes a failure for the log and the statistics.
     fn fail(&mut self, failure: &Failure) {
         let row = failure.row();
         self.stream.flags |= row.flags;
@@ -468,7 +469,7 @@ impl Outcome {
     }
 }
 
-/// Writes the listener's line, then the proxy's own.
+/// Writes the listener's log lines, then the proxy's own.
 fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, &TcpProxy), outcome: &Outcome) {
     if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
@@ -479,7 +480,7 @@ fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, 
     all.for_each(|access_log| log.write(access_log, &record));
 }
 
-/// A connection as the TCP proxy counts it.
+/// Counts a connection as long as it lives.
 struct Counted(Rc<TcpStats>);
 
 impl Counted {
@@ -488,7 +489,7 @@ impl Counted {
         Self::resumed(stats)
     }
 
-    /// One that was counted elsewhere before.
+    /// A connection that another worker or process has counted in the totals.
     fn resumed(stats: &Rc<TcpStats>) -> Self {
         stats.shift(Gauge::downstream_cx_active, 1);
         Self(Rc::clone(stats))

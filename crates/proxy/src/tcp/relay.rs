@@ -1,8 +1,8 @@
-//! Bytes between two streams, both ways at once. Each direction ends on its own: a half-close travels, and the other
-//! direction goes on. A reset travels too.
+//! Relays bytes between two streams, in both directions at once. Each direction ends independently: a half-close is passed on, and the
+//! other direction continues. A reset is passed on, too.
 //!
-//! A direction begins by copying. Once it has proven bulky, its bytes stay in the kernel where both ends are plain TCP, and are copied
-//! more at a time where not.
+//! A direction begins by copying. Once it has proven bulky, its bytes stay in the kernel if both ends are plain TCP; otherwise more bytes
+//! are copied at a time.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,11 +23,11 @@ use tokio::time::Instant;
 use crate::handover::Half;
 use crate::worker::Registration;
 
-/// Reads that filled their whole block, one after the other, before a direction counts as bulky.
+/// Consecutive reads that have to fill their whole block before a direction counts as bulky.
 const BULKY_AFTER_READS: u8 = 4;
-/// A bulky direction that brings less than this at once, in bytes, is copied again.
+/// A bulky direction that reads fewer bytes than this at once is copied again.
 const BULKY_BYTES: usize = BLOCK_BYTES / 2;
-/// Bytes one direction moves in one turn of the event loop; then other connections have theirs.
+/// Bytes that one direction may move in one turn of the event loop, before other connections get their turn.
 const TURN_BYTES: u64 = 2 * 1024 * 1024;
 
 /// How a relay ended.
@@ -39,24 +39,24 @@ pub(crate) enum Ending {
     Failed,
     /// The upstream reset its connection; that was passed on.
     UpstreamReset,
-    /// No byte for the idle time.
+    /// No byte moved for the idle timeout.
     Idle,
-    /// The connection's time was up.
+    /// The connection has reached its maximum duration.
     Expired,
-    /// It is to go on elsewhere: see [`Relay::part`].
+    /// The connection is to be handed over: see [`Relay::part`].
     Leaves,
-    /// It is to end where it stands.
+    /// The connection is to end at once, as it stands.
     Cut,
 }
 
 /// One end of a relay.
 pub(crate) trait End: AsyncRead + AsyncWrite + Unpin {
-    /// The socket, where bytes can stay in the kernel.
+    /// The socket, if bytes from or to it can stay in the kernel.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
 
-    /// Makes dropping it a reset. What says nothing else does so anyway.
+    /// Makes dropping it a reset. The default is for ends for which it always is one.
     fn reset_on_close(&self) {}
 }
 
@@ -74,8 +74,8 @@ impl End for Stream {
     }
 }
 
-/// Two streams and what was read from each but not yet written to the other. At most one block per direction is held: a
-/// slow reader holds its writer back.
+/// Two streams, and what was read from each but not yet written to the other. Each direction reads again only when it has written
+/// everything, so that a slow reader slows its writer down.
 pub(crate) struct Relay<'s, U = Stream> {
     down: &'s mut Stream,
     up: &'s mut U,
@@ -89,13 +89,13 @@ struct Direction {
     state: State,
     /// How many reads in a row were full, up to [`BULKY_AFTER_READS`].
     full_reads: u8,
-    /// Holds what is spliced; kept only while bytes flow.
+    /// Holds spliced bytes; kept only while bytes flow.
     pipe: Option<Pipe>,
-    /// The connection is about to go elsewhere: nothing is spliced any more.
+    /// The connection is about to be handed over: nothing is spliced any more.
     leaves: bool,
 }
 
-/// Where a direction stands when its relay ends before it does: what was read and not passed on, and what was.
+/// The state of a direction whose relay ended before it did: the bytes read but not written, and how far it has got.
 pub(crate) struct Remainder {
     pub(crate) buffer: Buffer,
     pub(crate) half: Half,
@@ -116,17 +116,17 @@ enum State {
 }
 
 impl<'s, U: End> Relay<'s, U> {
-    /// `from_down` and `from_up` were read already.
+    /// `from_down` and `from_up`: bytes read already.
     pub(crate) fn new(down: &'s mut Stream, from_down: Buffer, up: &'s mut U, from_up: Buffer) -> Self {
         Self { down, up, to_up: Direction::new(from_down), to_down: Direction::new(from_up) }
     }
 
-    /// Goes on where another relay ended: `to_up` and `to_down` are its [`Relay::part`].
+    /// Continues where another relay ended: `to_up` and `to_down` are its [`Relay::part`].
     pub(crate) fn resume(down: &'s mut Stream, to_up: Remainder, up: &'s mut U, to_down: Remainder) -> Self {
         Self { down, up, to_up: Direction::resume(to_up), to_down: Direction::resume(to_down) }
     }
 
-    /// What is left to do, upwards and downwards.
+    /// What is left to do, towards the upstream and towards the downstream.
     pub(crate) fn part(self) -> (Remainder, Remainder) {
         (self.to_up.part(), self.to_down.part())
     }
@@ -173,7 +173,7 @@ impl<'s, U: End> Relay<'s, U> {
             if registration.is_awaited_by_successor() {
                 self.to_up.leaves = true;
                 self.to_down.leaves = true;
-                // What is in a pipe stays with this process until it is written.
+                // Bytes in a pipe cannot be handed over: they are written first.
                 if !self.to_up.holds_pipe() && !self.to_down.holds_pipe() {
                     return Poll::Ready(Ending::Leaves);
                 }
@@ -189,7 +189,7 @@ impl<'s, U: End> Relay<'s, U> {
         .await
     }
 
-    /// Ends with one side's failure. What one peer does to its connection, the other is to see.
+    /// Ends the relay after one side has failed. A reset by one peer is passed on to the other.
     fn fail(&mut self, failure: &Failure, upwards: bool) -> Ending {
         let (error, to_sink) = match failure {
             Failure::Source(error) => (error, true),
@@ -256,7 +256,7 @@ impl Direction {
                     }
                 }
                 State::Draining => {
-                    // A peer that is gone already needs no end.
+                    // A peer that is already gone needs no shutdown.
                     let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
                     self.state = State::Closed;
                 }
@@ -265,7 +265,7 @@ impl Direction {
         }
     }
 
-    /// Writes all that is held.
+    /// Writes all bytes held.
     fn poll_drain(&mut self, to: &mut impl End, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.buffer.is_empty() {
             match ready!(Pin::new(&mut *to).poll_write(cx, self.buffer.bytes()))? {
@@ -284,7 +284,7 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads once; 0 at the source's end.
+    /// Reads once; 0 at the end of the source.
     fn poll_fill(
         &mut self,
         from: &mut impl End,
@@ -298,7 +298,7 @@ impl Direction {
         {
             let filled = pipe.poll_fill(from, cx);
             match &filled {
-                // Nothing flows: another connection may have the pipe.
+                // Nothing flows: another connection may use the pipe.
                 Poll::Pending => self.pipe = None,
                 Poll::Ready(Ok(count)) if *count < BULKY_BYTES => self.full_reads = 0,
                 Poll::Ready(_) => {}
@@ -306,7 +306,7 @@ impl Direction {
             return filled.map_err(Failure::Source);
         }
         self.pipe = None;
-        // What TLS keeps back is sent before waiting for more.
+        // Bytes that TLS holds back are sent before this waits for more.
         if let Poll::Ready(Err(error)) = Pin::new(&mut *to).poll_flush(cx) {
             return Poll::Ready(Err(Failure::Sink(error)));
         }
@@ -322,7 +322,7 @@ impl Direction {
         Poll::Ready(Ok(count))
     }
 
-    /// The pipe, or one of the worker's; without one bytes are copied.
+    /// The direction's pipe, or a free one of the worker's; without one, bytes are copied.
     fn take_pipe(&mut self) -> Option<&mut Pipe> {
         if self.pipe.is_none() {
             self.pipe = Pipe::take();

@@ -1,6 +1,6 @@
-//! TCP inside HTTP (`tunneling_config`): the host is another proxy, and CONNECT tells it where the bytes are to go. Over
-//! HTTP/1.1 the connection becomes the tunnel; over HTTP/2 a stream of a connection that many share does. A proxy that does
-//! not know CONNECT may be asked with POST over HTTP/2: then the bodies of request and answer are the bytes.
+//! TCP over HTTP (`tunneling_config`): the host is another proxy, and CONNECT tells it where the bytes are to go. Over HTTP/1.1 the
+//! connection becomes the tunnel, over HTTP/2 a stream of a shared connection does. A proxy that does not support CONNECT can be asked with
+//! POST over HTTP/2 (`use_post`): then the bodies of request and response carry the bytes.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,31 +28,31 @@ use super::relay::End;
 use crate::access_log::{self, Record};
 use crate::http::add_headers;
 
-/// Limit of the answer's head; Envoy's default for upstreams.
+/// Limits of the response head: Envoy's defaults for upstreams.
 const ANSWER_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
 
-/// An open tunnel, with what the other end has said in it already.
+/// An open tunnel, with the bytes already received through it.
 #[allow(clippy::large_enum_variant, reason = "one per connection, and short-lived")]
 pub(super) enum Tunnel {
     /// A connection of its own.
     Connection(Connection, Buffer),
-    /// A stream of a shared one.
+    /// A stream of a shared connection.
     Stream(Box<TunnelStream>),
 }
 
 /// Why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TunnelError {
-    /// There is no connection to ask for one on.
+    /// There is no connection to open a tunnel on.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// The proxy upstream said no. In Envoy's words.
+    /// The other proxy responded with this status. The text is Envoy's.
     #[error("tunnel_response:{0}")]
     Refused(u16),
-    /// It closed, or its answer is no HTTP.
+    /// It closed the connection, or its response is not valid HTTP.
     #[error("the upstream proxy did not answer: {0}")]
     Failed(String),
-    /// Over HTTP/1.1 a POST has no tunnel's bytes in it.
+    /// Over HTTP/1.1 the body of a POST cannot carry a tunnel.
     #[error("use_post needs an upstream that speaks HTTP/2")]
     PostOverHttp1,
 }
@@ -70,7 +70,7 @@ impl From<Reset> for TunnelError {
 }
 
 impl TunnelError {
-    /// `%UPSTREAM_TRANSPORT_FAILURE_REASON%`. As in Envoy a peer that did not answer gave no reason.
+    /// `%UPSTREAM_TRANSPORT_FAILURE_REASON%`. As in Envoy, it is empty for a peer that did not respond.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Failed(_) | Self::Acquire(AcquireError::Connect(ConnectError::Timeout(_))) => String::new(),
@@ -79,14 +79,14 @@ impl TunnelError {
     }
 }
 
-/// Keeps what access logs tell of the other proxy's last answer (`propagate_response_headers`).
+/// Keeps the other proxy's last response head for access logs (`propagate_response_headers`).
 fn keep_answer(info: &mut StreamInfo, tunneling: &Tunneling, answer: &ResponseHead) {
     if tunneling.keep_headers {
         info.tunnel_headers = Some(header_map(Some(answer.status), &answer.headers));
     }
 }
 
-/// Connects to `host` and asks it for a tunnel. The answer may take as long as connecting may.
+/// Connects to `host` and asks it for a tunnel. The response may take as long as `connect_timeout`.
 pub(super) async fn open(
     cluster: &Cluster,
     host: &Rc<Host>,
@@ -128,7 +128,7 @@ fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
     head
 }
 
-/// What is asked for. A name out of a ClientHello must not become more than a name.
+/// The authority of the request. Only printable ASCII is kept: a name from a ClientHello must not become anything else.
 fn target(hostname: &Format, record: &Record<'_>) -> Vec<u8> {
     let mut target = Vec::new();
     access_log::format(hostname, record, &mut target);
@@ -150,7 +150,7 @@ async fn over_http1(
         if poll_fn(|cx| input.poll_fill(&mut connection.stream, ANSWER_LIMITS.max_head_bytes + 1, cx)).await? == 0 {
             return Err(TunnelError::Failed("it closed".to_owned()));
         }
-        // What says how long a body is means nothing here (RFC 9110 section 9.3.6).
+        // Headers that say how long the body is mean nothing here (RFC 9110 section 9.3.6).
         while let Some(parsed) = parse_response(input.bytes(), &mut scan, ANSWER_LIMITS, true, &mut answer)
             .map_err(|error| TunnelError::Failed(error.to_string()))?
         {
@@ -168,7 +168,7 @@ async fn over_http1(
     }
 }
 
-/// The JSON of Envoy's `HeaderMap`, which leaves out what is empty and has a blank for each byte that is no UTF-8.
+/// The JSON of Envoy's `HeaderMap`, which omits empty values and replaces each byte that is not UTF-8 by a blank.
 fn header_map(status: Option<u16>, headers: &Headers) -> Box<str> {
     let text = |bytes: &[u8]| -> String {
         bytes.utf8_chunks().map(|chunk| chunk.valid().to_owned() + &" ".repeat(chunk.invalid().len())).collect()
@@ -182,7 +182,7 @@ fn header_map(status: Option<u16>, headers: &Headers) -> Box<str> {
     json!({ "headers": status.into_iter().chain(headers).collect::<Vec<_>>() }).to_string().into()
 }
 
-/// `https`: what a POST says of its scheme.
+/// `https`: the scheme of a POST.
 async fn over_http2(
     place: StreamSlot,
     head: &RequestHead,
@@ -200,7 +200,7 @@ async fn over_http2(
     keep_answer(info, tunneling, &answer);
     let trailers = if tunneling.keep_trailers { Trailers::Awaited } else { Trailers::Unwanted };
     match answer.status {
-        // Envoy takes no other either, over HTTP/2, nor one that is its own end.
+        // Over HTTP/2 Envoy accepts no other status either, nor a response that ends with its head.
         200 if !ended => Ok(Tunnel::Stream(Box::new(TunnelStream { stream, place, ended: false, trailers }))),
         status => Err(TunnelError::Refused(status)),
     }
@@ -209,23 +209,23 @@ async fn over_http2(
 /// The bytes of a tunnel over HTTP/2. Dropping it before both ends have ended resets the stream.
 pub(super) struct TunnelStream {
     stream: h2::Stream,
-    /// Keeps the connection.
+    /// Keeps the shared connection alive.
     place: StreamSlot,
-    /// Our direction has ended.
+    /// The direction to the peer has ended.
     ended: bool,
     trailers: Trailers,
 }
 
-/// What ends the other direction, beside its bytes.
+/// The trailers that may end the other direction.
 enum Trailers {
     Unwanted,
     Awaited,
-    /// They came; as JSON.
+    /// They were received; as JSON.
     Kept(Box<str>),
 }
 
 impl TunnelStream {
-    /// This end's address of the connection.
+    /// The local address of the connection.
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         self.place.local_addr()
     }
@@ -248,7 +248,7 @@ impl End for TunnelStream {}
 
 fn reset(reset: Reset) -> io::Error {
     match reset {
-        // Said by one that has ended the tunnel and needs no more of the client's bytes (RFC 9113 section 8.1): nobody is at fault.
+        // Sent by a peer that has ended the tunnel and needs no more of the client's bytes (RFC 9113 section 8.1): this is not a failure.
         Reset { reason: Reason::NO_ERROR, by: ResetBy::Peer, .. } => io::ErrorKind::NotConnected.into(),
         _ => io::ErrorKind::ConnectionReset.into(),
     }
@@ -258,7 +258,7 @@ impl AsyncRead for TunnelStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let room = buffer.remaining();
         let received = ready!(self.stream.poll_data(room, &mut |data| buffer.put_slice(data), cx)).map_err(reset)?;
-        // To the byte stream they are its end.
+        // For the byte stream, trailers are the end.
         if let (Received::Trailers(trailers), Trailers::Awaited) = (received, &self.trailers) {
             self.trailers = Trailers::Kept(header_map(None, &trailers));
         }
@@ -267,7 +267,7 @@ impl AsyncRead for TunnelStream {
 }
 
 impl AsyncWrite for TunnelStream {
-    /// Takes all once what was given before has left: a slow peer holds its writer back.
+    /// Accepts all bytes once those given before were sent, so that a slow peer slows its writer down.
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.stream.poll_sent(cx)).map_err(reset)?;
         self.stream.send_data(bytes, false);

@@ -1,8 +1,8 @@
-//! Whether a client that sends no more is still there to read.
+//! Whether a client that sends no more still reads.
 //!
-//! A client that ends its direction may well wait for the answer (RFC 9112 section 9.6). But one that has closed looks the same on
-//! the wire until something is sent to it, and what it asked for should end with it. Of a client in this network namespace, as a
-//! sidecar's application is, the kernel tells the difference: its socket is still somebody's, or nobody's.
+//! A client that ends its direction may still wait for the response (RFC 9112 section 9.6). A client that has closed its socket looks the
+//! same on the wire until something is sent to it, but its request should be cancelled. For a client in this network namespace, as a
+//! sidecar's application is, the kernel tells the two apart: whether any process still has the socket open.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -16,29 +16,29 @@ use crate::listener::original_dst::original_destination;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `INET_DIAG_NOCOOKIE`: any socket with these addresses.
 const NO_COOKIE: [u8; 8] = [0xff; 8];
-/// `TCP_FIN_WAIT1` and `TCP_FIN_WAIT2`: has ended its direction, and waits for the other's end.
+/// `TCP_FIN_WAIT1` and `TCP_FIN_WAIT2`: the client has ended its direction and waits for the other's end.
 const FIN_WAIT: [u8; 2] = [4, 5];
 
 /// Length of `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
-/// Where `struct inet_diag_msg` has the state and the inode, which is 0 for a socket that no program has open.
+/// Offsets of the state and the inode in `struct inet_diag_msg`. The inode is 0 for a socket that no process has open.
 const STATE: usize = HEADER + 1;
 const INODE: std::ops::Range<usize> = HEADER + 68..HEADER + 72;
 
-/// What a client has done with its socket.
+/// What a client has done to its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientSocket {
-    /// It has ended its own direction, and no more.
+    /// It has ended only its own direction.
     HalfClosed,
-    /// Nobody has it any more.
+    /// No process has it open any more.
     Closed,
-    /// None of these.
+    /// Neither of these.
     Open,
-    /// That cannot be known: it is elsewhere, or the kernel does not say.
+    /// Not known: the client is not in this network namespace, or the kernel does not say.
     Unknown,
 }
 
-/// What the client at the other end has done.
+/// What the client has done to its socket.
 pub(super) fn client_socket(stream: &TcpStream) -> ClientSocket {
     let Ok((client, local)) = stream.peer_addr().and_then(|client| Ok((client, stream.local_addr()?))) else {
         return ClientSocket::Unknown;
@@ -92,7 +92,7 @@ fn question(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     message
 }
 
-/// An address in the sixteen bytes there are for it.
+/// An address in 16 bytes, as `struct inet_diag_sockid` has it.
 fn address(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V6(ip) => ip.octets(),
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// What is thought of a client that has done `act` to its connection.
+    /// What is reported of a client that has done `act` to its connection.
     async fn after(host: &str, act: impl FnOnce(std::net::TcpStream) -> Option<std::net::TcpStream>) -> ClientSocket {
         let listener = TcpListener::bind((host, 0)).await.expect("loopback can be listened on");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");

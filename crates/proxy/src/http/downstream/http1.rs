@@ -20,15 +20,15 @@ use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::http1::rules;
 
-/// How long a refused client may go on sending before the connection is cut, and how many bytes of it are read, so that
-/// the answer is not lost to a reset.
+/// How long, and for how many bytes, a client that was refused may go on sending before the connection is closed: closing at once would
+/// reset it, and the client could lose the response.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 256 * 1024;
 
-/// The connection, and where in the current message it is.
+/// The connection, and its position in the current message.
 pub(in crate::http) struct Http1 {
     output: Outgoing,
-    /// Watches `stream` while the current message's client waits and is not read.
+    /// Watches `stream` while the client waits for its response and nothing is read from it.
     hangup: Option<Box<Hangup>>,
     pub(in crate::http) stream: Stream,
     pub(in crate::http) input: Buffer,
@@ -36,21 +36,21 @@ pub(in crate::http) struct Http1 {
     writer: BodyWriter,
     /// Requests read on this connection.
     requests: u32,
-    /// The current request's client wants to send another.
+    /// The client wants to send another request after the current one.
     keep_alive: bool,
-    /// The client may still be sending what nobody will read.
+    /// The client may still be sending bytes that nobody will read.
     linger: bool,
-    /// The client sends no more, and waits for its answers.
+    /// The client has ended its direction, and waits for its responses.
     half_closed: bool,
-    /// Both directions are open for anything, and end on their own.
+    /// Both directions carry arbitrary bytes, and end independently.
     tunnel: bool,
-    /// Our direction of the tunnel is to be closed once all is sent.
+    /// The direction to the client is to be closed once all is sent.
     shutdown: bool,
     proper_case: bool,
     trailers: bool,
-    /// What happens to trailers with underscores in their names.
+    /// How trailers with underscores in their names are treated.
     underscores: Underscores,
-    /// How many trailers had such names, and are not counted yet.
+    /// How many trailers with such names are not counted yet.
     pub(in crate::http) underscored: u32,
 }
 
@@ -82,7 +82,7 @@ impl Http1 {
         self.requests
     }
 
-    /// A request head was taken off the input.
+    /// A request head was consumed from the input.
     pub(in crate::http) fn begin(&mut self, info: &RequestInfo) {
         self.requests += 1;
         self.keep_alive = info.keep_alive;
@@ -103,14 +103,14 @@ impl Http1 {
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         match ready!(self.input.poll_receive(&mut self.stream, BLOCK_BYTES, cx)) {
-            // A tunnel's client may end its direction and listen on.
+            // A tunnel's client may end its direction and still read.
             Ok(0) if self.tunnel => Poll::Ready(self.body.end().map_err(|_| Failure::ClientGone)),
             Ok(0) | Err(_) => Poll::Ready(Err(Failure::ClientGone)),
             Ok(_) => Poll::Ready(Ok(())),
         }
     }
 
-    /// Reads ahead, within a block: the next request, or the end. What comes behind that is watched for.
+    /// Reads ahead, up to a block, to see the next request or the client's end; beyond that, watches the socket.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         while !(self.tunnel || self.half_closed) && self.input.len() < BLOCK_BYTES {
             match ready!(self.input.poll_receive(&mut self.stream, BLOCK_BYTES, cx)) {
@@ -122,12 +122,13 @@ impl Http1 {
         self.poll_hangup(cx)
     }
 
-    /// Whether the client, whose end has arrived, waits for its answers. Over TLS its end is that of both directions.
+    /// Whether the client, which has ended its direction, still waits for its responses. Over TLS the end of one direction counts as the
+    /// end of both.
     fn client_listens(&self) -> bool {
         self.stream.plaintext().is_some_and(|stream| client_socket(stream) == ClientSocket::HalfClosed)
     }
 
-    /// Watches for a client that leaves behind bytes that are not read.
+    /// Watches for a client that leaves after sending bytes that are not read.
     fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let Some(stream) = self.stream.tcp() else { return Poll::Pending };
         if self.hangup.is_none() {
@@ -137,7 +138,7 @@ impl Http1 {
         loop {
             match ready!(hangup.poll(cx)) {
                 Sign::Reset => return Poll::Ready(Failure::ClientGone),
-                // What it has sent into a tunnel is for the other end, whether it waits for an answer or not.
+                // Bytes sent into a tunnel still go to the upstream, whether or not the client waits for a response.
                 Sign::End | Sign::Look if self.tunnel => hangup.stop_looking(),
                 Sign::End if self.client_listens() => self.half_closed = true,
                 Sign::End => return Poll::Ready(Failure::ClientGone),
@@ -203,7 +204,7 @@ impl Http1 {
     pub(in crate::http) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.output.poll_send(&mut self.stream, cx))?;
         if self.shutdown {
-            // A client that is gone already needs no end.
+            // A client that is already gone needs no shutdown.
             let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
             self.shutdown = false;
         }
@@ -217,7 +218,7 @@ impl Http1 {
         }
     }
 
-    /// Between two messages: ready when nothing is left to do for the last one's end.
+    /// Between two messages: ready when the last response was sent, or is sent with the burst.
     pub(in crate::http) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.output.is_in_burst() {
             true => Poll::Ready(Ok(())),
@@ -225,8 +226,8 @@ impl Http1 {
         }
     }
 
-    /// As [`super::Downstream::backlog`]; what is to leave with others in a moment does not wait for the client. The last bytes may wait
-    /// within TLS.
+    /// As [`super::Downstream::backlog`]. Bytes that are sent with the burst do not wait for the client. Ciphertext counts as well, because
+    /// the last bytes may wait within TLS.
     pub(in crate::http) fn backlog(&self) -> Option<u64> {
         let waits = !self.output.is_sent() && !self.output.is_in_burst();
         waits.then(|| self.stream.ciphertext_sent().wrapping_sub(self.output.len() as u64))
@@ -237,7 +238,7 @@ impl Http1 {
     }
 
     pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
-        // What is left of a request that is answered already is not waited for.
+        // The rest of a request that has its response already is not waited for.
         let last = self.half_closed && self.input.is_empty();
         last || !self.keep_alive
             || !self.received_all()
@@ -251,11 +252,11 @@ impl Http1 {
         !close && whole
     }
 
-    /// Ends the connection in order; a client that still sends is read for a moment, so that it gets its answer.
+    /// Closes the connection in order. A client that still sends is read from for a moment, so that no reset makes it lose its response.
     pub(in crate::http) async fn close(mut self) {
         let linger = self.linger;
         let closing = async {
-            // What there was of a response that broke off.
+            // Sends what there is of a response that broke off.
             if poll_fn(|cx| self.output.poll_send(&mut self.stream, cx)).await.is_err() {
                 return;
             }
@@ -276,8 +277,8 @@ impl Http1 {
     }
 }
 
-/// How the body is framed towards the client: chunked where its end would otherwise be the connection's, until the close for
-/// HTTP/1.0 clients, who do not know chunks.
+/// How the body is framed towards the client: chunked if it ended with the upstream's connection; until the close for HTTP/1.0 clients,
+/// which do not know chunks.
 fn wire_framing(answer: Answer<'_>) -> Framing {
     match answer.framing {
         Framing::Chunked | Framing::UntilClose if answer.http_10 && !answer.bodiless => Framing::UntilClose,

@@ -91,7 +91,7 @@ impl Http2 {
 /// Why the client's stream is over before its time.
 pub(in crate::http) fn failure(reset: Reset) -> Failure {
     match reset.by {
-        // What the client is told it has done, Envoy logs as if the client had said so.
+        // A reset that was sent because of what the client did is logged by Envoy as if the client had sent it.
         ResetBy::Peer | ResetBy::Local => Failure::ClientReset(reset.reason),
         ResetBy::Fault(fault) => Failure::ClientMessage(fault),
         ResetBy::Connection if reset.reason != Reason::NO_ERROR => Failure::ClientConnection,

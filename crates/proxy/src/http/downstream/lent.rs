@@ -1,4 +1,4 @@
-//! One stream of a client's HTTP/2 connection that another worker holds: what passes between the two.
+//! One stream of a client's HTTP/2 connection that another worker holds: the messages between the two workers.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -10,18 +10,18 @@ use super::Answer;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 
-/// From the client.
+/// From the client, to the borrower.
 #[derive(Debug)]
 pub(in crate::http) enum RequestPiece {
     /// Bytes, and whether they are the last, with no trailers behind them.
     Data(Vec<u8>, bool),
     /// The request is complete, with these trailers.
     End(Headers),
-    /// Nothing more comes, and nothing can be answered.
+    /// No more of the request comes, and nothing can be sent in response.
     Gone(Failure),
 }
 
-/// To the client.
+/// From the borrower, to the client.
 #[derive(Debug)]
 pub(in crate::http) enum AnswerPiece {
     Interim(ResponseHead),
@@ -34,7 +34,7 @@ pub(in crate::http) enum AnswerPiece {
     /// Bytes, and whether they are the last.
     Data(Vec<u8>, bool),
     End(Headers),
-    /// Nothing was answered, and the request may be sent again.
+    /// No response was sent, and the client may send the request again.
     Refused,
 }
 
@@ -78,7 +78,7 @@ impl Lent {
         }
     }
 
-    /// Nothing comes after the client's leaving, however much of its request waits before it.
+    /// Ready when the client has left, even while pieces of its request still wait: the departure is the last item in the pipe.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let gone = |item: &RequestPiece| match item {
             RequestPiece::Gone(failure) => Some(failure.clone()),

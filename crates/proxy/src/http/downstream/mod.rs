@@ -1,7 +1,6 @@
-//! The client's side of one request, however it came: what the request's life needs of it and no more.
+//! The client's side of one request, whatever its protocol: what the phases need of it and no more.
 //!
-//! Nothing here waits in secret. A method that may have to wait is called `poll_…`; what is handed over for sending is bounded
-//! by the caller, who asks [`Downstream::poll_room`] first.
+//! Only methods named `poll_…` wait. The caller bounds what it hands over for sending: it asks [`Downstream::poll_room`] first.
 
 mod half_close;
 pub(super) mod http1;
@@ -22,20 +21,20 @@ use super::framed::{Piece, Take};
 
 /// Where a request comes from and its response goes to.
 pub(super) enum Downstream<'d> {
-    /// An HTTP/1 connection, between two of its messages.
+    /// An HTTP/1 connection and its current request.
     Http1(&'d mut Http1),
     /// A stream of an HTTP/2 connection.
     Http2(Http2),
-    /// A stream of an HTTP/2 connection of another worker.
+    /// A stream of an HTTP/2 connection that another worker holds.
     Lent(Lent),
 }
 
 /// How a response head is to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer<'a> {
-    /// The body, as its origin framed it.
+    /// The framing of the body, as its origin chose it.
     pub(super) framing: Framing,
-    /// No body follows whatever the head says: the request was HEAD, or the status has none.
+    /// No body follows, whatever the head says: the request was HEAD, or the status allows none.
     pub(super) bodiless: bool,
     /// The connection carries no other request after this one.
     pub(super) close: bool,
@@ -64,7 +63,7 @@ impl Downstream<'_> {
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         match self {
             Self::Http1(side) => side.poll_receive(cx),
-            // Whoever asked for a piece is woken when there is one.
+            // `Downstream::piece` has registered the task: it is woken when there is a piece.
             Self::Http2(_) | Self::Lent(_) => Poll::Pending,
         }
     }
@@ -78,7 +77,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// Why the client takes nothing any more.
+    /// Why the client accepts nothing any more.
     pub(super) fn why_gone(&mut self, cx: &mut Context<'_>) -> Failure {
         match self.poll_gone(cx) {
             Poll::Ready(failure) => failure,
@@ -104,7 +103,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// Sends a response head. A [`Answer::tunnel`] opens both directions for anything.
+    /// Sends a response head. A [`Answer::tunnel`] opens both directions for arbitrary bytes.
     pub(super) fn send_head(&mut self, head: &mut ResponseHead, answer: Answer<'_>) {
         match self {
             Self::Http1(side) => side.send_head(head, answer),
@@ -113,7 +112,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// Tells the client, instead of an answer, that the request may be sent again; false where there is no word for that.
+    /// Resets the stream, in place of a response, so that the client may send the request again. False if the protocol has no such reset.
     pub(super) fn refuse(&mut self) -> bool {
         match self {
             Self::Http1(_) => return false,
@@ -123,7 +122,7 @@ impl Downstream<'_> {
         true
     }
 
-    /// Ready when [`Downstream::send`] takes at least a byte. What is held for a slow client is bounded by it.
+    /// Ready when [`Downstream::send`] accepts at least a byte. This bounds what is buffered for a slow client.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_room(cx),
@@ -132,7 +131,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// Sends a piece of the body. `last`: there is nothing behind it.
+    /// Sends a piece of the body. `last`: nothing follows it.
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         match self {
             Self::Http1(side) => side.send(data),
@@ -150,7 +149,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// Ready when all that was handed over has left.
+    /// Ready when all that was handed over was sent.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_flush(cx),
@@ -159,7 +158,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// As [`Downstream::poll_flush`] for the end of the response, which may leave a moment later, with others.
+    /// As [`Downstream::poll_flush`], for the end of the response, which may be sent a moment later together with others.
     pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_flush_end(cx),
@@ -168,8 +167,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// Where something that was handed over waits for the client to take what was before it: a number that changes whenever it has taken
-    /// some.
+    /// A number that changes whenever the client takes some of the bytes that wait for it; `None` if none wait.
     pub(super) fn backlog(&self) -> Option<u64> {
         match self {
             Self::Http1(side) => side.backlog(),
@@ -178,27 +176,27 @@ impl Downstream<'_> {
         }
     }
 
-    /// The client has not taken what waits for it in time: it gets no more.
+    /// The client took too long to read: nothing more is sent to it.
     pub(super) fn give_up(&mut self) {
         match self {
-            // The connection ends with the answer.
+            // The connection ends with the response.
             Self::Http1(_) => {}
             Self::Http2(side) => side.give_up(),
-            // Whoever holds the stream sees that it was left with bytes in it.
+            // The worker that holds the stream sees that bytes were left in the pipe.
             Self::Lent(_) => {}
         }
     }
 
-    /// Nothing was handed over that has not left yet.
+    /// All that was handed over was sent.
     pub(super) fn is_flushed(&self) -> bool {
         match self {
             Self::Http1(side) => side.is_flushed(),
-            // The connection is flushed by whom it belongs to.
+            // The task that owns the connection flushes it.
             Self::Http2(_) | Self::Lent(_) => true,
         }
     }
 
-    /// The connection cannot be kept, whatever the exchange was like: the client, or its limits, say so.
+    /// The connection must close after this response, however the exchange went: the client or a limit says so.
     pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
         match self {
             Self::Http1(side) => side.must_close(max_requests),
@@ -206,7 +204,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// The request ends here. True when its connection may carry another.
+    /// Ends the request. True when its connection may carry another.
     pub(super) fn end(&mut self, close: bool) -> bool {
         match self {
             Self::Http1(side) => side.end(close),

@@ -1,4 +1,4 @@
-//! What a request's tries and its end count on their cluster and host.
+//! Counts the tries and the end of a request on their cluster and host.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::http::failure::Failure;
 use crate::http::grpc;
 use crate::http::request::Request;
 
-/// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
+/// Counts a try that was reset, before or after its response began. Shared connections count their own ends.
 pub(in crate::http) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
     let counter = match (up.codec(), failure) {
         (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
@@ -33,7 +33,7 @@ pub(in crate::http) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host
     }
 }
 
-/// Counts the end of a request without an answer.
+/// Counts a request that ended without a response.
 pub(in crate::http) fn count_failure(cluster: &Cluster, failure: &Failure) {
     let stats = cluster.stats();
     if failure.status() != 0 {
@@ -42,7 +42,7 @@ pub(in crate::http) fn count_failure(cluster: &Cluster, failure: &Failure) {
     }
 }
 
-/// Counts an answer, and where it is gRPC the status in its head or trailers.
+/// Counts a response. Its host counts the gRPC status in head or trailers instead, if there is one.
 pub(in crate::http) fn count_response(request: &Request, cluster: &Cluster, host: Option<&Rc<Host>>) {
     let status = request.response.status;
     if let Some(host) = host {

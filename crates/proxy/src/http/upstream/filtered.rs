@@ -1,5 +1,5 @@
-//! One try's exchange with a host through the HTTP filters of its cluster (`HttpProtocolOptions.http_filters`). They see what the host gets
-//! and what it answers, before a retry policy does; the filters of the connection manager see neither more nor less than without them.
+//! One try's exchange with a host behind the HTTP filters of its cluster (`HttpProtocolOptions.http_filters`). These see what is sent to
+//! the host and what it responds, before a retry policy does; the connection manager's filters are called just as they are without them.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -18,23 +18,23 @@ use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::request::Request;
 
-/// The exchange, and where it stands among the filters.
+/// The exchange, and its position among the filters.
 pub(in crate::http) struct Filtered {
     pub(super) inner: Upstream,
     chain: Chain,
-    /// A filter keeps some of the answer's body back, until then; true: it is to be asked again.
+    /// A filter holds back some of the response body until this is ready; true once it is, so that the filter is to be called again.
     held: Option<(Held, bool)>,
-    /// The filters have seen the end of the answer's body.
+    /// The filters have seen the end of the response body.
     filtered_end: bool,
-    /// They have seen its trailers.
+    /// They have seen the response trailers.
     trailers_seen: bool,
-    /// What filters may ask for, once they were asked.
+    /// The services the filters may use, once they were called.
     services: Option<Rc<dyn Services>>,
-    /// The answer's head is here, and a filter waits with it.
+    /// The response head has arrived, and a filter holds it back.
     arrived: Option<(ResponseInfo, Held)>,
 }
 
-/// The filters, and what they keep of the try. They are told of its end when this is dropped, or before.
+/// The filters, and their state for the try. They are told of its end when this is dropped, if not before.
 struct Chain {
     filters: Rc<HttpFilters>,
     streams: FilterStreams,
@@ -61,7 +61,7 @@ impl Filtered {
         Self { inner, chain, held: None, filtered_end: false, trailers_seen: false, services: None, arrived: None }
     }
 
-    /// Asks the filters that are left about the request's head.
+    /// Calls the remaining filters with the request head.
     pub(in crate::http) fn ask<'r>(
         &'r mut self,
         route: &RouteFilters<'_>,
@@ -73,12 +73,12 @@ impl Filtered {
         self.chain.filters.request_head(&mut self.chain.streams, context)
     }
 
-    /// What filters may ask for.
+    /// Sets the services the filters may use.
     pub(in crate::http) fn serve_with(&mut self, services: Rc<dyn Services>) {
         self.services = Some(services);
     }
 
-    /// The pause of the filter that stands next is over.
+    /// The pause of the filter that is next is over.
     pub(in crate::http) fn wake(&mut self, woken: Woken) {
         self.chain.streams.wake(woken);
     }
@@ -115,7 +115,7 @@ impl Filtered {
         if !self.chain.streams.sees_response_head() {
             return Poll::Ready(Ok(arrived));
         }
-        // What the host has said of its hop ends here; an upgrade is still to be seen.
+        // The host's hop-by-hop headers end here; those of a 101 are still needed for the upgrade.
         if request.response.status != 101 {
             let headers = &mut request.response.headers;
             request.head_chunked = headers.contains(HeaderId::TransferEncoding);
@@ -152,7 +152,7 @@ impl Filtered {
                 self.arrived = Some((info, Held::new(pause)));
                 return self.poll_head(request, cx);
             }
-            // No filter for clusters asks for it.
+            // No cluster filter collects responses.
             ResponseDecision::Collect { .. } => {
                 Err(Failure::Filter(Box::new(Reply::new(500, "", "filter_collects_in_cluster"))))
             }
@@ -197,7 +197,7 @@ impl Filtered {
         Ok(self.end(piece, trailers))
     }
 
-    /// Shows the filters the end of the answer.
+    /// Shows the filters the end of the response.
     fn end(&mut self, piece: Piece, trailers: &mut Headers) -> Piece {
         if matches!(piece, Piece::End)
             && !std::mem::replace(&mut self.trailers_seen, true)
@@ -216,7 +216,7 @@ impl Filtered {
         }
     }
 
-    /// Ready when nothing is kept back, or what is kept back is to be asked for again.
+    /// Ready when no filter holds anything back, or when the one that does is to be called again.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some((held, due @ false)) = &mut self.held {
             ready!(held.poll(cx));

@@ -1,4 +1,4 @@
-//! An exchange over an HTTP/1 connection that belongs to it alone.
+//! An exchange over an HTTP/1 connection of its own.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::request::Request;
 
-/// The connection, and where in the exchange it is.
+/// The connection, and its position in the exchange.
 pub(in crate::http) struct Http1 {
     output: Outgoing,
     connection: Connection,
@@ -27,28 +27,28 @@ pub(in crate::http) struct Http1 {
     input: Buffer,
     writer: BodyWriter,
     scan: HeadScan,
-    /// Of a response's head.
+    /// Limits of a response head.
     limits: Limits,
     body: FramedBody,
     /// Request bytes were handed to the socket.
     begun: bool,
-    /// What the socket had taken before the request, where that is counted in ciphertext.
+    /// Ciphertext bytes the socket had taken before the request, if it carries TLS.
     sealed_before: u64,
-    /// It reported a reset then: what is read no longer tells that from an end.
+    /// Sending failed with a reset: reading no longer tells a reset from an end.
     reset: bool,
-    /// The upstream closed in order, with no byte of an answer.
+    /// The upstream ended its direction without a byte of a response.
     ended: bool,
     keep_alive: bool,
     tunnel: bool,
-    /// Our direction of the tunnel is to be closed once all is sent.
+    /// The direction to the upstream is to be closed once all is sent.
     shutdown: bool,
     trailers: bool,
-    /// No HTTP is spoken: what was asked for is there once it is connected.
+    /// The connection carries no HTTP: the tunnel is open as soon as it is connected.
     raw: bool,
 }
 
 impl Http1 {
-    /// `cluster`: the host's; it says how hosts are spoken to.
+    /// `cluster`: the host's cluster, with its protocol options.
     pub(in crate::http) fn new(connection: Connection, cluster: &Cluster) -> Self {
         let (limits, trailers) = (cluster.response_limits(), cluster.enables_trailers());
         Self { limits, trailers, ..Self::over(connection) }
@@ -81,7 +81,7 @@ impl Http1 {
         Self { raw: true, ..Self::over(connection) }
     }
 
-    /// The upstream closed the connection just when it was used again.
+    /// The upstream closed the connection just when it was reused.
     pub(super) fn lost_race(&self, now: Instant) {
         self.connection.lost_race(now);
     }
@@ -139,11 +139,11 @@ impl Http1 {
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.begun |= !self.output.is_empty();
         let sent = self.output.poll_send(&mut self.connection.stream, cx);
-        // A broken pipe is what a reset becomes that comes after the end.
+        // A reset that comes after the upstream's end shows as a broken pipe, which does not count.
         self.reset |= matches!(&sent, Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe);
         ready!(sent)?;
         if self.shutdown {
-            // An upstream that is gone already needs no end.
+            // An upstream that is already gone needs no shutdown.
             let _ = ready!(Pin::new(&mut self.connection.stream).poll_shutdown(cx));
             self.shutdown = false;
         }
@@ -186,7 +186,7 @@ impl Http1 {
             let limit = self.limits.max_head_bytes + 1;
             let end = ready!(self.input.poll_receive(&mut self.connection.stream, limit, cx));
             if let Ok(0) | Err(_) = end {
-                // What is there is no whole head.
+                // What was received is an incomplete head.
                 if !self.input.is_empty() {
                     return Poll::Ready(Err(Failure::UpstreamProtocol));
                 }
@@ -211,7 +211,7 @@ impl Http1 {
         if let Ok(1..) = received {
             return Poll::Ready(Ok(()));
         }
-        // An end, of whatever kind, within a body that says where it ends is a mistake in the message.
+        // Any end within a body that announces its end is a protocol error.
         self.body.end().map_err(|_| Failure::UpstreamProtocol)?;
         Poll::Ready(received.map(|_| ()).map_err(|_| Failure::UpstreamClosed { sent: true }))
     }
@@ -223,12 +223,12 @@ impl Http1 {
     }
 }
 
-/// Methods whose requests have no body, as Envoy sees it.
+/// Methods whose requests have no body, according to Envoy.
 fn is_bodiless(method: &[u8]) -> bool {
     matches!(method, b"GET" | b"HEAD" | b"DELETE" | b"TRACE" | b"CONNECT")
 }
 
-/// A method that may have a body says so when it has none (RFC 9110 section 8.6).
+/// A request whose method may have a body announces an empty one (RFC 9110 section 8.6).
 fn wire_framing(request: &Request) -> Framing {
     match request.info.framing {
         Framing::None if request.tunnel.is_none() && !is_bodiless(request.head.method()) => Framing::Length(0),

@@ -1,4 +1,4 @@
-//! An exchange over one stream of an HTTP/2 connection that many share.
+//! An exchange over one stream of a shared HTTP/2 connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use crate::http::request::Request;
 use crate::http::streamed::Streamed;
 use crate::http::websocket;
 
-/// How long a peer's settings are waited for.
+/// How long to wait for the peer's SETTINGS.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(1);
 
-/// A place on the connection, and the stream that takes it when the head is sent.
+/// A slot on the connection, and the stream that takes it when the head is sent.
 pub(in crate::http) struct Http2 {
     place: StreamSlot,
     stream: Option<Streamed>,
@@ -73,7 +73,7 @@ impl Http2 {
         Ok(())
     }
 
-    /// Waits until more is known of what the peer takes, or as long as that may take.
+    /// Waits until more is known of what the peer accepts, for [`SETTINGS_LIMIT`] at most.
     pub(in crate::http) async fn settled(&self) {
         _ = tokio::time::timeout(SETTINGS_LIMIT, self.place.changed()).await;
     }
@@ -137,8 +137,8 @@ impl Http2 {
     }
 }
 
-/// Why the upstream's stream is over before its time. As in Envoy it is the code that counts, whoever sent it: what is too much for a
-/// limit of ours counts as reset by the upstream.
+/// Why the upstream's stream ended early. As in Envoy the error code counts, whoever sent it: a response that exceeds one of our limits
+/// counts as reset by the upstream.
 fn failure(reset: Reset) -> Failure {
     match reset.by {
         _ if reset.unprocessed => Failure::UpstreamRefused,

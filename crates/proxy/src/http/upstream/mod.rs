@@ -1,5 +1,4 @@
-//! The upstream's side of one request: what the request's life needs of it and no more. The counterpart of
-//! [`super::downstream`].
+//! The upstream side of one request: what the phases need of it and no more. The counterpart of [`super::downstream`].
 
 pub(in crate::http) mod count;
 pub(super) mod filtered;
@@ -22,17 +21,16 @@ use filtered::Filtered;
 use http1::Http1;
 use http2::Http2;
 
-/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
+/// Interim responses (1xx) an upstream may send before the final one: an upstream that takes long may send one every few seconds.
 pub(super) const MAX_INTERIM: u32 = 100;
 
 /// One try's exchange with an upstream.
 pub(super) enum Upstream {
-    /// An HTTP/1 connection of its own. Boxed: it changes hands several times, and would have its place in each of the
-    /// futures that it goes through.
+    /// An HTTP/1 connection of its own. Boxed: it is moved several times, and would take space in each of the futures it passes through.
     Http1(Box<Http1>),
-    /// A stream of a connection that many share.
+    /// A stream of a shared connection.
     Http2(Http2),
-    /// Either of them, through the filters of the cluster.
+    /// Either of them, behind the filters of the cluster.
     Filtered(Box<Filtered>),
 }
 
@@ -41,12 +39,12 @@ pub(super) enum Upstream {
 pub(super) enum Arrived {
     /// 1xx: another one follows.
     Interim,
-    /// The response's own head.
+    /// The head of the final response.
     Final(ResponseInfo),
 }
 
 impl Upstream {
-    /// `cluster`: the host's; it says how hosts are spoken to.
+    /// `cluster`: the host's cluster, with its protocol options and filters.
     pub(super) fn new(connection: PooledConnection, cluster: &Cluster) -> Self {
         let codec = match connection {
             PooledConnection::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
@@ -58,7 +56,7 @@ impl Upstream {
         }
     }
 
-    /// The exchange itself, behind the filters.
+    /// The exchange itself, without the filters.
     pub(super) fn codec(&self) -> &Self {
         match self {
             Self::Filtered(filtered) => &filtered.inner,
@@ -87,7 +85,7 @@ impl Upstream {
         Self::Http1(Box::new(Http1::raw(connection)))
     }
 
-    /// The connection served a request before: the peer may have been about to close it.
+    /// The connection served a request before, so that the peer may have been about to close it.
     pub(super) fn is_reused(&self) -> bool {
         match self {
             Self::Filtered(filtered) => filtered.inner.is_reused(),
@@ -96,24 +94,24 @@ impl Upstream {
         }
     }
 
-    /// The upstream closed the connection before any byte of the request reached it, for certain.
+    /// The upstream is known to have closed the connection before any byte of the request reached it.
     pub(super) fn is_unread(&self) -> bool {
         match self {
             Self::Filtered(filtered) => filtered.inner.is_unread(),
             Self::Http1(side) => side.is_unread(),
-            // It refuses such streams by name.
+            // The peer refuses such streams explicitly.
             Self::Http2(_) => false,
         }
     }
 
-    /// The upstream closed the connection just when it was used again.
+    /// The upstream closed the connection just when it was reused.
     pub(super) fn lost_race(&self, now: Instant) {
         if let Self::Http1(side) = self.codec() {
             side.lost_race(now);
         }
     }
 
-    /// Whom it leads to.
+    /// The host it is connected to.
     pub(super) fn host(&self) -> &Rc<Host> {
         match self {
             Self::Filtered(filtered) => filtered.inner.host(),
@@ -131,7 +129,7 @@ impl Upstream {
         }
     }
 
-    /// When the connection was made, for whichever request.
+    /// When the connection was made, perhaps for another request.
     pub(super) fn connect_times(&self) -> &ConnectTimes {
         match self {
             Self::Http1(side) => side.connect_times(),
@@ -149,7 +147,7 @@ impl Upstream {
         }
     }
 
-    /// Ready when [`Upstream::send`] takes at least a byte.
+    /// Ready when [`Upstream::send`] accepts at least a byte.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Filtered(filtered) => filtered.inner.poll_room(cx),
@@ -158,7 +156,7 @@ impl Upstream {
         }
     }
 
-    /// Sends a piece of the body. `last`: there is nothing behind it.
+    /// Sends a piece of the body. `last`: nothing follows it.
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         match self {
             Self::Filtered(filtered) => filtered.send(data, last),
@@ -176,7 +174,7 @@ impl Upstream {
         }
     }
 
-    /// Ready when all that was handed over has left.
+    /// Ready when all that was handed over was sent.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Filtered(filtered) => filtered.inner.poll_flush(cx),
@@ -185,8 +183,8 @@ impl Upstream {
         }
     }
 
-    /// As [`Upstream::poll_flush`] for the end of the request, which may leave a moment later, with others: whoever waits is woken by the
-    /// response, or if something is left to do.
+    /// As [`Upstream::poll_flush`], for the end of the request, which may be sent a moment later together with others: the task is then
+    /// woken by the response, or if something is left to send.
     pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Filtered(filtered) => filtered.inner.poll_flush_end(cx),
@@ -204,17 +202,17 @@ impl Upstream {
         }
     }
 
-    /// Both directions are open for anything from here on, and end on their own.
+    /// From here on both directions carry arbitrary bytes, and end independently.
     pub(super) fn open_tunnel(&mut self) {
         match self {
             Self::Filtered(filtered) => filtered.inner.open_tunnel(),
             Self::Http1(side) => side.open_tunnel(),
-            // Its streams are open for anything as they are.
+            // HTTP/2 streams do so without a change.
             Self::Http2(_) => {}
         }
     }
 
-    /// Gives the next piece of the response's body that is there to `take`.
+    /// Gives the next available piece of the response body to `take`.
     pub(super) fn piece(
         &mut self,
         trailers: &mut Headers,
@@ -233,17 +231,17 @@ impl Upstream {
         match self {
             Self::Filtered(filtered) => filtered.poll_receive(cx),
             Self::Http1(side) => side.poll_receive(cx),
-            // Whoever asked for a piece is woken when there is one.
+            // `Upstream::piece` has registered the task: it is woken when there is a piece.
             Self::Http2(_) => Poll::Pending,
         }
     }
 
-    /// The exchange is complete. `whole`: the request was sent to its end, so that nothing of it is left on the connection.
+    /// Ends a complete exchange. `whole`: the request was sent completely, so that nothing of it is left on the connection.
     pub(super) fn release(self, cluster: &Cluster, whole: bool, now: Instant) {
         match self {
             Self::Filtered(filtered) => filtered.inner.release(cluster, whole, now),
             Self::Http1(side) => side.release(cluster, whole, now),
-            // A stream that is over costs nothing, and one that is not is reset.
+            // Dropping a stream is enough: an incomplete one is reset.
             Self::Http2(_) => {}
         }
     }
