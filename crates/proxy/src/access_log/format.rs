@@ -466,7 +466,7 @@ fn write_ip(address: SocketAddr, out: &mut Vec<u8>) {
     }
 }
 
-/// `Display` of an address costs more than the rest of a line; four small numbers do not.
+/// `Display` of an address costs more than the rest of a line; four small numbers are cheap.
 fn write_ipv4(octets: [u8; 4], port: Option<u16>, out: &mut Vec<u8>) {
     for (index, octet) in octets.into_iter().enumerate() {
         if index > 0 {

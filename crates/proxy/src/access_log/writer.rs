@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(good).expect("the file"), "201\n");
     }
 
-    /// `/dev/full` takes nothing, as a full disk does: lines are counted, and the end is not held up.
+    /// `/dev/full` accepts nothing, like a full disk: lines are counted, and the end of the process is not delayed.
     #[test]
     fn a_full_disk_costs_lines_that_are_counted() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -45,7 +45,7 @@ impl<'c> Affinity<'c> {
         affinity
     }
 
-    /// What a host is picked by.
+    /// The criteria by which a host is picked.
     pub fn target(&self) -> Target<'c> {
         Target { hash: self.hash, metadata_match: self.metadata_match, ..Target::default() }
     }
@@ -105,7 +105,7 @@ const LONGEST_ADDRESS: usize = 45;
 
 type Rewrite = (regex::bytes::Regex, Box<str>);
 
-/// All values of the header, in an order that does not depend on theirs.
+/// The hash of all values of the header, independent of their order.
 fn header_hash(head: &RequestHead, name: &str, rewrite: Option<&Rewrite>) -> Option<u64> {
     let rewritten = |value| xxhash64(&rewritten(value, rewrite), 0);
     match name {
@@ -141,7 +141,7 @@ fn cookie_hash(head: &RequestHead, cookie: &Cookie, peers: Peers, cookies: &mut 
     Some(xxhash64(value.as_bytes(), 0))
 }
 
-/// The first value of a query parameter, as it stands in the path.
+/// The first value of a query parameter, as it is written in the path.
 fn query_parameter<'p>(path: &'p [u8], name: &str) -> Option<&'p [u8]> {
     let path = path.split(|byte| *byte == b'#').next()?;
     let start = path.iter().position(|byte| *byte == b'?')? + 1;

@@ -128,7 +128,7 @@ pub(crate) struct Wanted {
     pub(crate) names_itself: bool,
 }
 
-/// A call that was not made yet.
+/// A call that has not been made yet.
 pub(crate) struct Call {
     cluster: Rc<Cluster>,
     request: Option<Box<Request>>,

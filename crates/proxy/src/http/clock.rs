@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// The wall clock is compared with the monotonic one this often; in between it is calculated.
+/// How often the wall clock is compared with the monotonic one; in between it is computed.
 const WALL_CLOCK_TRUSTED: Duration = Duration::from_secs(1);
 
 thread_local! {

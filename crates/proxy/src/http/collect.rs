@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::framed::Piece;
 
 impl ActiveStream<'_> {
-    /// Collects the body, whose length is known from then on. A filter that asks for it again means that it is too long.
+    /// Collects the body, whose length is known from then on. If a filter asks for it again, it is too long for that filter.
     pub(super) async fn collect(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
         let announced = match self.request.info.framing {
             Framing::Length(bytes) => bytes,

@@ -18,8 +18,8 @@ use crate::worker::{Directive, Registration, Worker};
 
 /// Serves a connection to its end, or until it is handed over.
 ///
-/// What comes before the first byte happens here and not in the future: a future keeps its arguments for as long as it lives,
-/// which for an idle connection is long.
+/// What comes before the first byte is done here and not in the future: a future keeps its arguments for as long as it lives, which for an
+/// idle connection is long.
 pub(crate) fn serve<'w>(
     worker: &Rc<Worker>,
     downstream: listener::Downstream,
@@ -68,7 +68,7 @@ fn moving(connection: Http1Connection, to: Directive) -> Box<MovingConnection> {
     Box::new(MovingConnection { downstream: connection.into_downstream(), upstream: None, to })
 }
 
-/// How a connection begins.
+/// The outcome of finding out the protocol.
 enum ProtocolChoice {
     Speaks(Protocol),
     /// It is handed over before its client has sent anything.

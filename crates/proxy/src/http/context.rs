@@ -27,7 +27,7 @@ pub(super) struct ConnectionContext {
     pub(super) hcm: Arc<HttpConnectionManager>,
     /// The facts about the connection.
     pub(super) info: Arc<ConnectionInfo>,
-    /// Network filters that look at the connection.
+    /// The network filters that see the connection's bytes.
     filtered: Option<Rc<filtered::Connection>>,
     /// The client's address as text, once a request needs it.
     remote_text: OnceCell<Box<str>>,

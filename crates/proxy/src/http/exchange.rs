@@ -587,7 +587,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         self.or_gone(flushed, cx)
     }
 
-    /// While the upstream takes nothing, watches for a client that leaves; the body bytes it sends meanwhile are not read.
+    /// While the upstream takes nothing, watches for a client that leaves; what it sends meanwhile waits.
     fn or_gone(&mut self, taken: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         match taken {
             Poll::Ready(taken) => Poll::Ready(taken.map_err(|_| Stop::Refused)),

@@ -15,7 +15,7 @@ use crate::stats::tcp;
 /// What went wrong.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// The client sent no acceptable head.
+    /// The client sent an invalid head.
     Head(HeadError),
     /// The client's body is malformed.
     RequestBody,
@@ -123,7 +123,7 @@ pub(crate) struct Row {
 /// The texts for the access log and the client.
 #[derive(Debug, Clone, Copy)]
 enum Says {
-    /// Envoy's `%RESPONSE_CODE_DETAILS%`, and the body.
+    /// Envoy's `%RESPONSE_CODE_DETAILS%`, and the response body.
     Words(&'static str, &'static str),
     /// Likewise; the body is the reason phrase of the status.
     Phrase(&'static str),

@@ -270,7 +270,7 @@ impl Exchange<'_, '_> {
                 }
                 ResponseDecision::Collect { max_bytes } => {
                     let mut body = HeldBytes::default();
-                    // A filter that asks for the body again means that it is too long.
+                    // If a filter asks for the body again, it is too long for that filter.
                     let fits = whole.is_none() && poll_fn(|cx| self.poll_collect(&mut body, max_bytes, cx)).await?;
                     if !fits {
                         return Err(Instead::Reply(self.active.too_large()));

@@ -1,4 +1,4 @@
-//! Holds a request until the control plane has answered for something it was not asked for before (`envoy.filters.http.on_demand`).
+//! Holds a request until the control plane has answered an on-demand subscription (`envoy.filters.http.on_demand`).
 
 use evenkeel_runtime_config::Demand;
 use evenkeel_runtime_config::access_log::TimePoint;

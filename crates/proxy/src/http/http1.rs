@@ -23,7 +23,7 @@ use crate::stats::http::Counter;
 use crate::stats::http1 as codec;
 use crate::worker::Directive;
 
-/// What comes next on a connection.
+/// What happens next on a connection.
 pub(super) enum Next {
     /// A request has begun to arrive.
     Request,

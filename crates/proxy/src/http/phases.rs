@@ -1,11 +1,11 @@
 //! The phases of a request, in order, whatever its client and its upstream speak:
 //!
 //! 0. **admit**: do the overload manager and the listener's limits allow it?
-//! 1. **decide** ([`super::decide`]): normalize → identify peer → match route → request filters → pick cluster; and again
-//!    after a **hold** ([`super::hold`]), when the route or the cluster has to be asked for first;
-//! 2. **forward** ([`super::forward`]): pick host → upstream connection → send, and again where the retry policy says so;
-//! 3. **respond** ([`super::respond`]): response filters → head → body and trailers, while what is left of the request goes on;
-//!    or **reply** ([`super::reply`]): an answer of the proxy's own;
+//! 1. **decide** ([`super::decide`]): normalize → identify peer → match route → request filters → pick cluster; and again after a
+//!    **hold** ([`super::hold`]), when the route or the cluster has to be requested from the control plane first;
+//! 2. **forward** ([`super::forward`]): pick host → upstream connection → send, and again if the retry policy says so;
+//! 3. **respond** ([`super::respond`]): response filters → head → body and trailers, while the rest of the request is sent;
+//!    or **reply** ([`super::reply`]): a local reply;
 //! 4. **end** ([`super::log`]): statistics and access log.
 //!
 //! The client's side is a [`super::downstream::Downstream`], the other a [`super::upstream::Upstream`]; everything between them is

@@ -14,7 +14,7 @@ pub(super) struct Streamed {
     pub(super) stream: Stream,
     /// The peer ended its message.
     pub(super) received_all: bool,
-    /// The end of ours was handed over.
+    /// The end of our message was handed over for sending.
     pub(super) ended: bool,
 }
 

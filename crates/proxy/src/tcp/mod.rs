@@ -97,7 +97,7 @@ async fn admit(
     Ok(None)
 }
 
-/// Continues a connection that was handed over, or that could not be.
+/// Continues a connection that was handed over by another process, or whose hand-over failed.
 pub(crate) async fn resume(
     worker: &Rc<Worker>,
     mut downstream: Box<Downstream>,

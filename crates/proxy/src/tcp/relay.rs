@@ -110,7 +110,7 @@ enum Failure {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// The source ended; what is buffered is still to be written.
+    /// The source has ended; what is buffered remains to be written.
     Draining,
     Closed,
 }

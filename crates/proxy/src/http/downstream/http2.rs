@@ -12,7 +12,7 @@ use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::streamed::Streamed;
 
-/// The stream, and what is over on it.
+/// The stream, and which of its directions have ended.
 pub(in crate::http) struct Http2(Streamed);
 
 impl Http2 {
@@ -42,7 +42,7 @@ impl Http2 {
         self.0.stream.interim(head);
     }
 
-    /// A tunnel is opened by 200, where HTTP/1 has 101 (RFC 8441 section 5).
+    /// A tunnel is opened by 200, while HTTP/1 uses 101 for upgrades (RFC 8441 section 5).
     pub(super) fn send_head(&mut self, head: &mut ResponseHead, answer: Answer<'_>) {
         let status = head.status;
         if answer.tunnel.is_some() && status == 101 {
@@ -88,7 +88,7 @@ impl Http2 {
     }
 }
 
-/// Why the client's stream is over before its time.
+/// Why the client's stream ended early.
 pub(in crate::http) fn failure(reset: Reset) -> Failure {
     match reset.by {
         // A reset that was sent because of what the client did is logged by Envoy as if the client had sent it.

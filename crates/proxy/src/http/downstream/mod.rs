@@ -45,7 +45,7 @@ pub(super) struct Answer<'a> {
 }
 
 impl Downstream<'_> {
-    /// Gives the next piece of the request's body that is there to `take`.
+    /// Gives the next available piece of the request body to `take`.
     pub(super) fn piece(
         &mut self,
         trailers: &mut Headers,

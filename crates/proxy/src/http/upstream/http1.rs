@@ -23,7 +23,7 @@ use crate::http::request::Request;
 pub(in crate::http) struct Http1 {
     output: Outgoing,
     connection: Connection,
-    /// Read and not yet used.
+    /// Bytes read but not consumed.
     input: Buffer,
     writer: BodyWriter,
     scan: HeadScan,
@@ -76,7 +76,7 @@ impl Http1 {
         }
     }
 
-    /// A connection that carries a tunnel's bytes and nothing else.
+    /// A connection that carries a tunnel's bytes and no HTTP.
     pub(super) fn raw(connection: Connection) -> Self {
         Self { raw: true, ..Self::over(connection) }
     }

@@ -120,7 +120,7 @@ impl Upstream {
         }
     }
 
-    /// This end's address.
+    /// The local address of the connection.
     pub(super) fn local_addr(&self) -> Option<std::net::SocketAddr> {
         match self {
             Self::Filtered(filtered) => filtered.inner.local_addr(),
