@@ -56,7 +56,7 @@ layout! {
 }
 
 layout! {
-    /// `on_demand.`: what a proxy that learns its scope holds, and how it came to it.
+    /// `on_demand.`: the contents of an on-demand scope, and how names were added and dropped.
     pub mod on_demand {
         counters { demanded, recalled, given_up, forgotten }
         gauges { virtual_hosts, listeners, clusters, absent }
@@ -66,7 +66,7 @@ layout! {
 }
 
 layout! {
-    /// `access_logs.file_access_log.`: lines that a full disk, or one that is too slow, has cost.
+    /// `access_logs.file_access_log.`: lines dropped because the disk was full or too slow.
     pub mod file_access_log {
         counters { logs_dropped }
         gauges {}

@@ -52,7 +52,7 @@ impl Drop for Task {
 }
 
 impl Dns {
-    /// Whether the first answer for some name is still awaited.
+    /// Whether the first lookup of any name is still running.
     pub fn is_resolving(&self) -> bool {
         self.tasks.values().any(|task| !task.answered.get())
     }

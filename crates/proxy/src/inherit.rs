@@ -9,7 +9,7 @@ const FIRST: RawFd = 3;
 /// Maximum number of sockets taken over.
 const MAX_SOCKETS: usize = 1024;
 
-/// Takes the inherited sockets over. Call it once, before anything else opens descriptors.
+/// Takes over the inherited sockets. Call it once, before anything else opens descriptors.
 pub fn listening_sockets() -> Vec<(u16, OwnedFd)> {
     let variable = |name| std::env::var(name).ok();
     let for_us = variable("LISTEN_PID").is_none_or(|pid| pid.parse() == Ok(std::process::id()));

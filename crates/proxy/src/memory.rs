@@ -120,8 +120,8 @@ fn let_go_of_code() -> usize {
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut segments).cast()) };
     let mut bytes = 0;
     for Segment { start, length } in segments {
-        // SAFETY: a private mapping of a file, never written to, so its pages are the file's: dropping them loses nothing, and the
-        // next use reads them again from the page cache.
+        // SAFETY: this is a private mapping of a file, never written to, so its pages are the file's: dropping them
+        // loses nothing, and the next use reads them again from the page cache.
         if unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) } == 0 {
             bytes += length;
         }
@@ -150,7 +150,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: libc::size_t, found:
     if info.dlpi_phdr.is_null() || kernels {
         return 0;
     }
-    // SAFETY: so many headers are at this address, for as long as the object is loaded.
+    // SAFETY: this many headers are at this address, for as long as the object is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let page = page_size();
     for header in headers {

@@ -1,13 +1,13 @@
 //! The whole program, wired in one place: start reading here.
 //!
 //! ```text
-//!  options → bootstrap → workers ─┬─ settle: build the configuration, hand it to the workers
-//!                                 ├─ subscribe: xDS streams        put resources in
-//!                                 ├─ dns: names of clusters        put addresses in
-//!                                 ├─ scope: what workers need and do not have is asked for
-//!                                 ├─ admin                         shows it all
-//!                                 ├─ handover: takes over from the process before, gives to the next
-//!                                 └─ lifecycle: signals and /quitquitquit, drain, end
+//!  options → bootstrap → workers ─┬─ settle: builds the configuration, hands it to the workers
+//!                                 ├─ subscribe: xDS streams        deliver resources
+//!                                 ├─ dns: resolves cluster names   delivers addresses
+//!                                 ├─ scope: requests the resources that workers lack
+//!                                 ├─ admin: pages that show all of this
+//!                                 ├─ handover: takes over from a predecessor, hands over to a successor
+//!                                 └─ lifecycle: signals, /quitquitquit, draining, end
 //! ```
 //!
 //! Workers have threads of their own; everything else runs on this one.
@@ -79,7 +79,7 @@ pub enum RunError {
         /// The system's reason.
         error: io::Error,
     },
-    /// Listeners of the bootstrap cannot listen.
+    /// Bootstrap listeners could not be bound.
     #[error("{}", .0.join("\n"))]
     Listeners(Vec<String>),
     /// A file cannot be written.

@@ -124,7 +124,7 @@ pub(crate) struct Awaits {
     pub listeners: bool,
 }
 
-/// The control thread's handle on its state.
+/// The control thread's handle of its state.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub state: Rc<RefCell<State>>,

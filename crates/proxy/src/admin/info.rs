@@ -1,4 +1,4 @@
-//! `/ready`, `/server_info`, `/listeners`, `/scope`, `/workers`, `/xds`.
+//! The pages `/ready`, `/server_info`, `/listeners`, `/scope`, `/workers`, `/xds`.
 
 use evenkeel_xds::json::to_json;
 use evenkeel_xds::{ResourceType, Schema};

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 /// How long a peer may accept none of the bytes written to it.
 const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A socket that fails when its peer reads nothing for too long.
+/// A socket that fails when its peer reads nothing for `STALL_TIMEOUT`.
 #[derive(Debug)]
 pub(super) struct Patient<IO> {
     io: IO,

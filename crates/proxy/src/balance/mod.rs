@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn where_connections_come_and_go_each_has_its_turn() {
         let balance = Balance::new(3);
-        // The last worker has one less, and is the least busy.
+        // The last worker has one connection less than the others, and is the least busy.
         let stay: Vec<_> = (0..5).map(|_| balance.choose()).collect();
         (0..3).for_each(|worker| balance.publish_busy(worker, 3000 - worker as u32));
         for _ in 0..3 {

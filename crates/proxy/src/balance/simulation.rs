@@ -167,7 +167,7 @@ const SKEWS: [(&str, Cost); 4] = [
     ("every kind of cost", |random, worker| (random % 100) * if worker == 1 { 3 } else { 1 }),
 ];
 
-/// Workers and connections.
+/// Numbers of workers and connections.
 const SIZES: [(usize, usize); 5] = [(2, 16), (2, 1024), (4, 64), (8, 256), (16, 1024)];
 /// Counts that do not divide evenly, and few connections.
 const ODD_SIZES: [(usize, usize); 4] = [(2, 17), (4, 67), (8, 16), (16, 143)];

@@ -6,12 +6,12 @@
 //!  ─────────                                ───────────
 //!  reads its bootstrap                      serves
 //!  Hello ─────────────────────────────────▶
-//!        ◀───── listening sockets, Ready ── (both have them now: nothing in an accept queue is lost)
+//!        ◀───── listening sockets, Ready ── (shared by both: no connection in an accept queue is lost)
 //!  starts workers, gets its configuration   serves
 //!  is ready to serve
-//!  TakeOver ──────────────────────────────▶ accepts no more, drains
-//!        ◀──── connections and statistics ─ gives each connection away at its next message boundary
-//!  goes on with them                        ends when it has none left, or its time is up
+//!  TakeOver ──────────────────────────────▶ stops accepting, drains
+//!        ◀──── connections and statistics ─ hands over each connection at its next message boundary
+//!  continues them                           ends when it has none left, or its time is up
 //! ```
 //!
 //! Until `TakeOver` the predecessor does not change in any way: if the successor fails, it carries on. If the successor

@@ -78,7 +78,7 @@ fn descriptor(stream: Stream) -> io::Result<OwnedFd> {
     }
 }
 
-/// A connection of the other process, on its way to a worker of this one.
+/// A connection taken over from the predecessor, on its way to a worker.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     parcel: Parcel,
@@ -86,7 +86,7 @@ pub(crate) struct Adopted {
 }
 
 impl Adopted {
-    /// The worker is that of `seat`.
+    /// The worker is the one of `seat`.
     pub(crate) fn new(parcel: Parcel, seat: Seat) -> Self {
         Self { parcel, seat }
     }

@@ -310,8 +310,8 @@ impl Filtered {
     fn poll_closing(&mut self, way: Way, cx: &mut Context<'_>) -> io::Result<()> {
         let Some((by, until)) = self.closing else { return Ok(()) };
         let due = until <= Instant::now();
-        // Both directions may be polled by one task, or only one of them; only the one that stands still polls the
-        // timer.
+        // The timer wakes a single task, and the two directions may be polled by different ones: only the direction
+        // that stands still polls it.
         if !due && (by != way || self.deadline.poll(Some(until), cx).is_pending()) {
             return Ok(());
         }

@@ -29,7 +29,7 @@ use crate::overload::Overload;
 use crate::stats::{self, worker};
 use crate::worker::{DrainScope, Generation, MAX_DEMANDS, MAX_INBOX_MESSAGES, Message, Seed, available_cores};
 
-/// How workers are started.
+/// Options for starting workers.
 #[derive(Debug)]
 pub struct WorkerOptions {
     /// Number of worker threads; 0: as many as [`available_cores`] returns.
@@ -105,7 +105,7 @@ struct Handle {
 }
 
 impl WorkerPool {
-    /// Starts the threads; they serve nothing until [`WorkerPool::apply`].
+    /// Starts the threads; they serve nothing until [`WorkerPool::apply`] is called.
     ///
     /// # Errors
     /// When a thread or its reactor cannot be made.
@@ -355,7 +355,8 @@ impl Drop for WorkerPool {
 }
 
 impl Handle {
-    /// Waits for room rather than lose a message: the control thread may be late, a worker must not be out of step.
+    /// Waits for room rather than drop a message: the control thread may be delayed, but a worker must not miss
+    /// anything.
     fn tell(&self, message: Message) {
         _ = parked::send(&self.inbox, message);
     }

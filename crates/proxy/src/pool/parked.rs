@@ -58,7 +58,7 @@ mod tests {
     /// Messages that fit into the inbox.
     const ROOM: usize = 3;
 
-    /// The kernel's name of this thread.
+    /// The kernel's id of this thread.
     fn thread_id() -> i32 {
         nix::unistd::gettid().as_raw()
     }

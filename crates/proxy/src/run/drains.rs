@@ -16,11 +16,11 @@ use crate::worker::DrainScope;
 pub(super) struct Drains {
     shared: Shared,
     pool: Arc<WorkerPool>,
-    /// How long a graceful drain goes on accepting connections.
+    /// How long a graceful drain continues to accept connections.
     after: Duration,
-    /// `/drain_listeners`.
+    /// Scope drained by `/drain_listeners`.
     listeners: DrainScope,
-    /// `/healthcheck/fail`.
+    /// Whether `/healthcheck/fail` is in effect.
     health_failed: bool,
     given_away: bool,
 }
@@ -30,7 +30,7 @@ impl Drains {
         Self { shared, pool, after, listeners: DrainScope::None, health_failed: false, given_away: false }
     }
 
-    /// `/drain_listeners`.
+    /// Starts draining, as told by `/drain_listeners`.
     pub(super) fn begin(&mut self, DrainListeners { scope, graceful, skip_exit }: DrainListeners) {
         self.listeners = self.listeners.max(scope);
         self.settle();

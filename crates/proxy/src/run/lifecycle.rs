@@ -1,4 +1,4 @@
-//! From ready to ended: what the process is told, drains, takes over and hands over.
+//! The process from ready to ended: signals and commands, drains, taking over and handing over.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(super) struct Lifecycle {
     /// Requests from the handover thread, made for a successor.
     requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
     requested: mpsc::Receiver<(Request, oneshot::Sender<()>)>,
-    /// The takeover from the predecessor, which goes on for as long as this is held.
+    /// The takeover from the predecessor, which continues for as long as this is held.
     taking: Option<Taking>,
     /// Waits for a successor.
     successor_wait: Option<SuccessorWait>,

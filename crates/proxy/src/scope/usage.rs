@@ -55,7 +55,7 @@ impl Scope {
         self.recalled.is_some_and(|recalled| now.duration_since(recalled) >= REMEMBERED_HOLD)
     }
 
-    /// There is something now of a name that is used.
+    /// Records that the first resource of a name in use has arrived.
     pub fn note_arrival(&mut self) {
         self.revision += 1;
     }

@@ -71,8 +71,8 @@ impl Wanted {
         let names = self.names.borrow();
         for (name, was) in self.changed.take() {
             let (kind, text) = (name.0, &*name.1);
-            // A name that was unsubscribed and subscribed again is passed on as both: the server's knowledge of it may
-            // be outdated.
+            // A name that was unsubscribed and subscribed again is passed on as both, so that the server sends it anew:
+            // what was received of it before may have been dropped here.
             if was {
                 client.unsubscribe(kind, text);
             }

@@ -206,7 +206,7 @@ impl Worker {
         }
     }
 
-    /// Closes connections of `scope` at their next message boundary.
+    /// Drains the connections of `scope`: each is closed at its next message boundary.
     pub(crate) fn drain(&self, scope: DrainScope) {
         self.drains.set_scope(scope);
         self.roster.wake_all();

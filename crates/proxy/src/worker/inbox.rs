@@ -38,9 +38,9 @@ pub(crate) enum Message {
     Deliver(Box<dyn Delivery>),
     /// Hand connections over to a successor (`Some`), or stop doing so.
     GiveAway(Option<mpsc::Sender<Parcel>>),
-    /// Give some load away.
+    /// Move some load to other workers.
     Shed(Shed),
-    /// Give cold connections away.
+    /// Move cold connections to other workers.
     Level(Level),
     /// Drain these connections.
     Drain(DrainScope),

@@ -33,7 +33,7 @@ pub(crate) enum Directive {
     Drain,
 }
 
-/// A connection's entry in its worker's roster.
+/// A connection's handle of its entry in its worker's roster.
 pub(crate) struct Registration {
     worker: Rc<Worker>,
     key: usize,
