@@ -1,4 +1,4 @@
-//! The bootstrap file: read, merged with the command line, checked; every mistake with its place.
+//! Reads the bootstrap file, merges it with the command line, and checks it; every error has a location.
 
 use std::fmt;
 use std::io;
@@ -15,13 +15,13 @@ use evenkeel_xds::pb::envoy::config::core::v3::{Locality, Node, node};
 
 use crate::options::{BootstrapSource, NodeOverrides};
 
-/// Bytes of the largest bootstrap read.
+/// Maximum size of a bootstrap, in bytes.
 pub const MAX_BOOTSTRAP_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A bootstrap that was read and checked.
 #[derive(Debug)]
 pub struct Loaded {
-    /// As it will be used.
+    /// The resulting settings.
     pub bootstrap: Bootstrap,
     /// As it was written, for `/config_dump`.
     pub message: pb::Bootstrap,
@@ -39,12 +39,12 @@ pub enum BootstrapError {
         /// The system's reason.
         error: io::Error,
     },
-    /// It says things that cannot be.
+    /// Its content is invalid.
     #[error("{}", Lines(.0))]
     Invalid(Diagnostics),
 }
 
-/// One mistake a line.
+/// Formats one error per line.
 struct Lines<'a>(&'a Diagnostics);
 
 impl fmt::Display for Lines<'_> {
@@ -74,7 +74,8 @@ pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loade
         let read = checked("--config-yaml", text)?;
         merge(&mut message, read.message.unwrap_or_default());
         encoded.extend(read.encoded);
-        // With two sources a path no longer says which text it is in; the field's path alone has to do.
+        // With two sources, a path does not tell which text it refers to, so errors have no location besides the
+        // field's path.
         tree = if source.path.is_none() { read.tree } else { None };
     }
     message.node = Some(with_overrides(message.node.take().unwrap_or_default(), overrides));
@@ -94,7 +95,7 @@ pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loade
 }
 
 impl Loaded {
-    /// The mistakes of a static resource, at their places in the file. `list` is `listeners` or `clusters`.
+    /// The errors of a static resource, at their locations in the file. `list` is `listeners` or `clusters`.
     pub fn resource_error(&self, list: &str, index: usize, problems: &[Problem]) -> BootstrapError {
         let prefix = format!("static_resources.{list}[{index}]");
         let problems = problems.iter().map(|problem| diagnostic(self.tree.as_ref(), &prefix, problem));
@@ -130,10 +131,10 @@ fn checked(file: &str, text: &str) -> Result<Read<pb::Bootstrap>, BootstrapError
     Ok(read)
 }
 
-/// As protobuf merges messages: `over`'s single fields replace, its repeated ones are appended.
+/// Merges as protobuf does: scalar fields of `over` replace those of `base`, repeated ones are appended.
 fn merge(base: &mut pb::Bootstrap, over: pb::Bootstrap) {
     use prost::Message as _;
-    // Merging what was just encoded cannot fail.
+    // Decoding what was just encoded cannot fail.
     _ = base.merge(&*over.encode_to_vec());
 }
 
@@ -157,7 +158,7 @@ fn name_agent(node: &mut Node) {
     node.user_agent_version_type = Some(node::UserAgentVersionType::UserAgentVersion(version));
 }
 
-/// How long a first answer of LDS or CDS is awaited before the proxy counts as ready without it.
+/// How long the first answer of LDS or CDS is awaited before the proxy becomes ready without it.
 pub fn initial_fetch_timeout(
     source: Option<&evenkeel_xds::pb::envoy::config::core::v3::ConfigSource>,
 ) -> Option<std::time::Duration> {

@@ -1,4 +1,4 @@
-//! Certificates that are replaced in place: their files are looked at now and then, off the control thread.
+//! Reloads certificates that are replaced in place: their files are checked at intervals, off the control thread.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,11 +6,11 @@ use evenkeel_tls::FileChange;
 
 use crate::state::Shared;
 
-/// Time between two looks.
+/// Interval of checks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Follows the files for the life of the process.
+    /// Checks the files for the life of the process.
     pub async fn follow_certificate_files(&self) {
         let secrets = self.state.borrow().builder.secrets().clone();
         loop {

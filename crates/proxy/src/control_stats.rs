@@ -1,4 +1,4 @@
-//! What the control thread counts, under Envoy's names.
+//! Statistics of the control thread, under Envoy's names.
 
 use std::cell::Cell;
 
@@ -56,7 +56,7 @@ layout! {
 }
 
 layout! {
-    /// `on_demand.`: what a proxy that learns its scope holds, and how it came to it.
+    /// `on_demand.`: the contents of an on-demand scope, and how names were added and dropped.
     pub mod on_demand {
         counters { demanded, recalled, given_up, forgotten }
         gauges { virtual_hosts, listeners, clusters, absent }
@@ -66,7 +66,7 @@ layout! {
 }
 
 layout! {
-    /// `access_logs.file_access_log.`: lines that a full disk, or one that is too slow, has cost.
+    /// `access_logs.file_access_log.`: lines dropped because the disk was full or too slow.
     pub mod file_access_log {
         counters { logs_dropped }
         gauges {}
@@ -75,7 +75,7 @@ layout! {
     }
 }
 
-/// Writers of the control thread.
+/// The control thread's statistics writers.
 pub(crate) struct ControlStats {
     pub server: Writer<server::Stats>,
     pub listeners: Writer<listener_manager::Stats>,
@@ -83,7 +83,7 @@ pub(crate) struct ControlStats {
     pub control_plane: Writer<control_plane::Stats>,
     pub on_demand: Writer<on_demand::Stats>,
     file_access_log: Writer<file_access_log::Stats>,
-    /// What of it is counted.
+    /// Dropped lines counted so far.
     logs_dropped: Cell<u64>,
     discovery: [Writer<discovery::Stats>; ResourceType::ALL.len()],
 }
@@ -105,7 +105,7 @@ impl ControlStats {
         }
     }
 
-    /// So many lines of access logs were dropped since the start.
+    /// Updates the count of access log lines dropped since the start.
     pub fn publish_dropped(&self, lines: u64) {
         let counted = self.logs_dropped.replace(lines);
         self.file_access_log.add(file_access_log::Counter::logs_dropped, lines.saturating_sub(counted));

@@ -1,4 +1,4 @@
-//! Names of STRICT_DNS and LOGICAL_DNS clusters, resolved on the control thread and resolved again in time.
+//! Resolves the names of STRICT_DNS and LOGICAL_DNS clusters on the control thread, and refreshes them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,19 +16,19 @@ use tokio::task::AbortHandle;
 
 use crate::state::Shared;
 
-/// A name is not asked for more often than this on account of its time to live.
+/// Minimum refresh interval that results from a TTL.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// However small a random pause comes out, this long is waited after a failure.
+/// Minimum pause after a failure, however small the random one is.
 const LEAST_FAILURE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Keeps one task per name of a DNS cluster.
+/// Runs one task per name of a DNS cluster.
 #[derive(Default)]
 pub(crate) struct Dns {
     tasks: HashMap<Target, Task>,
     resolvers: Rc<Resolvers>,
 }
 
-/// Resolvers, made when first needed.
+/// Resolvers, made on demand.
 type Resolvers = RefCell<Vec<(LookupIpStrategy, Arc<DnsResolver>, TokioResolver)>>;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ struct Target {
 struct Task {
     options: DnsOptions,
     keeps_last: bool,
-    /// The first answer, or the first failure, is there.
+    /// The first lookup has ended, in success or failure.
     answered: Rc<Cell<bool>>,
     abort: AbortHandle,
 }
@@ -52,7 +52,7 @@ impl Drop for Task {
 }
 
 impl Dns {
-    /// Whether the first answer for some name is still awaited.
+    /// Whether the first lookup of any name is still running.
     pub fn is_resolving(&self) -> bool {
         self.tasks.values().any(|task| !task.answered.get())
     }
@@ -119,7 +119,7 @@ impl Name {
             let addresses = match found {
                 Found::Addresses(addresses, _) => Some(addresses),
                 Found::Nothing(_) if !keeps_last => Some(Vec::new()),
-                // What is known stays; a first failure lets the cluster go on without endpoints.
+                // Keeps the known addresses; after a first failure the cluster continues without endpoints.
                 Found::Nothing(_) | Found::Failure => known.is_none().then(Vec::new),
             };
             if let Some(addresses) = addresses.filter(|addresses| known.as_ref() != Some(addresses)) {
@@ -133,14 +133,14 @@ impl Name {
     }
 }
 
-/// What a name was found to be.
+/// The result of a lookup.
 enum Found {
-    /// The addresses, and how long they hold.
+    /// The addresses, and their TTL.
     Addresses(Vec<IpAddr>, Duration),
-    /// It has no address, or there is no such name, and how long that holds (RFC 2308). A server that was reached says so: what was
-    /// known before is wrong then, not stale (RFC 8767 section 4).
+    /// The name does not exist or has no address, and the negative TTL (RFC 2308). An authoritative answer like this
+    /// replaces known addresses; it does not make them stale data to keep (RFC 8767 section 4).
     Nothing(Option<Duration>),
-    /// Nobody could say.
+    /// The lookup failed.
     Failure,
 }
 
@@ -164,13 +164,13 @@ async fn resolve(resolver: &TokioResolver, host: &str) -> Found {
     }
 }
 
-/// Pause after an answer. A time to live of 0 says nothing of when to ask again.
+/// Pause after an answer. A TTL of 0 does not say when to refresh.
 fn pause(options: &DnsOptions, ttl: Duration) -> Duration {
     if options.respect_ttl && !ttl.is_zero() { ttl.max(MIN_PAUSE) } else { options.refresh }
 }
 
-/// Pause after so many failures in a row: as `dns_failure_refresh_rate` says, a random part of what doubles up to its limit,
-/// else the usual one. What is known stays in use meanwhile.
+/// Pause after the given number of consecutive failures: with `dns_failure_refresh_rate`, a random part of an
+/// exponential backoff; otherwise the usual refresh rate. Known addresses stay in use meanwhile.
 fn failure_pause(options: &DnsOptions, failures: u32) -> Duration {
     match options.failure_refresh {
         Some((base, longest)) => {
@@ -208,7 +208,7 @@ fn resolver(resolvers: &Resolvers, options: &DnsOptions) -> Option<TokioResolver
     };
     let made = builder.and_then(|mut builder| {
         builder.options_mut().ip_strategy = strategy;
-        // How long an answer, or the lack of one, holds is decided here and nowhere else.
+        // Caching of answers, including negative ones, is decided only here.
         builder.options_mut().cache_size = 0;
         builder.build()
     });

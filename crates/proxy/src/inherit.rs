@@ -1,15 +1,15 @@
-//! Listening sockets handed over by the parent process, by systemd's convention: `LISTEN_FDS` descriptors from 3 on,
-//! named in `LISTEN_FDNAMES`. A socket's name is the port of the listener it is for.
+//! Listening sockets inherited from the parent process by systemd's convention: `LISTEN_FDS` descriptors from 3 on,
+//! named in `LISTEN_FDNAMES`. A socket's name is its listener's port.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 
 /// The first inherited descriptor (`sd_listen_fds(3)`).
 const FIRST: RawFd = 3;
-/// Sockets taken over at most.
+/// Maximum number of sockets taken over.
 const MAX_SOCKETS: usize = 1024;
 
-/// Takes the inherited sockets over. Call it once, before anything else opens descriptors.
+/// Takes over the inherited sockets. Call it once, before anything else opens descriptors.
 pub fn listening_sockets() -> Vec<(u16, OwnedFd)> {
     let variable = |name| std::env::var(name).ok();
     let for_us = variable("LISTEN_PID").is_none_or(|pid| pid.parse() == Ok(std::process::id()));
@@ -21,7 +21,7 @@ pub fn listening_sockets() -> Vec<(u16, OwnedFd)> {
     ports(&names, count.min(MAX_SOCKETS)).filter_map(|(port, fd)| Some((port, take(fd).ok()?))).collect()
 }
 
-/// Which port each descriptor is for; names that are no port are someone else's.
+/// The port that each descriptor is for; names that are not ports are not meant for us.
 fn ports(names: &str, count: usize) -> impl Iterator<Item = (u16, RawFd)> {
     (FIRST..).zip(names.split(':')).take(count).filter_map(|(fd, name)| Some((name.parse().ok()?, fd)))
 }
@@ -31,7 +31,7 @@ fn take(fd: RawFd) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is open, and by the convention ours alone: nothing else in the process knows its number.
+    // SAFETY: the descriptor is open, and by the convention only ours: nothing else in the process knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,9 +1,10 @@
-//! The proxy: workers, balance, listeners, request phases, upstream pools, access log, xDS subscription, admin.
+//! The proxy: workers, load balancing between them, listeners, request phases, upstream pools, access log, xDS
+//! subscription, admin.
 //!
-//! Start with [`run`](mod@run), which wires it all: one control thread (`state`, `subscribe`, `dns`, `admin`) builds the
-//! configuration and hands it to the threads of the [`pool`], which serve.
+//! Start with [`run`](mod@run), which wires everything: one control thread (`state`, `subscribe`, `dns`, `admin`)
+//! builds the configuration and hands it to the worker threads of the [`pool`], which serve traffic.
 
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on external input: even states that should be impossible are handled as errors.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod access_log;

@@ -69,21 +69,21 @@ impl FromStr for Level {
     }
 }
 
-/// Changes the level while the process runs.
+/// Handle that changes the log level while the process runs.
 #[derive(Clone, Default)]
 pub struct Logging {
     handle: Option<Arc<reload::Handle<LevelFilter, Registry>>>,
 }
 
 impl Logging {
-    /// Logs to standard error from here on. When the process has a log already (the proxy runs inside another program),
-    /// that one stays, and its level is not ours to change.
+    /// Logs to standard error from now on. If the process has a log already (the proxy runs inside another program),
+    /// that one stays, and its level cannot be changed here.
     pub fn install(level: Level) -> Self {
         let (filter, handle) = reload::Layer::new(level.filter());
         let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(StandardError)
-            // They would go to standard error, and a failure there is a panic.
+            // Internal errors would go to standard error, and a failure there panics.
             .log_internal_errors(false)
             .with_target(false)
             .with_ansi(terminal);
@@ -93,12 +93,12 @@ impl Logging {
         }
     }
 
-    /// Sets the level; false when the log is not ours.
+    /// Sets the level; false when the log belongs to another program.
     pub fn set(&self, level: Level) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.reload(level.filter()).is_ok())
     }
 
-    /// The level now.
+    /// The current level.
     pub fn level(&self) -> String {
         let current = self.handle.as_ref().and_then(|handle| handle.clone_current());
         current.map_or_else(|| "set by the program the proxy runs in".to_owned(), |filter| filter.to_string())

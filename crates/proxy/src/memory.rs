@@ -1,4 +1,4 @@
-//! Gives memory back: what only starting up needed, and what is free when memory is short.
+//! Returns memory to the system: what only the start needed, and free memory when memory is short.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -12,45 +12,48 @@ use std::time::Duration;
 use nix::unistd::{SysconfVar, sysconf};
 use tokio::sync::Notify;
 
-/// The allocator's way to return what is free to the system, for the calling thread.
+/// Function of the allocator that returns the calling thread's free memory to the system.
 static COLLECTOR: OnceLock<fn()> = OnceLock::new();
 
-/// Tells the proxy how the program's allocator returns free memory to the system. The first call counts.
+/// Sets the function by which the program's allocator returns free memory to the system. Only the first call has an
+/// effect.
 pub fn set_collector(collector: fn()) {
     _ = COLLECTOR.set(collector);
 }
 
-/// Returns what this thread's heap has free to the system.
+/// Returns the free memory of this thread's heap to the system.
 pub(crate) fn collect() {
     if let Some(collector) = COLLECTOR.get() {
         collector();
     }
 }
 
-/// Bytes of this process that are in memory (proc_pid_statm(5)).
+/// Resident memory of this process, in bytes (proc_pid_statm(5)).
 pub(crate) fn resident_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.map(|pages| pages * page_size() as u64).ok_or_else(|| io::Error::other("/proc/self/statm does not say"))
 }
 
-/// Bytes of a page of memory. (rustix's own way to it reads the kernel's image, which is not there under valgrind.)
+/// Page size in bytes. (rustix's own function reads it from the vDSO image, which does not exist under valgrind.)
 fn page_size() -> usize {
     let said = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
     said.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(4096)
 }
 
-/// When start-up is over: by then the first configuration is in place, or it is late for other reasons.
+/// Time after which the start counts as over: by then the first configuration is in place, or it is late for other
+/// reasons.
 const AFTER_START: Duration = Duration::from_secs(2);
-/// For how long nothing must have changed: one change seldom comes alone, and what it ran through the next one needs again.
+/// How long nothing must have changed: changes seldom come alone, and the next one needs the same code and tables
+/// again.
 const QUIET: Duration = Duration::from_secs(1);
-/// From one time that memory was given back to the next at least.
+/// Minimum interval between two releases of memory.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Once, some time after the start, lets go of freed memory and of the program's own read-only pages.
+/// Some time after the start, returns freed memory and the program's own read-only pages to the system, once.
 ///
-/// Reading and compiling a configuration runs through megabytes of generated code and tables that serving requests never touches
-/// again. The kernel keeps such pages mapped, and counted as ours, until memory is short.
+/// Reading and compiling a configuration touches megabytes of generated code and tables that serving requests does not
+/// need. The kernel keeps such pages resident, and counted towards the process, until memory is short.
 pub async fn give_back_start_up() {
     tokio::time::sleep(AFTER_START).await;
     collect();
@@ -58,8 +61,8 @@ pub async fn give_back_start_up() {
     tracing::debug!(bytes, "let go of the code that starting up touched");
 }
 
-/// Does as [`give_back_start_up`] whenever the configuration has come to rest after changes, the first one included, and has the
-/// workers collect ([`collect_if_asked`]); for the life of the process.
+/// Does the same as [`give_back_start_up`] each time the configuration has settled after changes, including the first
+/// one, and makes the workers collect ([`collect_if_asked`]); for the life of the process.
 pub(crate) async fn give_back_after_changes(changed: Rc<Notify>) {
     after_changes(&changed, QUIET, INTERVAL, || {
         collect();
@@ -68,7 +71,7 @@ pub(crate) async fn give_back_after_changes(changed: Rc<Notify>) {
     .await;
 }
 
-/// Calls `then` when nothing has changed for `quiet`, and again so after later changes, but not within `interval`.
+/// Calls `then` when nothing has changed for `quiet`, and again after later changes, but at most once per `interval`.
 async fn after_changes(changed: &Notify, quiet: Duration, interval: Duration, mut then: impl FnMut()) {
     let mut change = Box::pin(changed.notified());
     loop {
@@ -76,7 +79,7 @@ async fn after_changes(changed: &Notify, quiet: Duration, interval: Duration, mu
             change.set(changed.notified());
         }
         then();
-        // What changes from now on is noticed even before it is waited for.
+        // Registered now, so that changes during the sleep are not missed.
         change.set(changed.notified());
         tokio::time::sleep(interval.saturating_sub(quiet)).await;
         change.as_mut().await;
@@ -84,24 +87,24 @@ async fn after_changes(changed: &Notify, quiet: Duration, interval: Duration, mu
     }
 }
 
-/// How often threads were asked to return what their heaps have free.
+/// How many times threads were asked to return the free memory of their heaps.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How often that was when this one did.
+    /// Value of `ASKED` when this thread last did so.
     static DONE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Lets go of free memory and of the program's own read-only pages, as [`give_back_start_up`] does; threads that call
-/// [`collect_if_asked`] return what is free on their heaps.
+/// Returns free memory and the program's own read-only pages to the system, as [`give_back_start_up`] does; threads
+/// that call [`collect_if_asked`] return the free memory of their heaps.
 pub fn give_back() {
     ASKED.fetch_add(1, Ordering::Relaxed);
     let bytes = let_go_of_code();
     tracing::debug!(bytes, "let go of code, until it is needed again");
 }
 
-/// Returns what this thread's heap has free if somebody has asked for that since it did last: for a thread that is about to sleep,
-/// or looks now and then.
+/// Returns the free memory of this thread's heap if that has been requested since it last did: for a thread that is
+/// about to sleep, or that runs at intervals.
 pub fn collect_if_asked() {
     let asked = ASKED.load(Ordering::Relaxed);
     if DONE.replace(asked) != asked {
@@ -109,16 +112,16 @@ pub fn collect_if_asked() {
     }
 }
 
-/// Unmaps the code and constants of the program and its libraries from memory, to be read again where they are needed; returns
-/// how many bytes that may concern.
+/// Drops the resident pages of code and constants of the program and its libraries; they are read again when needed.
+/// Returns how many bytes of mappings were affected.
 fn let_go_of_code() -> usize {
     let mut segments: Vec<Segment> = Vec::new();
     // SAFETY: `note` is called only within this call, with this vector's address.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut segments).cast()) };
     let mut bytes = 0;
     for Segment { start, length } in segments {
-        // SAFETY: a private mapping of a file, never written to, so its pages are the file's: dropping them loses nothing, and the
-        // next use reads them again from the page cache.
+        // SAFETY: this is a private mapping of a file, never written to, so its pages are the file's: dropping them
+        // loses nothing, and the next use reads them again from the page cache.
         if unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) } == 0 {
             bytes += length;
         }
@@ -126,28 +129,28 @@ fn let_go_of_code() -> usize {
     bytes
 }
 
-/// Whole pages of a loaded file that nobody may write to.
+/// Page-aligned range of a loaded file's read-only segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Segment {
     start: usize,
     length: usize,
 }
 
-/// Adds an object's read-only segments to the `Vec<Segment>` at `found`. What the loader writes before it protects it (relocated
-/// constants) lies in segments that the file marks as writable.
+/// Adds an object's read-only segments to the `Vec<Segment>` at `found`. Relocated constants, which the loader writes
+/// before it protects them, are in segments that the file marks as writable.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: libc::size_t, found: *mut libc::c_void) -> libc::c_int {
     // SAFETY: the caller of `dl_iterate_phdr` passed a vector, and nobody else uses it meanwhile.
     let found = unsafe { &mut *found.cast::<Vec<Segment>>() };
     // SAFETY: the loader passes a description that is valid during this call.
     let info = unsafe { &*info };
-    // The kernel's own object is not a file's.
+    // The vDSO is not backed by a file.
     // SAFETY: names are C strings, or null.
     let kernels =
         !info.dlpi_name.is_null() && unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes().starts_with(b"linux-");
     if info.dlpi_phdr.is_null() || kernels {
         return 0;
     }
-    // SAFETY: so many headers are at this address, for as long as the object is loaded.
+    // SAFETY: this many headers are at this address, for as long as the object is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let page = page_size();
     for header in headers {
@@ -176,10 +179,10 @@ mod tests {
                 while times.get() < round {
                     tokio::task::yield_now().await;
                 }
-                // Nothing has changed: nothing is done, however long that lasts.
+                // Without a change nothing is done, however long that lasts.
                 tokio::time::sleep(2 * interval).await;
                 assert_eq!(times.get(), round);
-                // Several at once are one, also when they come within the interval.
+                // Several changes in a row count as one, also within the interval.
                 changed.notify_waiters();
                 changed.notify_waiters();
             }
@@ -202,7 +205,7 @@ mod tests {
         let bytes = super::let_go_of_code();
         assert!(bytes > 100_000, "a test program has more code than {bytes} bytes");
         assert_eq!(WRITTEN[1].load(std::sync::atomic::Ordering::Relaxed), 7);
-        // Relocated constants are still what the loader made of them.
+        // Relocated constants still have the values set by the loader.
         let text: &dyn std::fmt::Display = &"text";
         assert_eq!(text.to_string(), "text");
     }

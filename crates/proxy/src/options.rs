@@ -75,12 +75,12 @@ pub enum Mode {
     Validate,
 }
 
-/// What the options resolve to.
+/// The resolved options.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the bootstrap is.
+    /// Source of the bootstrap.
     pub bootstrap: BootstrapSource,
-    /// Worker threads; 0: the cores the cgroup allows.
+    /// Number of worker threads; 0: the cores the cgroup allows.
     pub concurrency: usize,
     /// Overrides of the bootstrap's `node`.
     pub node: NodeOverrides,
@@ -88,15 +88,15 @@ pub struct Settings {
     pub log_level: Level,
     /// How long draining may take.
     pub drain_time: Duration,
-    /// File that gets the admin interface's address.
+    /// File to which the admin interface's address is written.
     pub admin_address_path: Option<PathBuf>,
-    /// Socket by which the process takes over from the one before it, and the next one from it.
+    /// Socket for taking over from a predecessor, and for handing over to a successor.
     pub handover: Option<PathBuf>,
-    /// How long the process before this one may take to finish its connections.
+    /// How long the predecessor may take to finish its connections after a takeover.
     pub parent_shutdown_time: Duration,
 }
 
-/// Where the bootstrap is.
+/// Source of the bootstrap.
 #[derive(Clone, Debug, Default)]
 pub struct BootstrapSource {
     /// A file.
@@ -116,16 +116,16 @@ pub struct NodeOverrides {
     pub zone: Option<String>,
 }
 
-/// Options that do not make sense.
+/// Invalid options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// Nothing to start from.
+    /// No bootstrap is given.
     #[error("no configuration: give a bootstrap with -c FILE or --config-yaml TEXT")]
     NoConfiguration,
 }
 
 impl Options {
-    /// Checks and resolves what the user wrote.
+    /// Checks and resolves the options.
     pub fn resolve(&self) -> Result<Settings, OptionsError> {
         if self.config_path.is_none() && self.config_yaml.is_none() {
             return Err(OptionsError::NoConfiguration);

@@ -1,4 +1,4 @@
-//! Whether the process is ready, and what it waits for while it is not.
+//! Determines whether the process is ready, and what it waits for if not.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tokio::time::Instant;
 use crate::scope::usage::REMEMBERED_HOLD;
 use crate::state::{Phase, Shared, State};
 
-/// A process that is not ready says this often what it waits for.
+/// Interval at which a process that is not ready logs what it waits for.
 const SAY_INTERVAL: Duration = Duration::from_secs(5);
-/// Names of one type that are said, in names; of the others it is said how many they are.
+/// Names of one type that are listed; the others are only counted.
 const MAX_SAID: usize = 3;
 
 impl State {
-    /// Where the process is by what is missing.
+    /// The phase that results from what is missing.
     pub fn next_phase(&self) -> Phase {
-        // Warming later in life does not make the process any less ready.
+        // Warming after the start does not make the process unready again.
         if matches!(self.phase, Phase::Live | Phase::Draining) {
             return self.phase;
         }
@@ -38,7 +38,8 @@ impl State {
         }
     }
 
-    /// What is not there has been waited for long enough, as all that was wanted from the start serves.
+    /// Whether only remembered names are missing, and have been waited for long enough, while everything wanted from
+    /// the start is there.
     fn waits_for_remembered_only(&self) -> bool {
         self.scope.remembered_is_overdue(Instant::now())
             && !self.awaits.clusters
@@ -46,7 +47,7 @@ impl State {
             && self.builder.basis_is_answered()
     }
 
-    /// What a process that is not ready waits for, in a few words; `None`: nothing.
+    /// A short description of what an unready process waits for; `None`: nothing.
     pub fn waits_for(&self) -> Option<String> {
         if matches!(self.phase, Phase::Live | Phase::Draining) {
             return None;
@@ -82,7 +83,7 @@ impl State {
     }
 }
 
-/// Names by their type.
+/// The missing names, by type.
 pub(crate) fn of_each_type(interest: &Interest) -> [(ResourceType, &[Reference]); 6] {
     [
         (ResourceType::Cluster, &interest.clusters),
@@ -95,7 +96,7 @@ pub(crate) fn of_each_type(interest: &Interest) -> [(ResourceType, &[Reference])
 }
 
 impl Shared {
-    /// Says in the log what is waited for, until the process is ready.
+    /// Logs what is waited for, until the process is ready.
     pub async fn say_what_is_awaited(&self) {
         loop {
             tokio::time::sleep(SAY_INTERVAL).await;
@@ -109,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Looks again when what is remembered has been waited for long enough.
+    /// Settles again when the remembered names have been waited for long enough.
     pub fn limit_remembered(&self) {
         let shared = self.clone();
         tokio::task::spawn_local(async move {

@@ -1,13 +1,13 @@
-//! The whole program, wired in one place: read this first.
+//! The whole program, wired in one place: start reading here.
 //!
 //! ```text
-//!  options → bootstrap → workers ─┬─ settle: build the configuration, hand it to the workers
-//!                                 ├─ subscribe: xDS streams        put resources in
-//!                                 ├─ dns: names of clusters        put addresses in
-//!                                 ├─ scope: what workers need and do not have is asked for
-//!                                 ├─ admin                         shows it all
-//!                                 ├─ handover: takes over from the process before, gives to the next
-//!                                 └─ lifecycle: signals and /quitquitquit, drain, end
+//!  options → bootstrap → workers ─┬─ settle: builds the configuration, hands it to the workers
+//!                                 ├─ subscribe: xDS streams        deliver resources
+//!                                 ├─ dns: resolves cluster names   delivers addresses
+//!                                 ├─ scope: requests the resources that workers lack
+//!                                 ├─ admin: pages that show all of this
+//!                                 ├─ handover: takes over from a predecessor, hands over to a successor
+//!                                 └─ lifecycle: signals, /quitquitquit, draining, end
 //! ```
 //!
 //! Workers have threads of their own; everything else runs on this one.
@@ -52,20 +52,20 @@ use crate::settle::Settler;
 use crate::state::{Awaits, Parts, Shared, State};
 use crate::subscribe::Subscriptions;
 
-/// How long the access logs may take to reach their files at the end.
+/// How long flushing the access logs may take at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two looks for series of metrics that nobody touches any more.
+/// Interval between two sweeps for metric series that are no longer updated.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Commands waiting for the lifecycle; an operator's few.
+/// Commands queued for the lifecycle; only operators send them, so there are few.
 const MAX_COMMANDS: usize = 16;
 
-/// Why the process does not start, or ends.
+/// Why the process does not start, or ends with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The command line makes no sense.
+    /// The command line is invalid.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The bootstrap is wrong.
+    /// The bootstrap is invalid.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
     /// Taking over from the running process is not possible.
@@ -79,7 +79,7 @@ pub enum RunError {
         /// The system's reason.
         error: io::Error,
     },
-    /// Listeners of the bootstrap cannot listen.
+    /// Bootstrap listeners could not be bound.
     #[error("{}", .0.join("\n"))]
     Listeners(Vec<String>),
     /// A file cannot be written.
@@ -90,10 +90,10 @@ pub enum RunError {
         /// The system's reason.
         error: io::Error,
     },
-    /// The system refuses something every process needs.
+    /// A system call that every process depends on failed.
     #[error("{what}: {error}")]
     System {
-        /// What was asked for.
+        /// What was attempted.
         what: &'static str,
         /// The system's reason.
         error: io::Error,
@@ -104,7 +104,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
     move |error| RunError::System { what, error }
 }
 
-/// Runs until the process is told to end. `out` gets what a user is to read.
+/// Runs until the process is told to end. `out` receives messages for the user.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
     let settings = options.resolve()?;
     let (loaded, builder) = prepare(&settings)?;
@@ -118,20 +118,20 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
     block_on(serve(settings, loaded, builder, logging, None))
 }
 
-/// Runs inside another program until `stop` is sent or dropped, then drains. Signals stay the program's.
+/// Runs inside another program until `stop` is sent or dropped, then drains. Signals are left to that program.
 pub fn run_until(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), RunError> {
     run_in(settings, Program::until(stop))
 }
 
-/// As [`run_until`], for a program that takes over and is taken over from together with its proxy.
+/// As [`run_until`], for a program that takes part in hot restarts together with its proxy.
 pub fn run_in(settings: Settings, program: Program) -> Result<(), RunError> {
     let (loaded, builder) = prepare(&settings)?;
     block_on(serve(settings, loaded, builder, Logging::default(), Some(program)))
 }
 
-/// Reads and compiles what the bootstrap says.
+/// Loads the bootstrap and builds its static resources.
 fn prepare(settings: &Settings) -> Result<(Loaded, Builder), RunError> {
-    // Held over all that is checked, so that it loads once, and not longer: it is megabytes.
+    // Held during all checks so that the schema is loaded once, and no longer, since it takes megabytes.
     let _schema = Schema::acquire();
     let loaded = bootstrap::load(&settings.bootstrap, &settings.node)?;
     let builder = builder_of(&loaded)?;
@@ -141,14 +141,14 @@ fn prepare(settings: &Settings) -> Result<(Loaded, Builder), RunError> {
 fn block_on(serve: impl Future<Output = Result<(), RunError>>) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Only DNS configuration and Unix sockets ever block, and briefly.
+        // Only reading DNS configuration and Unix socket calls block, and only briefly.
         .max_blocking_threads(2)
         .build()
         .map_err(system("starting the control thread's reactor"))?;
     tokio::task::LocalSet::new().block_on(&runtime, serve)
 }
 
-/// A builder with the static resources in it.
+/// A builder that contains the static resources.
 fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     builder.set_default_bind(loaded.bootstrap.bind.clone());
@@ -207,13 +207,13 @@ async fn serve(
             Some(AdminPort::bind(address, handed_admin, admin).await?)
         }
     };
-    // The process before this one answers until this one is ready in its place.
+    // With a predecessor, that process answers admin requests until this one is ready to replace it.
     if let (Some(admin), None) = (&admin, &successor) {
         admin.open(&settings)?;
     }
     await_first_answers(&shared);
     shared.settle();
-    // Only what the bootstrap says is there so far, and a process that cannot do what its file says does not start.
+    // Only bootstrap listeners exist so far, and a process that cannot do what its bootstrap says must not start.
     let unbound: Vec<String> = shared.state.borrow().bind_failures().map(|(_, reason)| reason.clone()).collect();
     if !unbound.is_empty() {
         return Err(RunError::Listeners(unbound));
@@ -228,7 +228,7 @@ async fn serve(
     Ok(())
 }
 
-/// Workers that listen to nothing yet, and what watches over the memory and connections they use.
+/// Starts workers without listeners, and the monitor of their memory and connections.
 fn start_workers(
     settings: &Settings,
     loaded: &Loaded,
@@ -252,10 +252,10 @@ fn start_workers(
     Ok(pool)
 }
 
-/// What is known at the start: the bootstrap.
+/// The initial state, from the bootstrap.
 fn state_of(loaded: Loaded, builder: Builder, pool: &Arc<WorkerPool>, registry: &Arc<Registry>) -> State {
     let bootstrap = &loaded.bootstrap;
-    // What is asked for by name is waited for by name.
+    // With an on-demand scope, only named resources are awaited, each by name.
     let all = !bootstrap.scope.is_learned();
     State::new(Parts {
         builder,
@@ -267,7 +267,7 @@ fn state_of(loaded: Loaded, builder: Builder, pool: &Arc<WorkerPool>, registry: 
     })
 }
 
-/// Starts the tasks that keep everything as it should be, for as long as the process lives.
+/// Starts the background tasks that run for as long as the process lives.
 fn spawn_keepers(shared: &Shared, pool: &Arc<WorkerPool>) {
     let settling = shared.clone();
     tokio::task::spawn_local(async move { settling.keep_settled().await });
@@ -294,7 +294,8 @@ fn spawn_keepers(shared: &Shared, pool: &Arc<WorkerPool>) {
     });
 }
 
-/// A control plane that does not answer must not keep static listeners from being ready for ever.
+/// Stops waiting for CDS and LDS after `initial_fetch_timeout`, so that a control plane that does not answer cannot
+/// keep static listeners from becoming ready.
 fn await_first_answers(shared: &Shared) {
     let timeouts = {
         let state = shared.state.borrow();

@@ -1,8 +1,10 @@
-//! The scope of a proxy that asks for what its workload uses: what is asked for, when it was used last, and what goes again.
+//! The on-demand scope: a proxy that subscribes only to what its workload uses. This keeps what is subscribed, when it
+//! was last used, and what is dropped again.
 //!
-//! Workers say what they need ([`Shared::take_demands`]); the names are subscribed to with everything else, and their
-//! answers are part of the next configuration. What was not used for long is dropped ([`Shared::keep_scope`]). What the
-//! control plane knows of the workload's other replicas is there from the start ([`memory`]).
+//! Workers report what they need ([`Shared::take_demands`]); these names are subscribed along with everything else, and
+//! the answers become part of the next configuration. What has not been used for long is dropped
+//! ([`Shared::keep_scope`]). What the workload's other replicas use is known to the control plane, and subscribed from
+//! the start ([`memory`]).
 
 pub(crate) mod memory;
 pub(crate) mod usage;
@@ -18,29 +20,29 @@ use self::usage::Use;
 use crate::control_stats::on_demand::{Counter, Gauge};
 use crate::state::{Phase, Shared, State};
 
-/// How often it is looked at what was used.
+/// Interval of sweeping unused names.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
-/// What does not exist is forgotten after this long without use; it costs one question to ask again.
+/// A name that does not exist is dropped after this long without use; asking again costs one request.
 const ABSENT_AFTER: Duration = Duration::from_secs(600);
-/// Names held at a time, those of which there is nothing included; the longest unused go first.
+/// Maximum number of names held, including those that do not exist; the longest unused are dropped first.
 const MAX_NAMES: usize = 20_000;
-/// Hosts that nobody answered for are named in the log this often at most.
+/// Minimum interval between log lines about names that could not be requested.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One name of the scope, for the admin page.
 #[derive(Debug)]
 pub(crate) struct ScopeEntry {
     pub demand: Demand,
-    /// What became of it.
+    /// Its state: `given up`, `asked for`, `present` or `absent`.
     pub state: &'static str,
-    /// Since it was used, or remembered.
+    /// Time since it was last used, or remembered.
     pub idle: Duration,
-    /// The workload has used it; otherwise it is only remembered.
+    /// Whether the workload has used it; otherwise it is only remembered.
     pub used: bool,
 }
 
 impl State {
-    /// Takes a demand in; true when it is new.
+    /// Records a demand; true when it is new.
     fn demand(&mut self, demand: Demand, now: Instant) -> bool {
         self.scope.note(demand.clone(), now);
         let new = self.builder.demand(demand.clone());
@@ -57,13 +59,13 @@ impl State {
         new
     }
 
-    /// Whether this is a name in use of which there is nothing yet.
+    /// Whether this name is in use and has no resource yet.
     pub fn is_awaited(&self, kind: ResourceType, name: &str) -> bool {
         let demand = self.scope.is_learned().then(|| Demand::of(kind, name)).flatten();
         demand.is_some_and(|demand| self.scope.last_used.contains_key(&demand) && !self.builder.is_present(&demand))
     }
 
-    /// Names that the workload's replicas have used: asked for before the first of them is needed.
+    /// Subscribes to names that the workload's replicas have used, before the first of them is needed.
     pub fn recall(&mut self, demands: Vec<Demand>) {
         let now = Instant::now();
         self.scope.recalled = Some(now);
@@ -75,7 +77,8 @@ impl State {
         }
     }
 
-    /// Whoever waits goes on with what is known: the control plane is away. True when somebody may have waited.
+    /// Gives up waiting for unanswered names because the control plane is disconnected. True when requests may have
+    /// been waiting.
     pub fn give_up_demands(&mut self) -> bool {
         let is_awaited = |demand: &&Demand| !self.builder.is_answered(demand) && !self.builder.is_given_up(demand);
         let waiting: Vec<Demand> = self.builder.demanded().iter().filter(is_awaited).cloned().collect();
@@ -99,19 +102,18 @@ impl State {
         }
     }
 
-    /// Whether the aggregated stream is up.
+    /// Whether the ADS stream is connected.
     fn is_connected(&self) -> bool {
         self.streams.iter().any(|(key, stream)| key.is_aggregated() && stream.connected)
     }
 
-    /// What is used, for the control plane to remember.
+    /// The names in use, for the control plane to remember.
     pub fn used(&self) -> Vec<Demand> {
         let own = self.scope.last_used.iter().filter(|(_, used)| used.own).map(|(demand, _)| demand);
         own.filter(|demand| self.builder.is_present(demand)).cloned().collect()
     }
 
-    /// Names, how long ago each was used (or, if that has not come to pass, remembered), and what became of it, for the
-    /// admin page.
+    /// The names, their states, and when each was last used (or else remembered), for the admin page.
     pub fn scope_entries(&self) -> Vec<ScopeEntry> {
         let state = |demand: &Demand| match demand {
             _ if self.builder.is_given_up(demand) => "given up",
@@ -147,7 +149,7 @@ impl State {
         stats.set(Gauge::absent, absent);
     }
 
-    /// Drops what was not used for long; true when there was something.
+    /// Drops names that have not been used for long; true when there were any.
     fn sweep(&mut self, now: Instant) -> bool {
         let Some(unused_after) = self.scope.unused_after else { return false };
         for used in self.builder.take_used() {
@@ -159,7 +161,7 @@ impl State {
             .scope
             .last_used
             .iter()
-            // Clusters of TCP proxies are used as long as a listener leads to them.
+            // Clusters of TCP proxies are in use for as long as a listener refers to them.
             .filter(|(demand, _)| !matches!(demand, Demand::Cluster(_)))
             .map(|(demand, used)| (now.duration_since(used.last), demand.clone()))
             .collect();
@@ -198,7 +200,7 @@ impl State {
 }
 
 impl Shared {
-    /// Asks for what workers need, for the life of the process.
+    /// Requests what workers need, for the life of the process.
     pub async fn take_demands(&self, mut demands: mpsc::Receiver<Demand>) {
         while let Some(first) = demands.recv().await {
             let now = Instant::now();
@@ -214,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Forgets what is not used any more, for the life of the process.
+    /// Drops names that are no longer used, for the life of the process.
     pub async fn keep_scope(&self) {
         if !self.state.borrow().scope.is_learned() {
             return;

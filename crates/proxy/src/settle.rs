@@ -1,5 +1,5 @@
-//! Bringing everything in line with the resources held: ask for what is referred to, build, hand to the workers, and say where
-//! the process is by what is missing.
+//! Settling: brings everything in line with the resources held. It subscribes to what is referred to, builds the
+//! configuration, hands it to the workers, and derives the server's phase from what is missing.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,11 +16,11 @@ use crate::readiness::of_each_type;
 use crate::state::{Phase, Settle, Shared};
 use crate::subscribe::Subscriptions;
 
-/// What settling keeps between two times.
+/// State kept between two calls of `settle`.
 pub(crate) struct Settler {
     subscriptions: RefCell<Subscriptions>,
     dns: RefCell<Dns>,
-    /// References whose first answer is awaited under a timer.
+    /// Timers (`initial_fetch_timeout`) of references whose first answer is awaited.
     timers: RefCell<HashMap<(ResourceType, Reference), AbortHandle>>,
 }
 
@@ -37,7 +37,7 @@ impl Settle for Settler {
         let config = state.builder.build();
         state.note_admitted();
         let asked = state.builder.take_asked();
-        // As Envoy does: listeners are asked for once the clusters they will name are there and serve.
+        // As in Envoy: LDS is subscribed once the clusters of the first CDS answer are warmed.
         let clusters_ready = !state.awaits.clusters && state.builder.clusters_are_answered();
         self.subscriptions.borrow_mut().update(&asked, clusters_ready, shared);
         state.forget_records(&asked);
@@ -69,7 +69,7 @@ impl Settle for Settler {
 }
 
 impl Settler {
-    /// Lets what waits for an answer go on without it when `initial_fetch_timeout` has passed.
+    /// Starts and cancels the `initial_fetch_timeout` timers of references that await their first answer.
     fn watch_timeouts(&self, missing: &Interest, shared: &Shared) {
         let mut timers = self.timers.borrow_mut();
         let kinds = of_each_type(missing);
@@ -93,7 +93,7 @@ impl Settler {
     }
 }
 
-/// Gives a resource up when `timeout` has passed.
+/// Gives up waiting for a resource when `timeout` has passed.
 fn start_timer(
     shared: Shared,
     kind: ResourceType,

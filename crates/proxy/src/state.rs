@@ -1,7 +1,7 @@
-//! What the control thread knows: every resource received, what became of it, and the configuration the workers have.
+//! The control thread's state: every resource received and its status, and the configuration of the workers.
 //!
-//! Streams and resolvers put things in and mark the state dirty; [`Shared::settle`] then does all the rest once for
-//! everything that came meanwhile ([`crate::settle`]).
+//! Streams and resolvers change the state and mark it dirty; [`Shared::settle`] then does everything else once for all
+//! changes made in the meantime ([`crate::settle`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,19 +26,19 @@ use crate::pool::WorkerPool;
 use crate::scope::usage::Scope;
 use crate::subscribe::key::StreamKey;
 
-/// Between two attempts to bind a listener whose address is taken.
+/// Interval of attempts to bind listeners whose address is taken.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where the process is in its life, as `/ready` and `/server_info` say it.
+/// The server state, as reported by `/ready` and `/server_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The first clusters are awaited.
     PreInitializing,
-    /// Clusters are there; listeners, routes or certificates are awaited.
+    /// The clusters are there; listeners, routes or certificates are awaited.
     Initializing,
-    /// It serves.
+    /// The process serves.
     Live,
-    /// It was told to end.
+    /// The process is draining.
     Draining,
 }
 
@@ -64,14 +64,14 @@ impl Phase {
     }
 }
 
-/// What is known of one resource beside its content.
+/// The status of a resource, without its content.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Version accepted last; empty before the first.
+    /// The version accepted last; empty before the first.
     pub version: String,
-    /// When that was.
+    /// When it was accepted.
     pub updated: Option<SystemTime>,
-    /// The last refusal, if nothing was accepted since.
+    /// The last rejection, if nothing has been accepted since.
     pub refused: Option<Refusal>,
     /// A secret as it may be shown: without its private key.
     pub public_secret: Option<Secret>,
@@ -85,14 +85,14 @@ pub(crate) struct Refusal {
     pub time: SystemTime,
 }
 
-/// One stream to a control plane, for the admin pages.
+/// An xDS stream, for the admin pages.
 #[derive(Debug, Default)]
 pub(crate) struct StreamState {
     pub connected: bool,
     pub last_error: Option<String>,
 }
 
-/// Everything of the control thread.
+/// The state of the control thread.
 pub(crate) struct State {
     pub builder: Builder,
     pub config: Arc<Config>,
@@ -100,20 +100,20 @@ pub(crate) struct State {
     pub registry: Arc<Registry>,
     pub bootstrap: pb::Bootstrap,
     pub records: BTreeMap<(ResourceType, String), Record>,
-    /// Those of resources that came since the last build, which nobody may have asked for.
+    /// Resources received since the last build, whose records are dropped if they are not subscribed.
     received: Vec<(ResourceType, String)>,
     pub streams: BTreeMap<StreamKey, StreamState>,
     pub phase: Phase,
     pub started: Instant,
     pub started_at: SystemTime,
     pub(crate) stats: ControlStats,
-    /// The first answer for the name of some DNS cluster is awaited.
+    /// The first answer for the name of any DNS cluster is awaited.
     pub resolving: bool,
     pub health: HealthManager,
     /// First answers of LDS and CDS that are still awaited.
     pub awaits: Awaits,
     bind_failures: BTreeMap<Arc<str>, String>,
-    /// What was used when, in a proxy that learns its scope.
+    /// When each name was last used, if the scope is on demand.
     pub scope: Scope,
 }
 
@@ -124,24 +124,25 @@ pub(crate) struct Awaits {
     pub listeners: bool,
 }
 
-/// The control thread's handle on its state.
+/// The control thread's handle of its state.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub state: Rc<RefCell<State>>,
-    /// Something came in: settle.
+    /// Notified when something was received: `settle` is due.
     pub dirty: Rc<Notify>,
-    /// The configuration or a certificate changed: what waits for a cluster looks again.
+    /// Notified when the configuration or a certificate has changed, to wake those that wait for a cluster.
     pub settled: Rc<Notify>,
     settler: Rc<dyn Settle>,
 }
 
-/// Brings everything in line with the resources held; what does so starts streams and resolvers, and these call it again.
+/// Brings everything in line with the resources held. A trait, since its implementation starts streams and resolvers,
+/// which in turn call it.
 pub(crate) trait Settle {
-    /// Does it.
+    /// Brings everything in line.
     fn settle(&self, shared: &Shared);
 }
 
-/// What [`State::new`] needs.
+/// The arguments of [`State::new`].
 pub(crate) struct Parts {
     pub builder: Builder,
     pub pool: Arc<WorkerPool>,
@@ -177,13 +178,14 @@ impl State {
         }
     }
 
-    /// Applies an update resource by resource; what is wrong is refused with its reason, the rest holds.
+    /// Applies an update resource by resource; invalid ones are rejected with a reason, the rest takes effect.
     pub fn apply(&mut self, source: &Source, update: &Update) -> Vec<Rejected> {
         let kind = update.kind;
-        // Descriptors are needed only to name what is refused: from the first refusal on, held for the whole update.
+        // Descriptors are only needed to dump rejected resources: acquired at the first rejection, and held for the
+        // whole update.
         let mut schema = None;
         self.stats.discovery(kind).inc(discovery::Counter::update_attempt);
-        // First what goes: a listener under a new name may take the address of one that leaves with the same update.
+        // Removals come first: a listener with a new name may take the address of one removed by the same update.
         for name in &update.removed {
             self.remove(kind, name, source);
             self.records.remove(&(kind, name.clone()));
@@ -210,7 +212,7 @@ impl State {
                     schema.get_or_insert_with(Schema::acquire);
                     tracing::warn!(kind = kind.short_name(), name = received.name, reason, "resource refused");
                     record.refused = Some(Refusal {
-                        // A secret's content stays out of dumps.
+                        // A secret's content must not appear in dumps.
                         resource: (kind != ResourceType::Secret).then(|| received.any.clone()),
                         version: received.version.clone(),
                         reason: reason.clone(),
@@ -259,15 +261,16 @@ impl State {
                 self.builder.remove_endpoints(name);
                 self.builder.give_up_endpoints(&reference());
             }
-            // A table in use stays until nothing refers to it; one never seen is not waited for.
+            // A route configuration in use stays until nothing refers to it; one never received is no longer waited
+            // for.
             ResourceType::Route => self.builder.give_up_route(&reference()),
             ResourceType::VirtualHost => self.builder.remove_virtual_host(name),
-            // A certificate in use stays: a connection without one helps nobody.
+            // A certificate in use stays: without one, connections would only fail.
             ResourceType::Secret | ResourceType::NameTable => {}
         }
     }
 
-    /// Refreshes the gauges that are a matter of looking.
+    /// Updates the gauges that are computed on demand.
     pub fn publish_gauges(&self) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let uptime = i64::try_from(self.started.elapsed().as_secs()).unwrap_or(i64::MAX);
@@ -287,14 +290,14 @@ impl State {
         self.stats.control_plane.set(control_plane::Gauge::connected_state, i64::from(connected));
     }
 
-    /// Notes that a stream is up.
+    /// Records that a stream is connected.
     pub fn stream_connected(&mut self, key: &StreamKey) {
         let stream = self.streams.entry(key.clone()).or_default();
         stream.connected = true;
         stream.last_error = None;
     }
 
-    /// Notes that a stream is down, or could not be opened; true when something that was waited for is given up.
+    /// Records that a stream broke, or could not be opened; true when waiting for something was given up.
     pub fn stream_failed(&mut self, key: &StreamKey, error: String) -> bool {
         let stream = self.streams.entry(key.clone()).or_default();
         if stream.connected {
@@ -305,12 +308,12 @@ impl State {
         key.is_aggregated() && self.give_up_demands()
     }
 
-    /// Where the cluster stands that the control thread's own streams use.
+    /// The cluster with this name, for the control thread's own streams.
     pub fn cluster(&self, name: &str) -> Option<Arc<evenkeel_runtime_config::Cluster>> {
         self.config.clusters.get(name).cloned()
     }
 
-    /// Drops what is known of resources nothing refers to any more; their servers do not say that they are gone.
+    /// Drops the records of resources that nothing refers to any more; servers do not announce their removal.
     pub fn forget_records(&mut self, asked: &[SubscriptionChange]) {
         let by_name = self.scope.is_learned();
         let dropped = asked.iter().filter(|asked| !asked.wanted).map(|asked| (asked.kind, asked.name.to_string()));
@@ -328,7 +331,7 @@ impl State {
         }
     }
 
-    /// Tries listeners again that could not be bound: their addresses may be free by now.
+    /// Retries binding the listeners whose bind failed: their addresses may be free by now.
     fn retry_binds(&mut self) {
         if !self.bind_failures.is_empty() {
             let errors = self.pool.retry_listeners();
@@ -336,7 +339,7 @@ impl State {
         }
     }
 
-    /// Listeners serve that were refused while another had their address.
+    /// Updates the records of listeners that now serve after having been rejected while another one had their address.
     pub fn note_admitted(&mut self) {
         for listener in self.builder.take_admitted() {
             tracing::info!(listener = &*listener, "its address is free: no longer refused");
@@ -372,13 +375,13 @@ impl State {
         self.bind_failures = failures;
     }
 
-    /// Listeners whose address could not be had.
+    /// Listeners that could not be bound, and why.
     pub fn bind_failures(&self) -> impl Iterator<Item = (&Arc<str>, &String)> {
         self.bind_failures.iter()
     }
 
-    /// Listeners of an update that could not be bound, or could not if they were complete: refused like any other that cannot
-    /// serve. Later, when the routes of one are there, nobody could be told any more.
+    /// The listeners of an update that could not be bound, or could not be if they were complete now: rejected like any
+    /// other that cannot serve. Once a listener's routes have arrived, it would be too late to NACK it.
     pub fn unbound(&self, update: &Update) -> Vec<Rejected> {
         let failed = |name: &String| {
             let obstacle = || self.pool.obstacle(self.builder.warming_listener(name)?).map(|error| error.to_string());
@@ -397,17 +400,17 @@ impl Shared {
         Self { state: Rc::new(RefCell::new(state)), dirty: Rc::default(), settled: Rc::default(), settler }
     }
 
-    /// Settles whenever something came in, for the life of the process.
+    /// Settles whenever something was received, for the life of the process.
     pub async fn keep_settled(&self) {
         loop {
             self.dirty.notified().await;
-            // Let what is ready to run put its part in first: one build for all of it.
+            // Tasks that are ready to run go first: one build then covers all their changes.
             tokio::task::yield_now().await;
             self.settle();
         }
     }
 
-    /// Tries again once a second to bind what could not be bound, for the life of the process.
+    /// Retries failed binds once a second, for the life of the process.
     pub async fn retry_binds(&self) {
         loop {
             tokio::time::sleep(BIND_RETRY_INTERVAL).await;
@@ -421,7 +424,7 @@ impl Shared {
     }
 }
 
-/// A secret without what must not be seen.
+/// Redacts a secret's private key and password.
 fn without_key(mut secret: Secret) -> Secret {
     let redacted =
         || DataSource { specifier: Some(Specifier::InlineBytes(b"[redacted]".into())), ..Default::default() };
@@ -432,7 +435,7 @@ fn without_key(mut secret: Secret) -> Secret {
             certificate.private_key_provider = None;
         }
         Some(Type::ValidationContext(_)) => {}
-        // Kinds without a use here are not shown at all.
+        // Types that are not used here are not shown at all.
         _ => secret.r#type = None,
     }
     secret

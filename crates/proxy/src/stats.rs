@@ -1,4 +1,5 @@
-//! What listeners, connection managers and TCP proxies count, under Envoy's names. Clusters' are in `upstream`.
+//! Statistics of listeners, connection managers and TCP proxies, under Envoy's names. Those of clusters are in
+//! `upstream`.
 
 use evenkeel_stats::{ScopeName, layout};
 
@@ -156,7 +157,7 @@ pub fn proxy_protocol_version_name(prefix: &str, version: u8) -> ScopeName {
     }
 }
 
-/// `listener.ADDRESS.`; the address's colon becomes `_` as Envoy writes it.
+/// `listener.ADDRESS.`; colons in the address become `_`, as in Envoy.
 pub fn listener_name(address: std::net::SocketAddr) -> ScopeName {
     ScopeName::tagged("listener", "envoy_listener_address", &address.to_string().replace(':', "_"))
 }

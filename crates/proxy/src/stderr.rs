@@ -1,7 +1,7 @@
-//! Standard error for logs: whatever becomes of a line, the process goes on.
+//! Standard error for logs, where a failed write does not affect the process.
 //!
-//! A log that is redirected to a file on a full disk, or to a pipe nobody reads from any more, must not take the data path with
-//! it. A line that cannot be written is counted and forgotten; when lines can be written again, one says how many were lost.
+//! A log redirected to a file on a full disk, or to a pipe without a reader, must not break the data path. A line that
+//! cannot be written is counted and dropped; when writing works again, a line reports how many were lost.
 
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -23,12 +23,12 @@ impl<'a> MakeWriter<'a> for StandardError {
     }
 }
 
-/// Lines of this process's log that could not be written.
+/// Number of lines of this process's log that could not be written.
 pub fn lost_lines() -> u64 {
     LOST.all.load(Ordering::Relaxed)
 }
 
-/// What was lost, and how much of that nobody has been told of yet.
+/// Counts of lost lines: all, and those not reported yet.
 #[derive(Debug)]
 struct LostOutput {
     all: AtomicU64,
@@ -57,7 +57,7 @@ impl<W: Write> Write for Line<W> {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut untold = self.lost.untold.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some((count, kind)) = *untold {
-            // First: where this fails, so would the line.
+            // The report goes first: if it fails, so would the line.
             let told = format!("log: {count} lines before this one could not be written ({kind})\n");
             if self.out.write_all(told.as_bytes()).is_ok() {
                 *untold = None;
@@ -76,7 +76,7 @@ impl<W: Write> Write for Line<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Nothing is kept back.
+        // Nothing is buffered.
         Ok(())
     }
 }
@@ -85,7 +85,7 @@ impl<W: Write> Write for Line<W> {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many more bytes.
+    /// A disk with a limited number of free bytes.
     struct Disk<'a> {
         room: &'a mut usize,
         written: &'a mut Vec<u8>,

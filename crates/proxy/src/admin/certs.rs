@@ -1,4 +1,4 @@
-//! `/certs`: what is presented and what is trusted, and until when.
+//! `/certs`: the certificates and CA certificates in use, and when they expire.
 
 use std::time::SystemTime;
 
@@ -22,7 +22,7 @@ pub(super) fn page(admin: &Admin, _: &Query) -> Result<Drawing, Reply> {
 }
 
 fn draw(secrets: &[Secret], deadline: &Deadline) -> Reply {
-    // What is drawn too late is not used.
+    // After the deadline the page is discarded anyway.
     let in_time = secrets.iter().take_while(|_| !deadline.is_over());
     let certificates: Vec<Json> = in_time
         .filter_map(|secret| {

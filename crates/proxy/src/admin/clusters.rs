@@ -1,4 +1,4 @@
-//! `/clusters`: limits of each cluster, and what was counted for each of its endpoints.
+//! `/clusters`: the circuit breaker limits of each cluster, and the counters of each of its endpoints.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use super::apart::{Deadline, Drawing};
 use super::{Admin, Query, Reply};
 
-/// What is counted for an endpoint on all workers together.
+/// An endpoint's values, summed over all workers.
 #[derive(Default)]
 struct Counts {
     health: Option<Health>,
@@ -53,7 +53,7 @@ fn draw(
     }
     let mut clusters: Vec<_> = config.clusters.values().collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
-    // What is drawn too late is not used.
+    // After the deadline the page is discarded anyway.
     let rows = clusters.iter().take_while(|_| !deadline.is_over()).map(|cluster| {
         let hosts = counts.remove(&cluster.name).unwrap_or_default();
         (&***cluster, of_api.contains(&*cluster.name), hosts)
@@ -127,7 +127,7 @@ fn status(cluster: &Cluster, api: bool, hosts: &BTreeMap<Arc<str>, Counts>) -> J
                 .zip(counts.values)
                 .map(|(counter, value)| {
                     let kind = if counter.ends_with("_active") { "GAUGE" } else { "COUNTER" };
-                    // 64-bit numbers are strings in protobuf's JSON.
+                    // Protobuf's JSON encodes 64-bit numbers as strings.
                     json!({"type": kind, "name": counter, "value": value.to_string()})
                 })
                 .collect();
@@ -187,7 +187,7 @@ fn locality(endpoint: Option<&Endpoint>) -> (String, String, String) {
     (part(), part(), part())
 }
 
-/// Envoy's flags in its order, or that there are none.
+/// Envoy's health flags in its order, or `healthy` when there are none.
 fn health_flags(counts: &Counts) -> String {
     let discovered = match counts.health {
         None | Some(Health::Healthy) => "",
@@ -202,7 +202,7 @@ fn health_flags(counts: &Counts) -> String {
     }
 }
 
-/// Protobuf's JSON of `HostHealthStatus`.
+/// `HostHealthStatus` as protobuf JSON.
 fn health_status(counts: &Counts) -> Json {
     let mut status = json!({"eds_health_status": eds_health(counts.health)});
     for (flag, name) in [

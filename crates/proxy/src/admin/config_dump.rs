@@ -1,4 +1,4 @@
-//! `/config_dump`: the configuration in the shape of `envoy.admin.v3.ConfigDump`, secrets taken out.
+//! `/config_dump`: the configuration in the format of `envoy.admin.v3.ConfigDump`, with secrets redacted.
 
 use std::time::SystemTime;
 
@@ -20,7 +20,7 @@ use super::apart::{Deadline, Drawing};
 use super::{Admin, Query, Reply};
 use crate::state::{Record, Refusal, State};
 
-/// `[redacted]` in base64, as Envoy prints private keys.
+/// `[redacted]` in base64, as Envoy prints it in place of private keys.
 const REDACTED_BASE64: &str = "W3JlZGFjdGVkXQ==";
 
 pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
@@ -36,7 +36,7 @@ pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     Ok(Box::new(move |deadline| select(configs, name_regex.as_ref(), resource.as_deref(), deadline)))
 }
 
-/// What is wanted of the dump, as text.
+/// The requested part of the dump, as JSON text.
 fn select(mut configs: Vec<Json>, name: Option<&Regex>, field: Option<&str>, deadline: &Deadline) -> Reply {
     configs.iter_mut().for_each(redact);
     if let Some(regex) = name {
@@ -226,7 +226,7 @@ impl Dump<'_> {
     }
 }
 
-/// Route tables written inside a listener.
+/// Route configurations inlined in a listener.
 fn inline_routes(held: &Held<'_>) -> Vec<evenkeel_xds::Any> {
     let Ok(listener) = unpack::<Listener>(held.resource) else { return Vec::new() };
     let chains = listener.filter_chains.into_iter().chain(listener.default_filter_chain);
@@ -243,7 +243,7 @@ fn inline_routes(held: &Held<'_>) -> Vec<evenkeel_xds::Any> {
         .collect()
 }
 
-/// A cluster's endpoints as they are in use, in the shape of `ClusterLoadAssignment`.
+/// A cluster's endpoints in use, in the format of `ClusterLoadAssignment`.
 fn assignment(cluster: &Cluster) -> Json {
     let name = match &cluster.discovery {
         Discovery::Eds(service) => service,
@@ -299,7 +299,7 @@ fn lb_endpoint(host: &Endpoint) -> Json {
     })
 }
 
-/// Takes the content of private keys and passwords out.
+/// Redacts private keys, passwords and session ticket keys.
 fn redact(json: &mut Json) {
     match json {
         Json::Array(items) => items.iter_mut().for_each(redact),

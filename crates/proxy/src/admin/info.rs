@@ -1,4 +1,4 @@
-//! `/ready`, `/server_info`, `/listeners`, `/scope`, `/workers`, `/xds`.
+//! The pages `/ready`, `/server_info`, `/listeners`, `/scope`, `/workers`, `/xds`.
 
 use evenkeel_xds::json::to_json;
 use evenkeel_xds::{ResourceType, Schema};
@@ -12,7 +12,7 @@ use crate::scope::ScopeEntry;
 use crate::state::{Phase, Record, StreamState};
 use crate::subscribe::key::StreamKey;
 
-/// `evenkeel/VERSION`, in the shape Envoy's version has there.
+/// `evenkeel/VERSION`, in the format of the version that Envoy reports here.
 pub(super) fn version() -> String {
     let profile = if cfg!(debug_assertions) { "DEBUG" } else { "RELEASE" };
     format!("evenkeel/{}/{profile}", env!("CARGO_PKG_VERSION"))
@@ -21,7 +21,7 @@ pub(super) fn version() -> String {
 pub(super) fn ready(admin: &Admin, _: &Query) -> Reply {
     let state = admin.shared.state.borrow();
     let status = if state.phase == Phase::Live { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // Envoy says the first word only.
+    // Envoy sends only the first line.
     let waits = state.waits_for().map_or_else(String::new, |waits| format!("waits for {waits}\n"));
     Reply::error(status, format!("{}\n{waits}", state.phase.as_str()))
 }
@@ -51,7 +51,7 @@ pub(super) fn server_info(admin: &Admin, _: &Query) -> Reply {
     }))
 }
 
-/// What the workload uses: each name, how long ago it was used, and what became of it.
+/// The resources that the workload uses: each name, its state, and when it was last used.
 pub(super) fn scope(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     let (entries, wants_json) = (admin.shared.state.borrow().scope_entries(), query.wants_json());
     Ok(Box::new(move |_| draw_scope(&entries, wants_json)))
@@ -159,10 +159,10 @@ fn draw_workers(workers: &[WorkerSnapshot], looks: u32, wants_json: bool) -> Rep
     Reply::text(text)
 }
 
-/// One number of a worker.
+/// A column of the table: one value of a worker.
 type Column = fn(&WorkerSnapshot) -> f64;
 
-/// How uneven values are: 1 when all are equal; `None` when all are zero.
+/// Imbalance of the values: 1 when all are equal; `None` when all are zero.
 fn max_over_mean(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
     let (sum, max) = values.clone().fold((0.0, 0.0), |(sum, max): (f64, f64), value| (sum + value, max.max(value)));
     (sum > 0.0).then(|| max * values.count() as f64 / sum)
@@ -190,14 +190,14 @@ pub(super) fn xds(admin: &Admin, _: &Query) -> Result<Drawing, Reply> {
     Ok(Box::new(move |_| draw_xds(&streams, &refused)))
 }
 
-/// A stream to a control plane.
+/// An xDS stream.
 struct Stream {
     key: StreamKey,
     connected: bool,
     last_error: Option<String>,
 }
 
-/// A resource that was refused.
+/// A rejected resource.
 struct Refused {
     kind: ResourceType,
     name: String,

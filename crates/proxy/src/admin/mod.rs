@@ -32,27 +32,28 @@ use crate::logging::Logging;
 use crate::state::Shared;
 use crate::worker::DrainScope;
 
-/// Connections served at once; more wait to be accepted.
+/// Connections served at once; further ones wait in the accept queue.
 const MAX_CONNECTIONS: usize = 64;
 /// How long a client may take to send a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a request's head.
+/// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Longest regular expression in a query, in bytes.
 const MAX_REGEX_BYTES: usize = 1024;
-/// Largest program a regular expression in a query is compiled to, in bytes: what a match costs is bounded by it.
+/// Maximum size of the program that a regular expression in a query is compiled to, in bytes: it bounds the cost of a
+/// match.
 const MAX_REGEX_PROGRAM_BYTES: usize = 256 * 1024;
 
-/// What an operator asked the process to do.
+/// A command from an operator to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// End now (`/quitquitquit`).
     Quit,
-    /// Take no new connections and let the others finish (`/drain_listeners`).
+    /// Stop accepting and let open connections finish (`/drain_listeners`).
     Drain(DrainListeners),
-    /// Ask clients to go, or no longer (`/healthcheck/fail`, `/healthcheck/ok`).
+    /// Ask clients to leave, or stop doing so (`/healthcheck/fail`, `/healthcheck/ok`).
     Health {
-        /// They are to go.
+        /// True: clients are asked to leave.
         failed: bool,
     },
 }
@@ -60,15 +61,15 @@ pub(crate) enum Command {
 /// `/drain_listeners` and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainListeners {
-    /// `inboundonly`: those of inbound listeners; else all.
+    /// `inboundonly`: inbound listeners; otherwise all.
     pub(crate) scope: DrainScope,
-    /// Go on accepting until the drain time has passed.
+    /// Accept connections until the drain time has passed.
     pub(crate) graceful: bool,
-    /// And then, too.
+    /// Do not stop accepting after the drain time either.
     pub(crate) skip_exit: bool,
 }
 
-/// What the pages draw from.
+/// The state that the pages are rendered from.
 pub(crate) struct Admin {
     pub shared: Shared,
     pub logging: Logging,
@@ -77,7 +78,7 @@ pub(crate) struct Admin {
     pub options: crate::options::Settings,
 }
 
-/// A page's answer.
+/// The answer to a request.
 struct Reply {
     status: StatusCode,
     content_type: &'static str,
@@ -90,7 +91,7 @@ impl Reply {
     }
 
     fn json(value: &serde_json::Value) -> Self {
-        // Pretty, as Envoy prints: people read it.
+        // Pretty-printed like Envoy's: people read it.
         let body = serde_json::to_string_pretty(value).unwrap_or_else(|error| error.to_string()) + "\n";
         Self { status: StatusCode::OK, content_type: "application/json", body }
     }
@@ -108,17 +109,17 @@ impl Reply {
 struct Page {
     path: &'static str,
     help: &'static str,
-    /// It changes something, so it must be asked for with POST.
+    /// It changes something, so it requires POST.
     mutates: bool,
     handler: Handler,
 }
 
 enum Handler {
-    /// Drawn from the control thread's own state.
+    /// Rendered on the control thread, from its own state.
     Now(fn(&Admin, &Query) -> Reply),
-    /// `/clusters`: asks the workers, and then there is much to write.
+    /// `/clusters`: asks the workers, then renders on a separate thread.
     Clusters,
-    /// Much to write: what it needs of the control thread's state is taken there, and the rest is done apart.
+    /// Large pages: the needed state is copied on the control thread, and the page is rendered on a separate thread.
     Apart(fn(&Admin, &Query) -> Result<Drawing, Reply>),
 }
 
@@ -243,7 +244,7 @@ pub(crate) async fn serve(listener: TcpListener, admin: Rc<Admin>) {
             }
             Err(error) => {
                 tracing::warn!(%error, "admin: cannot accept");
-                // Out of descriptors, most likely: some will be free in a moment.
+                // Probably out of descriptors: some will be free in a moment.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -305,7 +306,7 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, accept: Option<
     }
 }
 
-/// A query string's parameters, and what the client accepts.
+/// The parameters of a query string, and the `Accept` header.
 struct Query {
     pairs: Vec<(String, String)>,
     accept: Option<String>,
@@ -332,7 +333,7 @@ impl Query {
         self.get("format") == Some("json")
     }
 
-    /// The regular expression in a parameter, or what is wrong with it.
+    /// The regular expression in a parameter, or an error reply.
     fn regex(&self, name: &str) -> Result<Option<regex::Regex>, Reply> {
         let build = |text: &str| match text.len() <= MAX_REGEX_BYTES {
             true => regex::RegexBuilder::new(text)
@@ -431,7 +432,7 @@ mod tests {
         check(r"(\pL{50}\s*){50}", false);
     }
 
-    /// The control thread serves `/ready` and the streams to the control plane meanwhile.
+    /// Meanwhile the control thread serves `/ready` and the xDS streams.
     #[test]
     fn what_grows_with_the_configuration_is_written_apart() {
         let now = PAGES.iter().filter(|page| !page.mutates && matches!(page.handler, Handler::Now(_)));

@@ -1,4 +1,5 @@
-//! A socket whose peer must read: a page that nobody takes would be kept for as long as its reader likes.
+//! A socket that fails when its peer does not read: otherwise a page would be kept in memory for as long as a slow
+//! reader likes.
 
 use std::io;
 use std::pin::Pin;
@@ -8,14 +9,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// How long a peer may take nothing of what is written to it.
+/// How long a peer may accept none of the bytes written to it.
 const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A socket that fails when its peer reads nothing for too long.
+/// A socket that fails when its peer reads nothing for `STALL_TIMEOUT`.
 #[derive(Debug)]
 pub(super) struct Patient<IO> {
     io: IO,
-    /// Runs while a write waits.
+    /// Runs while a write is pending.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -24,7 +25,7 @@ impl<IO> Patient<IO> {
         Self { io, stalled: None }
     }
 
-    /// The result of a write, or the end of patience.
+    /// Passes on the result of a write, or fails when the timeout has passed.
     fn judge<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;

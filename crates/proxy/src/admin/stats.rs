@@ -42,7 +42,7 @@ pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     }))
 }
 
-/// For Prometheus, in the format it asks for.
+/// The statistics for Prometheus, in the exposition format the client asks for.
 pub(super) fn prometheus(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     let filter = query.regex("filter")?;
     let format = match query.get("format") {
@@ -58,7 +58,7 @@ pub(super) fn prometheus(admin: &Admin, query: &Query) -> Result<Drawing, Reply>
     }))
 }
 
-/// The statistics, with what only the control thread can count.
+/// The registry, updated with the values that only the control thread knows.
 fn up_to_date(admin: &Admin) -> Arc<Registry> {
     let state = admin.shared.state.borrow();
     state.publish_gauges();
@@ -66,7 +66,7 @@ fn up_to_date(admin: &Admin) -> Arc<Registry> {
     state.registry.clone()
 }
 
-/// Whether a filter lets a line pass; none do once there is no time left, and the page is not used.
+/// Whether a filter lets a line pass; none pass after the deadline, when the page is discarded anyway.
 fn passes(filter: Option<&Regex>, line: &str, deadline: &Deadline) -> bool {
     filter.is_none_or(|filter| !deadline.is_over() && filter.is_match(line))
 }

@@ -1,23 +1,24 @@
-//! Whether connections come and go, rather than come to stay.
+//! Detects whether most connections are short-lived (churn).
 
-/// Looks a connection lives at most to count as one that comes and goes.
+/// A connection that lived for at most this many looks is short-lived.
 const BRIEF_LOOKS: u32 = 10;
-/// Looks that are remembered, a bit each.
+/// Looks remembered, one bit each.
 const HISTORY: u32 = 10;
-/// In so many of them most that went must just have come. Once or twice it may be somebody who tried.
+/// In this many of them most closed connections must have been short-lived. Fewer may be a single client trying
+/// something.
 const MIN_LOOKS: u32 = 3;
 
-/// Follows which connections were open for how long. No clock, no threads: one call per look.
+/// Tracks how long closed connections were open. It has no clock and no threads: one call per look.
 #[derive(Debug, Default)]
 pub(super) struct Churn {
     looks: u32,
-    /// Connections closed since the last look: those that had just come, and others.
+    /// Connections closed since the last look: short-lived ones, and others.
     brief: u32,
     others: u32,
 }
 
 impl Churn {
-    /// A connection was closed that was open for so many looks.
+    /// Records that a connection was closed after this many looks.
     pub(super) fn closed(&mut self, looks: u32) {
         match looks <= BRIEF_LOOKS {
             true => self.brief += 1,
@@ -25,14 +26,14 @@ impl Churn {
         }
     }
 
-    /// Takes the newest look in.
+    /// Ends the current look.
     pub(super) fn look(&mut self) {
         let most = self.brief > self.others;
         (self.brief, self.others) = (0, 0);
         self.looks = (self.looks << 1 | u32::from(most)) & ((1 << HISTORY) - 1);
     }
 
-    /// Whether they come and go.
+    /// Whether connections churn.
     pub(super) fn is_on(&self) -> bool {
         self.looks.count_ones() >= MIN_LOOKS
     }
@@ -44,7 +45,7 @@ mod tests {
 
     #[test]
     fn connections_that_stay_for_a_while_are_no_churn() {
-        // Of each look: how long those were open that have closed.
+        // For each look: the ages of the connections that closed in it.
         let check = |looks: &[&[u32]], expected: bool| {
             let mut churn = Churn::default();
             for closed in looks {

@@ -1,10 +1,13 @@
-//! Which worker has more connections than others for longer than chance explains, and how many of them should go.
+//! Detects workers that have had more connections than others for longer than chance explains, and plans how many
+//! should move.
 //!
-//! New connections go where the fewest are. That is right where connections have closed: the gap fills. But a worker that has
-//! given hot connections away, or whose connections have all closed, would have every new one to serve until it has caught up.
-//! So moves are made exchanges: whoever has more connections than others gives the coldest to those with fewer.
+//! New connections go to the worker with the fewest. That is right where connections have closed: the gap is filled.
+//! But a worker that has given busy connections away, or whose connections have all closed, would get every new one
+//! until it has caught up. So moves are made into exchanges: a worker with more connections than others gives its
+//! coldest to those with fewer.
 //!
-//! Load has the last word: what goes is little of it, or none ([`SLACK`]), so this never undoes what [`super::Planner`] did.
+//! Load takes precedence: only connections with little or no load move ([`SLACK`]), so this never undoes what
+//! [`super::Planner`] did.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -12,46 +15,47 @@ use std::collections::VecDeque;
 use super::Load;
 use super::plan::MIN_WORK;
 
-/// Looks in all of which a worker must have had more, or fewer: where connections come and go, counts differ at any moment.
+/// Looks in all of which a worker must have had more, or fewer: with short-lived connections, counts differ at any
+/// moment.
 const PERSISTS: usize = 5;
-/// Of what a worker did before, so much is kept at each look.
+/// Decay factor of a worker's past work, applied at each look.
 const KEPT: f64 = 0.75;
-/// By what share of the mean load a worker that takes may pass it, and one that gives may fall short of it: half of what the
-/// planner tolerates.
+/// By what share of the mean load a taker may exceed it, and a giver fall short of it: half of the planner's tolerance.
 const SLACK: f64 = 0.03;
 
-/// A worker is to give its coldest connections away.
+/// Tells a worker to give its coldest connections away.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Level {
     /// The worker.
     pub from: usize,
-    /// Its load, in a unit of its own.
+    /// Its load, in an arbitrary unit used throughout this plan.
     pub load: f64,
-    /// What it may give of that.
+    /// How much of that it may give.
     pub gives: f64,
-    /// Workers that take some.
+    /// The takers.
     pub to: Vec<Room>,
 }
 
-/// What a worker takes.
+/// How much a worker takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Room {
     /// The worker.
     pub worker: usize,
-    /// So many connections.
+    /// Number of connections.
     pub connections: u32,
-    /// So much load at most, in the giver's unit.
+    /// Maximum load, in the giver's unit.
     pub load: f64,
 }
 
 impl Level {
-    /// Which connections go where. `candidates` are what each costs, in the unit of `load`, and its key; the coldest first.
+    /// Assigns connections to takers. `candidates` are the cost of each connection, in the unit of `load`, and its key;
+    /// the coldest first.
     pub fn choose<K>(&self, candidates: impl Iterator<Item = (f64, K)>) -> impl Iterator<Item = (K, usize)> {
         let (mut gives, mut rooms) = (self.gives, self.to.clone());
         candidates.map_while(move |(load, key)| {
             let open = rooms.iter_mut().filter(|room| room.connections > 0);
             let room = open.max_by(|a, b| a.load.total_cmp(&b.load))?;
-            // What costs nothing upsets nothing.
+            // A connection without load may always move.
             if load > 0.0 && load > room.load.min(gives) {
                 return None;
             }
@@ -63,18 +67,18 @@ impl Level {
     }
 }
 
-/// Remembers the last looks and says what should move. No clock, no threads: one call per look.
+/// Remembers the last looks and decides what should move. It has no clock and no threads: one call per look.
 #[derive(Debug, Default)]
 pub struct Leveller {
-    /// By how much each worker's count was over what it should be.
+    /// Each worker's connection count minus its fair share, for each look.
     surplus: VecDeque<Vec<i64>>,
-    /// What each worker did lately.
+    /// Each worker's recent work, decaying.
     work: Vec<f64>,
 }
 
 impl Leveller {
-    /// Takes the newest look in and says who should give how many to whom; mostly nothing. Where connections come and go, what
-    /// chance brings about is left: counts do not decide there.
+    /// Records the newest look and returns which workers should give how many connections to which; usually nothing.
+    /// While connections churn, differences within chance are left: counts do not decide the choice of workers then.
     pub fn look(&mut self, counts: &[u32], come_and_go: bool, loads: &[Load]) -> Vec<Level> {
         self.work.resize(loads.len(), 0.0);
         self.work.iter_mut().zip(loads).for_each(|(work, load)| *work = *work * KEPT + load.work as f64);
@@ -89,20 +93,20 @@ impl Leveller {
         let chance = if come_and_go { mean.sqrt() } else { 0.0 };
         let plan = self.plan(chance);
         if !plan.is_empty() {
-            // What was seen before it is carried out says nothing of what is left to do after.
+            // Looks taken before the plan is carried out say nothing about what is left to do after it.
             self.surplus.clear();
         }
         plan
     }
 
-    /// The plan, where some count is off by more than `chance`.
+    /// The plan; empty unless some count is off by more than `chance`.
     fn plan(&self, chance: f64) -> Vec<Level> {
         let lasting: Vec<i64> = (0..self.work.len()).map(|worker| self.lasting(worker)).collect();
         if lasting.iter().all(|surplus| surplus.unsigned_abs() as f64 <= chance) {
             return Vec::new();
         }
         let mean = self.work.iter().sum::<f64>() / self.work.len().max(1) as f64;
-        // Where there is no load to speak of none can be upset.
+        // Without significant load, no balance of load can be disturbed.
         let idle = mean * (1.0 - KEPT) < MIN_WORK;
         let limit = |load: f64| if idle { f64::INFINITY } else { load.max(0.0) };
         let mut missing: Vec<i64> = lasting.iter().map(|surplus| (-surplus).max(0)).collect();
@@ -125,7 +129,7 @@ impl Leveller {
         plan.filter(|level| !level.to.is_empty()).collect()
     }
 
-    /// By how much the worker's count was over what it should be in every look, or under it; 0 where it was now this, now that.
+    /// The surplus or deficit that the worker had in every look; 0 if it had both, or none.
     fn lasting(&self, worker: usize) -> i64 {
         let seen = || self.surplus.iter().map(|surplus| surplus.get(worker).copied().unwrap_or(0));
         let (least, most) = (seen().min().unwrap_or(0), seen().max().unwrap_or(0));
@@ -133,8 +137,8 @@ impl Leveller {
     }
 }
 
-/// By how much each count is over what it should be: all the same, and where that does not come out even one more for those
-/// that have the most.
+/// Each count minus its fair share: the mean, and where that is not an integer, one more for the workers that have the
+/// most.
 fn surplus(counts: &[u32]) -> Vec<i64> {
     let total: i64 = counts.iter().map(|count| i64::from(*count)).sum();
     let workers = i64::try_from(counts.len().max(1)).unwrap_or(i64::MAX);
@@ -151,7 +155,7 @@ fn surplus(counts: &[u32]) -> Vec<i64> {
 mod tests {
     use super::*;
 
-    /// What is said to that many equal looks: the first plan, and after how many looks it came.
+    /// Feeds the leveller `looks` equal looks: the first plan, and after how many looks it came.
     fn plan(counts: &[u32], work: &[u64], looks: usize) -> Option<(usize, Vec<Level>)> {
         let mut leveller = Leveller::default();
         let loads: Vec<_> = work.iter().map(|work| Load { work: *work, busy_ppm: 0 }).collect();
@@ -175,7 +179,7 @@ mod tests {
         check(&[4, 28, 16, 16], &[(1, 0, 12)]);
         check(&[0, 10, 11, 0], &[(1, 0, 5), (2, 3, 5)]);
         check(&[9, 0, 9], &[(0, 1, 3), (2, 1, 3)]);
-        // Where it does not come out even.
+        // Totals that do not divide evenly.
         check(&[3, 3, 3, 1], &[(2, 3, 1)]);
         check(&[4, 3, 3, 3, 1], &[(0, 4, 1)]);
         for level in [&[5, 5, 5][..], &[5, 6, 5, 6], &[1, 0, 0, 0], &[0, 0], &[7], &[]] {
@@ -190,7 +194,7 @@ mod tests {
             let counts = if look % PERSISTS == 0 { [16, 16] } else { [20, 12] };
             assert_eq!(leveller.look(&counts, false, &[Load::default(); 2]), []);
         }
-        // As many as were too many all the time.
+        // Only the surplus that was there in every look moves.
         let plans =
             (0..PERSISTS).filter_map(|look| leveller.look(&[20 + look as u32, 12], false, &[Load::default(); 2]).pop());
         assert_eq!(plans.map(|level| level.to[0].connections).collect::<Vec<_>>(), [4]);
@@ -210,12 +214,12 @@ mod tests {
 
     #[test]
     fn load_that_is_even_is_not_upset() {
-        // Two dear connections here, many cheap ones there.
+        // Two expensive connections here, many cheap ones there.
         let (_, plan) = plan(&[2, 12], &[100, 100], 10).expect("a plan");
         let level = &plan[0];
         let limits = [level.gives / level.load, level.to[0].load / level.load];
         assert!(limits.iter().all(|limit| (limit - SLACK).abs() < 1e-9), "{level:?}");
-        // Two hundredths may go; what costs nothing always may.
+        // 0.02 of the load may move; connections without load always may.
         let costs = |costs: &[f64]| costs.iter().map(|cost| cost * level.load).zip(0..).collect::<Vec<_>>();
         let check = |candidates: &[f64], expected: &[(usize, usize)]| {
             assert_eq!(level.choose(costs(candidates).into_iter()).collect::<Vec<_>>(), expected, "{candidates:?}");

@@ -1,16 +1,16 @@
-//! Which worker gets a connection, and what makes one move.
+//! Chooses the worker for each connection, and decides when connections move between workers.
 //!
-//! The worker is chosen when the connection is accepted, and the connection counts until it is closed; which logical
-//! listener serves it plays no part. Choosing and counting are one step under a lock that is taken twice per connection and
-//! never per request, so at the moment of every choice no worker has fewer connections than the chosen one had.
+//! The worker is chosen when the connection is accepted, and the connection counts towards it until it is closed; which
+//! logical listener serves it plays no part. Choosing and counting are one step under a lock taken twice per connection
+//! and never per request, so each choice is exact: no worker has fewer connections than the chosen one.
 //!
-//! Connections do not cost the same, though, and what they cost changes. So the load of all workers is looked at ten times a
-//! second ([`Planner`]), and a worker that has too much of it gives idle connections away. As many cold ones come back
-//! ([`Leveller`]), so that the next ones do not all go where others have left.
+//! Connections differ in cost, and their cost changes. So the load of all workers is sampled ten times a second (each
+//! sample is called a *look*), and an overloaded worker gives connections away while they are idle ([`Planner`]). It
+//! gets the same number of cold ones back ([`Leveller`]), so that new connections do not all go where others have left.
 //!
-//! Where connections come and go within a second ([`Churn`]), counts say little: a worker that has one less would serve all of those that are
-//! open one at a time, and where connections cannot be levelled, for ever. There each worker has its turn, and counts
-//! decide between those whose turn it is.
+//! Where most connections last less than a second ([`Churn`]), counts are misleading: a worker with one connection less
+//! than the others would get all new connections as long as they are open one at a time, and for ever where connections
+//! cannot be levelled. In that case workers are chosen in turn (round robin), and counts only break ties.
 
 mod churn;
 mod level;
@@ -27,37 +27,37 @@ use churn::Churn;
 pub use level::{Level, Leveller};
 pub use plan::{Load, Planner, Shed};
 
-/// Share of a core, in millionths, from which on a worker counts as saturated.
+/// Share of a core, in millionths, from which a worker counts as saturated.
 pub const SATURATED_PPM: u32 = 850_000;
 
 /// The load of all workers.
 #[derive(Debug)]
 pub struct Balance {
     places: Mutex<Places>,
-    /// Share of a core each worker used lately, in millionths.
+    /// Share of a core each worker used in the last look, in millionths.
     busy_ppm: Vec<AtomicU32>,
-    /// Counts the looks at the load; connections measure theirs by it.
+    /// Number of looks so far; connections measure their age in looks.
     epoch: AtomicU32,
 }
 
-/// The connections of all workers.
+/// The connection counts of all workers.
 #[derive(Debug, Default)]
 struct Places {
     workers: Vec<Place>,
     churn: Churn,
 }
 
-/// The connections of one worker.
+/// The connection count of one worker.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     active: u32,
-    /// How often it was chosen since the last look at the load, which what it published says nothing of. Where connections
-    /// come and go, over all looks: by how much that is more than with others.
+    /// How often the worker was chosen since the last look, which its published load does not reflect yet. While
+    /// connections churn, it accumulates over looks, less the minimum of all workers.
     turns: u32,
 }
 
 impl Places {
-    /// The worker that serves the next connection; `busy_ppm` decides between equals.
+    /// The worker that gets the next connection; `busy_ppm` breaks ties.
     fn next(&self, busy_ppm: impl Fn(usize) -> u32) -> usize {
         let by_turns = self.churn.is_on();
         let order = |(worker, place): &(usize, &Place)| match by_turns {
@@ -75,19 +75,19 @@ impl Places {
     }
 }
 
-/// A connection's place on a worker; dropping it frees the place.
+/// A connection's slot on a worker; dropping it frees the slot.
 #[derive(Debug)]
 pub struct Seat {
     balance: Arc<Balance>,
     worker: usize,
-    /// The look at the load it was taken in.
+    /// The look in which the connection was accepted.
     since: u32,
-    /// Its place under the limits of connections.
+    /// Its slot under the connection limits.
     admission: Admission,
 }
 
 impl Balance {
-    /// No connection on any of `workers` workers.
+    /// A balance of `workers` workers without connections.
     pub fn new(workers: usize) -> Arc<Self> {
         let workers = workers.max(1);
         Arc::new(Self {
@@ -97,8 +97,9 @@ impl Balance {
         })
     }
 
-    /// Takes a place on the worker with the fewest connections; among those, on one that was not chosen since the last look at
-    /// the load, and that was the least busy then. Where connections come and go, on the one whose turn it is.
+    /// Takes a slot on the worker with the fewest connections; ties go to the worker chosen least often since the last
+    /// look, then to the one that was least busy in it. While connections churn, the worker chosen least often comes
+    /// first.
     pub fn choose(self: &Arc<Self>) -> Seat {
         let mut places = self.lock();
         let worker = places.next(|worker| self.busy_ppm(worker));
@@ -111,9 +112,10 @@ impl Balance {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which worker should serve a new stream of a connection whose worker `here` is never idle: by chance, `here` or one of
-    /// those with clearly less load, the more likely the less it has. What counts is the difference: on a machine that is
-    /// short of cores no worker gets much of one.
+    /// Chooses the worker for a new stream of a connection that stays on worker `here` because it is never idle. The
+    /// choice is random between `here` and the workers with clearly less load, weighted by how much less they have.
+    /// Loads are compared with each other and not with a full core: on a machine short of cores no worker gets much of
+    /// one.
     pub fn stream_worker(&self, here: usize, random: u64) -> usize {
         let fair = self.busy_ppm(here) / 10 * 8;
         let gap = |worker: usize| u64::from(fair.saturating_sub(self.busy_ppm(worker)));
@@ -130,33 +132,33 @@ impl Balance {
         here
     }
 
-    /// Connections per worker.
+    /// Connection count of each worker.
     pub fn active(&self) -> Vec<u32> {
         self.lock().workers.iter().map(|place| place.active).collect()
     }
 
-    /// Whether connections come and go, rather than come to stay.
+    /// Whether most connections are short-lived.
     pub fn come_and_go(&self) -> bool {
         self.lock().churn.is_on()
     }
 
-    /// Publishes the share of a core a worker used lately, in millionths.
+    /// Publishes the share of a core a worker used in the last look, in millionths.
     pub fn publish_busy(&self, worker: usize, ppm: u32) {
         self.busy_ppm[worker].store(ppm, Ordering::Relaxed);
     }
 
-    /// Share of a core a worker used lately, in millionths.
+    /// Share of a core a worker used in the last look, in millionths.
     pub fn busy_ppm(&self, worker: usize) -> u32 {
         self.busy_ppm.get(worker).map_or(0, |ppm| ppm.load(Ordering::Relaxed))
     }
 
-    /// The number of the present look at the load.
+    /// Number of the current look.
     #[inline]
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Begins the next look at the load.
+    /// Starts the next look.
     pub fn next_epoch(&self) {
         self.lock().look();
         self.epoch.fetch_add(1, Ordering::Relaxed);
@@ -169,17 +171,19 @@ impl Seat {
         self.worker
     }
 
-    /// Holds the connection's place under limits for as long as the seat lasts, on whatever worker.
+    /// Holds the connection's slot under the connection limits for as long as the seat lasts, whichever worker it is
+    /// on.
     pub(crate) fn admit(&mut self, admission: Admission) {
         self.admission = admission;
     }
 
-    /// Changes places, in one step: the sum over all workers stays right. False if there is no such worker.
+    /// Moves the seat to another worker in one step, so the total over all workers stays right. False if there is no
+    /// such worker.
     pub fn move_to(&mut self, worker: usize) -> bool {
         self.move_if(worker, |_, _| true)
     }
 
-    /// Changes places if that makes the counts of the two workers more alike; whether it did.
+    /// Moves the seat if that brings the counts of the two workers closer together; true if it moved.
     pub fn level_with(&mut self, worker: usize) -> bool {
         self.move_if(worker, |here, there| here > there + 1)
     }
@@ -219,7 +223,7 @@ mod tests {
             let balance = Balance::new(workers);
             let mut seats: Vec<_> = (0..1024).map(|_| balance.choose()).collect();
             assert!(spread(&balance) <= 1);
-            // Close everything on one worker, then open as many: they go where the room is.
+            // Close everything on one worker, then open as many: they go to the worker that has room.
             seats.retain(|seat| seat.worker() != 0);
             let missing = 1024 - seats.len();
             seats.extend((0..missing).map(|_| balance.choose()));
@@ -250,7 +254,7 @@ mod tests {
         assert_eq!(balance.choose().worker(), 1);
     }
 
-    /// Which workers are chosen for connections that are open one at a time.
+    /// The workers chosen for connections that are open one at a time.
     fn brief<const COUNT: usize>(balance: &Arc<Balance>) -> [usize; COUNT] {
         [(); COUNT].map(|()| balance.choose().worker())
     }
@@ -267,21 +271,21 @@ mod tests {
     #[test]
     fn where_connections_come_and_go_each_has_its_turn() {
         let balance = Balance::new(3);
-        // The last worker has one less, and is the least busy.
+        // The last worker has one connection less than the others, and is the least busy.
         let stay: Vec<_> = (0..5).map(|_| balance.choose()).collect();
         (0..3).for_each(|worker| balance.publish_busy(worker, 3000 - worker as u32));
         for _ in 0..3 {
             assert_eq!(brief(&balance), [2; 4]);
             balance.next_epoch();
         }
-        // Whoever is behind comes first, and then it is counts that decide between equals.
+        // Workers chosen less often come first, and counts break ties.
         let mut chosen = [0; 3];
         for _ in 0..30 {
             brief::<4>(&balance).into_iter().for_each(|worker| chosen[worker] += 1);
             balance.next_epoch();
         }
         assert!(chosen.iter().all(|count| (36..=44).contains(count)), "{chosen:?}");
-        // When they no longer come and go, counts decide again.
+        // Once connections no longer churn, counts decide again.
         (0..10).for_each(|_| balance.next_epoch());
         assert_eq!(brief(&balance), [2; 4]);
         drop(stay);
@@ -331,9 +335,9 @@ mod tests {
         check(&[100, 0], &[50, 50]);
         check(&[100, 0, 0, 0], &[25, 25, 25, 25]);
         check(&[100, 40, 60], &[40, 40, 20]);
-        // A machine that is short of cores.
+        // A machine short of cores.
         check(&[20, 0, 0], &[33, 33, 33]);
-        // All alike, or here there is less to do: nothing is gained.
+        // Equal load, or less load here: moving streams gains nothing.
         check(&[100, 100], &[100, 0]);
         check(&[90, 80], &[100, 0]);
         check(&[10, 90], &[100, 0]);

@@ -1,36 +1,37 @@
-//! Which worker has too much to do, and who could take some of it.
+//! Detects overloaded workers and plans which workers take some of their load.
 //!
-//! Load is counted in units of work (a request is one, and so is each 16 KiB of its bodies), because the count is exact where
-//! shares of a core are noise: workers may be more than there are cores. Busy time has the last word all the same: nobody
-//! gives to a worker that is busier, and where equal counts leave one worker saturated and another not, shares are balanced
+//! Load is counted in units of work (a request is one unit, and so is each 16 KiB of its bodies): the count is exact,
+//! while CPU shares are noisy, as there may be more workers than cores. CPU time is still considered: no worker gives
+//! to one that is busier, and where equal counts leave one worker saturated and another not, CPU shares are balanced
 //! instead of counts.
 
 use std::collections::VecDeque;
 
 use super::SATURATED_PPM;
 
-/// Looks that are remembered: imbalance too small to tell from chance in two of them may show over all.
+/// Looks remembered: an imbalance too small to tell from chance in two looks may be significant over all of them.
 const MAX_HISTORY: usize = 10;
-/// Looks that must have passed before anything is said.
+/// Looks needed before a plan is made.
 const MIN_HISTORY: usize = 2;
-/// Looks not counted after connections were told to move: it takes them until their next message boundary.
+/// Looks ignored after connections were told to move: they move at their next message boundary.
 const SETTLING: u32 = 1;
-/// By what share of the mean the heaviest worker must exceed it: the first, and the second over the looks seen, since a
-/// short look is a noisy one.
+/// By what share of the mean the heaviest worker must exceed it: the first number, plus the second divided by the
+/// number of looks, since few looks are noisy.
 const TOLERANCE: (f64, f64) = (0.06, 0.12);
-/// By how many standard deviations of a random arrival process it must, besides, where there are two workers. The more there are,
-/// the further the heaviest is above the mean by chance alone, by the root of their number's logarithm.
+/// Besides, by how many standard deviations of a random arrival process it must exceed the mean, for two workers. With
+/// more workers, the expected maximum is further above the mean by chance alone: by the root of the logarithm of their
+/// number.
 const DEVIATIONS: f64 = 1.5;
-/// Work per look and worker, on average over the window, below which nothing is worth moving.
+/// Work per look and worker, averaged over the window, below which moving is not worth it.
 pub(super) const MIN_WORK: f64 = 1.0;
-/// A difference between shares of a core, in millionths, that is no noise.
+/// Smallest significant difference between CPU shares, in millionths of a core.
 const BUSY_GAP_PPM: u32 = 250_000;
-/// By how much busier than the giver a taker may be, in millionths of a core.
+/// How much busier than the giver a taker may be, in millionths of a core.
 const BUSY_SLACK_PPM: u32 = 100_000;
-/// A move must leave the taker below what the giver had by this share of it.
+/// After a move the taker must be below the giver's previous load by at least this share of it.
 const WORTH: f64 = 0.05;
 
-/// What a worker did since the last look.
+/// What a worker did since the previous look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Units of work.
@@ -39,29 +40,31 @@ pub struct Load {
     pub busy_ppm: u32,
 }
 
-/// A worker is to give some of its load away: until it is down to `mean`, or nothing fits.
+/// Tells a worker to give load away until it is down to `mean`, or no connection fits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shed {
     /// The worker.
     pub from: usize,
-    /// Its load, in a unit of its own.
+    /// Its load, in an arbitrary unit used throughout this plan.
     pub load: f64,
-    /// What it should be.
+    /// The load it should have.
     pub mean: f64,
-    /// Workers that take some, and the load each has for this worker's purposes.
+    /// Workers that take some, and the load to assume for each: higher than the real one where several workers give to
+    /// the same takers.
     pub to: Vec<(usize, f64)>,
-    /// What a worker that takes may come to. Only the heaviest may bring others over the mean.
+    /// Load that a taker may reach. Only the heaviest worker may bring others over the mean.
     pub limit: f64,
 }
 
 impl Shed {
-    /// Which connections go where. `candidates` are what each costs, in the unit of `load`, and its key; the dearest first.
-    /// A move that would only exchange the heavier and the lighter worker is not made.
+    /// Assigns connections to takers. `candidates` are the cost of each connection, in the unit of `load`, and its key;
+    /// the most expensive first. A move that would merely swap the heavier and the lighter worker is not made.
     pub fn choose<K>(&self, candidates: impl Iterator<Item = (f64, K)>) -> impl Iterator<Item = (K, usize)> {
         let (mut own, mean, limit, mut takers) = (self.load, self.mean, self.limit, self.to.clone());
         candidates.filter_map(move |(load, key)| {
             let taker = takers.iter_mut().min_by(|a, b| a.1.total_cmp(&b.1))?;
-            // The giver may come below the mean by half of a connection: that is nearer to it than to keep it.
+            // The giver may fall below the mean by half of the connection's cost: that is closer to the mean than
+            // keeping it.
             if own - load < mean - load / 2.0 || taker.1 + load > limit.min(own * (1.0 - WORTH)) {
                 return None;
             }
@@ -72,7 +75,7 @@ impl Shed {
     }
 }
 
-/// Remembers the last looks and says what should move. No clock, no threads: one call per look.
+/// Remembers the last looks and decides what should move. It has no clock and no threads: one call per look.
 #[derive(Debug, Default)]
 pub struct Planner {
     history: VecDeque<Vec<Load>>,
@@ -80,7 +83,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Takes the newest look in and says who should give what to whom; mostly nothing.
+    /// Records the newest look and returns which workers should give load to which; usually nothing.
     pub fn look(&mut self, loads: Vec<Load>) -> Vec<Shed> {
         if self.settling > 0 {
             self.settling -= 1;
@@ -103,7 +106,7 @@ impl Planner {
         plan
     }
 
-    /// The plan by the newest `looks` looks.
+    /// The plan based on the newest `looks` looks.
     fn plan(&self, looks: usize) -> Vec<Shed> {
         let Some(skip) = self.history.len().checked_sub(looks) else { return Vec::new() };
         let Some(newest) = self.history.back() else { return Vec::new() };
@@ -129,7 +132,8 @@ impl Planner {
     }
 }
 
-/// What the heaviest worker must have over the mean so that it is worth acting and not chance; infinite for too little work.
+/// By how much the heaviest worker must exceed the mean to be significant rather than chance; infinite when there is
+/// too little work.
 fn significant(work: &[f64], looks: usize) -> f64 {
     let mean = work.iter().sum::<f64>() / work.len().max(1) as f64;
     if mean < MIN_WORK * looks as f64 {
@@ -139,7 +143,7 @@ fn significant(work: &[f64], looks: usize) -> f64 {
     (mean * (TOLERANCE.0 + TOLERANCE.1 / looks as f64)).max(chance)
 }
 
-/// Who gives what to whom so that all come to the mean; nothing while the heaviest has no more than `excess` over it.
+/// Plans the moves that bring all workers to the mean; nothing while the heaviest exceeds it by `excess` or less.
 fn by(loads: &[f64], busy: &[u32], excess: f64) -> Vec<Shed> {
     let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
     let heaviest = loads.iter().copied().fold(0.0, f64::max);
@@ -150,7 +154,7 @@ fn by(loads: &[f64], busy: &[u32], excess: f64) -> Vec<Shed> {
     let total: f64 = loads.iter().copied().map(over).sum();
     let givers = loads.iter().enumerate().filter(|(_, load)| over(**load) > mean * TOLERANCE.0 / 2.0);
     let plan = givers.map(|(from, load)| {
-        // Those who take are shared out among those who give, by what each has to give.
+        // The takers' room is divided among the givers in proportion to what each has to give.
         let part = over(*load) / total;
         let takers = loads.iter().enumerate().filter(|(to, load)| {
             **load < mean && busy.get(*to) <= busy.get(from).map(|busy| busy + BUSY_SLACK_PPM).as_ref()
@@ -170,7 +174,7 @@ mod tests {
         work.iter().zip(busy).map(|(work, busy)| Load { work: *work, busy_ppm: busy * 10_000 }).collect()
     }
 
-    /// What the planner says to that many equal looks: the last plan, and after how many looks it came.
+    /// Feeds the planner `looks` equal looks: the first plan, and after how many looks it came.
     fn plan(work: &[u64], busy_percent: &[u32], looks: usize) -> Option<(usize, Vec<Shed>)> {
         let mut planner = Planner::default();
         (1..=looks).find_map(|look| {
@@ -191,7 +195,7 @@ mod tests {
         let (_, plan) = plan(&[150, 250, 0, 0], &[60, 90, 0, 0], 10).expect("a plan");
         let to = |shed: &Shed| shed.to.iter().map(|(worker, load)| (*worker, load.round())).collect::<Vec<_>>();
         assert_eq!(plan.iter().map(|shed| shed.from).collect::<Vec<_>>(), [0, 1]);
-        // Worker 0 has a quarter of what is to be given: it finds the takers filled but for a quarter of their room.
+        // Worker 0 has a quarter of the total to give, so it sees only a quarter of the takers' room.
         assert_eq!(to(&plan[0]), [(2, 150.0), (3, 150.0)]);
         assert_eq!(to(&plan[1]), [(2, 50.0), (3, 50.0)]);
     }
@@ -202,7 +206,7 @@ mod tests {
             let busy = vec![50; work.len()];
             assert_eq!(plan(work, &busy, 30).map(|(looks, _)| looks), expected, "{work:?}");
         };
-        // 20 against 30 in two looks may be chance, in three it is not; where there are more workers, in five.
+        // 20 against 30 may be chance in two looks but not in three; with more workers it takes five.
         check(&[20, 30], Some(3));
         check(&[20, 30, 20, 30], Some(5));
         check(&[100, 120], Some(4));
@@ -233,7 +237,7 @@ mod tests {
         let skewed = || loads(&[400, 0], &[90, 1]);
         assert!(planner.look(skewed()).is_empty());
         assert_eq!(planner.look(skewed()).len(), 1);
-        // One look for the connections to move in, two to see what came of it.
+        // One look for the connections to move, two to see the result.
         assert!(planner.look(skewed()).is_empty());
         assert!(planner.look(skewed()).is_empty());
         assert_eq!(planner.look(skewed()).len(), 1);
@@ -250,7 +254,7 @@ mod tests {
         check(100.0, 50.0, &[0.0], &[60.0, 30.0, 10.0], &[(0, 1)]);
         check(100.0, 50.0, &[0.0], &[90.0, 10.0], &[(0, 1)]);
         check(100.0, 50.0, &[0.0], &[100.0], &[]);
-        // Two and one: whoever had two would have one, and the other way round.
+        // Two connections against one: a move would only swap the counts.
         check(20.0, 15.0, &[10.0], &[10.0, 10.0], &[]);
         check(30.0, 20.0, &[10.0], &[10.0, 10.0, 10.0], &[(0, 1)]);
     }

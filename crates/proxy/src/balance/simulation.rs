@@ -1,4 +1,5 @@
-//! Connections that cost what they cost, on workers: what choosing, moving and levelling make of them. No sockets, no clock.
+//! Simulates connections of various costs on workers, to test what choosing, moving and levelling achieve. No sockets,
+//! no clock.
 
 use std::sync::Arc;
 
@@ -6,20 +7,20 @@ use evenkeel_upstream::random::Random;
 
 use super::{Balance, Leveller, Load, Planner, Seat};
 
-/// Looks in two seconds.
+/// Looks within two seconds.
 const TWO_SECONDS: usize = 20;
-/// Looks over which load must be even.
+/// Looks over which the load must be even.
 const WINDOW: usize = 10;
-/// Connections that come and go in a look, at most.
+/// Short-lived connections per look, at most.
 const MOST_PER_LOOK: u64 = 400;
 
-/// Connections that come and go.
+/// Short-lived connections.
 #[derive(Debug, Clone, Copy, Default)]
 struct Churn {
     per_look: usize,
-    /// Most that are open at once.
+    /// Maximum open at once.
     open: usize,
-    /// What each costs.
+    /// Cost of each.
     cost: u64,
 }
 
@@ -27,20 +28,20 @@ struct World {
     balance: Arc<Balance>,
     planner: Planner,
     leveller: Leveller,
-    /// The connections that stay, and what each costs per look.
+    /// The long-lived connections, and the cost of each per look.
     seats: Vec<Seat>,
     costs: Vec<u64>,
-    /// Whether they can move.
+    /// Whether connections can move.
     movable: bool,
     churn: Churn,
     brief: Vec<Seat>,
-    /// What each worker has done in the last looks.
+    /// The work each worker has done, per look.
     done: Vec<Vec<u64>>,
     random: Random,
 }
 
 impl World {
-    /// `cost` says what each connection costs, by a random number and its worker.
+    /// `cost` gives each connection's cost, from a random number and its worker.
     fn new(workers: usize, connections: usize, seed: u64, cost: impl Fn(u64, usize) -> u64) -> Self {
         let balance = Balance::new(workers);
         let random = Random::seeded(2 * seed);
@@ -51,7 +52,7 @@ impl World {
         Self { balance, planner, leveller, seats, costs, movable, churn, brief, done, random }
     }
 
-    /// A third of the load is that of connections that come and go, so many of which are open at once.
+    /// Adds short-lived connections, up to `open` of them at once, that make up a third of the load.
     fn churning(mut self, open: usize) -> Self {
         let theirs = self.costs.iter().sum::<u64>() / 2;
         let cost = (theirs / MOST_PER_LOOK).max(4);
@@ -59,14 +60,15 @@ impl World {
         self
     }
 
-    /// All load ends; the connections that stay are still there.
+    /// Ends all load; the long-lived connections stay open.
     fn calm(&mut self) {
         self.churn = Churn::default();
         self.brief.clear();
         self.costs.fill(0);
     }
 
-    /// What the workers do until the next look; and what of that is for connections that come and go.
+    /// Simulates the time until the next look: the work of each worker, and how much of it was for short-lived
+    /// connections.
     fn work(&mut self) -> (Vec<u64>, Vec<u64>) {
         let mut work = vec![0; self.balance.active().len()];
         self.seats.iter().zip(&self.costs).for_each(|(seat, cost)| work[seat.worker()] += cost);
@@ -84,14 +86,14 @@ impl World {
         (work, brief)
     }
 
-    /// What the workers have done in the last looks.
+    /// The work of each worker over the last looks.
     fn lately(&self) -> Vec<u64> {
         let looks = self.done.iter().rev().take(WINDOW);
         looks.fold(vec![0; self.balance.active().len()], |sum, look| sum.iter().zip(look).map(|(a, b)| a + b).collect())
     }
 
-    /// Max/mean is 1.1 at most, unless connections are so few and unequal that no assignment can be that even: then a worker has
-    /// over the mean `too_much` of the dearest.
+    /// Max/mean is at most 1.1, unless connections are so few and unequal that no assignment can be that even: then a
+    /// worker may exceed the mean by `too_much` times the most expensive connection.
     fn is_even(&self, too_much: f64) -> bool {
         let work = self.lately();
         let mean = work.iter().sum::<u64>() as f64 / work.len() as f64;
@@ -99,13 +101,13 @@ impl World {
         *work.iter().max().unwrap_or(&0) as f64 <= (mean * 1.1).max(mean + dearest * too_much)
     }
 
-    /// Connections of the worker with the most, less those of the one with the fewest.
+    /// Largest connection count minus the smallest.
     fn gap(&self) -> u32 {
         let active = self.balance.active();
         active.iter().max().unwrap_or(&0) - active.iter().min().unwrap_or(&0)
     }
 
-    /// One look; returns how many connections moved. What is seen differs from what is by a few per cent.
+    /// One look; returns how many connections moved. The load as seen differs from the real one by a few per cent.
     fn look(&mut self) -> usize {
         let (work, brief) = self.work();
         let loads = self.seen(&work);
@@ -141,7 +143,8 @@ impl World {
         loads
     }
 
-    /// What the connections that stay on that worker have of its load, the dearest first. What has closed did its part, too.
+    /// Each long-lived connection's share of that worker's load, the most expensive first. Short-lived ones count in
+    /// the total.
     fn shares(&self, worker: usize, brief: u64) -> Vec<(f64, usize)> {
         let own = self.seats.iter().enumerate().filter(|(_, seat)| seat.worker() == worker);
         let mut own: Vec<_> = own.map(|(key, _)| (self.noisy(self.costs[key] * 100), key)).collect();
@@ -164,9 +167,9 @@ const SKEWS: [(&str, Cost); 4] = [
     ("every kind of cost", |random, worker| (random % 100) * if worker == 1 { 3 } else { 1 }),
 ];
 
-/// Workers and connections.
+/// Numbers of workers and connections.
 const SIZES: [(usize, usize); 5] = [(2, 16), (2, 1024), (4, 64), (8, 256), (16, 1024)];
-/// Those that do not come out even, and where connections are few.
+/// Counts that do not divide evenly, and few connections.
 const ODD_SIZES: [(usize, usize); 4] = [(2, 17), (4, 67), (8, 16), (16, 143)];
 
 fn every_world(sizes: &[(usize, usize)], seeds: u64, check: impl Fn(&str, Cost, usize, usize, u64)) {
@@ -180,7 +183,7 @@ fn every_world(sizes: &[(usize, usize)], seeds: u64, check: impl Fn(&str, Cost, 
     }
 }
 
-/// Counts are level three seconds after all load has ended, and then nothing moves any more.
+/// Three seconds after all load has ended the counts are level, and nothing moves any more.
 fn check_calm(mut world: World, what: &str) {
     world.calm();
     world.look_for(TWO_SECONDS + WINDOW);
@@ -248,7 +251,8 @@ fn load_that_comes_and_goes_is_followed() {
             world = world.churning(open);
         }
         for round in 0..20 {
-            // A quarter of the connections closes, others come, and all the load is with what one worker has.
+            // A quarter of the connections is replaced by new ones, and all the load is on the connections of one
+            // worker.
             let hot = round % 8;
             for key in 0..world.seats.len() {
                 if world.random.next().is_multiple_of(4) {
@@ -270,11 +274,11 @@ fn connections_that_stay_for_seconds_are_level_though_none_can_move() {
         world.movable = false;
         world.look_for(TWO_SECONDS);
         for second in 0..60 {
-            // One in eight is replaced by another.
+            // One in eight is replaced per second.
             for _ in 0..WINDOW {
                 for _ in 0..connections / 80 {
                     let key = world.random.below(connections);
-                    // It closes before the next one is accepted.
+                    // The old connection closes before the next one is accepted.
                     drop(world.seats.swap_remove(key));
                     world.seats.push(world.balance.choose());
                 }

@@ -1,5 +1,6 @@
-//! Calls of the proxy's own ([`evenkeel_filters::callouts`]): over the worker's connections to a cluster of the configuration, each on a
-//! task of the worker. [`stream`] is what the task and its handle share; a call's way up is in `http/call.rs`.
+//! Callouts ([`evenkeel_filters::callouts`]): requests that the proxy itself makes over the worker's connections to a
+//! configured cluster, each in a task of the worker. [`stream`] contains what the task and its handle share; the
+//! upstream side of a call is in `http/call.rs`.
 
 pub(crate) mod stream;
 
@@ -26,11 +27,11 @@ use crate::http::Failure;
 use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, Wanted};
 use evenkeel_filters::decide::announce_timeout;
 
-/// Calls one worker has under way at once, mirrored requests among them; further ones fail at once ([`Problem::TooManyCalls`]). The
-/// circuit breakers of their clusters are lower, most often.
+/// Maximum number of callouts in flight on a worker, including mirrored requests; further ones fail at once
+/// ([`Problem::TooManyCalls`]). The circuit breakers of their clusters are lower, usually.
 pub const MAX_CALLS_PER_WORKER: usize = 4096;
 
-/// One worker's calls.
+/// The callouts of one worker.
 #[derive(Debug, Clone)]
 pub struct WorkerCallouts {
     upstreams: Rc<Upstreams>,
@@ -38,7 +39,7 @@ pub struct WorkerCallouts {
     active: Rc<Cell<usize>>,
 }
 
-/// Counts a call for as long as it lasts.
+/// Counts a callout for as long as it lasts.
 #[derive(Debug)]
 pub(crate) struct Active(Rc<Cell<usize>>);
 
@@ -48,7 +49,7 @@ impl Drop for Active {
     }
 }
 
-/// A task that ends with its handle.
+/// A task that is aborted when its handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Task<T>(JoinHandle<T>);
 
@@ -76,17 +77,17 @@ impl Future for Task<Result<HttpAnswer, CalloutError>> {
 }
 
 impl WorkerCallouts {
-    /// Calls over these clusters.
+    /// Callouts over the clusters of `upstreams`.
     pub fn new(upstreams: Rc<Upstreams>) -> Self {
         Self { upstreams, random: Rc::new(Random::from_system()), active: Rc::default() }
     }
 
-    /// Calls under way.
+    /// Number of callouts in flight.
     pub fn active(&self) -> usize {
         self.active.get()
     }
 
-    /// A call that may begin.
+    /// Checks whether a callout may begin, and prepares it.
     pub(crate) fn begin(
         &self,
         cluster: &str,
@@ -120,7 +121,7 @@ impl WorkerCallouts {
     }
 }
 
-/// What filters of a cluster may ask for when a call passes them.
+/// Services for the upstream filters of a cluster that a callout passes.
 impl Services for WorkerCallouts {
     fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
         self.upstreams.cluster(name).map(|cluster| cluster.filter_scope())
@@ -147,7 +148,7 @@ impl Callouts for WorkerCallouts {
             let _active = active;
             let mut source = Whole { body, given: 0 };
             let mut sink = Collected { answer: HttpAnswer::default(), max_bytes: options.max_answer_bytes };
-            // The request is here as a whole.
+            // The request is complete already, so the timeout starts now.
             let until = Until::at(after(turn::now(), options.timeout));
             match call.run(&mut source, &mut sink, &until).await {
                 Ok(()) => Ok(sink.answer),
@@ -181,7 +182,7 @@ impl Callouts for WorkerCallouts {
     }
 }
 
-/// A body that is here as a whole.
+/// A body that is available as a whole.
 struct Whole {
     body: Vec<u8>,
     given: usize,
@@ -208,7 +209,7 @@ impl Source for Whole {
     }
 }
 
-/// An answer that is collected.
+/// Collects a response.
 struct Collected {
     answer: HttpAnswer,
     max_bytes: usize,
@@ -240,7 +241,7 @@ fn stopped() -> CalloutError {
     CalloutError::new(Problem::Stopped, 503, "the worker ends")
 }
 
-/// `answered`: the answer's head had come.
+/// `answered`: the response's head has arrived.
 fn error_of(broken: &Broken, answered: bool) -> CalloutError {
     let failure = match broken {
         Broken::Failed(failure) => failure,

@@ -1,5 +1,5 @@
-//! What the task of a streamed call shares with its handle: bytes for each direction, and who waits for them. All of it is of one
-//! thread.
+//! State shared by the task of a streamed callout and its handle: the buffered bytes of each direction, and the wakers
+//! of both sides. All of it is used on one thread.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,25 +16,25 @@ use evenkeel_upstream::turn;
 use super::{Task, stopped};
 use crate::http::call::{Sent, Sink, Source, TooLarge, Until};
 
-/// The request's body on its way to the task.
+/// The request body on its way from the handle to the task.
 #[derive(Debug)]
 pub(crate) struct Uplink {
     state: RefCell<Queue>,
-    /// From the end of the request on.
+    /// Timeout that starts at the end of the request.
     timeout: Option<Duration>,
-    /// The call must be over by then.
+    /// Deadline of the call.
     pub(crate) until: Until,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     data: VecDeque<u8>,
-    /// The end was given.
+    /// The request was ended.
     ended: bool,
     trailers: Headers,
-    /// A byte was taken by the task.
+    /// The task has taken a byte.
     begun: bool,
-    /// Nobody takes any more.
+    /// The task no longer takes data.
     closed: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -45,7 +45,7 @@ impl Uplink {
         Self { state: RefCell::default(), timeout, until: Until::default() }
     }
 
-    /// Bytes that wait for the task.
+    /// Number of bytes waiting for the task.
     pub(crate) fn waiting(&self) -> usize {
         self.state.borrow().data.len()
     }
@@ -58,7 +58,7 @@ impl Uplink {
         }
     }
 
-    /// Ends the request; its time begins.
+    /// Ends the request and starts its timeout.
     pub(crate) fn finish(&self, trailers: Headers) {
         let mut state = self.state.borrow_mut();
         if !std::mem::replace(&mut state.ended, true) {
@@ -68,7 +68,7 @@ impl Uplink {
         }
     }
 
-    /// The task ends.
+    /// Closes the uplink because the task ends.
     pub(crate) fn close(&self) {
         let mut state = self.state.borrow_mut();
         state.closed = true;
@@ -117,21 +117,21 @@ impl Source for Outgoing {
     fn rewind(&mut self) {}
 }
 
-/// The answer on its way to the handle.
+/// The response on its way from the task to the handle.
 #[derive(Debug, Default)]
 pub(super) struct Downlink {
     head: Option<ResponseHead>,
     answered: bool,
     data: Vec<u8>,
     trailers: Headers,
-    /// Nothing more comes.
+    /// The call has ended: nothing more comes.
     over: Option<Result<(), CalloutError>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
 impl Downlink {
-    /// The head of the answer has come.
+    /// Whether the response's head has arrived.
     pub(super) fn is_answered(&self) -> bool {
         self.answered
     }
@@ -173,11 +173,11 @@ impl Sink for Incoming {
     }
 }
 
-/// What the caller holds.
+/// The caller's end of a callout.
 pub(super) struct Handle {
     up: Rc<Uplink>,
     down: Rc<RefCell<Downlink>>,
-    /// Dropping it cancels the call. `None`: it never began.
+    /// Dropping it cancels the call. `None`: the call never began.
     _task: Option<Task<()>>,
 }
 

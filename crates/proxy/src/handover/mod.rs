@@ -1,24 +1,25 @@
-//! Upgrade without a reset: a process that is started with the same `--base-id` takes over from the one that runs.
+//! Hot restart: a process started with the same `--base-id` takes over from the running one without resetting
+//! connections.
 //!
 //! ```text
 //!  successor                                predecessor
 //!  ─────────                                ───────────
 //!  reads its bootstrap                      serves
 //!  Hello ─────────────────────────────────▶
-//!        ◀───── listening sockets, Ready ── (both have them now: nothing in an accept queue is lost)
+//!        ◀───── listening sockets, Ready ── (shared by both: no connection in an accept queue is lost)
 //!  starts workers, gets its configuration   serves
 //!  is ready to serve
-//!  TakeOver ──────────────────────────────▶ accepts no more, drains
-//!        ◀──── connections and statistics ─ gives each connection away at its next message boundary
-//!  goes on with them                        ends when it has none left, or its time is up
+//!  TakeOver ──────────────────────────────▶ stops accepting, drains
+//!        ◀──── connections and statistics ─ hands over each connection at its next message boundary
+//!  continues them                           ends when it has none left, or its time is up
 //! ```
 //!
-//! Until `TakeOver` the predecessor does not change in any way: a successor that fails leaves it as it was. A successor that
-//! fails later leaves it with the sockets it still has, and it goes on accepting.
+//! Until `TakeOver` the predecessor does not change in any way: if the successor fails, it carries on. If the successor
+//! fails later, the predecessor still has the listening sockets and accepts again.
 //!
-//! What travels: HTTP/1 without TLS, with the bytes that were read ahead, and TCP connections in both directions with the
-//! bytes in flight. The state of TLS and of HTTP/2 connections does not travel; they drain. Connections in the middle of
-//! a request finish it first.
+//! What is handed over: HTTP/1 connections without TLS, with the bytes read ahead, and TCP connections in both
+//! directions with the bytes in flight. The state of TLS and HTTP/2 connections cannot be transferred; they are
+//! drained. Connections in the middle of a request finish it first.
 
 mod parcel;
 mod predecessor;
@@ -34,22 +35,22 @@ pub(crate) use predecessor::{Predecessor, Request, SuccessorWait};
 pub use successor::Succession;
 pub(crate) use successor::{Inheritance, Successor, Taking};
 
-/// Why no handover is possible.
+/// Why a handover is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
-    /// The folder of the socket is no private one.
+    /// The socket's folder is not private.
     #[error("{}: must be a folder of this user that nobody else can write to", .0.display())]
     NotPrivate(PathBuf),
-    /// The predecessor speaks another version of the handover.
+    /// The predecessor speaks another version of the handover protocol.
     #[error("the running process speaks version {0} of the handover, this one {version}", version = wire::VERSION)]
     Version(u32),
-    /// The predecessor refuses, or went away.
+    /// The predecessor refused, or closed the connection.
     #[error("the running process ended the handover: {0}")]
     Ended(&'static str),
-    /// The system's reason.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
         /// Why it failed.
         #[source]
@@ -61,7 +62,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> HandoverError {
     move |error| HandoverError::System { what, error }
 }
 
-/// The socket of the process with this `--base-id`, in a folder that only this user can enter.
+/// The handover socket for this `--base-id`, in a folder that only this user can enter.
 pub fn socket_path(folder: Option<&Path>, base_id: u32) -> PathBuf {
     let folder = folder.map(Path::to_owned).unwrap_or_else(|| match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) => Path::new(&runtime).join("evenkeel"),
@@ -70,7 +71,7 @@ pub fn socket_path(folder: Option<&Path>, base_id: u32) -> PathBuf {
     folder.join(format!("proxy-{base_id}.sock"))
 }
 
-/// Makes the folder, or checks that it is private: whoever can put a socket there could take all connections.
+/// Makes the folder, or checks that it is private: anyone who could put a socket there could take over all connections.
 fn prepare_folder(socket: &Path) -> Result<(), HandoverError> {
     let Some(folder) = socket.parent() else { return Err(HandoverError::NotPrivate(socket.to_owned())) };
     let made = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);

@@ -1,5 +1,5 @@
-//! A connection on its way to another process: descriptors, the bytes that were read and not yet passed on, and what is known
-//! of it.
+//! A connection being handed to another process: its descriptors, the bytes read but not yet passed on, and its
+//! metadata.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -11,53 +11,53 @@ use evenkeel_runtime_config::view::{ConnectionView, Tlv};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// A connection between two processes.
+/// A connection handed from one process to another.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) packed: Box<PackedConnection>,
-    /// The client's socket; the upstream's behind it for a TCP connection.
+    /// The client's socket; for a TCP connection, followed by the upstream's.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Read from the client and not yet used, and behind it what was read from the upstream.
+    /// Bytes read from the client and not yet used, followed by those read from the upstream.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What is known of a connection that travels.
+/// Metadata of a connection that is handed over.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PackedConnection {
     /// The listener that accepted it, by its configured address.
     pub(crate) listener: SocketAddr,
-    /// Its name, where the address says port 0.
+    /// The listener's name, if the configured address has port 0.
     pub(crate) listener_name: Option<String>,
     #[serde(flatten)]
     pub(crate) connection: Facts,
-    /// Requests served on it.
+    /// Number of requests served on it.
     pub(crate) requests: u32,
-    /// `http/1.1` where the listener had to find that out; empty where it needed nothing.
+    /// `http/1.1` where the listener had to detect the protocol; empty where it needed no detection.
     pub(crate) detected: Option<String>,
-    /// The rest of a TCP connection; `None`: it speaks HTTP/1 and is between two requests.
+    /// Proxy state of a TCP connection; `None` for an HTTP/1 connection between two requests.
     pub(crate) tcp: Option<TcpPart>,
 }
 
-/// A [`ConnectionInfo`] between two processes. What TLS adds to one does not travel.
+/// The transferable part of a [`ConnectionInfo`]. What TLS adds to it is not transferred.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     /// The socket's peer.
     pub(crate) direct_remote: SocketAddr,
-    /// The client.
+    /// The client's address.
     pub(crate) remote: SocketAddr,
-    /// What the client dialled.
+    /// The address the client connected to.
     pub(crate) local: SocketAddr,
-    /// What a PROXY protocol header said besides: types and values.
+    /// The TLVs of a PROXY protocol header: types and values.
     #[serde(default)]
     pub(crate) tlvs: Vec<(u8, Vec<u8>)>,
-    /// The name in a ClientHello that is passed on.
+    /// Server name from a ClientHello that is passed through.
     #[serde(default)]
     pub(crate) server_name: Option<String>,
     /// How long ago it was accepted, in milliseconds.
     pub(crate) age_ms: u64,
 }
 
-/// What else there is to a TCP connection.
+/// State of a TCP connection beyond that of any connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TcpPart {
     pub(crate) cluster: Option<String>,
@@ -72,18 +72,18 @@ pub(crate) struct TcpPart {
 /// One direction of a TCP connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Half {
-    /// Bytes that were passed on.
+    /// Bytes passed on.
     pub(crate) passed: u64,
-    /// Bytes that were read and not passed on yet.
+    /// Bytes read and not yet passed on.
     pub(crate) held: usize,
-    /// The source has ended.
+    /// The source has sent its end of stream.
     pub(crate) ended: bool,
-    /// The end was passed on, too.
+    /// The end of stream was passed on.
     pub(crate) closed: bool,
 }
 
 impl Facts {
-    /// What goes along.
+    /// The transferable part of `info`.
     pub(crate) fn of(info: &ConnectionInfo) -> Self {
         let ConnectionView { direct_remote, remote, local, tlvs, server_name, .. } = &info.view;
         let age = Instant::from_std(info.accepted).elapsed();
@@ -97,10 +97,10 @@ impl Facts {
         }
     }
 
-    /// The same connection here, where it has this number.
+    /// The same connection in this process, under the id given to it here.
     pub(crate) fn info(&self, id: u64) -> ConnectionInfo {
         let now = Instant::now();
-        // One that is older than the clock is as old as the clock.
+        // `Instant` may not reach back far enough; then the connection counts as new.
         let accepted = now.checked_sub(Duration::from_millis(self.age_ms)).unwrap_or(now);
         let mut info = ConnectionInfo::new(id, accepted.into_std(), self.remote, self.local);
         let tlvs: Arc<[Tlv]> =
@@ -135,7 +135,7 @@ mod tests {
         assert!(ages < Duration::from_secs(60), "{ages:?}");
     }
 
-    /// What an older process does not say.
+    /// Fields that an older process does not send.
     #[test]
     fn what_was_not_said_is_not_known() {
         let text = r#"{"direct_remote":"192.0.2.1:1","remote":"192.0.2.1:1","local":"192.0.2.9:80","age_ms":5}"#;

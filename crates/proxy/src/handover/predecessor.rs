@@ -1,4 +1,4 @@
-//! The running process's side: waits for a successor, and gives it everything.
+//! The running process's side: waits for a successor and hands everything over to it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,49 +17,49 @@ use super::{HandoverError, Parcel, prepare_folder, system};
 use crate::listener::socket::HandedSockets;
 use crate::pool::WorkerPool;
 
-/// Connections that wait to be sent; more wait where they are.
+/// Connections queued for sending; further ones wait on their workers.
 const MAX_WAITING_PARCELS: usize = 256;
-/// Between two looks at whether there is anything to send, or anybody left to send it to.
+/// Interval of polling for parcels to send, or for the end of the handover.
 const POLL: Duration = Duration::from_millis(2);
-/// Pause after an accept that failed: while its cause lasts the next one fails as well, at once.
+/// Pause after a failed accept: while the cause lasts, the next accept would fail at once as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Between two reports of statistics.
+/// Interval between two statistics packets.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Statistics in one packet.
+/// Samples in one statistics packet.
 const MAX_SAMPLES_PER_PACKET: usize = 800;
 
-/// What the control thread is to do for a successor.
+/// A request from the handover thread to the control thread.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Accept no more, and have connections given to a channel.
+    /// Stop accepting, and give connections to a channel.
     GiveAway {
-        /// Takes them.
+        /// Receives the connections.
         connections: mpsc::Sender<Parcel>,
-        /// The successor's process id, if it can be seen from here.
+        /// The successor's process id, if visible in this process's namespace.
         process: Option<u32>,
     },
-    /// The successor is gone: go on as before.
+    /// The successor is gone: resume as before.
     GoOn,
-    /// All is given away.
+    /// Everything has been handed over: end the process.
     End,
 }
 
-/// What a running process gives a successor, and how.
+/// What a running process hands over to a successor.
 pub(crate) struct Predecessor {
     pub(crate) pool: Arc<WorkerPool>,
     pub(crate) registry: Arc<Registry>,
     /// The admin interface's socket, by its configured address.
     pub(crate) admin: Option<(SocketAddr, OwnedFd)>,
-    /// Sockets of the program the proxy runs in, by name.
+    /// Sockets of the program that embeds the proxy, by name.
     pub(crate) program: Arc<[(String, OwnedFd)]>,
-    /// How often the process was replaced before.
+    /// How many times the process has been replaced before (the restart epoch).
     pub(crate) epoch: u32,
-    /// To the control thread; an answer says that it is done.
+    /// Requests to the control thread, each with a sender that it completes when done.
     pub(crate) requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
 }
 
-/// The thread that waits for a successor. Dropping it ends the thread, and removes the socket unless a successor has taken
-/// its place.
+/// Handle of the thread that waits for a successor. Dropping it ends the thread, and removes the socket file unless a
+/// successor has replaced it.
 pub(crate) struct SuccessorWait {
     listener: Socket,
     path: PathBuf,
@@ -67,7 +67,8 @@ pub(crate) struct SuccessorWait {
 }
 
 impl SuccessorWait {
-    /// A successor serves: the socket's name is its own to replace, even if it has not come to that yet.
+    /// To be called once a successor serves: the file name is the successor's from then on, even before it has put its
+    /// own socket there.
     pub(crate) fn leave_name(&mut self) {
         self.inode = None;
     }
@@ -78,7 +79,7 @@ impl Drop for SuccessorWait {
         if self.inode.is_some() && inode(&self.path) == self.inode {
             let _ = std::fs::remove_file(&self.path);
         }
-        // Whoever waits in `accept` is told that nobody comes any more.
+        // Unblocks the thread in `accept`.
         let _ = self.listener.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -88,7 +89,7 @@ fn inode(path: &Path) -> Option<u64> {
 }
 
 impl Predecessor {
-    /// Waits for successors on a thread of its own, from now on.
+    /// Starts a thread that waits for successors.
     pub(crate) fn wait(self, path: &Path) -> Result<SuccessorWait, HandoverError> {
         prepare_folder(path)?;
         let listener = Channel::listen(path).map_err(system("listening for a successor"))?;
@@ -112,7 +113,7 @@ impl Predecessor {
         }
     }
 
-    /// True when everything was given away.
+    /// Serves one successor. True when everything was handed over.
     fn hand_over(&self, channel: &Channel) -> io::Result<bool> {
         channel.set_timeout(Some(ANSWER_TIMEOUT))?;
         let version = match channel.receive()?.map(|packet| packet.head) {
@@ -125,7 +126,7 @@ impl Predecessor {
         }
         tracing::info!("handover: a successor is starting");
         self.send_sockets(channel)?;
-        // It takes as long as it takes until the successor has its configuration.
+        // No limit: the successor takes as long as it needs to get its configuration.
         channel.set_timeout(None)?;
         let end_after = match channel.receive()?.map(|packet| packet.head) {
             Some(Head::TakeOver { end_after_ms }) => Duration::from_millis(end_after_ms),
@@ -160,12 +161,12 @@ impl Predecessor {
         channel.send(&Head::Ready, b"", &[])
     }
 
-    /// Sends connections as they come, until there are none or the time is over.
+    /// Sends connections as they arrive, until none are left or the time limit has passed.
     fn give_away(&self, channel: &Channel, mut parcels: mpsc::Receiver<Parcel>, limit: Duration) -> io::Result<()> {
         let deadline = Instant::now() + limit;
         let mut reported = Instant::now();
         loop {
-            // Looked at first: a connection is put into the channel before it stops counting.
+            // Read before the channel: a connection is put into the channel before it stops being counted.
             let none_left = self.pool.active_connections() == 0;
             match parcels.try_recv() {
                 Ok(Parcel { packed, fds, bytes }) => {
@@ -206,7 +207,7 @@ impl Predecessor {
         channel.send(&Head::Statistics { counters, gauges, complete: true }, b"", &[])
     }
 
-    /// `None` when the control thread is gone.
+    /// Sends a request and waits until it is done. `None` when the control thread is gone.
     fn tell(&self, request: Request) -> Option<()> {
         let (sender, answer) = oneshot::channel();
         self.requests.blocking_send((request, sender)).ok()?;
@@ -214,13 +215,14 @@ impl Predecessor {
     }
 }
 
-/// The next that comes; `None` when the listener was shut down.
+/// The next accepted connection; `None` when the listener was shut down.
 fn next<T>(mut accept: impl FnMut() -> io::Result<T>) -> Option<T> {
     loop {
         match accept() {
             Ok(channel) => return Some(channel),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return None,
-            // Another user's process, one that was gone again, or no descriptor left: the next one may be a successor.
+            // Possible causes: another user's process, one that has disconnected already, or no free descriptor. The
+            // next one may be a successor.
             Err(error) => {
                 tracing::warn!(%error, "handover: cannot accept");
                 std::thread::park_timeout(ACCEPT_PAUSE);
@@ -229,12 +231,12 @@ fn next<T>(mut accept: impl FnMut() -> io::Result<T>) -> Option<T> {
     }
 }
 
-/// What is about traffic, and not about the process itself.
+/// True for statistics about traffic, false for those about the process itself.
 fn travels(name: &str) -> bool {
     !["server.", "workers.", "control_plane."].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Descriptors in groups that fit a packet.
+/// Splits descriptors into groups that fit into a packet.
 fn chunks(mut sockets: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>> {
     let mut chunks = Vec::new();
     while sockets.len() > MAX_FDS {
@@ -266,11 +268,11 @@ mod tests {
         };
         drop(successor_wait());
         assert!(!path.exists());
-        // The successor has put its own there.
+        // The successor has put its own socket there.
         let (before, after) = (successor_wait(), successor_wait());
         drop(before);
         assert!(path.exists());
-        // It is about to.
+        // The successor is about to do so.
         let mut before = after;
         before.leave_name();
         drop(before);

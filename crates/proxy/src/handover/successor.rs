@@ -1,4 +1,4 @@
-//! The new process's side: takes the running one's sockets, and later all it has.
+//! The new process's side: takes the running process's sockets, and later its connections and statistics.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,19 +15,19 @@ use super::{HandoverError, Parcel, prepare_folder, system};
 use crate::listener::socket::HandedSockets;
 use crate::pool::WorkerPool;
 
-/// What a predecessor gave before anything else.
+/// What a predecessor sends first.
 #[derive(Debug, Default)]
 pub(crate) struct Inheritance {
     pub(crate) listeners: Vec<HandedSockets>,
     /// The admin interface's socket, by its configured address.
     pub(crate) admin: Option<(SocketAddr, OwnedFd)>,
-    /// Sockets of the program the predecessor runs in, by name.
+    /// Sockets of the program that embeds the predecessor, by name.
     pub(crate) program: Vec<(String, OwnedFd)>,
-    /// How often the process was replaced, this time included.
+    /// How many times the process has been replaced, including this time.
     pub(crate) epoch: u32,
 }
 
-/// A takeover that has begun: the predecessor has given its sockets, and serves on. Dropping it leaves everything as it was.
+/// A takeover that has begun: the predecessor has sent its sockets and still serves. Dropping it cancels the takeover.
 #[derive(Debug)]
 pub struct Succession {
     pub(crate) successor: Successor,
@@ -35,7 +35,7 @@ pub struct Succession {
 }
 
 impl Succession {
-    /// Asks the process behind a handover's socket for its sockets; `None` when there is none. It blocks for 10 s at most.
+    /// Requests the sockets of the process that listens at `path`; `None` when there is none. Blocks for at most 10 s.
     ///
     /// # Errors
     /// When the socket's folder is not private, or the process speaks another version or does not answer.
@@ -52,12 +52,12 @@ impl Succession {
         Ok(Some(Self { successor: Successor { channel }, inheritance }))
     }
 
-    /// How often the process was replaced, this time included.
+    /// How many times the process has been replaced, including this time.
     pub fn epoch(&self) -> u32 {
         self.inheritance.epoch
     }
 
-    /// A socket that the program around the predecessor gave by this name.
+    /// Removes and returns the socket that the program around the predecessor registered under this name.
     pub fn take_socket(&mut self, name: &str) -> Option<OwnedFd> {
         let given = &mut self.inheritance.program;
         let at = given.iter().position(|(given, _)| given == name)?;
@@ -65,14 +65,14 @@ impl Succession {
     }
 }
 
-/// A handover that has begun. Dropping it ends it, and the predecessor goes on as before.
+/// A handover that has begun. Dropping it cancels it, and the predecessor resumes as before.
 #[derive(Debug)]
 pub(crate) struct Successor {
     channel: Channel,
 }
 
 impl Successor {
-    /// Takes everything over. The thread that does it ends with the predecessor; `None` when that is gone already.
+    /// Takes everything over, on a thread that ends with the predecessor; `None` when the predecessor is gone already.
     pub(crate) fn take_over(
         self,
         pool: Arc<WorkerPool>,
@@ -88,7 +88,7 @@ impl Successor {
     }
 }
 
-/// A takeover under way; dropping it ends it, for a process that ends itself.
+/// A takeover in progress; dropping it cancels it, for a process that ends itself.
 pub(crate) struct Taking {
     channel: Channel,
 }
@@ -130,7 +130,7 @@ fn ask(channel: &Channel) -> Result<Inheritance, HandoverError> {
     Ok(inheritance)
 }
 
-/// Takes what comes until the predecessor has nothing left.
+/// Receives connections and statistics until the predecessor has nothing left.
 fn take(channel: &Channel, pool: &WorkerPool, registry: &Registry) {
     let (mut counters, mut gauges) = (HashMap::new(), HashMap::new());
     let mut taken = 0u64;

@@ -1,7 +1,7 @@
-//! What the two processes say to each other: one packet per message, descriptors beside it.
+//! The protocol between the two processes: one packet per message, with file descriptors attached.
 //!
-//! A packet is the length of its head (4 bytes, little endian), the head as JSON, and bytes that belong to it. Packets of
-//! a Unix `SOCK_SEQPACKET` socket keep their boundaries, and descriptors stay with theirs.
+//! A packet is the length of its head (4 bytes, little endian), the head as JSON, and payload bytes. A Unix
+//! `SOCK_SEQPACKET` socket keeps packet boundaries, and descriptors arrive with the packet they were sent with.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,41 +17,41 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::parcel::PackedConnection;
 
-/// Goes up with every change that an older process would not understand.
+/// Incremented with every incompatible change.
 pub(super) const VERSION: u32 = 1;
-/// Bytes of a packet; the system's default for a socket's send buffer is 208 KiB.
+/// Maximum size of a packet; the system's default for a socket's send buffer is 208 KiB.
 pub(super) const MAX_PACKET_BYTES: usize = 160 * 1024;
-/// Descriptors in a packet (the kernel's `SCM_MAX_FD` is 253).
+/// Maximum number of descriptors in a packet (the kernel's `SCM_MAX_FD` is 253).
 pub(super) const MAX_FDS: usize = 250;
-/// How long the other side may take to answer while both are starting the handover.
+/// Time limit for each answer of the other side while the handover is being set up.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A packet's head.
+/// The head of a packet.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Head {
-    /// First word of either side.
+    /// First message of either side.
     Hello { version: u32, epoch: u32 },
     /// Sockets of a listener: one shared by all workers, or one for each.
     Listener { address: SocketAddr, name: Option<String> },
     /// The admin interface's socket, by its configured address.
     Admin { address: SocketAddr },
-    /// A socket of the program the proxy runs in, by the name it has there.
+    /// A socket of the program that embeds the proxy, by the name the program gave it.
     Program { name: String },
-    /// Keys of TLS session tickets, so that sessions are resumed.
+    /// Keys of TLS session tickets, so that the successor can resume sessions.
     Tickets { keys: Vec<Vec<u8>> },
-    /// That is all.
+    /// End of the setup: everything needed to start has been sent.
     Ready,
-    /// The successor serves: give everything away, and end after that time at the latest.
+    /// The successor is ready to serve: hand everything over, and end after that time at the latest.
     TakeOver { end_after_ms: u64 },
     /// A connection.
     Connection(Box<PackedConnection>),
-    /// Some of the predecessor's statistics; all of them came when `complete`.
+    /// Part of the predecessor's statistics; `complete` marks the last part.
     Statistics { counters: Vec<(String, u64)>, gauges: Vec<(String, i64)>, complete: bool },
     /// The predecessor has nothing left.
     Done,
 }
 
-/// A packet as it came.
+/// A received packet.
 #[derive(Debug)]
 pub(super) struct Packet {
     pub(super) head: Head,
@@ -59,7 +59,7 @@ pub(super) struct Packet {
     pub(super) fds: Vec<OwnedFd>,
 }
 
-/// One side of a handover. Calls block: it lives on a thread of its own.
+/// One side of a handover. Calls block, so it is used on a thread of its own.
 #[derive(Debug)]
 pub(super) struct Channel(Socket);
 
@@ -72,7 +72,7 @@ impl Channel {
 
     pub(super) fn listen(path: &Path) -> io::Result<Socket> {
         let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
-        // A name of its own first: renaming it replaces a predecessor's socket in one step.
+        // Bind to a temporary name first: renaming it replaces a predecessor's socket atomically.
         let new = path.with_extension(format!("{}.new", std::process::id()));
         let _ = std::fs::remove_file(&new);
         socket.bind(&SockAddr::unix(&new)?)?;
@@ -81,7 +81,7 @@ impl Channel {
         Ok(socket)
     }
 
-    /// A peer that has connected. Peers of other users are refused, whatever the folder's mode says.
+    /// Accepts a peer. Peers of other users are refused, whatever the folder's mode is.
     pub(super) fn accept(listener: &Socket) -> io::Result<Self> {
         let (socket, _) = listener.accept()?;
         let peer = nix::sys::socket::getsockopt(&socket.as_fd(), nix::sys::socket::sockopt::PeerCredentials)?;
@@ -91,13 +91,13 @@ impl Channel {
         }
     }
 
-    /// Process id of the one that connected; none where it is not visible from this process's namespace.
+    /// Process id of the peer; `None` where it is not visible in this process's namespace.
     pub(super) fn peer(&self) -> Option<u32> {
         let peer = nix::sys::socket::getsockopt(&self.0.as_fd(), nix::sys::socket::sockopt::PeerCredentials).ok()?;
         u32::try_from(peer.pid()).ok().filter(|process| *process > 0)
     }
 
-    /// How long a read may take; `None`: as long as it wants.
+    /// Read timeout; `None`: unlimited.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.set_read_timeout(timeout)
     }
@@ -106,7 +106,7 @@ impl Channel {
         self.0.try_clone().map(Self)
     }
 
-    /// Ends it for both sides and all copies.
+    /// Shuts the connection down for both sides and all clones.
     pub(super) fn close(&self) {
         let _ = self.0.shutdown(std::net::Shutdown::Both);
     }

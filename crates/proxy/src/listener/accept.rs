@@ -19,14 +19,14 @@ use crate::worker::{Message, Worker};
 
 /// Pause after the system has run out of descriptors or memory: accepting again at once would only spin.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
-/// Between two looks at whether connections may be accepted again.
+/// Interval of checking whether connections may be accepted again.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(20);
-/// Connections taken from a listening socket that is about to be closed.
+/// Maximum number of connections taken from a listening socket before it is closed.
 const MAX_LAST_ACCEPTS: usize = 4096;
 
-/// Accepts until told to stop, and gives every connection to the worker that has room. Connections that the kernel has set
-/// up by then are still taken: closing the socket would reset them. Dropping the sender of `stop` leaves them to whoever
-/// else has the socket.
+/// Accepts until told to stop, and assigns each connection to a worker. After `stop` is sent, connections already in
+/// the accept queue are still taken: closing the socket would reset them. After its sender is dropped, they are left to
+/// the other owner of the socket.
 pub(crate) async fn accept(
     worker: Rc<Worker>,
     listener: ListenerKey,
@@ -57,7 +57,7 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => place(&worker, stream, peer, &listener).await,
-            // The peer was gone before we came to it.
+            // The peer aborted the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 tracing::warn!(%listener, %error, "cannot accept");
@@ -67,9 +67,9 @@ pub(crate) async fn accept(
     }
 }
 
-/// Tells the client at once, and at no cost to the proxy, that there is no room.
+/// Rejects a connection at once and at no further cost to the proxy.
 fn reset(worker: &Worker, stream: &std::net::TcpStream, bound: &Listener, refused: Refused) {
-    // Closing with nothing to linger for sends RST (socket(7)).
+    // Closing with a linger time of zero sends RST (socket(7)).
     _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
     let stats = worker.generation().connection_stats(worker, bound.address);
     stats.listener.inc(match refused {
@@ -80,14 +80,14 @@ fn reset(worker: &Worker, stream: &std::net::TcpStream, bound: &Listener, refuse
     });
 }
 
-/// Ready as soon as connections may be accepted.
+/// Waits until connections may be accepted.
 async fn allowed(worker: &Worker) {
     while worker.overload.is_on(Action::StopAcceptingConnections, &worker.random) {
         tokio::time::sleep(OVERLOAD_PAUSE).await;
     }
 }
 
-/// Accepts what waits, a full backlog's worth at most.
+/// Accepts the queued connections, at most a full backlog.
 async fn empty_queue(worker: &Rc<Worker>, listener: &ListenerKey, socket: &TcpListener) {
     for _ in 0..MAX_LAST_ACCEPTS {
         match socket.accept() {
@@ -112,12 +112,12 @@ fn prepare_accepted(stream: &std::net::TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// The worker is chosen here; the seat counts the connection until it is closed.
+/// Chooses the worker and passes the connection to it; the seat counts the connection until it is closed.
 async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAddr, listener: &ListenerKey) {
     if prepare_accepted(&stream).is_err() {
         return;
     }
-    // Looked up here, by the accepting worker: the chosen one may have gone on to a configuration without this listener.
+    // Looked up by the accepting worker: the chosen one may already have a configuration without this listener.
     let Some(bound) = worker.generation().shared.bound.get(listener).cloned() else { return };
     let admission = match worker.overload.admit(&bound.name, &worker.random) {
         Ok(admission) => admission,
@@ -130,7 +130,7 @@ async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAdd
     if chosen == worker.index {
         serve(worker, accepted);
     } else if let Some(other) = worker.peers.get(chosen) {
-        // A full inbox holds this accept loop back, and with it the kernel's queue; nothing is dropped.
+        // A full inbox stalls this accept loop, and connections stay in the kernel's queue; none are dropped.
         let _ = other.send(Message::Deliver(Box::new(accepted))).await;
     }
 }

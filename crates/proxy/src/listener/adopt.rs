@@ -1,5 +1,5 @@
-//! A connection on its way from one process to the next: made up into a parcel there, served by the listener and filter chain
-//! of the same address here.
+//! Hands connections from one process to the next: packed into a parcel by the predecessor, and served by the listener
+//! and filter chain with the same address in the successor.
 
 use std::io;
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use crate::handover::{Facts, PackedConnection, Parcel};
 use crate::tcp::UpstreamHalf;
 use crate::worker::{Delivery, Registration, Worker};
 
-/// Gives a connection to the process that takes over. Gives it back when that process is gone.
+/// Hands a connection over to the successor. Returns it when the successor is gone.
 pub(super) async fn send(
     worker: &Rc<Worker>,
     moving: Box<MovingConnection>,
@@ -31,15 +31,15 @@ pub(super) async fn send(
         None => None,
     };
     let Some(room) = room else {
-        // Nobody is there: the others need not try.
+        // No successor any more: other connections need not try.
         worker.give_away(None);
         return Some(moving);
     };
-    // What cannot be taken apart is lost, and closed by that.
+    // A connection that cannot be packed is lost: dropping it closes it.
     if let Ok(parcel) = parcel(*moving, placement) {
         room.send(parcel);
     }
-    // Only now does it stop counting: when none is left, all have been sent.
+    // It stops being counted only now: when the count is zero, all connections have been sent.
     placement.seat = None;
     None
 }
@@ -78,7 +78,7 @@ fn descriptor(stream: Stream) -> io::Result<OwnedFd> {
     }
 }
 
-/// A connection of the other process, on its way to a worker of this one.
+/// A connection taken over from the predecessor, on its way to a worker.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     parcel: Parcel,
@@ -86,7 +86,7 @@ pub(crate) struct Adopted {
 }
 
 impl Adopted {
-    /// The worker is that of `seat`.
+    /// The worker is the one of `seat`.
     pub(crate) fn new(parcel: Parcel, seat: Seat) -> Self {
         Self { parcel, seat }
     }
@@ -103,8 +103,8 @@ impl Delivery for Adopted {
     }
 }
 
-/// Goes on with a connection where the other process left off; `None` when no filter chain here takes it, which closes it in
-/// order: it is between two messages, or a stream that nobody configures any more.
+/// Continues a connection where the predecessor left off. `None` when no filter chain here matches, which closes the
+/// connection cleanly: it is between two messages, or a TCP stream that is no longer configured.
 fn adopted<'w>(
     worker: &'w Rc<Worker>,
     parcel: Parcel,
@@ -131,7 +131,7 @@ fn adopted<'w>(
         Terminal::Http(_) => packed.tcp.is_none(),
         Terminal::Tcp(_) => packed.tcp.is_some(),
     };
-    // Filters that follow a connection have to know it from its beginning.
+    // Filters that follow a connection's data need to see it from the beginning.
     if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
         return None;
     }
@@ -158,14 +158,14 @@ fn adopted<'w>(
     Some(Served::new(worker, downstream, Arrival::Back(upstream_half), (placement, counted), registration))
 }
 
-/// The name of the listener that takes it, as far as it has one here.
+/// The name of the listener that accepts it here, if there is one.
 fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
     let PackedConnection { listener, listener_name, .. } = &*parcel.packed;
     let key = ListenerKey::new(*listener, listener_name.as_deref());
     worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
 }
 
-/// The listeners of this process's configuration that the other one's are the same as.
+/// The listeners of this process that correspond to those of the predecessor.
 fn placement(worker: &Worker, packed: &PackedConnection, stream: &TcpStream, mut seat: Seat) -> Option<Placement> {
     let generation = worker.generation();
     let key = ListenerKey::new(packed.listener, packed.listener_name.as_deref());

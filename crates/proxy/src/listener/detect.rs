@@ -1,10 +1,11 @@
-//! Which filter chain serves a connection that may speak anything: decided by whichever side speaks first.
+//! Selects the filter chain of a connection with unknown protocol, by whichever side speaks first.
 //!
-//! A client's first bytes tell its protocol, however slowly they come: as long as nothing was sent to the client, waiting
-//! changes nothing for it. But where the server speaks first the client stays silent, and waiting for it would never end. So
-//! when a client has been silent for a moment and the connection of a silent client belongs to a TCP proxy, that proxy's
-//! upstream is connected ahead: if the server speaks before the client, the connection is the proxy's; if the client does,
-//! its bytes decide, and a connection made in vain is closed unused. No protocol is ever settled by a timeout.
+//! A client's first bytes show its protocol, however late they arrive: while nothing has been sent to the client,
+//! waiting has no effect on it. But in a server-first protocol the client stays silent, and waiting for it would never
+//! end. So when a client has been silent for a moment and the filter chain for a silent client is a TCP proxy's, that
+//! proxy's upstream is connected ahead of time: if the server speaks before the client, the connection goes to the TCP
+//! proxy; if the client does, its bytes decide, and an unneeded upstream connection is closed unused. No protocol is
+//! ever decided by a timeout.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -27,26 +28,27 @@ use super::inspect::{InspectError, Inspected, Wanted};
 use crate::tcp::{self, UpstreamSide};
 use crate::worker::Worker;
 
-/// How long a client may be silent before its server is asked too. Clients that speak first do so at once; if one does not,
-/// a connection is made in vain.
+/// How long a client may be silent before its upstream is connected too. Clients that speak first do so at once; for
+/// one that does not, the upstream connection may turn out unneeded.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How long a client that has begun to speak may take to show what it speaks, where the listener sets its filters no time. What tells
-/// protocols apart is a few bytes that clients send in one piece.
+/// Timeout for a client that has started to send, until its protocol is known, on a listener without
+/// `listener_filters_timeout`. The bytes that tell protocols apart are few, and clients send them in one piece.
 const LONGEST_BEGINNING: Duration = Duration::from_secs(60);
-/// How long a client may be silent where only TLS is served and the listener sets its filters no time, as long as a handshake may take.
+/// Timeout for a silent client where only TLS is served, on a listener without `listener_filters_timeout`; as long as a
+/// handshake may take.
 const LONGEST_SILENCE: Duration = Duration::from_secs(15);
 
-/// What was found out.
+/// The result of detection.
 pub(super) struct Detected {
     pub(super) inspected: Inspected,
-    /// `None`: no chain takes the connection.
+    /// `None`: no filter chain matches.
     pub(super) chain: Option<Arc<FilterChain>>,
-    /// The chain's upstream, when it was connected ahead.
+    /// The chain's upstream connection, if it was connected ahead of time.
     pub(super) upstream_side: Option<Box<UpstreamSide>>,
 }
 
-/// Finds the filter chain. `inspected` holds what was read before.
+/// Selects the filter chain. `inspected` holds the bytes read before.
 pub(super) async fn detect(
     worker: &Rc<Worker>,
     stream: &TcpStream,
@@ -67,8 +69,8 @@ pub(super) async fn detect(
     Ok(Detected { inspected, chain, upstream_side: None })
 }
 
-/// The chain that a client's bytes ask for. A client that closed its side before they told anything may still be served by
-/// a server that speaks first; nobody else could answer it.
+/// The filter chain for the client's bytes. A client that half-closed before sending enough may still be served by a
+/// server-first protocol; nothing else could answer it.
 fn of_client(
     listener: &Listener,
     inspected: &Inspected,
@@ -85,7 +87,7 @@ fn is_plain_tcp(chain: &FilterChain) -> bool {
     chain.tls.is_none() && matches!(chain.terminal, Terminal::Tcp(_))
 }
 
-/// The chain of a connection of which this much is known.
+/// The filter chain that matches what is known of the connection.
 fn choose_chain(listener: &Listener, inspected: &Inspected, view: &ConnectionView) -> Option<Arc<FilterChain>> {
     let hello = inspected.hello.as_deref();
     let offered: Vec<&str> =
@@ -145,8 +147,8 @@ async fn outwait(
     Ok(Detected { inspected, chain, upstream_side: server.into_upstream_side().await })
 }
 
-/// How long a connection may stay undecided. A listener that closes when its filters time out does so; with
-/// `continue_on_listener_filters_timeout`, and without a timeout, waiting is what an idle connection does.
+/// How long a connection may stay undecided. A listener that closes on `listener_filters_timeout` does so; with
+/// `continue_on_listener_filters_timeout`, or without a timeout, the idle timeout applies.
 fn longest_wait(listener: &Listener, silent: Option<&FilterChain>) -> Option<Duration> {
     let filters = &listener.listener_filters;
     if filters.timeout.is_some() && !filters.continue_on_timeout {
@@ -155,7 +157,7 @@ fn longest_wait(listener: &Listener, silent: Option<&FilterChain>) -> Option<Dur
     match silent.map(|chain| &chain.terminal) {
         Some(Terminal::Tcp(proxy)) => proxy.idle_timeout,
         Some(Terminal::Http(hcm)) => hcm.idle_timeout,
-        // Only TLS is served here: there is nothing to go on with.
+        // Only TLS is served here: there is no chain to continue with.
         None => filters.timeout.or(Some(LONGEST_SILENCE)),
     }
 }
@@ -165,7 +167,7 @@ enum First {
     Server,
 }
 
-/// The upstream of a silent client's connection.
+/// The upstream connection for a silent client.
 enum Server<'w> {
     None,
     Connecting(Pin<Box<dyn Future<Output = Box<UpstreamSide>> + 'w>>),
@@ -173,7 +175,7 @@ enum Server<'w> {
 }
 
 impl<'w> Server<'w> {
-    /// Begins to connect, when the chain is a TCP proxy's and its filters let the client through.
+    /// Starts connecting, if the filter chain is a TCP proxy's and its filters admit the client.
     fn connect(worker: &'w Rc<Worker>, chain: &Arc<FilterChain>, info: &'w ConnectionInfo) -> Self {
         let Terminal::Tcp(proxy) = &chain.terminal else { return Self::None };
         let proxy = Arc::clone(proxy);
@@ -183,8 +185,8 @@ impl<'w> Server<'w> {
         Self::Connecting(Box::pin(async move { UpstreamSide::connect(worker, info, &proxy).await }))
     }
 
-    /// Ready when the server has spoken, or closed, or cannot be reached, before the client said anything. What a server
-    /// does after the client has begun is no word of its own.
+    /// Ready when the server has sent something, closed, or could not be reached before the client sent anything. After
+    /// the client has begun, a close or a failure of the server does not count as speaking first.
     fn poll_speaks(&mut self, client_began: bool, cx: &mut Context<'_>) -> Poll<()> {
         if let Self::Connecting(connecting) = self
             && let Poll::Ready(upstream_side) = connecting.as_mut().poll(cx)

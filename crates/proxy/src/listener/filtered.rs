@@ -1,8 +1,9 @@
-//! The network filters' part in a connection's life: who is let in, and a stream whose bytes pass through the filters.
+//! Network filters in a connection's life: admission, and a stream whose bytes pass through the filters.
 //!
-//! A connection whose filters say all they have to say when it begins (`NetworkFilters::are_immediate`) goes on as if there were none. Any
-//! other gets a layer around its stream ([`Filtered`]): what reads and writes the connection knows nothing of the filters. Such a connection
-//! stays on its worker and in its process, for so does what the filters keep of it.
+//! A connection whose filters decide only once, at its start (`NetworkFilters::are_immediate`), is then served as if it
+//! had none. For any other, a layer is put around its stream ([`Filtered`]), so that the code that reads and writes it
+//! need not know about the filters. Such a connection stays on its worker and in its process, because the filters'
+//! state does.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
@@ -27,10 +28,11 @@ use tokio::time::Instant;
 
 use crate::worker::Worker;
 
-/// Asks the filters about a connection. Beside `Ok`: what they keep, if they have something to do later ([`Filtered::over`]).
+/// Runs the filters' `new_connection`. `Ok` contains the filters' state if they have to follow the connection
+/// ([`Filtered::over`]).
 ///
 /// # Errors
-/// It is to be closed; the time that they wanted to pass before has passed.
+/// When a filter closes the connection; any delay it asked for has passed.
 pub(crate) async fn admit(
     worker: &Rc<Worker>,
     filters: Rc<NetworkFilters>,
@@ -64,7 +66,7 @@ pub(crate) async fn admit(
     Ok(follow.then_some(connection))
 }
 
-/// Asks filters that say all they have to say at once.
+/// Runs filters that decide at once.
 pub(crate) fn admit_at_once(
     worker: &Worker,
     filters: &NetworkFilters,
@@ -78,29 +80,29 @@ pub(crate) fn admit_at_once(
     admitted
 }
 
-/// Leaves what filters have found out where others look for it. Few find out anything.
+/// Adds the metadata that filters have set to the connection's view. Few set any.
 fn leave(facts: &ConnectionFacts, info: &mut Arc<ConnectionInfo>) {
     if !facts.metadata.is_empty() {
         facts.leave(&mut Arc::make_mut(info).view);
     }
 }
 
-/// Waits until the time has come to close a connection that was not let in.
+/// Waits out the delay before a rejected connection is closed.
 pub(crate) async fn outwait(close: &Close) {
     if !close.after.is_zero() {
         tokio::time::sleep(close.after).await;
     }
 }
 
-/// A connection and its filters. They are told of its end when this is dropped, or before.
+/// A connection and its filters. The filters are told of its end when this is dropped, or before.
 pub(crate) struct Connection {
     worker: Rc<Worker>,
     filters: Rc<NetworkFilters>,
     info: Arc<ConnectionInfo>,
     state: RefCell<FilteredConnection>,
-    /// A filter has closed it.
+    /// Set when a filter has closed the connection.
     closed: OnceCell<Close>,
-    /// Who ended it, as far as that is known.
+    /// Which side ended the connection, if known.
     by: Cell<Option<ClosedBy>>,
     received: Cell<u64>,
     sent: Cell<u64>,
@@ -124,22 +126,22 @@ impl Connection {
         Surroundings { connection: &self.info.view, services: &*self.worker, now: Instant::now().into_std() }
     }
 
-    /// How and why a filter has closed it.
+    /// How and why a filter closed the connection.
     pub(crate) fn closed(&self) -> Option<&Close> {
         self.closed.get()
     }
 
-    /// Adds what the filters have found out to the connection's view.
+    /// Adds the metadata that the filters have set to the connection's view.
     pub(crate) fn leave_facts(&self, view: &mut ConnectionView) {
         self.state.borrow().facts.leave(view);
     }
 
-    /// The same, for whoever shares what is known of the connection.
+    /// Adds that metadata to the shared connection info.
     pub(crate) fn leave(&self, info: &mut Arc<ConnectionInfo>) {
         leave(&self.state.borrow().facts, info);
     }
 
-    /// Tells the filters that the connection is over; once.
+    /// Tells the filters once that the connection has ended.
     pub(crate) fn complete(&self) {
         let by = self.by.get().unwrap_or(ClosedBy::Proxy);
         let end = End { by, received: self.received.get(), sent: self.sent.get() };
@@ -159,7 +161,7 @@ impl Drop for Connection {
     }
 }
 
-/// What a filter waits for.
+/// What a paused filter waits for.
 struct Waiting {
     pause: Pause,
     until: Option<Instant>,
@@ -181,37 +183,38 @@ impl Waiting {
     }
 }
 
-/// A client's stream whose bytes pass through the filters. What it holds of each direction is bounded: nothing more is read while something
-/// is on its way through the filters, or waits to be taken behind them.
+/// A client's stream whose bytes pass through the filters. Its buffers are bounded in each direction: nothing more is
+/// read while bytes are waiting in the filters, or to be taken after them.
 pub(crate) struct Filtered {
     stream: Stream,
     connection: Rc<Connection>,
-    /// Blocks to read into.
+    /// The block to read into.
     input: Buffer,
     up: Lane,
     down: Lane,
-    /// A filter has closed the connection, which ends when this has passed. The other direction goes on until then.
+    /// Set when a filter has closed the connection: that direction, and when the close is due. The other direction
+    /// continues until then.
     closing: Option<(Way, Instant)>,
     deadline: Deadline,
-    /// Capacity that is counted as held.
+    /// Capacity counted as held.
     counted: usize,
 }
 
-/// What is on its way in one direction.
+/// The buffers of one direction.
 #[derive(Default)]
 struct Lane {
-    /// Before the filters, or among them.
+    /// Bytes before or within the filters.
     held: Vec<u8>,
-    /// The filters are to be asked about what is held, or about the end.
+    /// The filters have not seen the held bytes, or the end of stream, yet.
     unseen: bool,
-    /// Nothing comes behind what is held.
+    /// The held bytes are the last ones.
     ends: bool,
-    /// Behind the filters, from `taken` on.
+    /// Bytes that have passed the filters; those before `taken` are consumed.
     passed: Vec<u8>,
     taken: usize,
-    /// The filters have let the end pass.
+    /// The end of stream has passed the filters.
     ended: bool,
-    /// A filter waits.
+    /// A filter has paused this direction.
     waiting: Option<Waiting>,
 }
 
@@ -242,7 +245,7 @@ impl Lane {
 }
 
 impl Filtered {
-    /// The stream as whoever serves it sees it. `read` was read from it already.
+    /// The stream as its user sees it. `read` contains bytes already read from it.
     pub(crate) fn over(stream: Stream, connection: Rc<Connection>, read: &Buffer) -> Stream {
         Stream::Layered(Box::new(Self::new(stream, connection, read)))
     }
@@ -258,12 +261,12 @@ impl Filtered {
         Self { stream, connection, input, up, down, closing: None, deadline: Deadline::default(), counted: 0 }
     }
 
-    /// The connection, for whoever logs it.
+    /// The connection, for logging.
     pub(crate) fn connection(&self) -> &Rc<Connection> {
         &self.connection
     }
 
-    /// Passes what is on its way through the filters. Ready when nothing is among them any more.
+    /// Passes the held bytes through the filters. Ready when the filters hold nothing.
     fn poll_filter(&mut self, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             self.poll_closing(way, cx)?;
@@ -303,11 +306,12 @@ impl Filtered {
         }
     }
 
-    /// An error once a filter's close is due. Until then the direction whose filter closed it stands still.
+    /// Fails once a filter's close is due. Until then the direction that the filter closed stands still.
     fn poll_closing(&mut self, way: Way, cx: &mut Context<'_>) -> io::Result<()> {
         let Some((by, until)) = self.closing else { return Ok(()) };
         let due = until <= Instant::now();
-        // Both directions may be polled by one task only: the timer is that of the direction that stands still.
+        // The timer wakes a single task, and the two directions may be polled by different ones: only the direction
+        // that stands still polls it.
         if !due && (by != way || self.deadline.poll(Some(until), cx).is_pending()) {
             return Ok(());
         }
@@ -318,7 +322,7 @@ impl Filtered {
         Err(if reset { io::ErrorKind::ConnectionReset } else { io::ErrorKind::ConnectionAborted }.into())
     }
 
-    /// Passes on what goes to the client. Ready when the stream has all of it.
+    /// Writes the bytes for the client. Ready when the stream has taken all of them.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_filter(Way::Down, cx))?;
         while !self.down.rest().is_empty() {
@@ -333,7 +337,7 @@ impl Filtered {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads once what the filters are to look at.
+    /// Reads a block for the filters.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let received = ready!(self.input.poll_fill(&mut self.stream, BLOCK_BYTES, cx));
         if let Ok(0) | Err(_) = received {
@@ -378,7 +382,7 @@ impl Filtered {
         Poll::Ready(read)
     }
 
-    /// What is held has grown or shrunk.
+    /// Updates the count of held memory.
     fn count(&mut self) {
         let capacity = self.up.capacity() + self.down.capacity();
         held::changed(std::mem::replace(&mut self.counted, capacity), capacity);
@@ -417,7 +421,8 @@ impl AsyncRead for Filtered {
 }
 
 impl AsyncWrite for Filtered {
-    /// Takes a block once what was given before has left: a filter that waits, or a slow client, holds its writer back.
+    /// Takes a block once the previous one has been written: a paused filter or a slow client applies back pressure to
+    /// the writer.
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let filtered = self.get_mut();
         if !filtered.connection.filters.see_upstream_data() {
@@ -448,7 +453,7 @@ impl AsyncWrite for Filtered {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let filtered = self.get_mut();
         if filtered.connection.filters.see_upstream_data() && !filtered.down.ends {
-            // What is among the filters goes first.
+            // Bytes still held are passed on first.
             ready!(filtered.poll_sent(cx))?;
             (filtered.down.ends, filtered.down.unseen) = (true, true);
         }

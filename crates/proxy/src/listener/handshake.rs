@@ -1,5 +1,5 @@
-//! A client's TLS handshake, and what logs and statistics say of one that fails: Envoy's words where it chose them, plain
-//! ones where it passes on what BoringSSL says.
+//! The TLS handshake with a client, and how a failed one is logged and counted: with Envoy's texts where Envoy defines
+//! them, and plain ones where Envoy passes on BoringSSL's.
 
 use std::io;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use tokio::net::TcpStream;
 use super::inspect::{self, Inspected, NoHello};
 use crate::stats::listener_ssl::Counter;
 
-/// A handshake that failed, as it is logged and counted.
+/// A failed handshake, for logging and counting.
 pub(super) struct Failure {
-    /// `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`; empty when the client just left, or nothing came in time.
+    /// `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`; empty when the client just disconnected, or the handshake timed out.
     pub(super) reason: String,
-    /// What had been agreed on, and whom the certificate names that was refused.
+    /// What had been negotiated, including the peer certificate that was rejected.
     pub(super) session: Session,
     pub(super) blame: Blame,
 }
 
-/// What is counted of a failed handshake.
+/// How a failed handshake is counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Blame {
     /// `listener.ADDRESS.ssl.`
@@ -37,8 +37,8 @@ pub(super) enum Blame {
     Other,
 }
 
-/// Takes the client's side of a TLS connection, within the chain's time. `server_name` becomes what the client asks for, be the
-/// handshake a success or not.
+/// Accepts a TLS connection, within the chain's handshake timeout. `server_name` is set to the name that the client
+/// asks for, whether the handshake succeeds or not.
 pub(super) async fn accept(
     stream: TcpStream,
     (listener, chain, tls): (&Listener, &FilterChain, &DownstreamTls),
@@ -53,8 +53,9 @@ pub(super) async fn accept(
     }
 }
 
-/// Whether clients of ours may share a connection for many HTTP/1.1 requests: where a sidecar takes those of its mesh, whom it knows
-/// by their certificates. A gateway's clients are no sidecars, and in front of anything but HTTP there is nothing to share.
+/// Whether clients of ours may multiplex HTTP/1.1 requests on a connection: only where a sidecar accepts connections of
+/// its mesh, authenticated by mutual TLS. A gateway's clients are not sidecars, and other protocols than HTTP cannot be
+/// multiplexed.
 fn takes_multiplexed(direction: TrafficDirection, chain: &FilterChain, tls: &DownstreamTls) -> bool {
     direction == TrafficDirection::Inbound
         && tls.is_mutual()
@@ -120,13 +121,13 @@ impl From<NoHello> for Failure {
     }
 }
 
-/// A client that closes its connection has broken nothing.
+/// A client that closes its connection is not counted as a TLS error.
 fn io_failure(error: &io::Error) -> (Blame, String) {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => (Blame::Other, String::new()),
         io::ErrorKind::InvalidData => (Blame::Tls(Counter::connection_error), error.to_string()),
         _ => {
-            // The system's own words, without the number Rust adds.
+            // The system's message, without the number that Rust appends.
             let text = error.to_string();
             (Blame::Other, text.split(" (os error").next().unwrap_or_default().to_owned())
         }
@@ -137,7 +138,7 @@ fn names(mismatch: &SanMismatch) -> String {
     format!("verify cert failed: SAN matcher, certificate SANs are [{}]", mismatch.presented().join(", "))
 }
 
-/// Between the marks that Envoy puts around what its TLS library says, which log parsers look for.
+/// Adds the markers that Envoy puts around messages of its TLS library, since log parsers look for them.
 fn framed(words: &str) -> String {
     match words {
         "" => String::new(),
@@ -145,7 +146,7 @@ fn framed(words: &str) -> String {
     }
 }
 
-/// `%CONNECTION_TERMINATION_DETAILS%` of a handshake that took too long.
+/// `%CONNECTION_TERMINATION_DETAILS%` of a handshake that timed out.
 pub(super) const TIMED_OUT: &str = "transport socket timeout was reached";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Telling a connection's protocol by its client's first bytes. What is read here is handed on, not peeked at, so nothing is
-//! read twice.
+//! Detects a connection's protocol by the client's first bytes. The bytes are read and passed on, not peeked at, so
+//! that nothing is read twice.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -10,11 +10,11 @@ use tokio::net::TcpStream;
 
 /// Longest request line the HTTP inspector waits for, in bytes.
 const MAX_REQUEST_LINE_BYTES: usize = 8 * 1024;
-/// Room made for one read, in bytes: a ClientHello with a post-quantum key share in one piece.
+/// Buffer size for one read, in bytes: enough for a ClientHello with a post-quantum key share.
 const READ_BYTES: usize = 2 * 1024;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What Envoy's inspector takes for HTTP: the methods of the IANA registry that its parser knows. Text that begins with none
-/// of them is some other protocol's, and known to be at its first bytes.
+/// The methods that Envoy's HTTP inspector recognises: those of the IANA registry that its parser knows. Text that
+/// begins with any other word belongs to another protocol, which the first bytes show.
 const METHODS: [&str; 35] = [
     "ACL",
     "BIND",
@@ -53,27 +53,27 @@ const METHODS: [&str; 35] = [
     "UNSUBSCRIBE",
 ];
 
-/// What is known of a connection's first bytes.
+/// What is known from a connection's first bytes.
 #[derive(Default)]
 pub(super) struct Inspected {
-    /// The ClientHello, when it is TLS.
+    /// The ClientHello, if the protocol is TLS.
     pub(super) hello: Option<Box<ClientHello>>,
-    /// Bytes read and not part of `hello`.
+    /// Bytes read that are not part of `hello`.
     pub(super) bytes: Vec<u8>,
-    /// `http/1.0`, `http/1.1` or `h2c`, out of plaintext.
+    /// `http/1.0`, `http/1.1` or `h2c`, if the plaintext is HTTP.
     pub(super) http: Option<&'static str>,
-    /// The client has closed its side: nothing more will be known.
+    /// The client has half-closed: no more bytes will come.
     pub(super) ended: bool,
 }
 
-/// What there is to find out.
+/// What has to be detected.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) tls: bool,
     pub(super) http: bool,
 }
 
-/// Why a connection ends before a filter chain is chosen.
+/// Why a connection is closed before a filter chain is chosen.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InspectError {
     #[error("nothing to tell the protocol by arrived in time")]
@@ -90,7 +90,7 @@ pub(super) enum InspectError {
     Socket(#[from] io::Error),
 }
 
-/// Why there is no ClientHello where TLS is the only possibility.
+/// Why no ClientHello was read where only TLS is possible.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoHello {
     #[error("the client sent an HTTP request")]
@@ -99,13 +99,13 @@ pub(super) enum NoHello {
     Other,
     #[error("the ClientHello is too large")]
     TooLarge,
-    /// It failed, or the client closed it.
+    /// The socket failed, or the client closed it.
     #[error(transparent)]
     Socket(io::Error),
 }
 
 impl Inspected {
-    /// Reads until `wanted` is known. Whatever was read is kept in `bytes` between polls.
+    /// Reads until what is `wanted` is known. The bytes read are kept in `bytes` between polls.
     pub(super) fn poll(
         &mut self,
         stream: &TcpStream,
@@ -118,7 +118,7 @@ impl Inspected {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads a PROXY protocol header off; `None`: the connection begins with something else.
+    /// Reads and removes a PROXY protocol header; `None`: the connection begins with something else.
     pub(super) fn poll_proxy_header(
         &mut self,
         stream: &TcpStream,
@@ -139,13 +139,13 @@ impl Inspected {
         }
     }
 
-    /// True when nothing more can be learnt.
+    /// True when more bytes would not tell anything new.
     fn examine(&mut self, wanted: Wanted) -> Result<bool, InspectError> {
         if self.ended || self.bytes.is_empty() {
             return Ok(self.ended || (!wanted.tls && !wanted.http));
         }
         if wanted.tls && looks_like_tls(&self.bytes) {
-            // Few ClientHellos come in more than one piece, so starting over with each piece is cheap.
+            // Few ClientHellos arrive in more than one piece, so starting over with each piece is cheap.
             return match ClientHelloReader::new().push(&self.bytes) {
                 Inspection::Hello(hello) => {
                     self.bytes = Vec::new();
@@ -172,13 +172,13 @@ impl Inspected {
 
     fn poll_more(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            // No room is made before there are bytes: a silent connection costs no buffer.
+            // The buffer is made only once bytes are there: a silent connection costs no buffer.
             ready!(stream.poll_read_ready(cx))?;
             let mut room = [0; READ_BYTES];
             match stream.try_read(&mut room) {
                 Ok(count) => {
                     self.ended = count == 0;
-                    // Exactly: one that stays silent after its first bytes keeps no more than these.
+                    // The exact size: a connection that stays silent after its first bytes holds no more than these.
                     self.bytes.reserve_exact(count);
                     self.bytes.extend_from_slice(room.get(..count).unwrap_or_default());
                     return Poll::Ready(Ok(()));
@@ -190,7 +190,7 @@ impl Inspected {
     }
 }
 
-/// Reads a ClientHello where TLS is the only possibility; `bytes` were read before.
+/// Reads a ClientHello where only TLS is possible; `bytes` were read before.
 pub(super) async fn client_hello(stream: &TcpStream, bytes: Vec<u8>) -> Result<Box<ClientHello>, NoHello> {
     let mut inspected = Inspected { bytes, ..Inspected::default() };
     let wanted = Wanted { tls: true, http: false };
@@ -211,7 +211,7 @@ pub(super) async fn client_hello(stream: &TcpStream, bytes: Vec<u8>) -> Result<B
     }
 }
 
-/// A TLS record with a handshake message.
+/// Whether this is a TLS record with a handshake message, or the beginning of one.
 fn looks_like_tls(bytes: &[u8]) -> bool {
     bytes.first() == Some(&22) && bytes.get(1).is_none_or(|major| *major == 3)
 }
@@ -247,7 +247,7 @@ fn request_line(bytes: &[u8]) -> RequestLine {
     }
 }
 
-/// Whether the bytes are a method and a space, or the beginning of that.
+/// Whether the bytes are a method and a space, or a prefix of that.
 fn may_begin_request(bytes: &[u8]) -> bool {
     METHODS.iter().any(|method| match bytes.get(method.len()) {
         Some(byte) => *byte == b' ' && bytes.starts_with(method.as_bytes()),

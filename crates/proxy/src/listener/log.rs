@@ -1,4 +1,4 @@
-//! What logs say of a whole connection: the listener's access log, and the TCP proxy's.
+//! Log lines about whole connections: the listener's access log, and the TCP proxy's.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::handshake::{Blame, Failure, TIMED_OUT};
 use crate::access_log::Record;
 use crate::worker::Worker;
 
-/// A listener filter has closed the connection.
+/// A listener filter closed the connection.
 pub(super) fn closed(worker: &Worker, listener: &Listener, info: &ConnectionInfo) {
     write(worker, listener, &stream_of(info), info);
 }
 
-/// No filter chain takes the connection.
+/// No filter chain matches the connection.
 pub(super) fn unmatched(worker: &Worker, listener: &Listener, info: &ConnectionInfo) {
     let mut stream = stream_of(info);
     stream.flags = ResponseFlags::NO_ROUTE_FOUND;
@@ -24,7 +24,7 @@ pub(super) fn unmatched(worker: &Worker, listener: &Listener, info: &ConnectionI
     write(worker, listener, &stream, info);
 }
 
-/// The client's TLS handshake failed. The certificate that is named here was refused.
+/// The client's TLS handshake failed. The certificate logged here is the one that was rejected.
 pub(super) fn failed_handshake(
     worker: &Worker,
     listener: &Listener,
@@ -46,7 +46,7 @@ pub(super) fn failed_handshake(
     proxy.access_logs.iter().for_each(|log| worker.log.borrow_mut().write(log, &record));
 }
 
-/// A network filter closes a connection before it has carried a request: only the listener's log can tell of it.
+/// A network filter closed the connection before it carried a request: only the listener's log can record it.
 pub(super) fn refused(worker: &Worker, listener: &Listener, info: &ConnectionInfo, close: &Close) {
     let mut stream = stream_of(info);
     stream.termination = close.details.clone();
@@ -54,14 +54,14 @@ pub(super) fn refused(worker: &Worker, listener: &Listener, info: &ConnectionInf
     write(worker, listener, &stream, info);
 }
 
-/// A connection of which nothing is known but what is known of all.
+/// Stream info that contains only the connection's metadata.
 fn stream_of(info: &ConnectionInfo) -> StreamInfo {
     let mut stream = StreamInfo::new(info.accepted);
     info.view.metadata.iter().for_each(|metadata| stream.metadata.clone_from(metadata));
     stream
 }
 
-/// Writes the listener's line of a connection that has ended.
+/// Writes the listener's access log line for a connection that has ended.
 fn write(worker: &Worker, listener: &Listener, stream: &StreamInfo, info: &ConnectionInfo) {
     let record = Record::of_connection(stream, info);
     for log in &listener.access_logs {

@@ -1,4 +1,4 @@
-//! From an accepted socket to the filter chain that serves it.
+//! The way from an accepted socket to the filter chain that serves it.
 
 pub(crate) mod accept;
 pub(crate) mod adopt;

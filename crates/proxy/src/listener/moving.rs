@@ -1,5 +1,5 @@
-//! A connection on its way from one worker to another, between two messages. The peer does not notice: the socket, what was
-//! read of the next message, the TLS state and all that is known of the peer go along.
+//! Moves a connection from one worker to another, between two messages. The peer does not notice: the socket, the bytes
+//! read of the next message, the TLS state and all metadata go along.
 
 use std::fmt;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::serve::{Arrival, Counted, Downstream, MovingConnection, Placement, Se
 use crate::stats::worker::Counter;
 use crate::worker::{Cause, Delivery, Message, Registration, Worker};
 
-/// A connection between two workers.
+/// A connection on its way from one worker to another.
 struct Moved {
     downstream: Downstream<Portable>,
     placement: Placement,
@@ -32,7 +32,8 @@ impl fmt::Debug for Moved {
     }
 }
 
-/// Sends a connection to another worker. Gives it back when that worker has no room for it, or there is no cause any more.
+/// Sends a connection to another worker. Returns it when that worker has no room for it, or the cause no longer
+/// applies.
 pub(super) fn send(
     worker: &Worker,
     (to, cause): (usize, Cause),
@@ -41,7 +42,7 @@ pub(super) fn send(
 ) -> Option<Box<MovingConnection>> {
     let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(moving) };
     let Some(placement) = placement.move_to(to, cause) else { return Some(moving) };
-    // A socket that cannot leave its reactor is gone, and its connection with it.
+    // A socket that cannot be deregistered from its reactor is lost, and the connection with it.
     if let Ok(downstream) = moving.downstream.map(Stream::into_portable).transpose() {
         worker.stats.inc(Counter::downstream_cx_moved_out);
         room.send(Message::Deliver(Box::new(Moved { downstream, placement })));
@@ -49,7 +50,7 @@ pub(super) fn send(
     None
 }
 
-/// Goes on with a connection where the other worker left off.
+/// Continues a connection where the other worker left off.
 fn resumed<'w>(worker: &'w Rc<Worker>, moved: Moved, registration: &'w Rc<Registration>) -> Option<Served<'w>> {
     let Moved { downstream, placement } = moved;
     let counted = Counted::moved(worker, &placement, Instant::from_std(downstream.info.accepted));

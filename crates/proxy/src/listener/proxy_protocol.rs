@@ -12,7 +12,7 @@ use super::inspect::{InspectError, Inspected};
 use crate::stats::{proxy_protocol, proxy_protocol_version};
 use crate::worker::Worker;
 
-/// Reads the header and decides whether the connection may go on.
+/// Reads the header and decides whether the connection may continue.
 pub(super) async fn read(
     worker: &Worker,
     stream: &TcpStream,
@@ -44,7 +44,7 @@ pub(super) async fn read(
     Ok(Some(header))
 }
 
-/// The TLVs that an upstream may be told of; `None` when there are none.
+/// The TLVs that may be passed on to an upstream; `None` when there are none.
 pub(super) fn passed_through(tlvs: Vec<Tlv>, filter: &ProxyProtocol) -> Option<Arc<[Tlv]>> {
     let passed: Arc<[Tlv]> = tlvs.into_iter().filter(|tlv| filter.pass_through.includes(tlv.kind)).collect();
     (!passed.is_empty()).then_some(passed)

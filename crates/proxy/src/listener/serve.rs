@@ -1,5 +1,5 @@
-//! One connection from accept to its terminal filter: original destination, logical listener, PROXY protocol, protocol
-//! detection, filter chain, TLS.
+//! The way of a connection from accept to its terminal filter: original destination, logical listener, PROXY protocol,
+//! protocol detection, filter chain match, TLS.
 
 use std::future::ready;
 use std::io;
@@ -39,23 +39,23 @@ use crate::tcp::UpstreamSide;
 use crate::worker::{Cause, ConnectionStats, Delivery, Directive, HoldError, Registration, Worker};
 use crate::{http, tcp};
 
-/// A connection that a filter chain has taken.
+/// A connection for which a filter chain has been chosen.
 pub(crate) struct Downstream<S = Stream> {
     pub(crate) stream: S,
-    /// Read already, to be used first.
+    /// Bytes already read from the stream, to be used first.
     pub(crate) input: Buffer,
-    /// What is known of it.
+    /// Metadata of the connection.
     pub(crate) info: Arc<ConnectionInfo>,
     /// Requests served on it so far.
     pub(crate) requests: u32,
-    /// Since when it has waited for the next one, if it does: its time does not begin anew on another worker.
+    /// When it became idle, if it is: moving to another worker does not restart its idle timeout.
     pub(crate) idle_since: Option<Instant>,
-    /// Another worker served it before: it was counted and let in there.
+    /// It was served before by another worker, or by the predecessor process, where it was counted and admitted.
     pub(crate) resumed: bool,
 }
 
 impl<S> Downstream<S> {
-    /// The same connection over another stream.
+    /// The same connection over another stream type.
     pub(super) fn map<T>(self, map: impl FnOnce(S) -> T) -> Downstream<T> {
         let Self { stream, input, info, requests, idle_since, resumed } = self;
         Downstream { stream: map(stream), input, info, requests, idle_since, resumed }
@@ -63,7 +63,7 @@ impl<S> Downstream<S> {
 }
 
 impl Downstream {
-    /// The same connection, whose bytes pass through its network filters if these look at them.
+    /// The same connection, with its bytes passing through its network filters if these need to see them.
     pub(crate) fn filtered(mut self, connection: Option<Rc<filtered::Connection>>) -> Self {
         let Some(connection) = connection else { return self };
         let read = std::mem::take(&mut self.input);
@@ -72,24 +72,24 @@ impl Downstream {
 }
 
 impl<T> Downstream<io::Result<T>> {
-    /// The same connection, if it has a stream.
+    /// The same connection if its stream is `Ok`, or else the error.
     pub(super) fn transpose(self) -> io::Result<Downstream<T>> {
         let Self { stream, input, info, requests, idle_since, resumed } = self;
         Ok(Downstream { stream: stream?, input, info, requests, idle_since, resumed })
     }
 }
 
-/// A connection's place: the worker that is charged with it, and the listeners that took it.
+/// A connection's assignment: the seat on its worker, and its listeners.
 pub(super) struct Placement {
-    /// `None` once the connection has left.
+    /// `None` once the connection has moved away.
     pub(super) seat: Option<Seat>,
     pub(super) bound: Arc<Listener>,
-    /// Where its original destination led it.
+    /// The listener found by the original destination, if any.
     pub(super) logical: Option<Arc<Listener>>,
 }
 
 impl Placement {
-    /// The same place on another worker, and this one keeps none; unless there is no cause for that any more.
+    /// Moves the assignment to another worker; `None` when the cause no longer applies, and nothing changes.
     pub(super) fn move_to(&mut self, worker: usize, cause: Cause) -> Option<Self> {
         let mut seat = self.seat.take();
         let moved = seat.as_mut().is_none_or(|seat| match cause {
@@ -109,17 +109,17 @@ impl Placement {
     }
 }
 
-/// A connection that a filter chain serves.
+/// A connection being served by a filter chain.
 pub(crate) struct Served<'w> {
     terminating: Terminating<'w>,
     placement: Placement,
     counted: Counted,
 }
 
-/// Serves until the connection ends, or is to go on elsewhere.
+/// Serves until the connection ends (`None`), or has to move to another worker or process.
 pub(crate) type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<MovingConnection>>> + 'w>>;
 
-/// A connection on its way to its worker.
+/// An accepted connection on its way to its worker.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) stream: std::net::TcpStream,
@@ -135,7 +135,7 @@ impl Delivery for Accepted {
     }
 }
 
-/// Serves a connection just accepted, on a task of its own.
+/// Serves a newly accepted connection in a task of its own.
 pub(super) fn serve(worker: &Rc<Worker>, connection: Accepted) {
     worker.stats.inc(worker_stats::Counter::downstream_cx_total);
     let id = worker.next_id();
@@ -148,7 +148,7 @@ pub(super) fn serve(worker: &Rc<Worker>, connection: Accepted) {
     });
 }
 
-/// Serves a connection whose filter chain is known, on a task of its own.
+/// Serves a connection with a known filter chain in a task of its own.
 pub(super) fn start<F>(worker: &Rc<Worker>, registration: Rc<Registration>, begin: F)
 where
     F: for<'w> FnOnce(&'w Rc<Worker>, &'w Rc<Registration>) -> Option<Served<'w>> + 'static,
@@ -161,8 +161,8 @@ where
     });
 }
 
-/// Takes a connection just accepted as far as its filter chain. The future is large, and over before the connection's long
-/// life begins: box it.
+/// Establishes a newly accepted connection up to its filter chain. Box this future: it is large, and it completes
+/// before the long part of the connection's life begins.
 async fn accepted<'w>(
     worker: &'w Rc<Worker>,
     accepted: Accepted,
@@ -184,7 +184,8 @@ async fn accepted<'w>(
     Some(Served::new(worker, downstream, Arrival::New(upstream_side), (placement, counted), registration))
 }
 
-/// The listener that an original destination leads to; one that was not asked for before is waited for.
+/// The listener for an original destination. If it has not been requested from the control plane yet, this waits for
+/// the answer.
 async fn listener_of_destination(worker: &Worker, bound: &Listener, destination: SocketAddr) -> Option<Arc<Listener>> {
     let missing = |config: &Config| config.unanswered_listeners(destination);
     let generation = worker.generation();
@@ -215,7 +216,7 @@ impl<'w> Served<'w> {
         Self { terminating: terminal(worker, downstream, arrival, &placement, registration), placement, counted }
     }
 
-    /// Serves the connection until it ends or has gone to another worker.
+    /// Serves the connection until it ends or has moved to another worker or process.
     pub(crate) async fn serve_to_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
         while let Some(moving) = self.terminating.as_mut().await {
             let back = match moving.to {
@@ -233,23 +234,23 @@ impl<'w> Served<'w> {
     }
 }
 
-/// How a connection comes to its filter chain.
+/// How a connection reaches its filter chain.
 pub(super) enum Arrival {
-    /// For the first time; a TCP proxy may have connected ahead.
+    /// For the first time; a TCP proxy's upstream may have been connected ahead.
     New(Option<Box<UpstreamSide>>),
-    /// After it was elsewhere, with the other side of a TCP connection.
+    /// After a move, or a failed attempt to move, with the upstream half of a TCP connection.
     Back(Option<Box<tcp::UpstreamHalf>>),
 }
 
-/// A connection that is to go on elsewhere, between two messages.
+/// A connection that has to move, between two messages.
 pub(crate) struct MovingConnection {
     pub(crate) downstream: Downstream,
-    /// The other side of a TCP connection.
+    /// The upstream half of a TCP connection.
     pub(crate) upstream: Option<Box<tcp::UpstreamHalf>>,
     pub(crate) to: Directive,
 }
 
-/// Hands a connection to the last filter of the chain that has taken it.
+/// Passes a connection to the terminal filter of its filter chain.
 fn terminal<'w>(
     worker: &'w Rc<Worker>,
     downstream: Downstream,
@@ -287,7 +288,7 @@ fn terminal<'w>(
     }
 }
 
-/// Hands a connection to its connection manager, if its network filters let it in.
+/// Passes a connection to its HTTP connection manager, if its network filters admit it.
 fn http_terminal<'w>(
     worker: &'w Rc<Worker>,
     mut downstream: Downstream,
@@ -325,7 +326,7 @@ fn close_refused(worker: &Worker, listener: &Listener, downstream: &Downstream, 
     log::refused(worker, listener, &downstream.info, close);
 }
 
-/// The address the client dialled, and whether a redirect brought it here.
+/// The address the client connected to, and whether a redirect changed it.
 fn destination(accepted: &Accepted) -> Option<(SocketAddr, bool)> {
     let local = accepted.stream.local_addr().ok()?;
     let original = match accepted.bound.listener_filters.original_dst {
@@ -336,7 +337,8 @@ fn destination(accepted: &Accepted) -> Option<(SocketAddr, bool)> {
     Some((destination, original.is_some_and(|original| original != local)))
 }
 
-/// PROXY protocol, detection, filter chain, TLS. `None` when the connection is to be closed; why was counted and logged.
+/// PROXY protocol, protocol detection, filter chain match, TLS. `None` when the connection has to be closed; the reason
+/// has been counted and logged.
 async fn establish(
     worker: &Rc<Worker>,
     stream: TcpStream,
@@ -388,10 +390,11 @@ async fn establish(
     Some((downstream, detected.upstream_side))
 }
 
-/// How long a PROXY protocol header may take where the listener sets its filters no time. It is sent before anything else, in one piece.
+/// Timeout for a PROXY protocol header on a listener without `listener_filters_timeout`. A header is sent before
+/// anything else, in one piece.
 const LONGEST_HEADER: Duration = Duration::from_secs(15);
 
-/// Reads a PROXY protocol header within the listener's time.
+/// Applies the listener's timeout to reading a PROXY protocol header.
 async fn within<T>(
     limit: Option<Duration>,
     reading: impl Future<Output = Result<T, InspectError>>,
@@ -399,7 +402,7 @@ async fn within<T>(
     tokio::time::timeout(limit.unwrap_or(LONGEST_HEADER), reading).await.unwrap_or(Err(InspectError::Timeout))
 }
 
-/// Counts and logs a connection that a listener filter has closed.
+/// Counts and logs a connection that was closed by a listener filter.
 fn refuse(
     worker: &Worker,
     stats: &ConnectionStats,
@@ -424,7 +427,8 @@ fn count_handshake(worker: &Worker, stats: &ConnectionStats, listener: &Listener
     }
 }
 
-/// Counts and logs a connection whose TLS handshake failed. As in Envoy the last filter of its chain counts it, too.
+/// Counts and logs a connection whose TLS handshake failed. As in Envoy, the terminal filter of its chain counts it,
+/// too.
 fn refuse_handshake(
     worker: &Worker,
     stats: &ConnectionStats,
@@ -458,7 +462,7 @@ fn refuse_handshake(
     log::failed_handshake(worker, listener, info, chain, failure);
 }
 
-/// Adds what the TLS handshake has told, as far as it did one.
+/// Adds the results of the TLS handshake, if there was one.
 fn complete(info: &mut ConnectionInfo, stream: &Stream, chain: &FilterChain) {
     let Some(session) = stream.session() else { return };
     let forwarded = match &chain.terminal {
@@ -488,7 +492,7 @@ fn identity(peer: &PeerCertificate, session: &Session, forwarded: ClientCertDeta
     }
 }
 
-/// A certificate as PEM, with the characters escaped that Envoy escapes in `Cert=`.
+/// A certificate as PEM, escaping the characters that Envoy escapes in `Cert=`.
 fn pem_urlencoded(der: &[u8]) -> String {
     let lines = EncodeConfig::new().set_line_ending(LineEnding::LF);
     let text = pem::encode_config(&Pem::new("CERTIFICATE", der), lines);
@@ -506,7 +510,7 @@ fn pem_urlencoded(der: &[u8]) -> String {
     escaped
 }
 
-/// A connection as the statistics of its listeners see it. A logical listener counts it too.
+/// Counts a connection in the statistics of its listeners, including the logical listener.
 pub(super) struct Counted {
     bound: Rc<ConnectionStats>,
     logical: Option<Rc<ConnectionStats>>,
@@ -515,7 +519,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// A connection just accepted.
+    /// A newly accepted connection.
     fn new(worker: &Worker, placement: &Placement) -> Self {
         let counted = Self::moved(worker, placement, Instant::now());
         for stats in counted.all() {
@@ -525,7 +529,7 @@ impl Counted {
         counted
     }
 
-    /// A connection that another worker counted before.
+    /// A connection that was already counted by another worker or process.
     pub(super) fn moved(worker: &Worker, placement: &Placement, since: Instant) -> Self {
         let generation = worker.generation();
         let stats = |listener: &Arc<Listener>| generation.connection_stats(worker, listener.address);
@@ -542,7 +546,7 @@ impl Counted {
         }
     }
 
-    /// The listener whose filter chain serves the connection.
+    /// Statistics of the listener whose filter chain serves the connection.
     fn serving(&self) -> &ConnectionStats {
         self.logical.as_deref().unwrap_or(&self.bound)
     }

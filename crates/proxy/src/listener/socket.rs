@@ -9,21 +9,21 @@ use std::sync::Arc;
 use evenkeel_runtime_config::Listener;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A listener that could not be bound. The others serve.
+/// A listener that could not be bound. Other listeners are not affected.
 #[derive(Debug, thiserror::Error)]
 #[error("listener {listener}: cannot bind {address}: {error}")]
 pub struct BindError {
     /// Listener name.
     pub listener: Arc<str>,
-    /// Where it was to listen.
+    /// The address that could not be bound.
     pub address: SocketAddr,
     /// The system's reason.
     #[source]
     pub error: io::Error,
 }
 
-/// What a listening socket is known by: its configured address, so that a socket passes from one listener to the next that
-/// has it. Port 0 names no port, and each listener with it has a socket of its own.
+/// The key of a listening socket: its configured address, so that a socket passes from a listener to its replacement at
+/// the same address. Port 0 identifies no port, so each listener with port 0 has a socket of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ListenerKey {
     pub(crate) address: SocketAddr,
@@ -36,12 +36,12 @@ impl ListenerKey {
         Self { address: listener.address, name }
     }
 
-    /// As another process calls it.
+    /// A key received from another process.
     pub(crate) fn new(address: SocketAddr, name: Option<&str>) -> Self {
         Self { address, name: name.map(Arc::from) }
     }
 
-    /// The listener's name, where the address says port 0.
+    /// The listener's name, if its address has port 0.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -53,7 +53,7 @@ impl std::fmt::Display for ListenerKey {
     }
 }
 
-/// Sockets that are open.
+/// The open listening sockets.
 #[derive(Debug)]
 pub(crate) struct ListenerSockets {
     workers: usize,
@@ -61,12 +61,13 @@ pub(crate) struct ListenerSockets {
     bound: HashMap<ListenerKey, Bound>,
 }
 
-/// A listener's sockets. The workers have copies: these are for a successor, and for accepting again when that fails.
+/// A listener's sockets. The workers have duplicates: these are kept for a successor, and for accepting again if a
+/// handover fails.
 #[derive(Debug)]
 struct Bound {
-    /// Where it really is.
+    /// The address it is actually bound to.
     real: SocketAddr,
-    /// One, or one for each worker; of a predecessor with other workers, more or fewer.
+    /// One socket, or one per worker; if taken from a predecessor with another number of workers, more or fewer.
     sockets: Vec<TcpListener>,
 }
 
@@ -75,7 +76,7 @@ struct Bound {
 pub(crate) struct HandedSockets {
     /// The listener's address as configured.
     pub(crate) address: SocketAddr,
-    /// Its name, where the address says port 0.
+    /// The listener's name, if its address has port 0.
     pub(crate) name: Option<String>,
     pub(crate) sockets: Vec<OwnedFd>,
 }
@@ -86,7 +87,7 @@ impl HandedSockets {
     }
 }
 
-/// What changed with a configuration.
+/// What a new configuration changed.
 #[derive(Debug, Default)]
 pub(crate) struct SocketChange {
     pub(crate) opened: Vec<Opened>,
@@ -98,12 +99,12 @@ pub(crate) struct SocketChange {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) listener: ListenerKey,
-    /// Sockets with the workers that are to accept on them; each worker has one at least.
+    /// Sockets, each with the worker that accepts on it; every worker has at least one.
     pub(crate) sockets: Vec<(usize, TcpListener)>,
 }
 
-/// Listening sockets of another process: the parent's, by port, which stay usable for the life of the process; and those of
-/// a predecessor, each for one listener.
+/// Listening sockets of other processes: the parent's, by port, which can be used for the life of this process; and
+/// those of a predecessor, each for one listener.
 #[derive(Debug, Default)]
 pub(crate) struct InheritedSockets {
     parents: Vec<(u16, OwnedFd)>,
@@ -135,12 +136,13 @@ impl ListenerSockets {
         Self { workers, inherited, bound: HashMap::new() }
     }
 
-    /// Where a listener is bound.
+    /// The address a listener is bound to.
     pub(crate) fn bound_address(&self, listener: &Listener) -> Option<SocketAddr> {
         self.bound.get(&ListenerKey::of(listener)).map(|bound| bound.real)
     }
 
-    /// Opens what `listeners` add and names what they no longer have. A socket stays open while some listener has its address.
+    /// Opens sockets for added listeners and returns the keys of removed ones. A socket stays open while any listener
+    /// has its address.
     pub(crate) fn change<'l>(&mut self, listeners: impl Iterator<Item = &'l Arc<Listener>>) -> SocketChange {
         let mut change = SocketChange::default();
         let wanted: HashMap<ListenerKey, &Arc<Listener>> =
@@ -166,8 +168,8 @@ impl ListenerSockets {
         change
     }
 
-    /// Why the address of a listener that only warms as yet could not be had, should it have to be now. Where something of this
-    /// process is on the port, that may be on its way out: it is not asked.
+    /// The error that binding the address of a warming listener would give now. Ports that this process uses itself are
+    /// not tried: they may be about to be freed.
     pub(crate) fn obstacle(&self, listener: &Listener) -> Option<BindError> {
         let (key, address) = (ListenerKey::of(listener), listener.address);
         let is_ours = self.bound.values().any(|bound| bound.real.port() == address.port());
@@ -178,12 +180,12 @@ impl ListenerSockets {
         Some(BindError { listener: Arc::clone(&listener.name), address, error })
     }
 
-    /// Forgets sockets and names them.
+    /// Drops the matching sockets and returns their keys.
     pub(crate) fn close(&mut self, mut which: impl FnMut(&ListenerKey) -> bool) -> Vec<ListenerKey> {
         self.bound.extract_if(|key, _| which(key)).map(|(key, _)| key).collect()
     }
 
-    /// All that are open, to accept on them again.
+    /// Duplicates of all sockets, to accept on them again.
     pub(crate) fn reopen(&self) -> io::Result<Vec<Opened>> {
         let opened = self
             .bound
@@ -192,12 +194,12 @@ impl ListenerSockets {
         opened.collect()
     }
 
-    /// Names all that are open.
+    /// The keys of all sockets.
     pub(crate) fn keys(&self) -> Vec<ListenerKey> {
         self.bound.keys().cloned().collect()
     }
 
-    /// Copies for another process.
+    /// Duplicates of all sockets, for another process.
     pub(crate) fn hand(&self) -> io::Result<Vec<HandedSockets>> {
         let handed = self.bound.iter().map(|(key, bound)| {
             let sockets = bound.sockets.iter().map(|socket| Ok(OwnedFd::from(socket.try_clone()?)));
@@ -214,7 +216,7 @@ impl ListenerSockets {
         if let Some(sockets) = self.inherited.take(key)? {
             return Bound::new(sockets);
         }
-        // A port in use is an error, though SO_REUSEPORT would quietly share it with another process of this user.
+        // A port in use has to be an error, but SO_REUSEPORT would silently share it with another process of this user.
         let first = bind(listener.address, listener.backlog, false)?;
         if !listener.reuse_port {
             return Bound::new(vec![first]);
@@ -234,7 +236,8 @@ impl Bound {
         Ok(Self { real, sockets })
     }
 
-    /// Every worker gets a socket, and every socket a worker: what the kernel puts into its queue must be accepted.
+    /// Assigns a socket to every worker, and a worker to every socket: each accept queue that the kernel fills must be
+    /// emptied.
     fn for_workers(&self, workers: usize) -> io::Result<Vec<(usize, TcpListener)>> {
         let pairs = (0..workers.max(self.sockets.len())).map(|at| {
             let socket = self.sockets.get(at % self.sockets.len()).ok_or(io::ErrorKind::NotFound)?;
@@ -250,7 +253,7 @@ fn bind(address: SocketAddr, backlog: u32, reuse_port: bool) -> io::Result<TcpLi
     Ok(socket.into())
 }
 
-/// A socket that has the address, and does not listen yet.
+/// A socket bound to the address, not listening yet.
 fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! A number of things that may exist at once, counted over all workers.
+//! A limit on the number of objects that exist at once, counted over all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ pub(crate) struct Limit {
     used: AtomicU64,
 }
 
-/// One of them; dropping it gives it back.
+/// One unit of a limit; dropping it releases the unit.
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<Limit>);
 
-/// There are as many as there may be.
+/// The limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
@@ -23,15 +23,16 @@ impl Limit {
         Arc::new(Self { max, used: AtomicU64::new(0) })
     }
 
-    /// Takes one even if there is none left: what exists already counts, too.
+    /// Takes a unit even beyond the limit: for objects that already exist, which have to be counted, too.
     pub(crate) fn acquire_anyway(self: &Arc<Self>) -> Permit {
         self.used.fetch_add(1, Ordering::Relaxed);
         Permit(Arc::clone(self))
     }
 
-    /// Takes one, if there is one.
+    /// Takes a unit if the limit allows.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Result<Permit, Exhausted> {
-        // One addition where there is room, which is the rule; a loop would contend with other workers for the number.
+        // A single addition in the usual case; a compare-and-swap loop would contend with other workers for the
+        // counter.
         if self.used.fetch_add(1, Ordering::Relaxed) < self.max {
             return Ok(Permit(Arc::clone(self)));
         }

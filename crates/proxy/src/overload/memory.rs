@@ -1,9 +1,9 @@
-//! Bytes that the buffers of a listener's connections may hold, counted over all workers.
+//! A limit on the bytes held by the buffers of a listener's connections, counted over all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A limit and how much of it is used. Workers add what their tasks took or gave back, once per task and turn.
+/// A limit and how much of it is used. Workers add the change caused by each poll of a task, in one step.
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
     max: i64,
@@ -15,19 +15,20 @@ impl MemoryLimit {
         Arc::new(Self { max: i64::try_from(max).unwrap_or(i64::MAX), held: AtomicI64::new(0) })
     }
 
-    /// Counts `bytes` more, or fewer; returns by how many the limit is passed now.
+    /// Adds `bytes` (may be negative); returns by how much the limit is now exceeded.
     pub(crate) fn add(&self, bytes: i64) -> u64 {
         let held = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         u64::try_from(held.saturating_sub(self.max)).unwrap_or(0)
     }
 
-    /// Nothing more may come.
+    /// Whether the limit is reached: no more connections or requests are accepted.
     #[inline]
     pub(crate) fn is_reached(&self) -> bool {
         self.held.load(Ordering::Relaxed) >= self.max
     }
 
-    /// Little is left: those that hold much read on slowly, so that others need not be cut.
+    /// Whether little is left (a quarter or less): connections that hold much are slowed down, so that others need not
+    /// be closed.
     #[inline]
     pub(crate) fn is_scarce(&self) -> bool {
         self.held.load(Ordering::Relaxed) / 3 >= self.max / 4

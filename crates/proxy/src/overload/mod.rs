@@ -1,7 +1,7 @@
-//! What the process refuses to do when it runs short: actions of the overload manager, and fixed limits.
+//! What the process refuses under overload: actions of the overload manager, and fixed limits.
 //!
-//! The control thread's [`monitor`] says how much of each resource is used; what follows from it is one number per action
-//! that workers read without a lock, at accept and at the head of a request. Limits are counted over all workers, exactly.
+//! The control thread's [`monitor`] measures each resource and derives one number per action, which workers read
+//! without a lock at accept and at the start of a request. Limits are counted exactly, over all workers.
 
 mod limit;
 mod memory;
@@ -17,17 +17,17 @@ use evenkeel_upstream::random::Random;
 pub(crate) use limit::{Exhausted, Limit, Permit};
 pub(crate) use memory::MemoryLimit;
 
-/// An action that is on in full.
+/// The extent of an action that is fully active.
 const FULL: u32 = 1_000_000;
 
-/// What all threads know of the process's load.
+/// The overload state shared by all threads.
 #[derive(Debug, Default)]
 pub struct Overload {
-    /// How far each action is on, in millionths, by [`Action`] in its order of declaration.
+    /// The extent to which each action is active, in millionths, indexed by [`Action`] in its order of declaration.
     extents: [AtomicU32; Action::ALL.len()],
-    /// Goes up each time the heap should shrink.
+    /// Incremented each time the heap should be shrunk.
     shrinks: AtomicU64,
-    /// Downstream connections of the process.
+    /// Limit of downstream connections of the process.
     connections: Option<Arc<Limit>>,
     listeners: FastMap<Arc<str>, ListenerLimits>,
     premature_resets: PrematureResets,
@@ -44,7 +44,7 @@ struct ListenerLimits {
     memory: Option<Arc<MemoryLimit>>,
 }
 
-/// A connection's place under the limits, held until it is closed.
+/// A connection's units of the connection limits, held until it is closed.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     _process: Option<Permit>,
@@ -54,18 +54,18 @@ pub(crate) struct Admission {
 /// Why a connection is reset instead of served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The listener has its limit of connections (`downstream_cx_overflow`).
+    /// The listener has reached its connection limit (`downstream_cx_overflow`).
     Listener,
-    /// The listener's connections hold as much memory as they may (`downstream_cx_memory_overflow`).
+    /// The listener's connections have reached its memory limit (`downstream_cx_memory_overflow`).
     Memory,
-    /// The process has its limit of connections (`downstream_global_cx_overflow`).
+    /// The process has reached its connection limit (`downstream_global_cx_overflow`).
     Process,
     /// `envoy.overload_actions.reject_incoming_connections` (`downstream_cx_overload_reject`).
     Overload,
 }
 
 impl Overload {
-    /// Limits as configured, no action on.
+    /// Limits as configured, with no action active.
     pub(crate) fn new(config: &Config) -> Arc<Self> {
         let limit = |max: Option<u64>| max.map(Limit::new);
         let of_listener = |(name, limits): (&Arc<str>, &evenkeel_runtime_config::overload::ListenerLimits)| {
@@ -84,7 +84,8 @@ impl Overload {
         })
     }
 
-    /// Whether an action is on for the one thing at hand; one that is on in part is on for as many in a hundred.
+    /// Whether an action applies to the object at hand; one that is partly active applies to that share of them, at
+    /// random.
     #[inline]
     pub(crate) fn is_on(&self, action: Action, random: &Random) -> bool {
         match self.extents[action as usize].load(Ordering::Relaxed) {
@@ -94,12 +95,12 @@ impl Overload {
         }
     }
 
-    /// Whether an action is on to any extent.
+    /// Whether an action is active to any extent.
     pub(crate) fn is_on_at_all(&self, action: Action) -> bool {
         self.extents[action as usize].load(Ordering::Relaxed) > 0
     }
 
-    /// Says how far an action is on, 0–1.
+    /// Sets the extent to which an action is active, 0–1.
     pub(crate) fn set_extent(&self, action: Action, extent: f64) {
         let millionths = (extent.clamp(0.0, 1.0) * f64::from(FULL)) as u32;
         self.extents[action as usize].store(millionths, Ordering::Relaxed);
@@ -108,12 +109,12 @@ impl Overload {
         }
     }
 
-    /// How often the heap should have shrunk so far; a thread that sees it go up gives memory back.
+    /// How many times the heap should have been shrunk; a thread that sees this change gives memory back.
     pub(crate) fn shrinks(&self) -> u64 {
         self.shrinks.load(Ordering::Relaxed)
     }
 
-    /// What counts as a rapid reset over HTTP/2.
+    /// The criteria of premature HTTP/2 resets.
     pub(crate) fn premature_resets(&self) -> PrematureResets {
         self.premature_resets
     }
@@ -123,12 +124,12 @@ impl Overload {
         self.limits(listener)?.requests.clone()
     }
 
-    /// The limit of memory of a listener's connections, if it has one.
+    /// The memory limit of a listener's connections, if it has one.
     pub(crate) fn memory_limit(&self, listener: &str) -> Option<Arc<MemoryLimit>> {
         self.limits(listener)?.memory.clone()
     }
 
-    /// Whether any listener has a limit of memory.
+    /// Whether any listener has a memory limit.
     pub(crate) fn limits_memory(&self) -> bool {
         self.listeners.values().any(|limits| limits.memory.is_some())
     }
@@ -137,7 +138,7 @@ impl Overload {
         if self.listeners.is_empty() { None } else { self.listeners.get(listener) }
     }
 
-    /// Lets a new connection in, or says why not.
+    /// Admits a new connection, or returns why not.
     pub(crate) fn admit(&self, listener: &str, random: &Random) -> Result<Admission, Refused> {
         if self.is_on(Action::RejectIncomingConnections, random) {
             return Err(Refused::Overload);
@@ -153,7 +154,7 @@ impl Overload {
         Ok(Admission { _process: of_process, _listener: of_listener })
     }
 
-    /// Counts a connection that another process let in.
+    /// Counts a connection that was admitted by another process.
     pub(crate) fn admit_anyway(&self, listener: &str) -> Admission {
         let take = |limit: Option<&Arc<Limit>>| limit.map(Limit::acquire_anyway);
         let of_listener = self.limits(listener).and_then(|limits| limits.connections.as_ref());
@@ -186,7 +187,7 @@ mod tests {
         assert!(third.is_ok());
         assert_eq!(admit("large").err(), Some(Refused::Process));
         drop(first);
-        // A refused connection holds no place of its listener.
+        // A rejected connection does not use up the limit of its listener.
         let again = [admit("small"), admit("large"), admit("small")];
         assert_eq!(again.map(|admitted| admitted.err()), [None, None, Some(Refused::Process)]);
         assert!(admit("small").is_ok() && admit("small").is_ok());
@@ -219,7 +220,7 @@ mod tests {
         let count = |action| (0..10_000).filter(|_| overload.is_on(action, &random)).count();
         assert_eq!(count(Action::StopAcceptingRequests), 0);
         overload.set_extent(Action::StopAcceptingRequests, 0.25);
-        // 40 standard deviations of room.
+        // The bounds are 40 standard deviations away.
         assert!((800..4200).contains(&count(Action::StopAcceptingRequests)));
         overload.set_extent(Action::StopAcceptingRequests, 1.0);
         assert_eq!(count(Action::StopAcceptingRequests), 10_000);

@@ -1,4 +1,4 @@
-//! The control thread looks at resources, and turns actions on and off.
+//! Monitors resources on the control thread, and activates and deactivates overload actions.
 
 use std::fs;
 use std::io;
@@ -33,7 +33,7 @@ layout! {
     }
 }
 
-/// Looks at the resources for as long as the process lives. Returns at once when there is nothing to watch for.
+/// Monitors the resources for the life of the process. Returns at once when no action is configured.
 pub(crate) async fn watch(config: Config, overload: Arc<Overload>, pool: Arc<WorkerPool>, registry: Arc<Registry>) {
     if config.actions.is_empty() {
         return;
@@ -51,13 +51,13 @@ pub(crate) async fn watch(config: Config, overload: Arc<Overload>, pool: Arc<Wor
     }
 }
 
-/// The rules, and what they came to last.
+/// The rules and their latest results.
 struct Watching {
     config: Config,
     overload: Arc<Overload>,
     resources: Vec<Writer<resource::Stats>>,
     actions: Vec<Writer<action::Stats>>,
-    /// Share of each resource, 0–1; the last one known when it cannot be read.
+    /// Used share of each resource, 0–1; the last known one when it cannot be read.
     shares: Vec<f64>,
 }
 
@@ -95,7 +95,7 @@ impl Watching {
         }
     }
 
-    /// An operator finds in the log when it began and ended.
+    /// Sets an action's extent, and logs when it becomes active and inactive.
     fn say(&self, action: Action, extent: f64) {
         let before = self.overload.is_on_at_all(action);
         self.overload.set_extent(action, extent);
@@ -119,17 +119,18 @@ fn monitor_name(monitor: &Monitor) -> &'static str {
     }
 }
 
-/// Share of a resource that is used, 0–1 and beyond.
+/// Used share of a resource, 0–1 or more.
 fn used(monitor: &Monitor, connections: u64) -> io::Result<f64> {
     match monitor {
-        // What is resident is what the kernel kills for, whatever the allocator calls free.
+        // Resident memory is what the OOM killer counts, whatever the allocator considers free.
         Monitor::FixedHeap { max_bytes } => Ok(memory::resident_bytes()? as f64 / *max_bytes as f64),
         Monitor::CgroupMemory { max_bytes } => cgroup_share(Path::new("/sys/fs/cgroup"), *max_bytes),
         Monitor::DownstreamConnections { max } => Ok(connections as f64 / *max as f64),
     }
 }
 
-/// Memory of the cgroup mounted at `root`, version 2 or 1, against its limit or `max_bytes`, whichever is less.
+/// Memory used by the cgroup mounted at `root`, version 2 or 1, relative to its limit or `max_bytes`, whichever is
+/// less.
 fn cgroup_share(root: &Path, max_bytes: Option<u64>) -> io::Result<f64> {
     let versions = [("memory.current", "memory.max"), ("memory/memory.usage_in_bytes", "memory/memory.limit_in_bytes")];
     let (usage, limit) = versions.iter().find(|(usage, _)| root.join(usage).exists()).unwrap_or(&versions[0]);
@@ -182,7 +183,7 @@ mod tests {
         check(Some(0.5), 0.5, 0, 0);
         check(Some(0.85), 0.75, 50, 100);
         check(Some(0.95), 0.0, 100, 100);
-        // What cannot be read stays what it was.
+        // A resource that cannot be read keeps its value.
         check(None, 0.0, 100, 100);
         check(Some(0.1), 0.0, 0, 0);
         assert_eq!(overload.shrinks(), 3);

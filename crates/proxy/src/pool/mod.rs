@@ -1,5 +1,6 @@
-//! Worker threads: each has its own reactor, connections, pools, statistics shard and inbox, and shares nothing a request
-//! would have to wait for. Start here for how a configuration reaches them.
+//! The pool of worker threads. Each worker has its own reactor, connections, upstream pools, statistics shard and
+//! inbox, and shares nothing that a request would have to wait for. Start here to see how a configuration reaches the
+//! workers.
 
 mod parked;
 mod rebalance;
@@ -28,20 +29,20 @@ use crate::overload::Overload;
 use crate::stats::{self, worker};
 use crate::worker::{DrainScope, Generation, MAX_DEMANDS, MAX_INBOX_MESSAGES, Message, Seed, available_cores};
 
-/// How workers are started.
+/// Options for starting workers.
 #[derive(Debug)]
 pub struct WorkerOptions {
-    /// Worker threads; 0: as many as [`available_cores`] says.
+    /// Number of worker threads; 0: as many as [`available_cores`] returns.
     pub concurrency: usize,
     /// Listening sockets taken over from the parent process, by port.
     pub inherited: Vec<(u16, OwnedFd)>,
-    /// What is refused when the process runs short.
+    /// Overload actions: what is refused when the process runs short of memory or connections.
     pub overload: Arc<Overload>,
-    /// Listening sockets taken over from the process that this one replaces.
+    /// Listening sockets taken over from the predecessor in a hot restart.
     pub(crate) handed: Vec<HandedSockets>,
     /// Where access logs go.
     pub log: LogHandle,
-    /// How long connections may take to finish once draining began; after that they are closed by [`WorkerPool::stop`].
+    /// How long connections may take to finish once draining has begun; the rest are closed by [`WorkerPool::stop`].
     pub drain_time: Duration,
 }
 
@@ -50,14 +51,14 @@ pub struct WorkerOptions {
 pub struct BoundListener {
     /// Listener name.
     pub name: Arc<str>,
-    /// Where it listens; the real port when the configuration said 0.
+    /// Address it listens on; the real port when the configuration said 0.
     pub address: SocketAddr,
 }
 
 /// One worker's load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerSnapshot {
-    /// Number, from 0.
+    /// Worker index, from 0.
     pub worker: usize,
     /// Open downstream connections.
     pub connections_active: u32,
@@ -65,9 +66,9 @@ pub struct WorkerSnapshot {
     pub connections_total: u64,
     /// Requests since start.
     pub requests_total: u64,
-    /// Connections taken over from other workers.
+    /// Connections moved here from other workers.
     pub moved_in: u64,
-    /// Connections given to other workers.
+    /// Connections moved from here to other workers.
     pub moved_out: u64,
     /// CPU time used since start.
     pub busy: Duration,
@@ -83,7 +84,7 @@ pub struct WorkerPool {
     registry: Arc<Registry>,
     upstreams: Arc<SharedClusters>,
     drain_time: Duration,
-    /// What workers need and do not have.
+    /// Resources that workers need and that the configuration lacks.
     demands: Mutex<Option<mpsc::Receiver<Demand>>>,
     state: Mutex<PoolState>,
 }
@@ -92,7 +93,7 @@ pub struct WorkerPool {
 struct PoolState {
     sockets: ListenerSockets,
     current: Arc<Generation>,
-    /// Listeners that accept no more.
+    /// Listeners that have stopped accepting for good.
     stopped: DrainScope,
 }
 
@@ -104,7 +105,7 @@ struct Handle {
 }
 
 impl WorkerPool {
-    /// Starts the threads; they serve nothing until [`WorkerPool::apply`].
+    /// Starts the threads; they serve nothing until [`WorkerPool::apply`] is called.
     ///
     /// # Errors
     /// When a thread or its reactor cannot be made.
@@ -145,20 +146,21 @@ impl WorkerPool {
         })
     }
 
-    /// What workers need that no configuration has so far; for one taker.
+    /// Receiver of the resources that workers need and that the configuration lacks; `None` after the first call.
     pub fn take_demands(&self) -> Option<mpsc::Receiver<Demand>> {
         self.demands.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Makes `config` the configuration of all workers: binds and unbinds listeners, carries statistics, limits and idle
-    /// connections over to what stays. Connections and requests that are under way keep what they began with; connections
-    /// of filter chains that are gone are closed at their next message boundary.
+    /// Makes `config` the configuration of all workers: binds and unbinds listeners, and carries statistics, limits and
+    /// idle upstream connections over for everything that stays. Open connections and requests in flight keep the
+    /// configuration they began with; connections of removed filter chains are closed at their next message boundary.
     pub fn apply(&self, config: &Arc<Config>) -> Vec<BindError> {
         let mut state = self.lock();
         let generation = Arc::new(Generation::next(config, &state.current, &self.registry));
         state.current = Arc::clone(&generation);
         let change = state.change_sockets();
-        // Accepting ends before the listener's configuration goes: what the kernel accepted already is still served.
+        // Accepting ends before the listener's configuration is removed: connections the kernel has accepted already
+        // are still served.
         for listener in change.closed {
             self.tell_all(|| Message::Unlisten(listener.clone()));
         }
@@ -167,14 +169,14 @@ impl WorkerPool {
         change.errors
     }
 
-    /// Tries again to bind the listeners that could not be bound.
+    /// Retries binding the listeners whose bind failed.
     pub fn retry_listeners(&self) -> Vec<BindError> {
         let change = self.lock().change_sockets();
         self.listen(change.opened);
         change.errors
     }
 
-    /// Why the address of a listener that only warms as yet could not be had now.
+    /// The bind error that a listener still warming would get now, if any.
     pub fn obstacle(&self, listener: &Listener) -> Option<BindError> {
         self.lock().sockets.obstacle(listener)
     }
@@ -189,12 +191,13 @@ impl WorkerPool {
         }
     }
 
-    /// Closes connections at their next message boundary (`Connection: close`), new ones too, until told otherwise.
+    /// Drains: closes existing and new connections at their next message boundary (`Connection: close`), until `drain`
+    /// is called again.
     pub fn drain(&self, scope: DrainScope) {
         self.tell_all(|| Message::Drain(scope));
     }
 
-    /// Accepts no more connections on these listeners, for good.
+    /// Stops accepting connections on the listeners in `scope`, for good.
     pub fn stop_listening(&self, scope: DrainScope) {
         let mut state = self.lock();
         state.stopped = state.stopped.max(scope);
@@ -205,8 +208,8 @@ impl WorkerPool {
         }
     }
 
-    /// Accepts no more and gives connections away, each at its next message boundary; those that cannot travel drain. With
-    /// `None` it goes on as before.
+    /// Stops accepting and hands each connection to `to` at its next message boundary; connections that cannot be
+    /// handed over are drained. With `None`, resumes accepting and serving.
     pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) -> io::Result<()> {
         let state = self.lock();
         match to {
@@ -221,12 +224,12 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// Listening sockets for a successor.
+    /// Duplicates of the listening sockets, for a successor.
     pub(crate) fn handed_sockets(&self) -> io::Result<Vec<HandedSockets>> {
         self.lock().sockets.hand()
     }
 
-    /// Goes on with a connection that another process served so far.
+    /// Continues a connection that the predecessor has served so far.
     pub(crate) fn adopt(&self, parcel: Parcel) {
         let seat = self.balance.choose();
         if let Some(worker) = self.workers.get(seat.worker()) {
@@ -243,7 +246,7 @@ impl WorkerPool {
         self.balance.active().iter().sum()
     }
 
-    /// Waits until all connections have ended, for the drain time at most; true when they have.
+    /// Waits until all connections have ended, but at most for the drain time; true when all have ended.
     pub async fn drained(&self) -> bool {
         let deadline = Instant::now() + self.drain_time;
         while self.active_connections() > 0 {
@@ -255,7 +258,7 @@ impl WorkerPool {
         true
     }
 
-    /// Closes what is left and ends the threads.
+    /// Closes the remaining connections and joins the threads.
     pub fn stop(&self) {
         self.tell_all(|| Message::Stop);
         for worker in &self.workers {
@@ -267,7 +270,7 @@ impl WorkerPool {
         }
     }
 
-    /// What the workers' clusters share.
+    /// State shared by the clusters of all workers.
     pub fn shared_clusters(&self) -> &Arc<SharedClusters> {
         &self.upstreams
     }
@@ -293,12 +296,13 @@ impl WorkerPool {
         self.workers.iter().enumerate().map(snapshot).collect()
     }
 
-    /// Looks at the load since start, ten a second; the number begins again after 2³².
+    /// Number of load samples since start, ten a second; wraps at 2³².
     pub fn looks(&self) -> u32 {
         self.balance.epoch()
     }
 
-    /// Numbers of every worker's clusters and endpoints, one list per worker; a worker that does not answer is left out.
+    /// Snapshots of every worker's clusters and endpoints, one list per worker; a worker that does not answer is left
+    /// out.
     pub async fn clusters(&self) -> Vec<Vec<ClusterSnapshot>> {
         let answers = self.workers.iter().map(|worker| {
             let (sender, answer) = oneshot::channel();
@@ -319,7 +323,7 @@ impl WorkerPool {
         listeners
     }
 
-    /// Bound listeners in no order.
+    /// Bound listeners, unsorted.
     pub(crate) fn bound(&self) -> Vec<BoundListener> {
         let state = self.lock();
         let mut listeners = Vec::new();
@@ -351,7 +355,8 @@ impl Drop for WorkerPool {
 }
 
 impl Handle {
-    /// Waits for room rather than lose a message: the control thread may be late, a worker must not be out of step.
+    /// Waits for room rather than drop a message: the control thread may be delayed, but a worker must not miss
+    /// anything.
     fn tell(&self, message: Message) {
         _ = parked::send(&self.inbox, message);
     }

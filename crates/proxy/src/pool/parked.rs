@@ -1,4 +1,4 @@
-//! Puts a message into an inbox that may be full, on a thread that waits for it: it sleeps, and is woken when there is room.
+//! Sends a message to an inbox that may be full: the calling thread sleeps until there is room.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::unconstrained;
 
-/// The thread that waits, and whether there is something for it to look at.
+/// The waiting thread, and whether it has been woken.
 struct Sleeper {
     thread: Thread,
     woken: AtomicBool,
@@ -22,10 +22,10 @@ impl Wake for Sleeper {
     }
 }
 
-/// Sends, and gives how often the thread had to look before there was room. A message to an inbox that nobody reads any more is
+/// Sends a message and returns how often the thread had to poll before there was room. A message to a closed inbox is
 /// dropped.
 ///
-/// Unlike `blocking_send` it may be called within a runtime: what else the thread has to do waits.
+/// Unlike `blocking_send` it may be called within a runtime; the thread's other tasks wait.
 pub(super) fn send<T>(inbox: &mpsc::Sender<T>, message: T) -> u32 {
     let message = match inbox.try_send(message) {
         Ok(()) | Err(TrySendError::Closed(_)) => return 0,
@@ -33,7 +33,8 @@ pub(super) fn send<T>(inbox: &mpsc::Sender<T>, message: T) -> u32 {
     };
     let sleeper = Arc::new(Sleeper { thread: thread::current(), woken: AtomicBool::new(false) });
     let waker = Waker::from(Arc::clone(&sleeper));
-    // A task that has used up its share of a turn would be sent away at every look, and never come to an end of its turn here.
+    // Without `unconstrained`, a task that has used up its coop budget would get `Pending` on every poll, and it cannot
+    // yield here.
     let mut sent = pin!(unconstrained(inbox.send(message)));
     let mut looks = 1;
     while sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
@@ -54,15 +55,15 @@ mod tests {
 
     use super::*;
 
-    /// How many messages wait in an inbox before senders do.
+    /// Messages that fit into the inbox.
     const ROOM: usize = 3;
 
-    /// The kernel's name of this thread.
+    /// The kernel's id of this thread.
     fn thread_id() -> i32 {
         nix::unistd::gettid().as_raw()
     }
 
-    /// Until a thread sleeps (proc_pid_stat(5)): one that spins never does.
+    /// Waits until a thread sleeps (proc_pid_stat(5)): one that spins never does.
     fn until_asleep(thread: i32) {
         eventually("the thread to sleep", || {
             let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
@@ -70,7 +71,7 @@ mod tests {
         });
     }
 
-    /// A reader that takes nothing for a while: who sends looks once, and once more when a message is taken.
+    /// The reader takes nothing for a while: the sender polls once, and once more when a message is taken.
     #[test]
     fn who_waits_for_room_sleeps() {
         let (inbox, mut messages) = mpsc::channel(ROOM);
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(sender.join().expect("a sender that ends"), (2, 0));
     }
 
-    /// The control thread tells workers from its tasks.
+    /// The control thread sends to workers from within its tasks.
     #[tokio::test(flavor = "current_thread")]
     async fn a_task_that_has_used_up_its_turn_may_wait() {
         let (inbox, mut messages) = mpsc::channel(1);

@@ -1,4 +1,4 @@
-//! The look at the load of all workers, ten times a second, on the control thread: workers are not woken for it.
+//! Samples the load of all workers ten times a second, on the control thread: workers are not woken for it.
 
 use std::os::unix::thread::JoinHandleExt as _;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::{Handle, Message, WorkerPool};
 use crate::balance::{Leveller, Load, Planner};
 use crate::stats::worker;
 
-/// Between two looks.
+/// Time between two looks (samples of the load).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Looks between two publications of `busy_permille`, which is the share of the time between them.
+/// Looks between two updates of `busy_permille`, which covers the time between them.
 const LOOKS_PER_PUBLICATION: u32 = 10;
 
-/// What was seen of one worker.
+/// The values seen of one worker at the last look.
 struct Seen {
     stats: Writer<worker::Stats>,
     work: u64,
@@ -25,8 +25,8 @@ struct Seen {
 }
 
 impl WorkerPool {
-    /// Looks at the load for as long as it is polled, and has workers with too much of it, or with more
-    /// connections than others, give some away.
+    /// Samples the load for as long as it is polled, and tells workers with too much load, or with more connections
+    /// than others, to give some away.
     pub async fn keep_balanced(&self) {
         let mut ticks = tokio::time::interval(LOOK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,7 +48,7 @@ impl WorkerPool {
             let levels = leveller.look(&counts, self.balance.come_and_go(), &loads);
             let sheds = planner.look(loads).into_iter().map(|shed| (shed.from, Message::Shed(shed)));
             for (from, message) in sheds.chain(levels.into_iter().map(|level| (level.from, Message::Level(level)))) {
-                // A worker whose inbox is full has other things to do; a look to come will say the same.
+                // A worker whose inbox is full is busy with other messages; a later look will repeat the order.
                 let _ = self.workers[from].inbox.try_send(message);
             }
         }
@@ -92,8 +92,8 @@ fn share(part: Duration, whole: Duration, of: u128) -> u32 {
 }
 
 impl Handle {
-    /// CPU time the worker's thread has used; zero once it has ended. It is what the worker did, where the time between two
-    /// waits would also count that others had the core.
+    /// CPU time the worker's thread has used; zero once it has ended. Unlike the time between two waits, it leaves out
+    /// the time in which other threads had the core.
     pub(super) fn cpu_time(&self) -> Duration {
         let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(thread) = thread.as_ref() else { return Duration::ZERO };

@@ -1,4 +1,4 @@
-//! A worker's thread: its runtime, its inbox, and its work of every second.
+//! A worker's thread: its runtime, its inbox, and its housekeeping.
 
 use std::io;
 use std::rc::Rc;
@@ -16,14 +16,15 @@ use crate::listener::socket::ListenerKey;
 use crate::memory;
 use crate::worker::{Message, Seed, Worker};
 
-/// Between two rounds of housekeeping: logs handed over, idle upstream connections swept, drained connections cut.
+/// Interval of housekeeping: flushing logs, sweeping idle upstream connections, closing drained connections whose time
+/// is up.
 const HOUSEKEEPING: Duration = evenkeel_upstream::SWEEP_INTERVAL;
 
 /// Starts a worker's thread.
 pub(super) fn spawn(seed: Seed, inbox: mpsc::Receiver<Message>) -> io::Result<std::thread::JoinHandle<()>> {
     let (started, start) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(format!("worker-{}", seed.index)).spawn(move || {
-        // A runtime whose tasks never leave the thread has to be made on it.
+        // A runtime for non-`Send` tasks has to be built on its own thread.
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.on_thread_unpark(burst::worker_woke);
         match builder.enable_io().enable_time().build_local(LocalOptions::default()) {
@@ -71,7 +72,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     worker.log.borrow_mut().flush();
 }
 
-/// Work done once a second.
+/// Runs the housekeeping once a second.
 async fn housekeeping(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(HOUSEKEEPING);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! The admin interface's socket, which a process and the one after it hand on.
+//! The admin interface's socket, which is passed on in a hot restart.
 
 use std::cell::Cell;
 use std::io;
@@ -13,9 +13,9 @@ use super::RunError;
 use crate::admin::{self, Admin};
 use crate::options::Settings;
 
-/// The admin interface's socket. It is open while this process is the one that answers.
+/// The admin interface's socket. It is served only while this process is the active one.
 pub(super) struct AdminPort {
-    /// As configured.
+    /// The configured address.
     address: SocketAddr,
     socket: std::net::TcpListener,
     admin: Rc<Admin>,
@@ -23,7 +23,7 @@ pub(super) struct AdminPort {
 }
 
 impl AdminPort {
-    /// The socket of the process before this one, when its address is the same, or a new one.
+    /// Uses the predecessor's socket if its address is the same, or else binds a new one.
     pub(super) async fn bind(
         address: SocketAddr,
         handed: Option<(SocketAddr, OwnedFd)>,
@@ -38,7 +38,7 @@ impl AdminPort {
         Ok(Self { address, socket, admin: Rc::new(admin), serving: Cell::new(None) })
     }
 
-    /// Answers from now on.
+    /// Starts answering, and publishes the address.
     pub(super) fn open(&self, settings: &Settings) -> Result<(), RunError> {
         let failed = |error| RunError::Admin { address: self.address, error };
         let bound = self.socket.local_addr().map_err(failed)?;
@@ -59,14 +59,14 @@ impl AdminPort {
         Ok(())
     }
 
-    /// Accepts no more; requests under way are answered.
+    /// Stops accepting; requests in flight are still answered.
     pub(super) fn close(&self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
         }
     }
 
-    /// Another handle, for the process after this one.
+    /// A duplicate of the socket, for a successor.
     pub(super) fn copy(&self) -> Option<(SocketAddr, OwnedFd)> {
         Some((self.address, self.socket.try_clone().ok()?.into()))
     }

@@ -1,4 +1,4 @@
-//! What drains while the process lives.
+//! What is draining while the process lives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::pool::WorkerPool;
 use crate::state::{Phase, Shared};
 use crate::worker::DrainScope;
 
-/// What drains while the process lives, by whose order.
+/// What is draining while the process lives, by the source of the order.
 pub(super) struct Drains {
     shared: Shared,
     pool: Arc<WorkerPool>,
-    /// How long a graceful drain goes on accepting.
+    /// How long a graceful drain continues to accept connections.
     after: Duration,
-    /// `/drain_listeners`.
+    /// Scope drained by `/drain_listeners`.
     listeners: DrainScope,
-    /// `/healthcheck/fail`.
+    /// Whether `/healthcheck/fail` is in effect.
     health_failed: bool,
     given_away: bool,
 }
@@ -30,7 +30,7 @@ impl Drains {
         Self { shared, pool, after, listeners: DrainScope::None, health_failed: false, given_away: false }
     }
 
-    /// `/drain_listeners`.
+    /// Starts draining, as told by `/drain_listeners`.
     pub(super) fn begin(&mut self, DrainListeners { scope, graceful, skip_exit }: DrainListeners) {
         self.listeners = self.listeners.max(scope);
         self.settle();
@@ -45,13 +45,13 @@ impl Drains {
         }
     }
 
-    /// As Envoy: while the health check fails, clients are asked to go.
+    /// As in Envoy: while the health check is failed, clients are asked to leave.
     pub(super) fn set_health(&mut self, failed: bool) {
         self.health_failed = failed;
         self.settle();
     }
 
-    /// Hands connections and sockets to the process that takes over, or (`None`) goes on as before.
+    /// Hands connections and sockets to a successor, or (`None`) resumes as before.
     pub(super) fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, admin: Option<&AdminPort>) {
         let given_away = to.is_some();
         if self.given_away == given_away {
@@ -71,7 +71,8 @@ impl Drains {
 
     fn settle(&self) {
         self.pool.drain(if self.health_failed { DrainScope::All } else { self.listeners });
-        // A process that has given its connections away is still asked now and then whether all is well: it is.
+        // Having handed connections over does not count as draining: health checks that still reach this process
+        // succeed.
         let drains = self.health_failed || self.listeners == DrainScope::All;
         let phase = &mut self.shared.state.borrow_mut().phase;
         match (drains, *phase) {

@@ -1,4 +1,4 @@
-//! What the process is told from outside: signals, or the program it runs in.
+//! Instructions to the process: from signals, or from the program that embeds it.
 
 use std::io;
 
@@ -6,20 +6,20 @@ use evenkeel_process::signals::Signals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// What the process is told.
+/// An instruction to the process.
 pub(super) enum Instruction {
     End,
     ReopenLogs,
 }
 
-/// By whom the process is told.
+/// Where instructions come from.
 pub(super) enum Instructions {
     Signals { ending: Signals, reopen: Signal },
     Program(oneshot::Receiver<()>),
 }
 
 impl Instructions {
-    /// `stop`: another program has the signals, and sends or drops this.
+    /// `stop`: sent or dropped by an embedding program, which then handles the signals itself.
     pub(super) fn new(stop: Option<oneshot::Receiver<()>>) -> io::Result<Self> {
         if let Some(stop) = stop {
             return Ok(Self::Program(stop));
@@ -27,7 +27,7 @@ impl Instructions {
         Ok(Self::Signals { ending: Signals::listen()?, reopen: signal(SignalKind::user_defined1())? })
     }
 
-    /// The next thing the process is told.
+    /// Waits for the next instruction.
     pub(super) async fn next(&mut self) -> Instruction {
         match self {
             Self::Signals { ending, reopen } => tokio::select! {
@@ -42,7 +42,7 @@ impl Instructions {
         }
     }
 
-    /// Done when the process is told to end once more.
+    /// Waits until the process is told to end once more.
     pub(super) async fn end(&mut self) {
         while !matches!(self.next().await, Instruction::End) {}
     }

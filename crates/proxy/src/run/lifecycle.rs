@@ -1,4 +1,4 @@
-//! From ready to ended: what the process is told, drains, takes over and hands over.
+//! The process from ready to ended: signals and commands, drains, taking over and handing over.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,29 +29,29 @@ enum Ending {
     Now,
 }
 
-/// The process among those before and after it.
+/// This process's role in hot restarts.
 pub(super) struct HotRestart {
-    /// How often the process was replaced before.
+    /// How many times the process has been replaced before (the restart epoch).
     pub(super) epoch: u32,
     place: watch::Sender<Place>,
-    /// Of the program the proxy runs in, for the process after this one.
+    /// Sockets of the program that embeds the proxy, for a successor.
     sockets: Arc<[(String, OwnedFd)]>,
-    /// Who is told how the process is, unless the program it runs in does.
+    /// The service manager to notify of the process's state, unless the embedding program does that.
     manager: Manager,
 }
 
 impl HotRestart {
-    /// Of a process that is nothing but a proxy.
+    /// For a standalone proxy.
     pub(super) fn alone() -> Self {
         Self { manager: Manager::of_this_process(), ..Self::inside(watch::channel(Place::Held).0, Vec::new()) }
     }
 
-    /// Of a proxy inside another program.
+    /// For a proxy inside another program.
     pub(super) fn inside(place: watch::Sender<Place>, sockets: Vec<(String, OwnedFd)>) -> Self {
         Self { epoch: 0, place, sockets: sockets.into(), manager: Manager::nobody() }
     }
 
-    /// Tells the manager that the process is about to end, as far as it is the service.
+    /// Tells the service manager that the process is about to end, if this process is the service.
     fn leave(&self) {
         match *self.place.borrow() {
             Place::Held => self.manager.stopping(),
@@ -71,12 +71,12 @@ pub(super) struct Lifecycle {
     admin: Option<AdminPort>,
     hot_restart: HotRestart,
     drains: Drains,
-    /// What a process that takes over asks for.
+    /// Requests from the handover thread, made for a successor.
     requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
     requested: mpsc::Receiver<(Request, oneshot::Sender<()>)>,
-    /// Taking connections from the process before goes on for as long as this is held.
+    /// The takeover from the predecessor, which continues for as long as this is held.
     taking: Option<Taking>,
-    /// Waits for the process after this one.
+    /// Waits for a successor.
     successor_wait: Option<SuccessorWait>,
 }
 
@@ -108,7 +108,7 @@ impl Lifecycle {
         }
     }
 
-    /// Runs until the process is to end, and ends the workers. `successor`: this process takes the place of another as
+    /// Runs until the process is to end, then ends the workers. With `successor`, this process replaces another one as
     /// soon as it is live.
     pub(super) async fn run(
         &mut self,
@@ -174,7 +174,7 @@ impl Lifecycle {
         }
     }
 
-    /// Gives everything to the process after this one, or (`None`) goes on as before.
+    /// Hands everything over to a successor, or (`None`) resumes as before.
     fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, place: Place) {
         self.drains.give_away(to, self.admin.as_ref());
         self.hot_restart.place.send_replace(place);
@@ -205,7 +205,7 @@ impl Lifecycle {
     }
 }
 
-/// Ready when everything that was waited for is there.
+/// Waits until everything awaited has arrived.
 async fn live(shared: &Shared) {
     loop {
         let settled = shared.settled.notified();
@@ -216,7 +216,7 @@ async fn live(shared: &Shared) {
     }
 }
 
-/// Takes no new connections and lets the others finish, for the drain time at most or until told again.
+/// Stops accepting and lets open connections finish, for at most the drain time or until told to end again.
 async fn finish_connections(shared: &Shared, pool: &WorkerPool, instructions: &mut Instructions) {
     shared.state.borrow_mut().phase = Phase::Draining;
     let open = pool.active_connections();

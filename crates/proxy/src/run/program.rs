@@ -1,4 +1,4 @@
-//! The program the proxy runs in, such as a workload's agent: what it says, and what it hears.
+//! The program that embeds the proxy, such as a workload's agent, and the channels between the two.
 
 use std::os::fd::OwnedFd;
 
@@ -6,36 +6,36 @@ use tokio::sync::{oneshot, watch};
 
 use crate::handover::Succession;
 
-/// Whose turn it is to serve, while one process takes over from another.
+/// Which process serves during a hot restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The process before this one serves until this one is ready.
+    /// The predecessor serves until this process is ready.
     Awaited,
     /// This process serves.
     Held,
-    /// The process after this one serves. What cannot travel finishes here, and should that process end early, the place is
-    /// this one's again.
+    /// The successor serves. Connections that cannot be handed over finish here, and if the successor ends early, this
+    /// process serves again.
     GivenAway {
-        /// Its process id, if it can be seen from here.
+        /// The successor's process id, if visible in this process's namespace.
         to: Option<u32>,
     },
 }
 
-/// What the proxy and the program it runs in have to do with each other. Signals are the program's.
+/// The interface between the proxy and the program that embeds it. Signals are left to the program.
 #[derive(Debug)]
 pub struct Program {
-    /// Sent or dropped: the proxy drains and ends.
+    /// When sent or dropped, the proxy drains and ends.
     pub stop: oneshot::Receiver<()>,
-    /// Gets each change; the program has put the right one there for the start.
+    /// Receives each change; the program sets the initial value.
     pub place: watch::Sender<Place>,
-    /// The takeover the program has begun. Without one the proxy begins its own, if its settings say so.
+    /// A takeover begun by the program. Without one the proxy begins its own, if its settings say so.
     pub succession: Option<Succession>,
-    /// The program's own sockets, by name, for the process that takes over.
+    /// The program's own sockets, by name, to be passed to a successor.
     pub sockets: Vec<(String, OwnedFd)>,
 }
 
 impl Program {
-    /// One that only says when to end.
+    /// A program that only tells the proxy when to end.
     pub fn until(stop: oneshot::Receiver<()>) -> Self {
         Self { stop, place: watch::channel(Place::Held).0, succession: None, sockets: Vec::new() }
     }

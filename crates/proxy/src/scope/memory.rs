@@ -1,5 +1,5 @@
-//! What the workload's replicas use, asked of the control plane at the start, and told to it from then on. A server that
-//! keeps no such memory is asked once.
+//! Asks the control plane at the start what the workload's replicas use, and reports to it from then on. A server that
+//! does not implement this service is asked only once.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use tonic::transport::Channel;
 
 use crate::state::Shared;
 
-/// How long a proxy that starts waits for what is remembered; then it learns by itself.
+/// How long a starting proxy waits for the remembered names; after that it learns them on its own.
 const RECALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the control plane may take to note something.
+/// Timeout for the control plane to record the names.
 const REMEMBER_TIMEOUT: Duration = Duration::from_secs(5);
-/// What is used is told this long after it changed.
+/// Delay between a change of the names and the report.
 const REMEMBER_AFTER: Duration = Duration::from_millis(500);
-/// And this often when it does not, so that it is not forgotten.
+/// Interval at which unchanged names are reported again, so that they are not forgotten.
 const REPEAT_AFTER: Duration = Duration::from_secs(3600);
 
-/// Whose proxy a node is.
+/// The workload of the node.
 fn workload(node: &Node) -> Workload {
     let text = |name: &str| {
         let value = node.metadata.as_ref().and_then(|metadata| metadata.fields.get(name));
@@ -34,7 +34,7 @@ fn workload(node: &Node) -> Workload {
     Workload { namespace: text("NAMESPACE"), service_account: text("SERVICE_ACCOUNT"), name: text("WORKLOAD_NAME") }
 }
 
-/// What the workload's replicas use; nothing when there is no answer in time.
+/// The names that the workload's replicas use; empty when there is no answer in time.
 pub(crate) async fn recall(channel: Channel, node: &Node) -> Vec<Demand> {
     let request = RecallRequest { workload: Some(workload(node)) };
     let mut client = ScopeServiceClient::new(channel);
@@ -51,7 +51,7 @@ pub(crate) async fn recall(channel: Channel, node: &Node) -> Vec<Demand> {
     }
 }
 
-/// Tells the control plane what is used, whenever it changes and now and then, until the future is dropped.
+/// Reports the names in use to the control plane, when they change and at intervals, until the future is dropped.
 pub(crate) async fn keep_remembering(shared: Shared, channel: Channel, node: Node) {
     let workload = workload(&node);
     let mut told = 0;

@@ -1,4 +1,4 @@
-//! Which names of its scope a proxy has used, and when.
+//! Records which names of its scope a proxy has used, and when.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::{Demand, bootstrap};
 use tokio::time::Instant;
 
-/// How long what is remembered may hold up a start: it makes first requests quicker, and no request impossible.
+/// How long remembered names may delay readiness: having them speeds up first requests, but none depends on them.
 pub(crate) const REMEMBERED_HOLD: Duration = DEFAULT_HOLD;
-/// What was used when.
+/// When each name was last used.
 #[derive(Debug)]
 pub(crate) struct Scope {
-    /// `None`: nothing is learned, and nothing forgotten.
+    /// `None`: the scope is not on demand, and nothing is dropped.
     pub(super) unused_after: Option<Duration>,
     pub(super) last_used: HashMap<Demand, Use>,
-    /// Changes with each name that comes or goes, and when there comes to be something of a name.
+    /// Changes when a name is added or dropped, and when the first resource of a name arrives.
     pub revision: u64,
     pub(super) logged: Option<Instant>,
-    /// When what is remembered was asked for.
+    /// When the remembered names were requested.
     pub(super) recalled: Option<Instant>,
 }
 
-/// How a name is used.
+/// The use of a name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     pub(super) last: Instant,
-    /// The workload has used it itself. Otherwise it is here because it is remembered: that does not keep it remembered.
+    /// The workload itself has used it. Otherwise it is only remembered, which does not count as use.
     pub(super) own: bool,
 }
 
@@ -50,12 +50,12 @@ impl Scope {
         }
     }
 
-    /// Whether what is remembered has been waited for as long as it may be.
+    /// Whether the remembered names have been waited for long enough.
     pub fn remembered_is_overdue(&self, now: Instant) -> bool {
         self.recalled.is_some_and(|recalled| now.duration_since(recalled) >= REMEMBERED_HOLD)
     }
 
-    /// There is something now of a name that is used.
+    /// Records that the first resource of a name in use has arrived.
     pub fn note_arrival(&mut self) {
         self.revision += 1;
     }

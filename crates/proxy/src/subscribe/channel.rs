@@ -13,14 +13,14 @@ use tower::service_fn;
 
 use crate::state::Shared;
 
-/// How long to wait for the cluster itself: its certificates or its names may not be there yet.
+/// How long to wait for the cluster itself: its certificates or DNS results may not be there yet.
 const CLUSTER_PATIENCE: Duration = Duration::from_secs(30);
-/// Pings keep the way open through NATs and notice a dead server.
+/// Interval of HTTP/2 PINGs, which keep NAT mappings open and detect a dead server.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// A server that does not answer a ping for this long is dead.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no channel.
+/// Why a channel could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChannelError {
     #[error("cluster {0:?} is not ready: its certificates or its addresses are missing")]
@@ -47,7 +47,7 @@ pub(super) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) ->
     over(stream).await.map_err(|error| ChannelError::Http2 { address, error })
 }
 
-/// The cluster, once it is warm.
+/// Waits until the cluster is warm.
 async fn ready_cluster(shared: &Shared, name: &Arc<str>) -> Result<Arc<Cluster>, ChannelError> {
     let ready = async {
         loop {
@@ -64,13 +64,13 @@ async fn ready_cluster(shared: &Shared, name: &Arc<str>) -> Result<Arc<Cluster>,
 
 async fn over(stream: Stream) -> Result<Channel, tonic::transport::Error> {
     let stream = Arc::new(Mutex::new(stream.into_sendable().ok().map(TokioIo::new)));
-    // The authority is for virtual hosting, of which there is none between a proxy and its control plane.
+    // The authority serves virtual hosting, which is not used between a proxy and its control plane.
     Endpoint::from_static("http://xds")
         .http2_keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true)
         .connect_with_connector(service_fn(move |_| {
-            // One connection, one channel: when it breaks, the stream's own retry makes another.
+            // A channel has a single connection: when it breaks, the xDS stream's retry makes a new channel.
             let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
             std::future::ready(stream.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)))
         }))

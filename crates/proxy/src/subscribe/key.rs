@@ -1,4 +1,4 @@
-//! Which stream of a proxy is meant.
+//! The identity of an xDS stream.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use evenkeel_runtime_config::Source;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::connection::Service;
 
-/// One stream.
+/// One xDS stream.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StreamKey {
-    /// The aggregated one.
+    /// The aggregated stream (ADS).
     Aggregated,
-    /// One type from a server of its own; secrets have a stream each, as Envoy's do.
+    /// One type from a server of its own; each secret has its own stream, as in Envoy.
     Single { kind: ResourceType, cluster: Arc<str>, delta: bool, secret: Option<Arc<str>> },
 }
 
@@ -27,7 +27,7 @@ impl StreamKey {
         }
     }
 
-    /// How resources that come from this stream are referred to.
+    /// The config source that resources from this stream are referred to by.
     pub(super) fn source(&self) -> Source {
         match self {
             Self::Aggregated => Source::Ads,

@@ -1,4 +1,4 @@
-//! The proxy's xDS streams: which there are, and what each asks for.
+//! The proxy's xDS streams: which streams exist, and what each subscribes to.
 
 mod channel;
 pub(crate) mod key;
@@ -21,16 +21,16 @@ use self::key::StreamKey;
 use self::stream::StreamError;
 use crate::state::Shared;
 
-/// What a stream asks for: written here, and read by the stream's task.
+/// The subscriptions of a stream: written here and read by the stream's task.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     all: RefCell<BTreeSet<ResourceType>>,
     names: RefCell<BTreeSet<(ResourceType, Arc<str>)>>,
-    /// Names that changed since the task looked last, and whether they were wanted then.
+    /// Names whose subscription has changed since the task last read them, and whether they were wanted at that time.
     changed: RefCell<BTreeMap<(ResourceType, Arc<str>), bool>>,
-    /// Something changed.
+    /// Signals a change.
     news: Notify,
-    /// Nobody wants the stream any more.
+    /// The stream is no longer needed.
     ended: Cell<bool>,
 }
 
@@ -57,7 +57,7 @@ impl Wanted {
         self.news.notify_one();
     }
 
-    /// Waits until something has changed; an error when the stream is not wanted any more.
+    /// Waits for a change; an error when the stream is no longer needed.
     async fn changed(&self) -> Result<(), StreamError> {
         if !self.ended.get() {
             self.news.notified().await;
@@ -65,13 +65,14 @@ impl Wanted {
         if self.ended.get() { Err(StreamError::Unwanted) } else { Ok(()) }
     }
 
-    /// Passes on what changed.
+    /// Passes the changes on to the client.
     fn tell(&self, client: &mut Client) {
         self.all.borrow().iter().for_each(|kind| client.subscribe_all(*kind));
         let names = self.names.borrow();
         for (name, was) in self.changed.take() {
             let (kind, text) = (name.0, &*name.1);
-            // One that was dropped and is wanted again is to be told anew: what was known of it may be forgotten.
+            // A name that was unsubscribed and subscribed again is passed on as both, so that the server sends it anew:
+            // what was received of it before may have been dropped here.
             if was {
                 client.unsubscribe(kind, text);
             }
@@ -82,7 +83,7 @@ impl Wanted {
     }
 }
 
-/// All streams, and what the bootstrap says of them.
+/// All streams, and the bootstrap settings for them.
 #[derive(Debug)]
 pub(crate) struct Subscriptions {
     node: Node,
@@ -90,7 +91,7 @@ pub(crate) struct Subscriptions {
     lds: Option<Source>,
     cds: Option<Source>,
     scope: Scope,
-    /// Types of which everything is asked for.
+    /// Types with a wildcard subscription.
     whole: BTreeSet<ResourceType>,
     streams: BTreeMap<StreamKey, Rc<Wanted>>,
 }
@@ -108,7 +109,7 @@ impl Subscriptions {
         }
     }
 
-    /// Starts, changes and ends streams so that what `asked` says is asked for, and all of the types that are asked for whole.
+    /// Starts, changes and ends streams to match the changes in `asked` and the wildcard subscriptions.
     pub fn update(&mut self, asked: &[SubscriptionChange], clusters_ready: bool, shared: &Shared) {
         for (kind, source) in self.wholes(clusters_ready) {
             if self.whole.insert(kind)
@@ -145,7 +146,7 @@ impl Subscriptions {
         all.into_iter().filter_map(|(kind, source)| Some((kind, source?))).collect()
     }
 
-    /// The stream of that key, started if there is none; `None` when the bootstrap names no server for it.
+    /// The stream with that key, started if necessary; `None` when the bootstrap names no server for it.
     fn stream(&mut self, key: StreamKey, shared: &Shared) -> Option<Rc<Wanted>> {
         if let Some(stream) = self.streams.get(&key) {
             return Some(Rc::clone(stream));

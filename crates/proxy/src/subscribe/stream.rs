@@ -1,4 +1,4 @@
-//! One xDS stream's life: connect, ask, apply, answer, and all over again when it breaks.
+//! The life of one xDS stream: connect, subscribe, apply, acknowledge, and reconnect when it breaks.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::rc::Rc;
@@ -19,22 +19,22 @@ use super::key::StreamKey;
 use crate::scope::memory;
 use crate::state::Shared;
 
-/// How long a server may take to accept a stream once it is connected.
+/// How long a server may take to accept a stream after the connection is established.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Stream {
     pub key: StreamKey,
-    /// The static cluster that serves it.
+    /// The static cluster of the server.
     pub cluster: Arc<str>,
     pub delta: bool,
     pub node: Node,
     pub wanted: Rc<Wanted>,
     pub shared: Shared,
-    /// What the workload's replicas use was asked for.
+    /// Whether the names that the workload's replicas use have been requested.
     pub recalled: bool,
 }
 
-/// Tells the control plane what is used, as long as the stream lives.
+/// The task that reports the names in use to the control plane, for as long as the stream lives.
 struct Remembering(AbortHandle);
 
 impl Remembering {
@@ -50,10 +50,10 @@ impl Drop for Remembering {
     }
 }
 
-/// How often a control plane of ours is told what is held and how old it was when applied, unless the node's metadata
-/// says otherwise: `EVENKEEL: {REPORT_INTERVAL: SECONDS}`.
+/// Interval at which an Evenkeel control plane is told what is held and how old it was when applied, unless the node's
+/// metadata sets another: `EVENKEEL: {REPORT_INTERVAL: SECONDS}`.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// Shortest and longest interval that may be asked for, in seconds. 0 is never.
+/// Shortest and longest interval that can be configured, in seconds. 0 disables reports.
 const REPORT_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 /// Why a stream ended.
@@ -67,7 +67,7 @@ pub(super) enum StreamError {
     Connection(#[from] evenkeel_xds::client::ConnectionError),
     #[error(transparent)]
     Response(#[from] evenkeel_xds::client::ResponseError),
-    /// Nobody wants the stream any more.
+    /// The stream is no longer needed.
     #[error("not wanted any more")]
     Unwanted,
 }
@@ -96,7 +96,7 @@ impl Stream {
         }
     }
 
-    /// Waits; false when the stream is not wanted any more.
+    /// Waits; false when the stream is no longer needed.
     async fn pause(&mut self, wait: Duration) -> bool {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
@@ -112,7 +112,7 @@ impl Stream {
     fn report(&self, error: &StreamError) {
         let mut state = self.shared.state.borrow_mut();
         let text = error.to_string();
-        // A control plane that is away says so once, not at each attempt.
+        // An error is logged as a warning once, and not again at each attempt.
         let known = state.streams.get(&self.key).and_then(|stream| stream.last_error.as_ref()) == Some(&text);
         if known {
             tracing::debug!(stream = %self.key, cluster = &*self.cluster, "xDS stream, again: {text}");
@@ -164,7 +164,8 @@ impl Stream {
                     let update = client.on_response(response?)?;
                     let mut rejected = self.shared.state.borrow_mut().apply(&source, &update);
                     if learns || matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
-                        // The names they bring are asked for before they are answered: see the client's order.
+                        // The names that these resources refer to are subscribed before the ACK: see the client's order
+                        // of requests.
                         self.shared.settle();
                         self.wanted.tell(client);
                         rejected.extend(self.shared.state.borrow().unbound(&update));
@@ -198,7 +199,7 @@ fn note_ages(client: &mut Client, update: &Update, rejected: &[Rejected]) {
     }
 }
 
-/// `None` for never.
+/// The configured interval; `None` for never.
 fn report_interval(node: &Node) -> Option<Duration> {
     let metadata = node.metadata.as_ref().and_then(|metadata| metadata.fields.get(evenkeel::NODE_METADATA));
     let Some(Kind::StructValue(own)) = metadata.and_then(|value| value.kind.as_ref()) else {
@@ -213,7 +214,7 @@ fn report_interval(node: &Node) -> Option<Duration> {
     }
 }
 
-/// Ends when nobody wants the stream any more.
+/// Completes when the stream is no longer needed.
 async fn unwanted(wanted: &Wanted) -> StreamError {
     while wanted.changed().await.is_ok() {}
     StreamError::Unwanted

@@ -1,5 +1,5 @@
-//! A connection's tasks under a listener's limit of memory: what their buffers take and give back is counted after each turn,
-//! and where little is left those that hold much read on slowly.
+//! Runs a connection's tasks under the listener's memory limit: the change in bytes held by their buffers is counted
+//! after each poll, and when little memory is left, connections that hold much are slowed down.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use tokio::time::{Sleep, sleep};
 use super::registration::Registration;
 use crate::overload::MemoryLimit;
 
-/// Bytes a connection may hold and read on whatever the others hold: what most requests need.
+/// Bytes up to which a connection is never slowed down, whatever others hold: enough for most requests.
 const LIGHT_BYTES: i64 = 64 * 1024;
-/// Between two reads of a connection that is held back. It is never held up for good: what it waits to hold as a
-/// whole might be what keeps memory scarce.
+/// Interval between two reads of a connection that is slowed down. It is never stopped completely: it may have to
+/// buffer a whole message before it can release the memory that is scarce.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Starts a task of the connection; its buffers count where the connection's listener limits them.
+/// Spawns a task of the connection; its buffers are counted if the connection's listener has a memory limit.
 pub(crate) fn spawn(registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
     match registration.memory_limit() {
         None => turn::spawn(task),
@@ -33,16 +33,16 @@ pub(crate) fn spawn(registration: &Rc<Registration>, task: impl Future<Output = 
 }
 
 struct Charged<F> {
-    /// `None` once it is being dropped.
+    /// `None` while it is being dropped.
     task: Option<Pin<Box<F>>>,
     registration: Rc<Registration>,
     limit: Arc<MemoryLimit>,
-    /// It wanted to read, and may when this is over.
+    /// The task was denied a read, and may do one when this has elapsed.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl<F> Charged<F> {
-    /// Runs the task, or drops it, and counts the difference.
+    /// Polls or drops the task, and counts the change in bytes held.
     fn count<T>(&mut self, run: impl FnOnce(&mut Option<Pin<Box<F>>>) -> T) -> T {
         let before = held::now();
         let result = run(&mut self.task);
@@ -57,7 +57,7 @@ impl<F> Charged<F> {
         result
     }
 
-    /// Whether it is held back, and may all the same read once in this turn.
+    /// `Some` when the connection is slowed down: whether it may do one read in this poll all the same.
     fn held_back(&mut self, cx: &mut Context<'_>) -> Option<bool> {
         let heavy = self.limit.is_scarce() && self.registration.held() > LIGHT_BYTES;
         let over = self.pause.as_mut().is_some_and(|pause| pause.as_mut().poll(cx).is_ready());

@@ -1,4 +1,4 @@
-//! One worker: what its connections share.
+//! A worker: the state shared by its connections.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,13 +27,13 @@ use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
 use crate::stats::{self, worker};
 
-/// Most that is waited for a client of a draining connection to say something; a tenth of a shorter drain time.
+/// Upper bound of `drain_quiet`, which is otherwise a tenth of the drain time.
 const MAX_DRAIN_QUIET: Duration = Duration::from_secs(1);
 
-/// How long a worker that ends waits for its connections' last log lines.
+/// How long a worker that ends waits for the last log lines of its connections.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What a worker is made of.
+/// The inputs for making a worker.
 pub(crate) struct Seed {
     pub(crate) index: usize,
     pub(crate) balance: Arc<Balance>,
@@ -47,7 +47,7 @@ pub(crate) struct Seed {
     pub(crate) demands: mpsc::Sender<Demand>,
 }
 
-/// What the connections of one worker share. Everything here is of one thread.
+/// State shared by the connections of one worker. It is only used on the worker's thread.
 pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) balance: Arc<Balance>,
@@ -56,19 +56,19 @@ pub(crate) struct Worker {
     pub(crate) log: RefCell<WorkerLog>,
     pub(crate) stats: Writer<worker::Stats>,
     pub(crate) upstreams: Rc<Upstreams>,
-    /// Calls of the proxy's own.
+    /// Callouts of the proxy itself, such as those of filters.
     pub(crate) callouts: WorkerCallouts,
     pub(crate) random: Random,
     pub(super) roster: Roster,
     pub(super) drains: Drains,
-    /// Where connections go once a successor has taken over.
+    /// Where connections are handed over to once a successor has taken over.
     pub(crate) successor: RefCell<Option<mpsc::Sender<Parcel>>>,
     drain_time: Duration,
-    /// For how long nothing must have come on a connection that drains before it is closed: its client could be sending.
+    /// How long a draining connection must have received nothing before it is closed: its client could be sending.
     pub(crate) drain_quiet: Duration,
-    /// Told when another configuration is in force.
+    /// Notified when a new configuration is in force.
     pub(super) configured: Notify,
-    /// What the control plane is asked for.
+    /// Requests to the control plane for missing resources.
     pub(super) demands: mpsc::Sender<Demand>,
     pub(super) held: Held,
     idle_meter: IdleMeter,
@@ -78,7 +78,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker without connections and configuration.
+    /// A worker without connections or configuration.
     pub(crate) fn new(seed: Seed) -> Rc<Self> {
         let upstreams = Upstreams::new(seed.breakers, Arc::clone(&seed.registry), seed.index == 0);
         let upstreams = Rc::new(upstreams);
@@ -107,18 +107,18 @@ impl Worker {
         })
     }
 
-    /// The current configuration; hold it for as long as one request takes.
+    /// The current configuration; hold it for no longer than one request.
     #[inline]
     pub(crate) fn generation(&self) -> Rc<LocalGeneration> {
         Rc::clone(&self.local.borrow())
     }
 
-    /// An entry for a connection that this listener accepted.
+    /// Makes the roster entry of a connection accepted by `listener`.
     pub(crate) fn register(self: &Rc<Self>, listener: &str) -> Rc<Registration> {
         self.register_under(self.overload.memory_limit(listener))
     }
 
-    /// An entry for a connection whose buffers count against `memory`.
+    /// Makes the roster entry of a connection whose buffers count against `memory`.
     pub(crate) fn register_under(self: &Rc<Self>, memory: Option<Arc<MemoryLimit>>) -> Rc<Registration> {
         let registration = Registration::new(self);
         if let Some(limit) = memory {
@@ -127,28 +127,28 @@ impl Worker {
         Rc::new(registration)
     }
 
-    /// Starts the task that serves this connection.
+    /// Spawns the task that serves this connection.
     pub(crate) fn start(&self, registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) {
         let task = super::spawn(registration, task);
         self.roster.set_task(registration.key(), task.abort_handle());
     }
 
-    /// Gives connections to a successor from now on, or no longer.
+    /// Starts (`Some`) or stops (`None`) handing connections over to a successor.
     pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) {
         self.drains.set_giving_away(to.is_some());
         self.successor.replace(to);
         self.roster.wake_all();
     }
 
-    /// An id for a connection.
+    /// A new connection id.
     pub(crate) fn next_id(&self) -> u64 {
         let id = self.next_connection.get();
         self.next_connection.set(id + 1);
-        // Ids of all workers are distinct without a shared counter.
+        // Distinct across all workers without a shared counter.
         id * self.peers.len() as u64 + self.index as u64
     }
 
-    /// Ends what is left, where it stands; each has its log line.
+    /// Ends the remaining connections at once; each still writes its log line.
     pub(crate) async fn end_connections(&self) {
         let ending = async {
             while self.roster.cut_all() {
@@ -158,12 +158,12 @@ impl Worker {
         _ = tokio::time::timeout(LAST_LINES, ending).await;
     }
 
-    /// This worker hardly waits for anything any more: what comes in waits for it.
+    /// Whether this worker is busy most of the time, so that incoming data has to wait for it.
     pub(crate) fn is_never_idle(&self) -> bool {
         self.idle_meter.is_never_idle()
     }
 
-    /// Says how much memory the connections of limited listeners hold. One worker does, for all.
+    /// Publishes how much memory the connections of limited listeners hold. Worker 0 does it for all.
     pub(crate) fn publish_memory(&self) {
         if self.index != 0 || !self.overload.limits_memory() {
             return;
@@ -177,7 +177,7 @@ impl Worker {
         }
     }
 
-    /// Counts what was done to connections because those of their listener hold much.
+    /// Counts an action taken on connections because of their listener's memory limit.
     pub(super) fn count_for_memory(&self, limit: &Arc<MemoryLimit>, counter: stats::listener::Counter, count: u64) {
         let generation = self.generation();
         let is_theirs = |limits: Option<Arc<MemoryLimit>>| limits.is_some_and(|theirs| Arc::ptr_eq(&theirs, limit));
@@ -187,7 +187,7 @@ impl Worker {
         }
     }
 
-    /// Takes over a configuration.
+    /// Installs a new configuration.
     pub(crate) fn configure(&self, generation: Arc<Generation>) {
         let before = self.generation();
         self.upstreams.apply(&generation.config, &before.shared.config);
@@ -197,7 +197,7 @@ impl Worker {
         self.configured.notify_waiters();
     }
 
-    /// Connections of filter chains that the new configuration does not have any more end, as Envoy's do.
+    /// Drains the connections of filter chains that the new configuration has removed, as Envoy does.
     fn drain_removed(&self, before: &Generation, now: &Generation) {
         let removed = now.removed_chains(before);
         if !removed.is_empty() {
@@ -206,13 +206,13 @@ impl Worker {
         }
     }
 
-    /// Closes connections of `scope` at their next message boundary.
+    /// Drains the connections of `scope`: each is closed at its next message boundary.
     pub(crate) fn drain(&self, scope: DrainScope) {
         self.drains.set_scope(scope);
         self.roster.wake_all();
     }
 
-    /// Ends the connections whose filter chains went so long ago that their drain time is over.
+    /// Ends the connections of removed filter chains whose drain time is over.
     pub(crate) fn cut_expired(&self, now: Instant) {
         let expired = self.drains.expired(now);
         if !expired.is_empty() {
@@ -220,12 +220,12 @@ impl Worker {
         }
     }
 
-    /// Tells connections to move to workers with less to do.
+    /// Tells connections to move to workers with less load.
     pub(crate) fn shed(&self, shed: &Shed) {
         self.roster.shed(shed, self.balance.epoch());
     }
 
-    /// Tells connections to move to workers with fewer.
+    /// Tells connections to move to workers with fewer connections.
     pub(crate) fn level(&self, level: &Level) {
         self.roster.level(level, self.balance.epoch());
     }

@@ -1,16 +1,16 @@
-//! How many cores this process may use.
+//! The number of cores available to this process.
 
 use std::fs;
 
 /// Cores this process may keep busy: the smaller of its CPU affinity and its cgroup's quota, at least 1.
 pub fn available_cores() -> usize {
-    // Affinity, and the quota of cgroup v1 and v2 as seen from this process's own group.
+    // This covers CPU affinity, and the quota of cgroup v1 and v2 as seen from this process's own group.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let quota = fs::read_to_string("/sys/fs/cgroup/cpu.max").ok().and_then(|text| quota_cores(&text));
     threads.min(quota.unwrap_or(usize::MAX)).max(1)
 }
 
-/// Whole cores of a `cpu.max` line, rounded up: `150000 100000` is 2.
+/// Cores granted by a `cpu.max` line, rounded up: `150000 100000` is 2.
 fn quota_cores(text: &str) -> Option<usize> {
     let (quota, period) = text.trim().split_once(' ')?;
     let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);

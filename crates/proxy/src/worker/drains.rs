@@ -1,5 +1,5 @@
-//! What drains on one worker: everything, everything inbound, or the connections of filter chains that left the
-//! configuration.
+//! What is draining on one worker: everything, everything inbound, or the connections of filter chains that were
+//! removed from the configuration.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::listener::{FilterChain, TrafficDirection};
 use tokio::time::Instant;
 
-/// Which listeners, and the connections they accepted.
+/// A set of listeners, with the connections they accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum DrainScope {
     /// None.
@@ -21,7 +21,7 @@ pub enum DrainScope {
 }
 
 impl DrainScope {
-    /// Whether a listener is among them; `None` is a listener that is not known any more.
+    /// Whether the scope contains a listener with this direction; `None` if the listener is no longer known.
     pub fn covers(self, direction: Option<TrafficDirection>) -> bool {
         match self {
             Self::None => false,
@@ -31,19 +31,21 @@ impl DrainScope {
     }
 }
 
-/// What drains on one worker. Connections compare [`Drains::count`] with what they saw last, and look closer when it moved.
+/// What is draining on one worker. Connections remember the last [`Drains::count`] and check again only when it has
+/// changed.
 #[derive(Default)]
 pub(super) struct Drains {
     scope: Cell<DrainScope>,
-    /// A successor takes the connections that can travel; the others end.
+    /// A successor takes the connections that can be handed over; the others are drained.
     giving_away: Cell<bool>,
-    /// By the chain's address, which the entry keeps taken. It does not keep the chain: every worker has such an entry.
+    /// Removed chains, keyed by address. A `Weak` keeps the address from being reused but not the chain alive: every
+    /// worker has such an entry.
     chains: RefCell<FastMap<usize, (Weak<FilterChain>, Instant)>>,
     count: Cell<u32>,
 }
 
 impl Drains {
-    /// Changes whenever anything else here does.
+    /// Changes whenever anything else in here does.
     #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count.get()
@@ -63,22 +65,22 @@ impl Drains {
         self.giving_away.get()
     }
 
-    /// These chains have left the configuration; what they serve may last until `deadline`.
+    /// Records chains removed from the configuration; their connections may stay open until `deadline`.
     pub(super) fn add<'c>(&self, chains: impl Iterator<Item = &'c Arc<FilterChain>>, deadline: Instant) {
         let entry = |chain: &Arc<FilterChain>| (Arc::as_ptr(chain).addr(), (Arc::downgrade(chain), deadline));
         self.chains.borrow_mut().extend(chains.map(entry));
         self.count.set(self.count.get().wrapping_add(1));
     }
 
-    /// Whether connections of this chain are to end.
+    /// Whether connections of this chain are draining.
     pub(super) fn covers(&self, chain: &Arc<FilterChain>, direction: TrafficDirection) -> bool {
         self.scope.get().covers(Some(direction)) || self.chains.borrow().contains_key(&Arc::as_ptr(chain).addr())
     }
 
-    /// Chains whose time is over by `now`; they are forgotten.
+    /// Removes and returns the chains whose deadline has passed at `now`.
     pub(super) fn expired(&self, now: Instant) -> Vec<Arc<FilterChain>> {
         let mut chains = self.chains.borrow_mut();
-        // A chain that nobody holds serves nobody.
+        // A chain that nothing refers to has no connections.
         chains.retain(|_, (chain, _)| chain.strong_count() > 0);
         chains.extract_if(|_, (_, deadline)| *deadline <= now).filter_map(|(_, (chain, _))| chain.upgrade()).collect()
     }

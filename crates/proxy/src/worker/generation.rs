@@ -1,4 +1,4 @@
-//! One configuration with the run-time parts that outlive it: what [`super::WorkerPool::apply`] hands to every worker.
+//! One configuration with the run-time state that outlives it: what [`super::WorkerPool::apply`] hands to every worker.
 
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -11,24 +11,24 @@ use evenkeel_stats::{Registry, Scope};
 use crate::listener::socket::ListenerKey;
 use crate::stats::{self, http, listener, tcp};
 
-/// A configuration and the statistics that belong to it. Its maps share with those of the generation before all but what changed.
+/// A configuration and its statistics. Its maps share everything unchanged with those of the previous generation.
 #[derive(Debug, Default)]
 pub struct Generation {
     /// The configuration.
     pub config: Arc<Config>,
     /// Listeners that own a socket.
     pub(crate) bound: PersistentMap<ListenerKey, Arc<Listener>>,
-    /// Listeners that only take connections handed over, by address.
+    /// Listeners without a socket, which only get connections handed over by others, by address.
     pub(crate) handed_over: PersistentMap<SocketAddr, Arc<Listener>>,
     /// Statistics by listener address.
     pub(super) listener_scopes: Scopes<SocketAddr, listener::Stats>,
-    /// Statistics by prefix.
+    /// HTTP statistics by `stat_prefix`.
     pub(super) http_scopes: Scopes<Arc<str>, http::Stats>,
-    /// Statistics by prefix.
+    /// TCP statistics by `stat_prefix`.
     pub(super) tcp_scopes: Scopes<Arc<str>, tcp::Stats>,
 }
 
-/// Scopes that are kept as long as something uses them.
+/// Statistics scopes with reference counts: each is kept for as long as it is used.
 #[derive(Debug)]
 pub(super) struct Scopes<K, S>(PersistentMap<K, (Scope<S>, usize)>);
 
@@ -47,7 +47,7 @@ impl Generation {
             || changed.iter().filter_map(|name| before.config.listeners.get(name)),
             || changed.iter().filter_map(|name| config.listeners.get(name)),
         );
-        // A listener may take the address of one that leaves, and goes on with its statistics.
+        // Order matters: a new listener may take the address of a removed one, and then continues its statistics.
         gone().for_each(|listener| next.remove(listener));
         new().for_each(|listener| next.add(listener));
         new().for_each(|listener| next.use_scopes(listener, registry));
@@ -100,7 +100,7 @@ impl Generation {
         }
     }
 
-    /// Filter chains that listeners of `before` had and none has any more.
+    /// Filter chains that listeners of `before` had and that no longer exist.
     pub(super) fn removed_chains<'g>(&self, before: &'g Self) -> Vec<&'g Arc<FilterChain>> {
         let changed = self.config.changed_listeners(&before.config);
         let removed = changed.iter().filter_map(|name| {
@@ -111,8 +111,8 @@ impl Generation {
         removed.flatten().collect()
     }
 
-    /// The listener that serves a redirected connection: that of its original destination, else that of any address with
-    /// its port.
+    /// The listener for a redirected connection: the one at its original destination, or else the one at the wildcard
+    /// address with the same port.
     pub(crate) fn listener_of_destination(&self, destination: SocketAddr) -> Option<&Arc<Listener>> {
         let any: SocketAddr = match destination {
             SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, destination.port()).into(),
@@ -131,7 +131,7 @@ impl<K: Eq + Hash + Clone, S> Scopes<K, S> {
         self.0.get(key).map(|(scope, _)| scope)
     }
 
-    /// One user more.
+    /// Adds a user.
     fn enter(&mut self, key: K, make: impl FnOnce() -> Scope<S>) {
         match self.0.get_mut(&key) {
             Some((_, users)) => *users += 1,
@@ -139,7 +139,7 @@ impl<K: Eq + Hash + Clone, S> Scopes<K, S> {
         }
     }
 
-    /// One user less.
+    /// Removes a user.
     fn leave(&mut self, key: &K) {
         if let Some((_, users)) = self.0.get_mut(key) {
             *users -= 1;

@@ -1,7 +1,7 @@
-//! Requests and connections that wait until the control plane has said what they need.
+//! Holds requests and connections until the control plane has sent the resources they need.
 //!
-//! Nothing here has a timer of its own for the answer: the control thread gives a name up when no answer comes in time, and
-//! the configuration it hands out then says so. The one below is for a control thread that hangs.
+//! The time limit of an answer is enforced elsewhere: the control thread gives a name up when no answer comes in time,
+//! and the next configuration says so. The timeout here only guards against a control thread that hangs.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -13,23 +13,23 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Worker;
 
-/// Requests and connections one worker holds at a time; further ones go on with what is known.
+/// Maximum number of requests and connections held by a worker; further ones proceed with the current configuration.
 pub(crate) const MAX_HELD: usize = 1024;
-/// Demands of all workers on their way to the control thread.
+/// Capacity of the queue of demands from all workers to the control thread.
 pub(crate) const MAX_DEMANDS: usize = 4096;
-/// How long something is held if the control thread says nothing at all: three answers one after the other, and a bit.
+/// Longest hold when the control thread does not respond at all: three answers in sequence, plus a second.
 const LONGEST_HOLD: Duration = Duration::from_secs(3 * DEFAULT_HOLD.as_secs() + 1);
 
-/// Why something is not held any longer without an answer.
+/// Why a request or connection is not held any longer although no answer came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HoldError {
-    /// Too much is held already.
+    /// Too many are held already.
     Overflow,
-    /// No answer came.
+    /// No answer came in time.
     TimedOut,
 }
 
-/// What is held now.
+/// Number of requests and connections held.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Cell<usize>);
 
@@ -52,13 +52,13 @@ impl Drop for Place<'_> {
 }
 
 impl Worker {
-    /// Waits until the configuration leaves nothing unanswered, and asks for what it does not say.
+    /// Asks for what the configuration lacks, and waits until `unanswered` returns nothing.
     pub(crate) async fn hold(&self, unanswered: impl Fn(&Config) -> Vec<Demand>) -> Result<(), HoldError> {
         let _place = self.held.enter().ok_or(HoldError::Overflow)?;
         let deadline = Instant::now() + LONGEST_HOLD;
         let mut asked = HashSet::new();
         loop {
-            // Taken before the look at the configuration: a newer one that comes in between wakes it.
+            // Registered before the configuration is read, so a new one that arrives in between wakes it.
             let configured = self.configured.notified();
             let missing = unanswered(&self.generation().shared.config);
             if missing.is_empty() {

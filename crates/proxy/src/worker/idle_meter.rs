@@ -1,17 +1,17 @@
-//! Whether a worker still finds time to wait.
+//! Measures whether a worker's thread is ever idle.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, RuntimeMetrics};
 
-/// Time between two looks; what was seen holds until the next.
+/// Interval of measurements; a result is valid until the next.
 const LOOK: Duration = Duration::from_millis(50);
-/// Share of the time, in percent, from which on a worker that is never idle.
+/// Share of the time, in percent, from which a worker counts as never idle.
 const BUSY_PERCENT: u32 = 75;
 
-/// How much of the time this thread's reactor did not wait for events. Time in which the system ran something else counts as
-/// busy: work waits in line then as well.
+/// Measures how much of the time this thread's reactor was not waiting for events. Time in which the system ran
+/// something else counts as busy: work has to wait then as well.
 pub(super) struct IdleMeter {
     metrics: RuntimeMetrics,
     looked: Cell<Instant>,
@@ -20,14 +20,14 @@ pub(super) struct IdleMeter {
 }
 
 impl IdleMeter {
-    /// Of the runtime this is called in.
+    /// A meter of the current runtime.
     pub(super) fn new() -> Self {
         let metrics = Handle::current().metrics();
         let busy = metrics.worker_total_busy_duration(0);
         Self { metrics, looked: Cell::new(Instant::now()), busy: Cell::new(busy), never: Cell::new(false) }
     }
 
-    /// The thread hardly waited lately.
+    /// Whether the thread was busy nearly all the time in the last interval.
     pub(super) fn is_never_idle(&self) -> bool {
         let now = Instant::now();
         let elapsed = now.duration_since(self.looked.get());

@@ -1,4 +1,4 @@
-//! What a worker is told by the other threads.
+//! Messages to a worker from other threads.
 
 use std::fmt;
 use std::rc::Rc;
@@ -12,38 +12,38 @@ use crate::balance::{Level, Shed};
 use crate::handover::Parcel;
 use crate::listener::socket::ListenerKey;
 
-/// Messages a worker's inbox holds before senders wait: connections handed over, mostly.
+/// Messages a worker's inbox holds before senders have to wait: mostly connections handed over.
 pub(crate) const MAX_INBOX_MESSAGES: usize = 4096;
 
-/// A connection or a stream that another thread has given to this worker.
+/// A connection or stream that another thread has handed to this worker.
 pub(crate) trait Delivery: fmt::Debug + Send {
-    /// Serves it on a task of its own.
+    /// Serves it in a task of its own.
     fn serve(self: Box<Self>, worker: &Rc<Worker>);
 }
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A new configuration, whole.
+    /// Install a new configuration.
     Configure(Arc<Generation>),
-    /// Accept on this socket for that listener.
+    /// Accept on this socket for this listener.
     Listen(ListenerKey, std::net::TcpListener),
-    /// Stop accepting for it and close the socket.
+    /// Stop accepting for this listener, serve what the kernel has accepted, and close the socket.
     Unlisten(ListenerKey),
-    /// Stop accepting for it; somebody else does.
+    /// Stop accepting for this listener, and leave the accept queue to another process.
     Release(ListenerKey),
-    /// Say what there is to say about clusters.
+    /// Send a snapshot of the clusters.
     Clusters(oneshot::Sender<Vec<ClusterSnapshot>>),
-    /// Serve this.
+    /// Serve this connection or stream.
     Deliver(Box<dyn Delivery>),
-    /// Give connections to a successor, or stop doing so.
+    /// Hand connections over to a successor (`Some`), or stop doing so.
     GiveAway(Option<mpsc::Sender<Parcel>>),
-    /// Give some load away.
+    /// Move some load to other workers.
     Shed(Shed),
-    /// Give cold connections away.
+    /// Move cold connections to other workers.
     Level(Level),
-    /// Close these connections at their next message boundary.
+    /// Drain these connections.
     Drain(DrainScope),
-    /// Close everything and end.
+    /// Close all connections and end.
     Stop,
 }

@@ -1,4 +1,4 @@
-//! What one worker has made of a configuration: its statistics' writers and its filters.
+//! One worker's objects for a configuration: statistics writers and filters.
 
 use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -15,17 +15,17 @@ use super::Worker;
 use super::generation::Generation;
 use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp};
 
-/// What was made for a piece of configuration, by that piece's address in memory. The entry keeps the address taken, not the
-/// piece: every worker has such an entry, and none would be the last to let go.
+/// Objects made for a piece of configuration, keyed by that piece's address. The `Weak` keeps the address from being
+/// reused but not the piece alive: every worker has such an entry, and none of them would be the last to let go.
 type ByAddress<C, M> = RefCell<FastMap<usize, (Weak<C>, Rc<M>)>>;
 
-/// A [`Generation`] as one worker uses it.
+/// One worker's view of a [`Generation`].
 pub(crate) struct LocalGeneration {
     pub(crate) shared: Arc<Generation>,
     made: Rc<Made>,
 }
 
-/// What one worker has made for listeners. A generation goes on with that of the one before.
+/// Objects this worker has made for listeners. Each generation inherits them from the previous one.
 #[derive(Default)]
 struct Made {
     connection_stats: RefCell<FastMap<SocketAddr, Rc<ConnectionStats>>>,
@@ -35,7 +35,7 @@ struct Made {
     proxy_protocol_stats: RefCell<FastMap<Box<str>, Rc<ProxyProtocolStats>>>,
 }
 
-/// Statistics of a listener: all workers', and this worker's own.
+/// Statistics of a listener: those over all workers, and this worker's own.
 pub(crate) struct ConnectionStats {
     pub(crate) listener: Writer<stats::listener::Stats>,
     pub(crate) worker: Writer<listener_worker::Stats>,
@@ -44,12 +44,13 @@ pub(crate) struct ConnectionStats {
 }
 
 impl ConnectionStats {
-    /// Those of TLS handshakes; most listeners of a sidecar never see one. `address` is the listener's.
+    /// Statistics of TLS handshakes, made on demand: most listeners of a sidecar never see TLS. `address` is the
+    /// listener's.
     pub(crate) fn tls(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl::Stats> {
         self.tls.get_or_init(|| worker.registry.scope(stats::listener_ssl_name(address)).writer())
     }
 
-    /// Those of handshakes that had no certificate to begin with.
+    /// Statistics of handshakes that failed because the listener had no certificate yet.
     pub(crate) fn tls_factory(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl_factory::Stats> {
         self.tls_factory.get_or_init(|| worker.registry.scope(stats::listener_ssl_factory_name(address)).writer())
     }
@@ -59,9 +60,9 @@ impl ConnectionStats {
 pub(crate) struct HttpManager {
     pub(crate) http: Writer<http::Stats>,
     pub(crate) filters: HttpFilters,
-    /// HTTP/1's own, over all connection managers.
+    /// HTTP/1 codec statistics, over all connection managers.
     pub(crate) http1: Writer<http1::Stats>,
-    /// HTTP/2's own, over all connection managers.
+    /// HTTP/2 codec statistics, over all connection managers.
     pub(crate) http2: Rc<Writer<h2::Stats>>,
 }
 
@@ -78,7 +79,7 @@ impl ProxyProtocolStats {
         Self { any: registry.scope(stats::proxy_protocol_name(prefix)).writer(), v1: version(1), v2: version(2) }
     }
 
-    /// Those of one version.
+    /// Statistics of one protocol version.
     pub(crate) fn of(&self, version: ProxyProtocolVersion) -> &Writer<stats::proxy_protocol_version::Stats> {
         match version {
             ProxyProtocolVersion::V1 => &self.v1,
@@ -95,7 +96,7 @@ impl LocalGeneration {
         Self { shared: Arc::default(), made: Rc::default() }
     }
 
-    /// Takes over this worker's statistics writers where the new generation still has them.
+    /// The next generation's view, which keeps the objects that are still in use.
     pub(super) fn next(shared: Arc<Generation>, before: &Self) -> Self {
         if !shared.config.changed_listeners(&before.shared.config).is_empty() {
             before.made.forget_others(&shared);
@@ -103,7 +104,7 @@ impl LocalGeneration {
         Self { shared, made: Rc::clone(&before.made) }
     }
 
-    /// Drops what was made for configuration that is gone, and that no connection uses any more.
+    /// Drops objects of removed configuration that no connection uses any more.
     pub(crate) fn forget_unused(&self) {
         self.made.forget_unused();
     }
@@ -168,7 +169,7 @@ impl LocalGeneration {
 }
 
 impl Made {
-    /// Drops what was made for listeners that `generation` does not have.
+    /// Drops objects of listeners that `generation` does not have.
     fn forget_others(&self, generation: &Generation) {
         let scopes = &generation.listener_scopes;
         self.connection_stats.borrow_mut().retain(|address, _| scopes.get(address).is_some());

@@ -1,6 +1,6 @@
-//! What the connections of one worker thread share, and what everything that serves them may know of the worker: its
-//! configuration, its connections' entries, its peers' inboxes, its log and its pools. Nothing here knows a listener's
-//! connection, a request or the thread itself: crate module `pool` runs the threads, `listener` and `http` serve on them.
+//! State shared by the connections of one worker thread: its configuration, the roster of its connections, its peers'
+//! inboxes, its log and its upstream pools. Nothing here depends on how a connection or request is served or on the
+//! thread itself: the crate's module `pool` runs the threads, `listener` and `http` serve on them.
 
 mod charged;
 mod context;

@@ -1,4 +1,4 @@
-//! Which connections of a worker move when it is to give load or connections away.
+//! Selects which connections of a worker move when it has to give load or connections away.
 
 use std::cmp::Reverse;
 
@@ -6,33 +6,35 @@ use super::roster::Roster;
 use super::work::{Cause, Order};
 use crate::balance::{Level, Shed};
 
-/// Connections considered; the dearest, or coldest, of a worker's are among the first to be found.
+/// Maximum number of candidates. The first ones found are assumed to include enough of the most expensive, or coldest.
 const MAX_CANDIDATES: usize = 16 * 1024;
-/// Connections told to move at once.
+/// Maximum number of connections told to move at once.
 const MAX_MOVES: usize = 512;
-/// Looks at the load for which a connection must have been here to move for the sake of counts: it may soon be gone.
+/// Looks for which a connection must have been here before it moves for the sake of counts: a newer one may soon be
+/// closed.
 const MIN_AGE: u32 = 5;
 
 impl Roster {
-    /// Tells connections to move, the dearest first, so that the load comes as near to its mean as they allow. A move that
-    /// would only exchange the heavier and the lighter worker is not made.
+    /// Tells connections to move, the most expensive first, so that the load gets as close to the mean as they allow. A
+    /// move that would merely swap the heavier and the lighter worker is not made.
     pub(super) fn shed(&self, shed: &Shed, epoch: u32) {
-        // What was said before does not hold any more: the load was another.
+        // Earlier orders are void: they were based on another load.
         self.connections.borrow_mut().iter_mut().for_each(|(_, entry)| entry.order = None);
         let (total, mut dearest) = self.weigh(epoch, |work, _| work > 0);
         dearest.sort_unstable_by_key(|(work, _, key)| Reverse((*work, *key)));
         self.order(shed.choose(shares(dearest, total, shed.load)), Cause::Load, epoch);
     }
 
-    /// Tells connections to move, the coldest first and of these those that have had nothing to do for the longest time.
+    /// Tells connections to move, the coldest first; among equals, those that have been idle the longest.
     pub(super) fn level(&self, level: &Level, epoch: u32) {
         let (total, mut coldest) = self.weigh(epoch, |_, age| age >= MIN_AGE);
         coldest.sort_unstable_by_key(|(work, idle, key)| (*work, Reverse(*idle), *key));
         self.order(level.choose(shares(coldest, total, level.load)), Cause::Count, epoch);
     }
 
-    /// What was done lately, also by connections that have closed since; and of those that can move, have no order to, and may
-    /// by their work and age: the work, for how many looks there was none, and the key.
+    /// The worker's recent work, including that of connections closed since, and the candidates: connections that can
+    /// move, have no pending order, and satisfy `may` (called with work and age). For each: its work, the looks since
+    /// its last work, and its key.
     fn weigh(&self, epoch: u32, may: impl Fn(u32, u32) -> bool) -> (u64, Vec<(u32, u32, usize)>) {
         let (mut total, mut candidates) = (u64::from(self.fleeting.get().at(epoch)), Vec::new());
         for (key, entry) in self.connections.borrow().iter() {
@@ -60,7 +62,7 @@ impl Roster {
     }
 }
 
-/// What each candidate costs, as its part of the worker's load.
+/// The cost of each candidate, as its share of the worker's load.
 fn shares(candidates: Vec<(u32, u32, usize)>, total: u64, load: f64) -> impl Iterator<Item = (f64, usize)> {
     let total = total.max(1) as f64;
     candidates.into_iter().map(move |(work, _, key)| (f64::from(work) / total * load, key))

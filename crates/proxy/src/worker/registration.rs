@@ -1,5 +1,5 @@
-//! A connection's entry in its worker's roster, held by the connection: what it reports, and what it is asked to do at its
-//! next message boundary.
+//! A connection's handle of its entry in the worker's roster: through it the connection reports its work, and learns
+//! what to do at its next message boundary.
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -15,34 +15,34 @@ use crate::overload::{Exhausted, Limit, MemoryLimit, Permit};
 use crate::stats::listener;
 use crate::stats::worker::Counter;
 
-/// Bytes of bodies that cost as much as a request's head.
+/// Body bytes that cost as much as a request's head.
 const BYTES_PER_UNIT: u64 = 16 * 1024;
-/// Units that one message counts for at most, so that sums do not overflow.
+/// Maximum units counted for one message, so that sums do not overflow.
 const MAX_UNITS: u32 = 1 << 16;
 
-/// What a connection is to do at its next message boundary.
+/// What a connection has to do at its next message boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Directive {
-    /// Go on.
+    /// Continue.
     Stay,
-    /// Go to that worker, for this cause.
+    /// Move to that worker, for this cause.
     MoveTo(usize, Cause),
-    /// Go to the process that takes over from this one.
+    /// Be handed over to the successor process.
     HandOver,
-    /// End: the process, the listener or the filter chain drains.
+    /// Close: the process, the listener or the filter chain is draining.
     Drain,
 }
 
-/// A connection's entry in its worker's roster.
+/// A connection's handle of its entry in its worker's roster.
 pub(crate) struct Registration {
     worker: Rc<Worker>,
     key: usize,
-    /// The count of drains at the last look, and what it showed.
+    /// The count of drains at the last check, and the result of that check.
     seen_drains: Cell<u32>,
     drains: Cell<bool>,
-    /// The limit of requests of the listener that serves it.
+    /// Request limit of the listener that serves the connection.
     requests: OnceCell<Arc<Limit>>,
-    /// The limit of memory of the listener that accepted it.
+    /// Memory limit of the listener that accepted the connection.
     memory: OnceCell<Arc<MemoryLimit>>,
 }
 
@@ -64,7 +64,7 @@ impl Registration {
         self.key
     }
 
-    /// Names the chain that serves this connection, and its listener's direction.
+    /// Sets the filter chain that serves this connection, and its listener's direction.
     pub(crate) fn served_by(&self, chain: &Arc<FilterChain>, direction: TrafficDirection) {
         self.with(|entry| {
             entry.chain = Some(Arc::clone(chain));
@@ -73,43 +73,43 @@ impl Registration {
         self.look_at_drains();
     }
 
-    /// Names the limit that requests of this connection count against.
+    /// Sets the limit that requests of this connection count against.
     pub(crate) fn limit_requests(&self, limit: Arc<Limit>) {
         _ = self.requests.set(limit);
     }
 
-    /// That limit.
+    /// The limit that requests of this connection count against.
     pub(crate) fn request_limit(&self) -> Option<Arc<Limit>> {
         self.requests.get().cloned()
     }
 
-    /// Names the limit that this connection's buffers count against.
+    /// Sets the limit that this connection's buffers count against.
     pub(crate) fn limit_memory(&self, limit: Arc<MemoryLimit>) {
         self.with(|entry| entry.memory = Some(Arc::clone(&limit)));
         _ = self.memory.set(limit);
     }
 
-    /// That limit.
+    /// The limit that this connection's buffers count against.
     pub(crate) fn memory_limit(&self) -> Option<Arc<MemoryLimit>> {
         self.memory.get().cloned()
     }
 
-    /// This connection's buffers hold so many bytes more, or fewer.
+    /// Adds `bytes` (may be negative) to what this connection's buffers hold.
     pub(crate) fn hold(&self, bytes: i64) {
         self.with(|entry| entry.held += bytes);
     }
 
-    /// What they hold.
+    /// Bytes that this connection's buffers hold.
     pub(crate) fn held(&self) -> i64 {
         self.with(|entry| entry.held).unwrap_or(0)
     }
 
-    /// The connection does not read for a while, because its listener's memory is scarce.
+    /// Counts that the connection pauses reading because its listener's memory is scarce.
     pub(crate) fn count_pause(&self, limit: &Arc<MemoryLimit>) {
         self.worker.count_for_memory(limit, listener::Counter::downstream_cx_memory_paused, 1);
     }
 
-    /// The limit is passed by so many bytes: connections of this worker that hold much end.
+    /// Closes the connections of this worker that hold the most, because the limit is exceeded by `bytes`.
     pub(crate) fn relieve(&self, limit: &Arc<MemoryLimit>, bytes: u64) {
         let cut = self.worker.roster.relieve(limit, bytes);
         if cut > 0 {
@@ -118,18 +118,18 @@ impl Registration {
         }
     }
 
-    /// Says that this task looks at [`Registration::is_cut`] whenever it is woken.
+    /// Declares that the task checks [`Registration::is_cut`] whenever it is woken.
     pub(crate) fn ends_itself(&self) {
         self.with(|entry| entry.ends_itself = true);
     }
 
-    /// Whether the connection is to end where it stands.
+    /// Whether the connection has to end at once.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         self.with(|entry| entry.cut) == Some(true)
     }
 
-    /// Lets a request in, if its listener's limits allow another.
+    /// Admits a request if the listener's limits allow another.
     #[inline]
     pub(crate) fn admit_request(&self) -> Result<Option<Permit>, Exhausted> {
         if self.memory.get().is_some_and(|memory| memory.is_reached()) {
@@ -138,24 +138,25 @@ impl Registration {
         self.requests.get().map(Limit::try_acquire).transpose()
     }
 
-    /// Says that this connection can move to another worker at a message boundary.
+    /// Declares that this connection can move to another worker at a message boundary.
     pub(crate) fn set_movable(&self) {
         self.with(|entry| entry.movable = true);
     }
 
-    /// Says that this connection can go to another process.
+    /// Sets whether this connection can be handed over to another process.
     pub(crate) fn set_travels(&self, travels: bool) {
         self.with(|entry| entry.travels = travels);
         self.look_at_drains();
     }
 
-    /// Whether a successor is waiting for this connection.
+    /// Whether this connection is to be handed over to a successor.
     #[inline]
     pub(crate) fn is_awaited_by_successor(&self) -> bool {
         self.worker.drains.giving_away() && !self.drains() && self.with(|entry| entry.travels) == Some(true)
     }
 
-    /// Wakes this task when there is a directive for it. Cheap to call at every poll: a task's waker stays the same.
+    /// Registers the waker that is called when there is a directive. Cheap to call at every poll: a task's waker stays
+    /// the same.
     #[inline]
     pub(crate) fn watch(&self, waker: &Waker) {
         self.with(|entry| {
@@ -165,12 +166,13 @@ impl Registration {
         });
     }
 
-    /// Counts a message served on this connection, with so many bytes of bodies.
+    /// Counts a message served on this connection, with this many body bytes.
     #[inline]
     pub(crate) fn worked(&self, body_bytes: u64) {
         let units = 1 + u32::try_from(body_bytes / BYTES_PER_UNIT).unwrap_or(u32::MAX).min(MAX_UNITS);
         let epoch = self.worker.balance.epoch();
-        // What it does first it may never do again: many connections that come and have one request each are no load to move.
+        // Work in a connection's first look is not attributed to it, as it may never recur: many new connections with
+        // one request each are no load that could be moved.
         let counted = self.with(|entry| {
             let stays = entry.since != epoch;
             if stays {
@@ -186,7 +188,7 @@ impl Registration {
         self.worker.stats.add(Counter::work_total, u64::from(units));
     }
 
-    /// What is asked of this connection.
+    /// What this connection has to do at its next message boundary.
     #[inline]
     pub(crate) fn directive(&self) -> Directive {
         if self.drains() {
@@ -199,7 +201,7 @@ impl Registration {
         order.map_or(Directive::Stay, |(to, cause)| Directive::MoveTo(to, cause))
     }
 
-    /// Whether this connection is to end at its next message boundary.
+    /// Whether this connection has to close at its next message boundary.
     #[inline]
     pub(crate) fn drains(&self) -> bool {
         if self.seen_drains.get() != self.worker.drains.count() {
@@ -219,7 +221,7 @@ impl Registration {
         self.drains.set(self.with(covered).unwrap_or(false));
     }
 
-    /// The connection stays where it is after all.
+    /// Cancels the order to move: the connection stays.
     pub(crate) fn forget_order(&self) {
         self.with(|entry| entry.order = None);
     }
@@ -233,7 +235,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let (roster, epoch) = (&self.worker.roster, self.worker.balance.epoch());
-        // One that was told to move goes on elsewhere, with its work.
+        // A connection that was told to move takes its work along.
         let leaves = |entry: &Entry| entry.order.is_some_and(|order| order.at(epoch).is_some());
         let removed = roster.connections.borrow_mut().try_remove(self.key);
         if let Some(entry) = removed.filter(|entry| !leaves(entry)) {

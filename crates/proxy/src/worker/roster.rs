@@ -1,4 +1,4 @@
-//! The open connections of one worker: what each costs, and what it is asked to do at its next message boundary.
+//! The open connections of one worker: the cost of each, and what it has to do at its next message boundary.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::overload::MemoryLimit;
 #[derive(Default)]
 pub(crate) struct Roster {
     pub(super) connections: RefCell<Slab<Entry>>,
-    /// What was done lately that is part of the worker's load and would not go with any connection: by those that have closed
-    /// since, and by the others in the look they came in.
+    /// Recent work that is part of the worker's load but cannot move with any connection: that of connections closed
+    /// since, and that of others in the look they arrived in.
     pub(super) fleeting: Cell<Work>,
 }
 
@@ -27,21 +27,21 @@ pub(super) struct Entry {
     pub(super) work: Work,
     /// The look in which it came to this worker.
     pub(super) since: u32,
-    /// The chain that serves it, once there is one.
+    /// The filter chain that serves it, once chosen.
     pub(super) chain: Option<Arc<FilterChain>>,
     pub(super) direction: TrafficDirection,
-    /// It speaks a protocol that has message boundaries it can move at.
+    /// Its protocol has message boundaries at which it can move.
     pub(super) movable: bool,
-    /// It can go to another process.
+    /// It can be handed over to another process.
     pub(super) travels: bool,
-    /// Where it was told to go.
+    /// A pending order to move.
     pub(super) order: Option<Order>,
-    /// What its buffers count against, and what they hold.
+    /// The memory limit its buffers count against, and the bytes they hold.
     pub(super) memory: Option<Arc<MemoryLimit>>,
     pub(super) held: i64,
-    /// It is to end where it stands.
+    /// It has to end at once.
     pub(super) cut: bool,
-    /// It ends by itself when it is to, and has something to say before.
+    /// When cut, it ends by itself, so that it can write its log line first.
     pub(super) ends_itself: bool,
 }
 
@@ -57,19 +57,19 @@ impl Entry {
 }
 
 impl Roster {
-    /// Wakes every connection, so that it sees what it is asked to do.
+    /// Wakes every connection, so that it checks its directive.
     pub(super) fn wake_all(&self) {
         self.connections.borrow().iter().filter_map(|(_, entry)| entry.waker.as_ref()).for_each(Waker::wake_by_ref);
     }
 
-    /// Names the task of an entry, so that it can be ended. The task may have ended already, and its entry with it.
+    /// Sets the task of an entry, so that it can be aborted. The task may have ended already, and its entry with it.
     pub(super) fn set_task(&self, key: usize, task: AbortHandle) {
         if let Some(entry) = self.connections.borrow_mut().get_mut(key).filter(|_| !task.is_finished()) {
             entry.task = Some(task);
         }
     }
 
-    /// Ends what these chains still serve, where it stands.
+    /// Ends the remaining connections of these filter chains at once.
     pub(super) fn cut(&self, chains: &[Arc<FilterChain>]) {
         let is_theirs = |entry: &Entry| {
             let chain = entry.chain.as_ref();
@@ -79,19 +79,19 @@ impl Roster {
         connections.iter_mut().filter(|(_, entry)| is_theirs(entry)).for_each(|(_, entry)| entry.cut());
     }
 
-    /// Ends everything where it stands; false when there is nothing left.
+    /// Ends all connections at once; false when none are left.
     pub(super) fn cut_all(&self) -> bool {
         let mut connections = self.connections.borrow_mut();
         connections.iter_mut().for_each(|(_, entry)| entry.cut());
         !connections.is_empty()
     }
 
-    /// Ends the connections that hold the most, until `bytes` less will be held; returns how many. Their limit is the same.
+    /// Ends the connections under `limit` that hold the most, until `bytes` have been freed; returns how many.
     pub(super) fn relieve(&self, limit: &Arc<MemoryLimit>, bytes: u64) -> u64 {
         let mut connections = self.connections.borrow_mut();
         let of_limit = |entry: &Entry| entry.memory.as_ref().is_some_and(|memory| Arc::ptr_eq(memory, limit));
         let theirs = || connections.iter().filter(|(_, entry)| of_limit(entry) && entry.held > 0);
-        // What is being closed already will give back what it holds.
+        // Connections already being closed will free what they hold.
         let returning: i64 = theirs().filter(|(_, entry)| entry.cut).map(|(_, entry)| entry.held).sum();
         let mut left = i64::try_from(bytes).unwrap_or(i64::MAX) - returning;
         let others = theirs().filter(|(_, entry)| !entry.cut);

@@ -1,11 +1,11 @@
-//! What a connection did lately, and the order to move that may follow from it.
+//! A connection's recent work, and the order to move that may result from it.
 
-/// Looks at the load after which an order to move that was not followed is void.
+/// Looks after which an order to move expires.
 const LIFETIME: u32 = 5;
-/// Work is kept as a fixed-point number with that many fractional bits, since it fades.
+/// Fractional bits of the fixed-point number that holds work, which decays.
 const FRACTION_BITS: u32 = 10;
 
-/// What a connection did lately: every look takes a quarter off.
+/// A connection's recent work, reduced by a quarter at every look.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Work {
     recent: u32,
@@ -19,17 +19,17 @@ impl Work {
         *self = Self { recent: recent.saturating_add(units << FRACTION_BITS), epoch };
     }
 
-    /// Adds what another one did.
+    /// Adds the work of another connection.
     pub(super) fn absorb(&mut self, other: Self, epoch: u32) {
         *self = Self { recent: self.at(epoch).saturating_add(other.at(epoch)), epoch };
     }
 
-    /// The look in which something was done last.
+    /// The look in which work was last done.
     pub(super) fn last(self) -> Option<u32> {
         (self.recent > 0).then_some(self.epoch)
     }
 
-    /// What is left of it in that look.
+    /// What is left of it in look `epoch`.
     #[inline]
     pub(super) fn at(self, epoch: u32) -> u32 {
         match epoch.wrapping_sub(self.epoch) {
@@ -39,27 +39,27 @@ impl Work {
     }
 }
 
-/// Why a connection is to move.
+/// Why a connection has to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Its worker has too much to do.
+    /// Its worker has too much load.
     Load,
-    /// Its worker has more connections than the other, if that is still so when it goes.
+    /// Its worker has more connections than the other; checked again when it moves.
     Count,
 }
 
-/// A connection is to move.
+/// An order to move to another worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Order {
-    /// The worker.
+    /// The destination worker.
     pub(super) to: u16,
     pub(super) cause: Cause,
-    /// In which look it was told.
+    /// The look in which the order was given.
     pub(super) epoch: u32,
 }
 
 impl Order {
-    /// Where to go and why, unless it was told too long ago.
+    /// The destination and the cause, unless the order has expired.
     pub(super) fn at(self, epoch: u32) -> Option<(usize, Cause)> {
         (epoch.wrapping_sub(self.epoch) <= LIFETIME).then_some((usize::from(self.to), self.cause))
     }
