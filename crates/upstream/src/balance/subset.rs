@@ -77,7 +77,7 @@ impl Subsets {
         self.subsets.len()
     }
 
-    /// Picks a host of the subset a request names; of the fallback when there is none.
+    /// Picks a host of the subset that the request asks for, or of the fallback if there is none.
     pub fn pick(&self, target: &Target<'_>, random: &Random) -> Picked<'_> {
         let named = target.metadata_match.map(|criteria| Wanted { criteria, keys: None });
         let mut wanted = named.map(|wanted| self.without_redundant(wanted));
