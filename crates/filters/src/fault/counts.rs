@@ -55,7 +55,7 @@ impl Counts {
         Self { all, registry: Arc::clone(registry), name, clusters: RefCell::default() }
     }
 
-    /// Counters of requests from a cluster.
+    /// The counters of a downstream cluster.
     pub(super) fn of_cluster(&self, cluster: &str) -> Option<Rc<Writer<OfCluster>>> {
         let mut clusters = self.clusters.borrow_mut();
         if let Some(known) = clusters.get(cluster) {

@@ -153,7 +153,7 @@ pub enum Remark {
 
 /// What a filter waits for. The filter is not told when the wait is abandoned because the client has gone.
 pub struct Pause {
-    /// Ready when the filter can go on; `None`: it waits for the time only.
+    /// Ready when the filter can continue; `None`: it only waits for the time limit.
     pub wait: Option<Wait>,
     /// The longest wait.
     pub limit: Duration,
