@@ -25,7 +25,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An answer not used yet.
+    /// An answer that was not used yet.
     pub(crate) fn new(host: Option<Arc<VirtualHost>>) -> Self {
         Self { host, used: AtomicBool::new(false) }
     }

@@ -493,7 +493,6 @@ fn retire(host: &Host) {
     host.close_idle();
 }
 
-/// Connections of one configuration may be used under the other.
 fn http_filters(config: &Config, registry: &Arc<Registry>) -> Option<Rc<HttpFilters>> {
     if config.http_filters.is_empty() {
         return None;
@@ -502,6 +501,7 @@ fn http_filters(config: &Config, registry: &Arc<Registry>) -> Option<Rc<HttpFilt
     Some(Rc::new(HttpFilters::new(&config.http_filters, &Setup { registry, outer: &outer })))
 }
 
+/// Whether connections made under one configuration may be used under the other.
 fn connections_alike(one: &Config, other: &Config) -> bool {
     one.bind == other.bind
         && one.tcp_keepalive == other.tcp_keepalive

@@ -93,7 +93,7 @@ async fn open(
         transport = &header.inner;
     }
     match transport {
-        // The header was sent above; configuration compilation refuses nested PROXY protocol transports.
+        // The header was sent above; the configuration compiler rejects nested PROXY protocol transports.
         Transport::Raw | Transport::ProxyProtocol(_) => Ok((Stream::Tcp(tcp), times)),
         Transport::Tls(tls) => {
             let offer = offer(tls.alpn(), wanted);

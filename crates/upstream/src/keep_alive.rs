@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// Closing after a shorter time is not an idle timeout: it is a restart, or the last request that the host wanted to serve.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// After this long without another close, twice the time is tried.
+/// After this long without another close, twice the observed time is tried.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// The final part of the host's time in which connections are no longer used: 1 ÷ this of it, but at least the time below.
 const MARGIN_SHARE: u32 = 5;

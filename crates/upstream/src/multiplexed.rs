@@ -206,7 +206,7 @@ impl Pools {
 enum Choice {
     /// One whose streams are read, if possible.
     Best,
-    /// Any: no other can be had.
+    /// Any: no other is available.
     Any,
 }
 
@@ -319,7 +319,7 @@ impl Cluster {
         }
     }
 
-    /// A slot on a connection that was avoided in favour of a new one that cannot be had.
+    /// A slot on a connection that was avoided in favour of a new one, which cannot be made.
     fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
         let shared = wanted != Wanted::Http1;
         shared.then(|| host.multiplexed.of(wanted).place(host, Choice::Any)).flatten().map(PooledConnection::Http2)

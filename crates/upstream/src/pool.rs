@@ -100,7 +100,7 @@ impl Cluster {
         let cluster = slots.try_take(counted).or_else(|| {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
             // An idle connection to another host is worth less than one to this host; but the room it frees belongs to
-            // whoever waits longest.
+            // the request that has waited longest.
             (self.close_one_idle() && !slots.is_awaited()).then(|| slots.try_take(counted)).flatten()
         });
         Some(ConnectionSlots { _cluster: cluster?, _host: host_slot })

@@ -6,7 +6,7 @@
 
 use evenkeel_http::HeaderId;
 
-/// Who may send a header.
+/// The parties that may send a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
     /// Nobody outside this proxy: it is removed from every request.

@@ -58,7 +58,7 @@ pub struct Arrival<'c> {
 pub struct Parts<'r> {
     /// Its head.
     pub head: &'r mut RequestHead,
-    /// What the head says about message framing.
+    /// Message framing, as given by the head.
     pub info: &'r mut RequestInfo,
     /// The tunnel it asks for.
     pub tunnel: &'r mut Option<Tunnel>,
@@ -114,7 +114,7 @@ pub trait Stream<'c>: Visitor<'c> {
     /// A filter's local reply.
     type Reply;
 
-    /// What is decided by, and changed.
+    /// The parts that deciding reads and changes.
     fn parts(&mut self) -> Parts<'_>;
     /// Calls the remaining filters.
     fn filter(

@@ -105,7 +105,7 @@ impl Decision {
 /// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// Who ended it.
+    /// Which party ended it.
     pub by: ClosedBy,
     /// Bytes received from the client, before the filters; counted only while filters inspect them.
     pub received: u64,
@@ -113,7 +113,7 @@ pub struct End {
     pub sent: u64,
 }
 
-/// Who ended a connection.
+/// The party that ended a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosedBy {
     /// The client: it ended its direction or reset the connection.

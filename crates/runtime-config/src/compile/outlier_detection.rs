@@ -10,7 +10,7 @@ use crate::outlier_detection::{FailurePercentage, OutlierDetection, SuccessRate,
 
 type Number = Option<wkt::UInt32Value>;
 
-/// Compiles a cluster's outlier detection; invalid fields are reported, too.
+/// Compiles a cluster's outlier detection; invalid fields are recorded as problems.
 pub(crate) fn outlier_detection(cx: &mut Cx<'_>, o: &cluster::OutlierDetection) -> Option<OutlierDetection> {
     cx.at("outlier_detection", |cx| {
         let default = OutlierDetection::default();

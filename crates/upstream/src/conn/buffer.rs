@@ -49,19 +49,19 @@ impl Buffer {
         buffer
     }
 
-    /// What is in it.
+    /// The bytes in it.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.block[self.start..self.end]
     }
 
-    /// How much is in it, in bytes.
+    /// The number of bytes in it.
     #[inline]
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.start == self.end

@@ -28,7 +28,7 @@ pub fn hardly_reading<T>(once: bool, run: impl FnOnce() -> T) -> (T, bool) {
     (result, READING.replace(Reading::Allowed) == Reading::Missed)
 }
 
-/// Whether a read has to wait; whoever paused the task wakes it again.
+/// Whether a read has to wait; the code that paused the task wakes it again.
 #[inline]
 pub fn is_paused() -> bool {
     match READING.get() {

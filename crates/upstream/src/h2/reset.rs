@@ -8,13 +8,13 @@ use evenkeel_http::h2::{Fault, Reason};
 pub struct Reset {
     /// The error code.
     pub reason: Reason,
-    /// Who reset it.
+    /// Which side reset it.
     pub by: ResetBy,
     /// The peer has not processed the request: it may be retried whatever its method (RFC 9113 section 8.7).
     pub unprocessed: bool,
 }
 
-/// Who reset a stream.
+/// Which side reset a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetBy {
     /// The peer, with RST_STREAM or GOAWAY.

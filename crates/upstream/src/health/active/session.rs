@@ -12,7 +12,7 @@ use crate::random::Random;
 pub enum Verdict {
     /// The host is healthy; if `degraded`, it asks for less traffic (`x-envoy-degraded`).
     Healthy {
-        /// The response said so.
+        /// The response reports it as degraded.
         degraded: bool,
     },
     /// It responded, but not as a healthy host does.
