@@ -47,7 +47,7 @@ pub fn register(name: &str, filter: impl TestFilter + 'static) {
     registered.insert(name.to_owned(), Arc::new(filter));
 }
 
-/// A test's filter as a [`Filter`].
+/// A test's filter as a `Filter`.
 pub struct HttpFilter(Arc<dyn TestFilter>);
 
 impl HttpFilter {
