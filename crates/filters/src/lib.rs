@@ -1,11 +1,11 @@
-//! HTTP and network filters, one folder each; what becomes of a call ([`decide`]), and why ([`explain`]).
+//! HTTP and network filters, one folder each; the decision what happens to a call ([`decide`]), and its explanation ([`explain`]).
 //!
-//! The data path holds one [`HttpFilters`] per connection manager and worker, and one [`NetworkFilters`] per filter chain and
-//! worker, created when a configuration arrives. Filters are an enum compiled from the configuration: a request that passes them needs
-//! no dynamic dispatch, no lock and no allocation.
+//! The data path holds one [`HttpFilters`] per connection manager and worker, and one [`NetworkFilters`] per filter
+//! chain and worker, created when a configuration arrives. Filters are an enum compiled from the configuration: a
+//! request passes them without dynamic dispatch, locks or allocations.
 
 #![forbid(unsafe_code)]
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on input from outside: an impossible state is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod buffer;

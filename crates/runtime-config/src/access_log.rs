@@ -1,4 +1,4 @@
-//! Access log configuration: where to, what, and the compiled format (`SubstitutionFormatString`).
+//! Access log configuration: destination, filter, and the compiled format (`SubstitutionFormatString`).
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use crate::matching::HeaderMatcher;
 /// One `envoy.access_loggers.file`.
 #[derive(Debug)]
 pub struct AccessLog {
-    /// File; `/dev/stdout` and `/dev/stderr` are the process's own.
+    /// The file; `/dev/stdout` and `/dev/stderr` are the process's own.
     pub path: Arc<str>,
-    /// The line.
+    /// The format of a line.
     pub format: LogFormat,
     /// Which requests are logged.
     pub filter: LogFilter,
 }
 
-/// The form of a line.
+/// The format of a log line.
 #[derive(Debug)]
 pub enum LogFormat {
     /// Text; ends in a newline if the user wrote one.
@@ -24,23 +24,23 @@ pub enum LogFormat {
     Json {
         /// Nested values.
         root: JsonFormat,
-        /// Leave out keys whose value is absent.
+        /// Omit keys whose value is absent.
         omit_empty: bool,
     },
 }
 
-/// A JSON value of operators.
+/// A JSON value with operators.
 #[derive(Debug)]
 pub enum JsonFormat {
     /// Object.
     Object(Vec<(Box<str>, JsonFormat)>),
     /// List.
     List(Vec<JsonFormat>),
-    /// String of operators; a lone operator keeps its type.
+    /// A string with operators; a lone operator keeps its type.
     Value(Format),
 }
 
-/// Which requests are logged (`AccessLogFilter`).
+/// Selects the requests to log (`AccessLogFilter`).
 #[derive(Debug, Default)]
 pub enum LogFilter {
     /// All.
@@ -50,33 +50,33 @@ pub enum LogFilter {
     ResponseFlags(Vec<Box<str>>),
     /// `status_code_filter`.
     StatusCode(Comparison),
-    /// Milliseconds (`duration_filter`).
+    /// Duration in milliseconds (`duration_filter`).
     Duration(Comparison),
-    /// Of the request (`header_filter`).
+    /// A request header (`header_filter`).
     Header(HeaderMatcher),
     /// `grpc_status_filter`.
     GrpcStatus {
-        /// These, by number.
+        /// Status numbers.
         statuses: Vec<u8>,
-        /// All but these.
+        /// Matches all but these.
         exclude: bool,
     },
-    /// Those all of these let through.
+    /// Matches if all of these match.
     And(Vec<LogFilter>),
-    /// Those one of these lets through.
+    /// Matches if any of these matches.
     Or(Vec<LogFilter>),
 }
 
 /// `ComparisonFilter`.
 #[derive(Debug, Clone, Copy)]
 pub struct Comparison {
-    /// How.
+    /// The comparison operation.
     pub operation: Operation,
-    /// With what.
+    /// The value to compare with.
     pub value: u32,
 }
 
-/// How a number is compared.
+/// A comparison operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -96,18 +96,18 @@ pub struct Format {
 /// A part of a format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatPart {
-    /// As is.
+    /// Literal text.
     Literal(Box<str>),
     /// `%OPERATOR(argument):length%`.
     Operator {
-        /// Which.
+        /// The operator.
         operator: Operator,
-        /// Longest value in bytes.
+        /// Maximum length of the value in bytes.
         max_length: Option<usize>,
     },
 }
 
-/// How `%GRPC_STATUS%` is written.
+/// The format of `%GRPC_STATUS%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrpcStatusFormat {
     /// `InvalidArgument`.
@@ -118,30 +118,30 @@ pub enum GrpcStatusFormat {
     Number,
 }
 
-/// How `%FILTER_STATE%` is written.
+/// The format of `%FILTER_STATE%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterStateFormat {
     /// `TYPED`: JSON.
     Typed,
-    /// `PLAIN`: the object's own text.
+    /// `PLAIN`: the object's string form.
     Plain,
 }
 
-/// Envoy's command operators that are supported. An absent value prints `-`.
+/// The supported command operators of Envoy. An absent value prints `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operator {
-    /// Format in `strftime` with Envoy's `%3f` etc.; `None`: `2026-01-31T12:34:56.789Z`.
+    /// Format as for `strftime`, with Envoy's `%3f` etc.; `None`: `2026-01-31T12:34:56.789Z`.
     StartTime(Option<Box<str>>),
-    /// Request header, with an alternative when it is absent.
+    /// Request header, with an alternative header if it is absent.
     Req(Box<str>, Option<Box<str>>),
-    /// Request header without its query (`REQ_WITHOUT_QUERY`).
+    /// Request header without its query string (`REQ_WITHOUT_QUERY`).
     ReqWithoutQuery(Box<str>, Option<Box<str>>),
-    /// Response header, with an alternative.
+    /// Response header, with an alternative header.
     Resp(Box<str>, Option<Box<str>>),
     /// Response trailer.
     Trailer(Box<str>, Option<Box<str>>),
-    /// How a call of gRPC ended.
+    /// The gRPC status of a call.
     GrpcStatus(GrpcStatusFormat),
     Protocol,
     ResponseCode,
@@ -159,18 +159,18 @@ pub enum Operator {
     ResponseDuration,
     /// Milliseconds from the first upstream byte to the last downstream byte.
     ResponseTxDuration,
-    /// From one point in a request's life to another.
+    /// Time from one point in a request's life to another.
     CommonDuration {
-        /// From then.
+        /// Start of the interval.
         start: TimePoint,
-        /// Until then.
+        /// End of the interval.
         end: TimePoint,
-        /// In this unit.
+        /// Unit.
         precision: Precision,
     },
     UpstreamHost,
     UpstreamCluster,
-    /// The cluster's name where `UpstreamCluster` says its `alt_stat_name`.
+    /// The cluster's name; `UpstreamCluster` prints its `alt_stat_name`.
     UpstreamClusterRaw,
     UpstreamLocalAddress,
     UpstreamTransportFailureReason,
@@ -192,26 +192,26 @@ pub enum Operator {
     RequestedServerName,
     RouteName,
     VirtualClusterName,
-    /// The body of the proxy's own answer, in `local_reply_config`.
+    /// The body of the local reply, in `local_reply_config`.
     LocalReplyBody,
     ConnectionId,
     RequestId,
     Hostname,
     FilterChainName,
-    /// What an HTTP filter keeps under this key (`FILTER_STATE`).
+    /// An HTTP filter's state object under this key (`FILTER_STATE`).
     FilterState(Box<str>, FilterStateFormat),
-    /// What a filter has found out (`DYNAMIC_METADATA`).
+    /// Dynamic metadata set by a filter (`DYNAMIC_METADATA`).
     DynamicMetadata {
-        /// The filter.
+        /// The filter's name.
         filter: Box<str>,
-        /// Keys, from the outermost object in; none: all of it.
+        /// Keys, from the outermost object inwards; empty: all of it.
         path: Vec<Box<str>>,
     },
-    /// What a proxy that was asked for a tunnel answered: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%`.
+    /// Response headers of a proxy that was asked for a tunnel: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%`.
     TunnelHeaders,
-    /// What it said at the tunnel's end: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers)%`.
+    /// Its response trailers at the tunnel's end: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers)%`.
     TunnelTrailers,
-    /// Filter state and others that this build never sets: prints `-`.
+    /// Filter state and other values that this build never sets: prints `-`.
     Unset,
 }
 
@@ -220,36 +220,36 @@ pub enum Operator {
 pub enum TimePoint {
     /// `DS_RX_BEG`: the request began.
     DownstreamRxBegin,
-    /// `DS_RX_END`: its last byte came.
+    /// `DS_RX_END`: its last byte was received.
     DownstreamRxEnd,
-    /// `US_CX_BEG`: the connection that carries it upstream began to be made, for whichever request.
+    /// `US_CX_BEG`: connecting began for the upstream connection that carries it, for whichever request.
     UpstreamConnectBegin,
-    /// `US_CX_END`: that connection was made.
+    /// `US_CX_END`: that connection was established.
     UpstreamConnectEnd,
-    /// `US_HS_END`: its TLS handshake was over.
+    /// `US_HS_END`: its TLS handshake was completed.
     UpstreamHandshakeEnd,
-    /// `US_TX_BEG`: the request's first byte went upstream, in the last try.
+    /// `US_TX_BEG`: the request's first byte was sent upstream, in the last try.
     UpstreamTxBegin,
-    /// `US_TX_END`: its last byte did.
+    /// `US_TX_END`: its last byte was sent upstream.
     UpstreamTxEnd,
-    /// `US_RX_BEG`: the upstream's first byte came.
+    /// `US_RX_BEG`: the upstream's first byte was received.
     UpstreamRxBegin,
-    /// `US_RX_BODY_BEG`: the first byte of its answer's body came.
+    /// `US_RX_BODY_BEG`: the first byte of the response's body was received.
     UpstreamRxBodyBegin,
-    /// `US_RX_END`: its last byte came.
+    /// `US_RX_END`: the response's last byte was received.
     UpstreamRxEnd,
-    /// `DS_TX_BEG`: the client was sent the first byte.
+    /// `DS_TX_BEG`: the first byte was sent to the client.
     DownstreamTxBegin,
-    /// `DS_TX_END`: the client was sent the last byte.
+    /// `DS_TX_END`: the last byte was sent to the client.
     DownstreamTxEnd,
-    /// `ON_DEMAND_BEG`: it began to wait for configuration it needs.
+    /// `ON_DEMAND_BEG`: the request began to wait for on-demand configuration.
     HeldBegin,
-    /// `ON_DEMAND_END`: it went on.
+    /// `ON_DEMAND_END`: that wait ended.
     HeldEnd,
 }
 
 impl TimePoint {
-    /// All of them, under Envoy's names.
+    /// All points, with Envoy's names.
     pub const ALL: [(&'static str, Self); 14] = [
         ("DS_RX_BEG", Self::DownstreamRxBegin),
         ("DS_RX_END", Self::DownstreamRxEnd),

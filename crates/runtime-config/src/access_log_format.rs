@@ -16,7 +16,7 @@ pub const ISTIO_DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-E
     \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\" %UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% \
     %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%\n";
 
-/// Why a format string was refused. Positions are byte offsets into it.
+/// Why a format string was rejected. Positions are byte offsets into it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// A `%` that starts no operator.
@@ -81,13 +81,13 @@ fn push_literal(parts: &mut Vec<FormatPart>, literal: &mut String) {
     }
 }
 
-/// `%NAME(argument):length%` taken apart.
+/// The parts of `%NAME(argument):length%`.
 struct Command<'t> {
     at: usize,
     name: &'t str,
     argument: Option<&'t str>,
     max_length: Option<usize>,
-    /// Just beyond the closing `%`.
+    /// Position after the closing `%`.
     end: usize,
 }
 
@@ -153,7 +153,7 @@ impl<'t> Command<'t> {
             }
             "FILTER_STATE" if self.argument.is_some() => self.filter_state()?,
             "DYNAMIC_METADATA" => self.dynamic_metadata()?,
-            // Nothing in this build sets it, so `-` is the truth.
+            // Nothing sets it in this build, so `-` is correct.
             "UPSTREAM_FILTER_STATE" if self.argument.is_some() => Operator::Unset,
             name => return Err(FormatError::Unknown { at: self.at, name: name.into() }),
         }))
@@ -171,7 +171,7 @@ impl<'t> Command<'t> {
         Ok(make(first.into(), second.map(Into::into)))
     }
 
-    /// What filters keep has no fields.
+    /// Filter state objects have no accessible fields.
     fn filter_state(&self) -> Result<Operator, FormatError> {
         let argument = self.argument.unwrap_or_default();
         let (key, format) = argument.split_once(':').unwrap_or((argument, "TYPED"));

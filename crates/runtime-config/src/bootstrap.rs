@@ -1,4 +1,4 @@
-//! `envoy.config.bootstrap.v3.Bootstrap`: what the process starts with.
+//! `envoy.config.bootstrap.v3.Bootstrap`: the process's initial configuration.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,56 +18,55 @@ use crate::overload::{self, Overload};
 use crate::rejection::Rejection;
 use crate::support;
 
-/// A bootstrap file, checked.
+/// A validated bootstrap file.
 #[derive(Debug, Clone)]
 pub struct Bootstrap {
-    /// Who we are, as told to xDS servers.
+    /// The node identity sent to xDS servers.
     pub node: core::Node,
-    /// Where the admin interface listens.
+    /// Address of the admin interface.
     pub admin: Option<SocketAddr>,
     /// Static listeners, for [`crate::Builder::set_static_listener`].
     pub listeners: Vec<Any>,
     /// Static clusters, for [`crate::Builder::set_static_cluster`].
     pub clusters: Vec<Any>,
-    /// Source address and socket options of clusters that have none of their own.
+    /// Source address and socket options of clusters that configure none.
     pub bind: BindConfig,
-    /// Who resolves hosts of clusters that say nobody.
+    /// The DNS resolver of clusters that configure none.
     pub resolver: Arc<DnsResolver>,
-    /// The aggregated stream.
+    /// The aggregated xDS stream.
     pub ads: Option<Ads>,
-    /// Where listeners come from.
+    /// The source of listeners.
     pub lds: Option<Source>,
-    /// Where clusters come from.
+    /// The source of clusters.
     pub cds: Option<Source>,
-    /// What is done when the process runs short, and its limits.
+    /// Overload actions and resource limits.
     pub overload: Overload,
-    /// How much of the mesh it holds, by its node's metadata.
+    /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
 }
 
-/// How much of the mesh a proxy holds: metadata `EVENKEEL: {"SCOPE": …}` of its node. A server other than Evenkeel's
-/// control plane does not look at it.
+/// How much of the mesh a proxy holds: node metadata `EVENKEEL: {"SCOPE": …}`. Only Evenkeel's control plane evaluates it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Whatever the server sends; nothing is said.
+    /// Whatever the server sends; no scope is requested.
     #[default]
     Given,
-    /// `full`: all there is, virtual hosts included.
+    /// `full`: everything, virtual hosts included.
     Full,
     /// `learned`: what the workload uses.
     Learned {
         /// Listeners to begin with (`LISTENERS`).
         listeners: Vec<Arc<str>>,
-        /// What was not used for this long is dropped (`UNUSED_AFTER_S`).
+        /// Resources not used for this long are dropped (`UNUSED_AFTER_S`).
         unused_after: Duration,
     },
 }
 
-/// What is not used for a day is dropped, unless the metadata says otherwise.
+/// Resources not used for a day are dropped, unless the metadata says otherwise.
 const DEFAULT_UNUSED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 impl Scope {
-    /// Whether listeners and clusters are asked for by name.
+    /// Whether listeners and clusters are requested by name.
     pub fn is_learned(&self) -> bool {
         matches!(self, Self::Learned { .. })
     }
@@ -112,7 +111,7 @@ pub struct Ads {
     pub delta: bool,
 }
 
-/// The part of a bootstrap in which static clusters are, each as bytes.
+/// The part of a bootstrap that holds the static clusters, each as bytes.
 #[derive(Clone, PartialEq, prost::Message)]
 struct WithClusters {
     #[prost(message, optional, tag = "2")]
@@ -126,8 +125,8 @@ struct Clusters {
 }
 
 impl Bootstrap {
-    /// Takes the static clusters as an encoded bootstrap has them, which may be several behind one another (that is one, merged): with
-    /// fields that the Rust types of the API do not have.
+    /// Replaces the static clusters by those of an encoded bootstrap, which keep fields that the API's Rust types do
+    /// not have. Several encoded bootstraps in a row are one, merged.
     pub fn take_clusters(&mut self, encoded: &[u8]) {
         let clusters = WithClusters::decode(encoded).ok().and_then(|bootstrap| bootstrap.static_resources);
         let clusters = clusters.map(|resources| resources.clusters).unwrap_or_default();
@@ -208,7 +207,7 @@ fn grpc_cluster(source: &Option<Source>) -> Option<Arc<str>> {
     }
 }
 
-/// `Some(None)`: not configured.
+/// `Some(None)` if not configured.
 fn source(cx: &mut Cx<'_>, field: &str, source: Option<&core::ConfigSource>, ads: bool) -> Option<Option<Source>> {
     let Some(source) = source else { return Some(None) };
     cx.at(field, |cx| match config_source(cx, source)? {

@@ -1,6 +1,6 @@
-//! `envoy.filters.http.buffer`, compiled: requests go on when they are here as a whole.
+//! `envoy.filters.http.buffer`, compiled: requests are forwarded only when received completely.
 
-/// The filter's configuration, or that of a route.
+/// Configuration of the filter, or of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffer {
     /// Longest body, in bytes (`max_request_bytes`); 413 beyond.
@@ -10,8 +10,8 @@ pub struct Buffer {
 /// `BufferPerRoute`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BufferPerRoute {
-    /// Requests go on as they come.
+    /// Requests are not buffered.
     Disabled,
-    /// In place of the filter's configuration.
+    /// Replaces the filter's configuration.
     Buffer(Buffer),
 }

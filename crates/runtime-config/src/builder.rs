@@ -1,13 +1,14 @@
-//! Holds every resource received, and puts together the next [`Config`].
+//! Holds every resource received, and builds the next [`Config`].
 //!
-//! A resource that is refused leaves the one before it in place. One that is accepted *warms* first: a listener serves
-//! when its route tables and secrets are there, a cluster when its endpoints and secrets are; until then the version
-//! before it goes on serving. [`Builder::build`] shares with the configuration before it all that did not change.
+//! A rejected resource leaves its previous version in place. An accepted one *warms* first: a listener becomes active
+//! when its route tables and secrets are available, a cluster when its endpoints and secrets are; until then the
+//! previous version stays active. [`Builder::build`] shares everything that did not change with the previous
+//! configuration.
 //!
-//! A change costs what the change is, however much is held. Resources are a graph: each names what it waits for
-//! ([`names`]). What arrives marks whoever names it as dirty ([`graph`]), and a build looks at nothing else
-//! ([`warm`]). The configuration's maps share all but the entries that changed. Debug builds look at everything after
-//! each build and compare.
+//! The cost of a change depends on the change, not on how much is held. Resources form a graph: each names what it
+//! waits for ([`names`]). A resource that arrives marks those that name it as dirty ([`graph`]), and a build only
+//! examines these ([`warm`]). The configuration's maps share all entries that did not change. Debug builds compare the
+//! result with a full examination after each build.
 
 #[cfg(debug_assertions)]
 mod check;
@@ -56,36 +57,36 @@ use graph::Graph;
 pub use names::SubscriptionChange;
 use on_demand::OnDemand;
 
-/// What was received so far, and what is built from it. Lives on the control thread.
+/// The resources received so far, and the configuration built from them. Lives on the control thread.
 #[derive(Debug)]
 pub struct Builder {
     environment: Environment,
-    /// Where TLS contexts take their certificates from; shared with all of them.
+    /// The source of certificates for all TLS contexts, shared with them.
     secrets: SecretStore,
     clusters: FastMap<Arc<str>, ClusterEntry>,
     listeners: FastMap<Arc<str>, ListenerEntry>,
     routes: FastMap<Arc<str>, RouteEntry>,
     /// By EDS name.
     endpoints: FastMap<Arc<str>, Arc<Assignment>>,
-    /// Holding the slot keeps the value when no context uses it for a moment.
+    /// Holding the slot keeps the value while no context uses it.
     delivered: HashMap<SdsSecret, HeldSlot>,
-    /// Routes and secrets that did not come in time: whoever awaits them goes on without.
+    /// Routes and secrets whose fetch timed out: resources that wait for them proceed without.
     given_up: HashSet<Awaited>,
     contenders: Contenders,
     on_demand: OnDemand,
     graph: Graph,
-    /// What `current` becomes with the next build.
+    /// The configuration of the next build.
     next: Config,
     current: Arc<Config>,
 }
 
 #[derive(Debug)]
 struct RouteEntry {
-    /// As received last.
+    /// The resource last received.
     resource: Any,
-    /// Serves, with the virtual hosts that came on their own.
+    /// The active table, with the virtual hosts that were received separately.
     table: Option<Arc<RouteTable>>,
-    /// Waits for its clusters.
+    /// A table that waits for its clusters.
     warming: Option<Arc<RouteTable>>,
 }
 
@@ -110,12 +111,12 @@ enum Awaited {
     Secret(SdsSecret),
 }
 
-/// Names other resources refer to.
+/// Names that other resources refer to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// CDS names, when clusters are asked for by name.
+    /// CDS names, if clusters are requested by name.
     pub clusters: Vec<Reference>,
-    /// LDS names, when listeners are asked for by name.
+    /// LDS names, if listeners are requested by name.
     pub listeners: Vec<Reference>,
     /// VHDS names.
     pub virtual_hosts: Vec<Reference>,
@@ -127,16 +128,16 @@ pub struct Interest {
     pub secrets: Vec<Reference>,
 }
 
-/// A cluster whose names the control thread resolves.
+/// A DNS cluster, whose names the control thread resolves.
 #[derive(Debug, Clone)]
 pub struct DnsCluster {
     /// Cluster name.
     pub cluster: Arc<str>,
     /// Names to resolve.
     pub targets: Vec<DnsTarget>,
-    /// How.
+    /// How to resolve them.
     pub options: DnsOptions,
-    /// It has a host as long as there ever was one (`LOGICAL_DNS`), even when the name has no address any more.
+    /// Keeps the last host (`LOGICAL_DNS`), even when the name no longer has an address.
     pub keeps_last: bool,
 }
 
@@ -145,14 +146,14 @@ pub struct DnsCluster {
 pub struct Held<'b> {
     /// As received.
     pub resource: &'b Any,
-    /// It serves; otherwise it still warms.
+    /// Whether it is active; otherwise it is still warming.
     pub active: bool,
     /// From the bootstrap.
     pub is_static: bool,
 }
 
 impl Builder {
-    /// A builder without resources. `secrets` is shared with whoever watches certificates.
+    /// A builder without resources. `secrets` is shared with the code that watches certificates.
     pub fn new(environment: Environment, secrets: SecretStore) -> Self {
         Self {
             environment,
@@ -171,53 +172,53 @@ impl Builder {
         }
     }
 
-    /// `cluster_manager.upstream_bind_config` of the bootstrap: holds for clusters set from now on.
+    /// Sets the bootstrap's `cluster_manager.upstream_bind_config`, for clusters set afterwards.
     pub fn set_default_bind(&mut self, bind: BindConfig) {
         self.environment.bind = bind;
     }
 
-    /// `typed_dns_resolver_config` of the bootstrap: holds for clusters set from now on.
+    /// Sets the bootstrap's `typed_dns_resolver_config`, for clusters set afterwards.
     pub fn set_default_resolver(&mut self, resolver: Arc<DnsResolver>) {
         self.environment.resolver = resolver;
     }
 
-    /// The proxy's own locality (`node.locality`), which comes first among a cluster's: holds for clusters set from now on.
+    /// Sets the proxy's own locality (`node.locality`), which is listed first in a cluster, for clusters set afterwards.
     pub fn set_own_locality(&mut self, locality: Option<&Locality>) {
         self.environment.locality = locality.map(|locality| locality_name(Some(locality)));
     }
 
-    /// The certificates that contexts use.
+    /// The store of certificates that TLS contexts use.
     pub fn secrets(&self) -> &SecretStore {
         &self.secrets
     }
 
-    /// A listener of LDS, new or changed.
+    /// Sets a listener received by LDS, new or changed.
     pub fn set_listener(&mut self, resource: &Any) -> Result<(), Rejection> {
         self.listener(resource, false)
     }
 
-    /// A listener of the bootstrap; LDS cannot replace it.
+    /// Sets a listener of the bootstrap; LDS cannot replace it.
     pub fn set_static_listener(&mut self, resource: &Any) -> Result<(), Rejection> {
         self.listener(resource, true)
     }
 
-    /// A cluster of CDS, new or changed.
+    /// Sets a cluster received by CDS, new or changed.
     pub fn set_cluster(&mut self, resource: &Any) -> Result<(), Rejection> {
         self.cluster(resource, false)
     }
 
-    /// A cluster of the bootstrap; CDS cannot replace it. It may speak HTTP/2, for the control thread's own streams.
+    /// Sets a cluster of the bootstrap; CDS cannot replace it. It may speak HTTP/2, for the control thread's own streams.
     pub fn set_static_cluster(&mut self, resource: &Any) -> Result<(), Rejection> {
         self.cluster(resource, true)
     }
 
-    /// A route table of RDS.
+    /// Sets a route table received by RDS.
     pub fn set_route(&mut self, resource: &Any) -> Result<(), Rejection> {
         let message: route_pb::RouteConfiguration = decode("RouteConfiguration", resource)?;
         if self.routes.get(message.name.as_str()).is_some_and(|entry| entry.resource == *resource) {
             return Ok(());
         }
-        // What is asked for by name is asked for because it is named.
+        // With on-demand discovery, clusters are requested because routes name them, so unknown ones are fine.
         let known = |name: &str| self.asks_by_name() || self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
@@ -235,7 +236,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Endpoints of EDS, under their `cluster_name`.
+    /// Sets endpoints received by EDS, under their `cluster_name`.
     pub fn set_endpoints(&mut self, resource: &Any) -> Result<(), Rejection> {
         let kind = "ClusterLoadAssignment";
         let message: endpoint_pb::ClusterLoadAssignment = decode(kind, resource)?;
@@ -250,7 +251,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The addresses a name of a DNS cluster resolved to; none when the resolution failed and nothing is known.
+    /// Sets the addresses that a name of a DNS cluster resolved to; empty if resolution failed and nothing is known.
     pub fn set_dns_endpoints(&mut self, cluster: &str, host: &str, addresses: &[IpAddr]) {
         if let Some(entry) = self.clusters.get_mut(cluster)
             && entry.set_resolved(host, addresses)
@@ -259,7 +260,7 @@ impl Builder {
         }
     }
 
-    /// A secret that `source` delivered; contexts that use it take it for their next handshake.
+    /// Sets a secret received from `source`; TLS contexts use it from their next handshake on.
     pub fn set_secret(&mut self, resource: &Any, source: &Source) -> Result<(), Rejection> {
         let message: tls_pb::Secret = decode("Secret", resource)?;
         let cx = Cx::new(&self.environment);
@@ -274,7 +275,7 @@ impl Builder {
             name: message.name.clone(),
             problems: vec![Problem { path: path.into(), reason }],
         })?;
-        // Whoever uses it takes the new one by itself; whoever waits for it is to be looked at.
+        // Contexts pick up a new value by themselves; resources that wait for the secret have to be examined.
         let awaited = !self.has_secret(&name);
         self.given_up.remove(&Awaited::Secret(name.clone()));
         self.delivered.insert(name, held);
@@ -284,7 +285,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The slot is taken out of the store before it is filled: the store forgets slots nobody holds.
+    /// The slot is obtained from the store before it is filled: the store forgets slots that nothing holds.
     fn store_secret(&self, name: &SdsSecret, value: Secret) -> Result<HeldSlot, (&'static str, String)> {
         match value {
             Secret::Certificate { chain, key } => {
@@ -304,7 +305,7 @@ impl Builder {
         }
     }
 
-    /// LDS no longer lists this listener. Static listeners stay.
+    /// Removes a listener that LDS no longer lists. Static listeners stay.
     pub fn remove_listener(&mut self, name: &str) {
         self.contenders.remove(name);
         if self.listeners.get(name).is_none_or(|entry| !entry.is_static) {
@@ -313,7 +314,7 @@ impl Builder {
         }
     }
 
-    /// CDS no longer lists this cluster. Static clusters stay.
+    /// Removes a cluster that CDS no longer lists. Static clusters stay.
     pub fn remove_cluster(&mut self, name: &str) {
         if self.clusters.get(name).is_none_or(|entry| !entry.is_static) {
             self.drop_cluster(&name.into());
@@ -321,7 +322,7 @@ impl Builder {
         }
     }
 
-    /// EDS has nothing under this name any more: clusters that use it have no endpoints.
+    /// EDS no longer has this name: clusters that use it have no endpoints.
     pub fn remove_endpoints(&mut self, name: &str) {
         if let Some(assigned) = self.endpoints.get_mut(name) {
             *assigned = Arc::new(Assignment::default());
@@ -329,51 +330,51 @@ impl Builder {
         }
     }
 
-    /// The initial fetch timeout of an EDS name has passed: its clusters go on without endpoints.
+    /// The initial fetch timeout of an EDS name has passed: its clusters proceed without endpoints.
     pub fn give_up_endpoints(&mut self, reference: &Reference) {
         self.endpoints.entry(reference.name.clone()).or_default();
         self.arrived(ResourceType::Endpoint, &reference.name);
     }
 
-    /// The initial fetch timeout of an RDS name has passed: its listeners go on and answer 404.
+    /// The initial fetch timeout of an RDS name has passed: its listeners become active and respond with 404.
     pub fn give_up_route(&mut self, reference: &Reference) {
         self.given_up.insert(Awaited::Route(reference.name.clone()));
         self.arrived(ResourceType::Route, &reference.name);
     }
 
-    /// The initial fetch timeout of an SDS name has passed: whoever needs it goes on and fails handshakes.
+    /// The initial fetch timeout of an SDS name has passed: resources that need it become active, and handshakes fail.
     pub fn give_up_secret(&mut self, reference: &Reference) {
         self.given_up.insert(Awaited::Secret(secret_of(reference)));
         self.arrived(ResourceType::Secret, &reference.name);
     }
 
-    /// Every name to subscribe to.
+    /// All names to subscribe to.
     pub fn interest(&self) -> Interest {
         self.graph.names.interest()
     }
 
-    /// Names whose first answer has not come yet: warming waits for these.
+    /// Names without a first response yet: warming waits for these.
     pub fn missing(&self) -> Interest {
         self.graph.names.missing()
     }
 
-    /// Whether [`Self::missing`] differs from what it was when this was called last.
+    /// Whether [`Self::missing`] changed since this was last called.
     pub fn take_missing_changed(&mut self) -> bool {
         self.graph.names.take_missing_changed()
     }
 
-    /// What is different about [`Self::interest`] since this was called last.
+    /// Changes of [`Self::interest`] since this was last called.
     pub fn take_asked(&mut self) -> Vec<SubscriptionChange> {
         self.graph.names.take_asked()
     }
 
-    /// Whether this is among the names to subscribe to.
+    /// Whether this is one of the names to subscribe to.
     pub fn asks_for(&self, kind: ResourceType, name: &str) -> bool {
         self.graph.names.asks(kind, &name.into())
     }
 
-    /// Whether each cluster held has had the first answer to what it names, as of the last build; until then it warms, and a
-    /// route to it fails.
+    /// Whether everything that each held cluster names has had a first response, as of the last build; until then the
+    /// cluster is warming, and a route to it fails.
     pub fn clusters_are_answered(&self) -> bool {
         self.graph.unanswered.is_empty()
     }
@@ -395,17 +396,17 @@ impl Builder {
             .collect()
     }
 
-    /// Whether [`Self::dns_clusters`] may differ from what it was when this was called last.
+    /// Whether [`Self::dns_clusters`] may have changed since this was last called.
     pub fn take_dns_changed(&mut self) -> bool {
         std::mem::take(&mut self.graph.dns_changed)
     }
 
-    /// Listeners held, serving and warming.
+    /// Listeners held, active and warming.
     pub fn listeners(&self) -> impl Iterator<Item = Held<'_>> {
         self.listeners.values().flat_map(|entry| entry.versions.held(entry.is_static))
     }
 
-    /// The newest version of a listener, if that does not serve yet.
+    /// The newest version of a listener, if it is not active yet.
     pub fn warming_listener(&self, name: &str) -> Option<&Arc<Listener>> {
         let entry = self.listeners.get(name)?;
         let newest = &entry.versions.newest()?.compiled.listener;
@@ -413,7 +414,7 @@ impl Builder {
         (!serves).then_some(newest)
     }
 
-    /// Clusters held, serving and warming.
+    /// Clusters held, active and warming.
     pub fn clusters(&self) -> impl Iterator<Item = Held<'_>> {
         self.clusters.values().flat_map(|entry| entry.versions.held(entry.is_static))
     }
@@ -423,8 +424,8 @@ impl Builder {
         self.routes.values().map(|entry| Held { resource: &entry.resource, active: true, is_static: false })
     }
 
-    /// Listeners taken in by [`Builder::build`] since the last call, which had been refused for an address that another
-    /// listener had then.
+    /// Listeners accepted by [`Builder::build`] since the last call that had been rejected because another listener
+    /// held their address.
     pub fn take_admitted(&mut self) -> Vec<Arc<str>> {
         self.contenders.take_admitted()
     }
@@ -460,13 +461,12 @@ impl Builder {
         self.relink_listener(&name, &before);
         self.graph.dirty.listeners.insert(name.clone());
         self.refresh(ResourceType::Listener, &name);
-        // Whoever needs it waits for it from now on.
+        // Resources that need it wait for it from now on.
         self.set_absent(&Demand::Listener(name), false);
         Ok(())
     }
 
-    /// Two listeners cannot share a socket. A version that still serves counts, as it does for Envoy; port 0 names no
-    /// port that could be taken.
+    /// Two listeners cannot share a socket. A version that is still active counts, as in Envoy; port 0 names no specific port.
     fn refuse_duplicate_address(&self, new: &Listener) -> Result<(), Rejection> {
         if !new.bind_to_port || new.address.port() == 0 {
             return Ok(());
@@ -477,7 +477,7 @@ impl Builder {
         Err(Rejection { kind: "Listener", name: new.name.to_string(), problems: vec![problem] })
     }
 
-    /// The listener that has a socket at `address`, other than the one of this name.
+    /// The listener that has a socket at `address`, other than the one with this name.
     fn holder_of(&self, address: SocketAddr, name: &str) -> Option<&Arc<Listener>> {
         let others = self.graph.addresses.get(&address)?.iter().filter(|other| ***other != *name);
         let mut versions = others.filter_map(|other| self.listeners.get(other)).flat_map(|entry| entry.versions.all());
@@ -503,17 +503,17 @@ impl Builder {
         self.relink_cluster(&name, &before);
         self.graph.dirty.clusters.insert(name.clone());
         self.refresh(ResourceType::Cluster, &name);
-        // Whoever needs it waits for it from now on.
+        // Resources that need it wait for it from now on.
         self.set_absent(&Demand::Cluster(name), false);
         Ok(())
     }
 }
 
-/// The filter chains that are held of a listener, for its next version.
+/// The filter chains held for a listener, to be reused by its next version.
 fn known_chains(versions: &Versions<CompiledListener>, next: &listener_pb::Listener) -> KnownChains {
     let mut known = KnownChains::default();
     for version in versions.all() {
-        // What was decoded once decodes again; keeping it decoded would cost several times the memory.
+        // It was decoded before, so it decodes again; keeping it decoded would cost several times the memory.
         if let Ok(message) = evenkeel_xds::unpack(&version.resource) {
             known.add(message, &version.compiled, next);
         }
@@ -521,7 +521,7 @@ fn known_chains(versions: &Versions<CompiledListener>, next: &listener_pb::Liste
     known
 }
 
-/// A name for a listener of the bootstrap that has none; Envoy makes one up, too.
+/// A name for a bootstrap listener without one; Envoy generates one, too.
 fn address_name(listener: &listener_pb::Listener) -> String {
     use evenkeel_xds::pb::envoy::config::core::v3::{address::Address, socket_address::PortSpecifier};
     match listener.address.as_ref().and_then(|address| address.address.as_ref()) {
@@ -551,7 +551,7 @@ fn decode<M: Name + Default>(kind: &'static str, resource: &Any) -> Result<M, Re
     })
 }
 
-/// First the table of supported fields, then the values.
+/// Checks the table of supported fields first, then the values.
 fn check<'e, T>(
     kind: &'static str,
     name: &str,

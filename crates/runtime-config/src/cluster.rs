@@ -31,53 +31,53 @@ pub struct Cluster {
     pub stat_name: Arc<str>,
     /// How endpoints are found.
     pub discovery: Discovery,
-    /// How an endpoint is chosen.
+    /// How an endpoint is picked.
     pub load_balancer: LoadBalancer,
-    /// Current endpoints; shared with the configuration before when they did not change.
+    /// Current endpoints; shared with the previous configuration if they did not change.
     pub endpoints: Arc<EndpointSet>,
-    /// TCP connect limit (5 s when unset).
+    /// Connect timeout (5 s when unset).
     pub connect_timeout: Duration,
-    /// Transport when no `transport_socket_matches` entry fits the endpoint.
+    /// Transport for endpoints that no `transport_socket_matches` entry matches.
     pub transport: Transport,
-    /// First entry whose every label is in the endpoint's `envoy.transport_socket_match` metadata wins.
+    /// The first entry whose labels are all in the endpoint's `envoy.transport_socket_match` metadata wins.
     pub transport_matches: Vec<TransportMatch>,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
     /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
     pub http_filters: Arc<[HttpFilter]>,
-    /// Who gets copies of its requests, whatever their routes say (`HttpProtocolOptions.request_mirror_policies`).
+    /// Where to mirror its requests, whatever their routes say (`HttpProtocolOptions.request_mirror_policies`).
     pub mirrors: Option<Arc<[MirrorPolicy]>>,
     /// Limits across all workers.
     pub circuit_breakers: CircuitBreakers,
-    /// Active check of each host.
+    /// Active health checks of each host.
     pub health_checks: Option<Arc<[HealthCheck]>>,
-    /// Hosts are ejected for what they do with requests.
+    /// Outlier detection, which ejects hosts for their failures.
     pub outlier_detection: Option<Arc<OutlierDetection>>,
-    /// Hosts that were never checked count for nothing (`ignore_new_hosts_until_first_hc`).
+    /// Hosts that were never checked are excluded (`ignore_new_hosts_until_first_hc`).
     pub ignore_unchecked_hosts: bool,
-    /// A host that discovery removed goes at once, healthy or not (`ignore_health_on_host_removal`).
+    /// A host removed by service discovery is dropped immediately, healthy or not (`ignore_health_on_host_removal`).
     pub ignore_health_on_removal: bool,
     /// Source address and socket options of connections.
     pub bind: BindConfig,
     /// Keep-alive probes of connections (`upstream_connection_options.tcp_keepalive`).
     pub tcp_keepalive: Option<TcpKeepalive>,
-    /// What happens when few hosts are healthy.
+    /// Panic mode: behaviour when few hosts are healthy.
     pub panic: PanicMode,
-    /// Localities share requests by their weights (`locality_weighted_lb_config`).
+    /// Requests are divided among localities by weight (`locality_weighted_lb_config`).
     pub locality_weighted: bool,
-    /// The proxy's own locality, if it has one: it comes first among the localities.
+    /// The proxy's own locality, if it has one: it is listed first among the localities.
     pub own_locality: Option<Arc<str>>,
-    /// Subsets, chosen by the metadata of routes.
+    /// Load balancer subsets, selected by the metadata of routes.
     pub subsets: Option<Arc<SubsetConfig>>,
-    /// Hash policies of the load balancer, which hold instead of the route's.
+    /// The load balancer's own hash policies, which replace the route's.
     pub hash_policies: Arc<HashPolicies>,
-    /// Health a host must have to be used because a session asks for it (`override_host_status`).
+    /// The health statuses in which a host may be used for a stateful session (`override_host_status`).
     pub override_host_status: OverrideHostStatus,
-    /// When hosts change, connections to all of them are given up (`close_connections_on_host_set_change`).
+    /// When hosts change, connections to all of them are closed (`close_connections_on_host_set_change`).
     pub close_connections_on_host_set_change: bool,
     /// How names are resolved, for DNS clusters.
     pub dns: DnsOptions,
-    /// Where the user wrote it, if the control plane said so.
+    /// The user's object it was generated from, if the control plane said so.
     pub origin: Option<Arc<str>>,
 }
 
@@ -116,7 +116,7 @@ impl Cluster {
     }
 }
 
-/// Health that lets a session have its host.
+/// The health statuses in which a stateful session may use its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct OverrideHostStatus {
@@ -153,9 +153,9 @@ pub enum Discovery {
     Eds(Arc<str>),
     /// DNS names, each address an endpoint; resolved by the control thread.
     StrictDns(Vec<DnsTarget>),
-    /// DNS names, one current address used as if it were one host.
+    /// DNS names, of each of which one current address is used as if it were one host.
     LogicalDns(Vec<DnsTarget>),
-    /// The address the client dialled.
+    /// The address the client connected to.
     OriginalDst(OriginalDst),
 }
 
@@ -170,30 +170,30 @@ pub struct DnsTarget {
     pub weight: u32,
 }
 
-/// Who resolves names.
+/// The DNS resolver.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct DnsResolver {
-    /// Servers, in their order; empty: those the system names.
+    /// Servers, in order; empty: the system's.
     pub servers: Vec<SocketAddr>,
-    /// They are asked over TCP at once, instead of after an answer that did not fit into UDP.
+    /// Queries use TCP from the start, instead of only after a truncated UDP response.
     pub tcp_only: bool,
 }
 
 /// How a DNS cluster's names are resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsOptions {
-    /// Who is asked.
+    /// The resolver to query.
     pub resolver: Arc<DnsResolver>,
-    /// Address families asked for.
+    /// Address families to query.
     pub family: DnsFamily,
-    /// Between resolutions (5 s when unset), unless `respect_ttl`.
+    /// Interval between resolutions (5 s when unset), unless `respect_ttl`.
     pub refresh: Duration,
     /// Resolve again when the records' time to live has passed.
     pub respect_ttl: bool,
-    /// Pause after a failure, growing at random from the first to the second (`dns_failure_refresh_rate`); `refresh` when
-    /// unset.
+    /// Interval after a failure, growing at random from the first value to the second (`dns_failure_refresh_rate`);
+    /// `refresh` when unset.
     pub failure_refresh: Option<(Duration, Duration)>,
-    /// Up to this much is added to the pause, at random.
+    /// Up to this much random time is added to the interval.
     pub jitter: Duration,
 }
 
@@ -229,7 +229,7 @@ pub enum DnsFamily {
 /// `original_dst_lb_config`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OriginalDst {
-    /// Use this port instead of the dialled one.
+    /// Use this port instead of the one the client connected to.
     pub port_override: Option<u16>,
 }
 
@@ -238,11 +238,11 @@ pub struct OriginalDst {
 pub struct EndpointSet {
     /// Hosts of all priorities and localities.
     pub hosts: Vec<Arc<Endpoint>>,
-    /// Healthy hosts count for this percentage of themselves before requests go to the next priority (140 when unset).
+    /// Healthy hosts count as this percentage of themselves before requests spill over to the next priority (140 when unset).
     pub overprovisioning_percent: u32,
-    /// How much of a priority is healthy is measured by the weights of hosts, not by their number.
+    /// The healthy part of a priority is measured by host weights, not by number of hosts.
     pub weighted_priority_health: bool,
-    /// So many of a million requests are refused (`drop_overloads`).
+    /// This many of a million requests are dropped (`drop_overloads`).
     pub drop_overload_ppm: u32,
 }
 
@@ -275,29 +275,29 @@ impl Endpoint {
 /// One endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
-    /// Where it listens.
+    /// Its address.
     pub address: EndpointAddress,
     /// Host name, for `auto_host_rewrite` and logs.
     pub hostname: Arc<str>,
     /// Load balancing weight, 1 when unset.
     pub weight: u32,
-    /// Health as EDS says.
+    /// Health status from EDS.
     pub health: Health,
-    /// 0 is used first.
+    /// Priority; 0 is used first.
     pub priority: u32,
     /// `region/zone/sub_zone`.
     pub locality: Arc<str>,
-    /// Weight of its locality; 0 when unset, which counts as "no requests" where localities are weighed.
+    /// Weight of its locality; 0 when unset, which means no requests if locality weights are used.
     pub locality_weight: u32,
-    /// What stands for it in hashes instead of its address (`hash_key` of its `envoy.lb` metadata).
+    /// Its hash key in place of its address (`hash_key` of its `envoy.lb` metadata).
     pub hash_key: Option<Arc<str>>,
-    /// Its `envoy.lb` metadata, which subsets are made by.
+    /// Its `envoy.lb` metadata, by which subsets are formed.
     pub lb_metadata: MetadataMatch,
     /// `envoy.transport_socket_match` labels.
     pub transport_labels: Vec<(Box<str>, Box<str>)>,
-    /// Index into `Cluster.transport_matches` that fits it; `None`: the default transport. Resolved when compiled.
+    /// Index of the matching entry of `Cluster.transport_matches`; `None`: the default transport. Resolved when compiled.
     pub transport_index: Option<usize>,
-    /// Where and whether it is checked.
+    /// Whether and at which address it is health checked.
     pub check: EndpointCheck,
 }
 
@@ -310,7 +310,7 @@ impl std::fmt::Display for EndpointAddress {
     }
 }
 
-/// Where an endpoint listens.
+/// The address of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EndpointAddress {
     /// TCP.
@@ -322,30 +322,30 @@ pub enum EndpointAddress {
 /// `HealthStatus`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Health {
-    /// Takes traffic (`UNKNOWN` and `HEALTHY`).
+    /// Receives traffic (`UNKNOWN` and `HEALTHY`).
     #[default]
     Healthy,
-    /// Takes traffic when healthy hosts are few.
+    /// Receives traffic when few hosts are healthy.
     Degraded,
-    /// Takes none (`UNHEALTHY`, `TIMEOUT`).
+    /// Receives none (`UNHEALTHY`, `TIMEOUT`).
     Unhealthy,
-    /// Takes no new traffic.
+    /// Receives no new traffic.
     Draining,
 }
 
-/// How bytes travel to an endpoint.
+/// The transport socket of connections to an endpoint.
 #[derive(Debug, Clone)]
 pub enum Transport {
     /// Plaintext.
     Raw,
     /// TLS.
     Tls(Arc<UpstreamTls>),
-    /// A PROXY protocol header before either of them.
+    /// A PROXY protocol header, followed by either of them.
     ProxyProtocol(Arc<ProxyProtocolTransport>),
 }
 
 impl Transport {
-    /// What is sent is encrypted.
+    /// Whether the bytes sent are encrypted.
     pub fn is_secure(&self) -> bool {
         match self {
             Self::Raw => false,
@@ -355,21 +355,21 @@ impl Transport {
     }
 }
 
-/// `envoy.transport_sockets.upstream_proxy_protocol`: a connection begins with a header that names the client.
+/// `envoy.transport_sockets.upstream_proxy_protocol`: connections begin with a header that names the client.
 #[derive(Debug)]
 pub struct ProxyProtocolTransport {
-    /// The header's form.
+    /// The header's version.
     pub version: ProxyProtocolVersion,
-    /// Which of the TLVs that came with the client go along.
+    /// Which of the client's own TLVs are passed on.
     pub pass_through: TlvSelection,
-    /// TLVs of every connection.
+    /// TLVs added to every connection.
     pub added: Vec<Tlv>,
-    /// What follows the header.
+    /// The transport after the header.
     pub inner: Transport,
 }
 
 impl ProxyProtocolTransport {
-    /// The TLVs of a connection whose client came with `tlvs`: a type that is added is not passed on besides.
+    /// The TLVs of a connection whose client sent `tlvs`: an added TLV replaces passed-on ones of its type.
     pub fn tlvs(&self, tlvs: &[Tlv]) -> Vec<Tlv> {
         let added = |kind: u8| self.added.iter().any(|tlv| tlv.kind == kind);
         let passed = tlvs.iter().filter(|tlv| self.pass_through.includes(tlv.kind) && !added(tlv.kind));
@@ -384,7 +384,7 @@ pub struct TransportMatch {
     pub name: Arc<str>,
     /// Labels the endpoint must have, all of them.
     pub labels: Vec<(Box<str>, Box<str>)>,
-    /// What to use.
+    /// The transport to use.
     pub transport: Transport,
 }
 
@@ -393,17 +393,17 @@ pub struct TransportMatch {
 pub struct UpstreamHttp {
     /// Idle upstream connections are closed after this long (1 h when unset); `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// A connection ends after this many requests; `None`: never.
+    /// A connection is closed after this many requests; `None`: no limit.
     pub max_requests_per_connection: Option<u32>,
-    /// A connection takes no new request after this long; `None`: it does.
+    /// A connection accepts no new requests after this long; `None`: no limit.
     pub max_connection_duration: Option<Duration>,
-    /// What the endpoints are spoken to in.
+    /// Protocol towards the endpoints.
     pub protocol: UpstreamProtocol,
-    /// HTTP/1 trailers are passed on to the endpoints and taken from them.
+    /// HTTP/1 trailers are forwarded to the endpoints and accepted from them.
     pub enable_trailers: bool,
-    /// Bytes a response's head may have; `None`: the protocol's default (80 KiB over HTTP/1, 60 KiB over HTTP/2).
+    /// Limit of a response's head in bytes; `None`: the protocol's default (80 KiB over HTTP/1, 60 KiB over HTTP/2).
     pub max_response_headers_bytes: Option<usize>,
-    /// Fields a response's head may have.
+    /// Limit of header fields in a response's head.
     pub max_headers_count: usize,
 }
 
@@ -421,16 +421,16 @@ impl Default for UpstreamHttp {
     }
 }
 
-/// `upstream_protocol_options`: which protocol endpoints are spoken to in, and how its HTTP/2 is.
+/// `upstream_protocol_options`: the protocol towards endpoints, with its HTTP/2 options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpstreamProtocol {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2, by prior knowledge or ALPN (`explicit_http_config.http2_protocol_options`).
     Http2(Box<Http2Options>),
-    /// What the client spoke (`use_downstream_protocol_config`).
+    /// The protocol the client used (`use_downstream_protocol_config`).
     Downstream(Box<Http2Options>),
-    /// What ALPN agrees on, HTTP/2 first (`auto_config`).
+    /// The protocol negotiated by ALPN, HTTP/2 preferred (`auto_config`).
     Auto(Box<Http2Options>),
 }
 
@@ -460,7 +460,7 @@ pub struct Thresholds {
     pub retry_budget: Option<RetryBudget>,
     /// Connection pools, one per worker and host in use (no limit when unset).
     pub max_connection_pools: u32,
-    /// What is left is shown in statistics (`track_remaining`).
+    /// Remaining capacity is reported in statistics (`track_remaining`).
     pub track_remaining: bool,
 }
 
@@ -474,7 +474,7 @@ pub struct RetryBudget {
 }
 
 impl Thresholds {
-    /// Anything that can be reached, or is to be shown.
+    /// Whether any limit can be reached, or remaining capacity is reported.
     pub fn limits_anything(&self) -> bool {
         let limits = [self.max_connections, self.max_pending_requests, self.max_requests, self.max_retries];
         limits.iter().any(|limit| *limit != u32::MAX) || self.track_remaining || self.max_connection_pools != u32::MAX
@@ -524,6 +524,6 @@ pub struct TcpKeepalive {
     pub probes: Option<u32>,
     /// Idle time before the first probe.
     pub time: Option<Duration>,
-    /// Between probes.
+    /// Interval between probes.
     pub interval: Option<Duration>,
 }

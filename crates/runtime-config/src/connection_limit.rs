@@ -1,35 +1,35 @@
-//! `envoy.filters.network.connection_limit`, compiled: a filter chain has no more connections than this.
+//! `envoy.filters.network.connection_limit`, compiled: limits the connections of a filter chain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The limit, and the connections there are now. All workers share it; like Envoy's it begins anew with a changed filter chain.
+/// The limit, and the current connections. Shared by all workers; as in Envoy, the count restarts with a changed filter chain.
 #[derive(Debug)]
 pub struct ConnectionLimit {
     /// Statistics prefix `connection_limit.PREFIX.`.
     pub stat_prefix: Arc<str>,
-    /// Connections there may be (`max_connections`).
+    /// Maximum number of connections (`max_connections`).
     pub max_connections: u64,
-    /// A connection too many is closed after this (`delay`).
+    /// A connection over the limit is closed after this delay (`delay`).
     pub delay: Duration,
-    /// Connections are counted and limited (`runtime_enabled`).
+    /// Whether connections are counted and limited (`runtime_enabled`).
     pub enabled: bool,
     connections: AtomicU64,
 }
 
 impl ConnectionLimit {
-    /// A limit, and no connection yet.
+    /// A limit without connections.
     pub fn new(stat_prefix: Arc<str>, max_connections: u64, delay: Duration, enabled: bool) -> Self {
         Self { stat_prefix, max_connections, delay, enabled, connections: AtomicU64::new(0) }
     }
 
-    /// Counts a connection; false: it is one too many. It counts until [`ConnectionLimit::leave`] all the same.
+    /// Counts a connection; false if it is over the limit. It counts in any case until [`ConnectionLimit::leave`].
     pub fn enter(&self) -> bool {
         self.connections.fetch_add(1, Ordering::Relaxed) < self.max_connections
     }
 
-    /// A connection has ended.
+    /// Uncounts a connection that has ended.
     pub fn leave(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,20 +1,20 @@
-//! Cookies that the proxy gives clients, and how they are found in requests.
+//! Cookies that the proxy sets, and how they are found in requests.
 
-/// A cookie as `Set-Cookie` makes it, less its value.
+/// A cookie as in `Set-Cookie`, without its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cookie {
     /// Name.
     pub name: Box<str>,
-    /// It lives for so many seconds; 0: until the browser ends. `None`: where it is only read, it is never made.
+    /// Lifetime in seconds; 0: a session cookie. `None`: it is only read and never set.
     pub ttl_seconds: Option<u64>,
     /// Path; empty: none.
     pub path: Box<str>,
-    /// Further attributes; without a value, the name alone.
+    /// Further attributes; one with an empty value is written as its name alone.
     pub attributes: Vec<(Box<str>, Box<str>)>,
 }
 
 impl Cookie {
-    /// The `set-cookie` value that gives it `value`.
+    /// The `set-cookie` header value that sets the cookie to `value`.
     pub fn set(&self, value: &str) -> String {
         let mut text = format!("{}=\"{value}\"", self.name);
         if let Some(seconds) = self.ttl_seconds.filter(|seconds| *seconds > 0) {
@@ -37,7 +37,7 @@ impl Cookie {
     }
 }
 
-/// The value of the first cookie of that name in the lines of a `cookie` header, without quotes around it.
+/// The value of the first cookie with that name in the lines of a `cookie` header, without surrounding quotes.
 pub fn find<'h>(lines: impl Iterator<Item = &'h [u8]>, name: &str) -> Option<&'h [u8]> {
     let mut pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).filter_map(|pair| {
         let equals = pair.iter().position(|byte| *byte == b'=')?;

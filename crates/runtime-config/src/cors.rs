@@ -1,35 +1,35 @@
-//! `envoy.filters.http.cors`, compiled: what scripts of other origins may ask for.
+//! `envoy.filters.http.cors`, compiled: which requests scripts of other origins may make.
 
 use crate::fraction::Fraction;
 use crate::matching::StringMatcher;
 
-/// What `cors` of a route or a virtual host stands under among what is said to filters; no filter has this name.
+/// The name under which the `cors` field of a route or virtual host is stored among filter overrides; no filter has this name.
 pub const ROUTE_FIELD: &str = "envoy.config.route.v3.CorsPolicy";
 
-/// The filter's configuration: it has none, routes have.
+/// The filter itself has no configuration; routes have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cors;
 
-/// `CorsPolicy` of a route, or of what is around it. What it leaves out the next one says.
+/// `CorsPolicy` of a route or one of its parents. Unset fields are taken from the next one.
 #[derive(Debug, Clone)]
 pub struct CorsPolicy {
-    /// Origins that may ask; empty: not said.
+    /// Allowed origins; empty: unset.
     pub allow_origins: Vec<StringMatcher>,
-    /// `access-control-allow-methods`; `*`: the one that is asked for; empty: not said.
+    /// `access-control-allow-methods`; `*`: the requested one; empty: unset.
     pub allow_methods: Box<str>,
-    /// `access-control-allow-headers`; `*`: those that are asked for; empty: not said.
+    /// `access-control-allow-headers`; `*`: the requested ones; empty: unset.
     pub allow_headers: Box<str>,
-    /// `access-control-expose-headers`; empty: not said.
+    /// `access-control-expose-headers`; empty: unset.
     pub expose_headers: Box<str>,
-    /// `access-control-max-age`; empty: not said.
+    /// `access-control-max-age`; empty: unset.
     pub max_age: Box<str>,
     /// `access-control-allow-credentials`.
     pub allow_credentials: Option<bool>,
     /// `access-control-allow-private-network`.
     pub allow_private_network_access: Option<bool>,
-    /// Preflights of other origins go to the service (yes where nobody says); otherwise they are answered here.
+    /// Preflight requests of other origins are forwarded (the default); otherwise they are answered here.
     pub forward_not_matching_preflights: Option<bool>,
-    /// Requests the policy is in force for. Only the most specific policy's counts.
+    /// Requests for which the policy is enforced. Only the most specific policy's setting counts.
     pub enabled: Fraction,
     /// Requests whose origins are only counted.
     pub shadow_enabled: Fraction,

@@ -1,4 +1,5 @@
-//! What a proxy asks its control plane for when it is first needed: nothing of it is in the configuration until then.
+//! Resources that a proxy requests from its control plane on demand, when they are first needed: they are not in the
+//! configuration until then.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,28 +7,27 @@ use std::sync::Arc;
 
 use evenkeel_xds::ResourceType;
 
-/// How long a request or connection is held for an answer, unless the configuration says otherwise
-/// (`OnDemandCds.timeout`).
+/// How long a request or connection is held for a resource, unless the configuration says otherwise (`OnDemandCds.timeout`).
 pub const DEFAULT_HOLD: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// One resource that is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Demand {
-    /// What serves a host in a route table: VHDS `TABLE/HOST`.
+    /// The virtual host for a host name in a route table: VHDS `TABLE/HOST`.
     VirtualHost {
         /// The route configuration.
         table: Arc<str>,
         /// The host, in lower case.
         host: Arc<str>,
     },
-    /// The listener of an original destination: LDS.
+    /// The listener for an original destination: LDS.
     Listener(Arc<str>),
-    /// A cluster that a route or a TCP proxy names: CDS, with its endpoints.
+    /// A cluster named by a route or TCP proxy: CDS, with its endpoints.
     Cluster(Arc<str>),
 }
 
 impl Demand {
-    /// The demand for a resource; `None` for types that nothing asks for on demand.
+    /// The demand for a resource; `None` for types that are never requested on demand.
     pub fn of(kind: ResourceType, name: &str) -> Option<Self> {
         match kind {
             ResourceType::VirtualHost => {
@@ -40,7 +40,7 @@ impl Demand {
         }
     }
 
-    /// The type asked for.
+    /// The resource type.
     pub fn kind(&self) -> ResourceType {
         match self {
             Self::VirtualHost { .. } => ResourceType::VirtualHost,
@@ -49,7 +49,7 @@ impl Demand {
         }
     }
 
-    /// The name asked for.
+    /// The resource name.
     pub fn name(&self) -> Arc<str> {
         match self {
             Self::VirtualHost { table, host } => format!("{table}/{host}").into(),
@@ -68,13 +68,13 @@ impl fmt::Display for Demand {
     }
 }
 
-/// A virtual host's resource name: `TABLE/HOST`. Tables have no slash in their names, hosts cannot.
+/// Splits a virtual host's resource name, `TABLE/HOST`. Host names cannot contain a slash.
 pub fn split_virtual_host(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('/').filter(|(table, host)| !table.is_empty() && !host.is_empty())
 }
 
-/// The listeners that may serve an original destination: that of the very address, else that of any address with its
-/// port. They are named as Istio names them.
+/// The listeners that may serve an original destination: the one of exactly this address, else the one of any address
+/// with its port. They are named as Istio names them.
 pub fn listeners_of(destination: SocketAddr) -> [Arc<str>; 2] {
     let port = destination.port();
     let any = match destination {

@@ -1,4 +1,4 @@
-//! Which virtual host a domain belongs to.
+//! Index of virtual hosts by domain.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use rustc_hash::FxBuildHasher;
 
 use crate::FastMap;
 
-/// DNS names end at 253 bytes; with a port and brackets nothing that can match a domain is longer than this.
+/// DNS names have at most 253 bytes; with a port and brackets, no host that can match a domain is longer than this.
 pub const LONGEST_HOST_BYTES: usize = 320;
 
-/// Names and what they stand for. A table that grows keeps them in a persistent map, so that its successor shares all but
-/// what changed; the others in a flat one, which is faster to look into.
+/// A map from names to values. A growing table uses a persistent map, so that its successor shares all unchanged parts;
+/// other tables use a flat one, which is faster to search.
 pub trait Names: Default {
-    /// What a name stands for.
+    /// The value of a name.
     type Value;
     /// Looks a name up.
     fn find(&self, name: &[u8]) -> Option<&Self::Value>;
-    /// Puts a name in; gives what it stood for before.
+    /// Inserts a name; returns its previous value.
     fn put(&mut self, name: Box<[u8]>, value: Self::Value) -> Option<Self::Value>;
-    /// Takes a name out.
+    /// Removes a name.
     fn take(&mut self, name: &[u8]);
     /// Whether there are no names.
     fn is_empty(&self) -> bool;
@@ -44,7 +44,7 @@ impl<V> Names for FastMap<Box<[u8]>, V> {
     }
 }
 
-/// Names in a map whose clones share all that did not change.
+/// Names in a map whose clones share all unchanged parts.
 pub type SharedNames<V> = imbl::GenericHashMap<Arc<[u8]>, V, FxBuildHasher, imbl::shared_ptr::DefaultSharedPtr>;
 
 impl<V: Clone> Names for SharedNames<V> {
@@ -78,10 +78,10 @@ pub struct DomainIndex<N: Names = FastMap<Box<[u8]>, usize>> {
     any: Option<N::Value>,
 }
 
-/// Why a domain was refused.
+/// Why a domain was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DomainError {
-    /// Another virtual host, or this one, has it already.
+    /// The domain is listed already, by this or another virtual host.
     #[error("the domain is listed twice in this route configuration; each may appear once")]
     Duplicate,
     /// `a*b`, or several stars.
@@ -106,7 +106,7 @@ impl<N: Names<Value: Clone> + Clone> Clone for DomainIndex<N> {
 }
 
 impl<N: Names> DomainIndex<N> {
-    /// Adds a domain of a virtual host; one that is there already is replaced, and that is an error.
+    /// Adds a domain of a virtual host; an existing one is replaced, and that is an error.
     pub fn insert(&mut self, domain: &str, host: N::Value) -> Result<(), DomainError> {
         let domain = domain.to_ascii_lowercase();
         let before = match Form::of(&domain)? {
@@ -118,7 +118,7 @@ impl<N: Names> DomainIndex<N> {
         before.map_or(Ok(()), |_| Err(DomainError::Duplicate))
     }
 
-    /// Takes a domain out, if `mine` says that it belongs to the virtual host that goes.
+    /// Removes a domain, if `mine` tells that it belongs to the virtual host being removed.
     pub fn remove(&mut self, domain: &str, mine: impl Fn(&N::Value) -> bool) {
         let domain = domain.to_ascii_lowercase();
         let take = |names: &mut N, name: &str| {
@@ -141,7 +141,7 @@ impl<N: Names> DomainIndex<N> {
         }
     }
 
-    /// The virtual host of a host name: exact domain, longest `*suffix`, longest `prefix*`, `*`.
+    /// The virtual host for a host name: exact domain, longest `*suffix`, longest `prefix*`, `*`.
     pub fn find(&self, host: &[u8]) -> Option<&N::Value> {
         if self.exact.is_empty() && self.suffix.is_empty() && self.prefix.is_empty() {
             return self.any.as_ref();
@@ -153,7 +153,7 @@ impl<N: Names> DomainIndex<N> {
         }
     }
 
-    /// The same for a name in lower case.
+    /// The same for a lower-case name.
     pub fn find_lower(&self, host: &[u8]) -> Option<&N::Value> {
         let suffix = |length: usize| host.len().checked_sub(length).filter(|rest| *rest > 0).map(|rest| &host[rest..]);
         let prefix = |length: usize| host.get(..length).filter(|_| length < host.len());
@@ -164,18 +164,18 @@ impl<N: Names> DomainIndex<N> {
             .or(self.any.as_ref())
     }
 
-    /// The virtual host that has this very domain, in lower case.
+    /// The virtual host with exactly this domain, in lower case.
     pub fn find_exact(&self, host: &[u8]) -> Option<&N::Value> {
         self.exact.find(host)
     }
 
-    /// The virtual host that serves what no other does.
+    /// The virtual host with the domain `*`.
     pub fn any(&self) -> Option<&N::Value> {
         self.any.as_ref()
     }
 }
 
-/// What a domain matches.
+/// The form of a domain.
 enum Form<'d> {
     Any,
     Exact(&'d str),
@@ -199,7 +199,7 @@ impl<'d> Form<'d> {
     }
 }
 
-/// A host name in lower case; `None` when it is too long to be one.
+/// A host name in lower case; `None` if it is too long.
 pub fn lower_case<'b>(host: &[u8], buffer: &'b mut [u8; LONGEST_HOST_BYTES]) -> Option<&'b [u8]> {
     let lower = buffer.get_mut(..host.len())?;
     lower.copy_from_slice(host);
@@ -207,7 +207,7 @@ pub fn lower_case<'b>(host: &[u8], buffer: &'b mut [u8; LONGEST_HOST_BYTES]) -> 
     Some(lower)
 }
 
-/// The names of one length.
+/// The map for names of one length.
 fn of_length<N: Names>(lengths: &mut Vec<(usize, N)>, length: usize) -> &mut N {
     let at = match lengths.iter().position(|(there, _)| *there == length) {
         Some(at) => at,

@@ -1,4 +1,4 @@
-//! `envoy.filters.http.fault`, compiled: delays, answers instead of the service's, and slow answers, for tests of what is around it.
+//! `envoy.filters.http.fault`, compiled: injects delays, aborts and slow responses, to test how callers cope.
 
 use std::time::Duration;
 
@@ -6,63 +6,63 @@ use crate::dynamic_metadata::Fields;
 use crate::fraction::Fraction;
 use crate::matching::HeaderMatcher;
 
-/// The filter's configuration, or that of a route.
+/// Configuration of the filter, or of a route.
 #[derive(Debug)]
 pub struct Fault {
-    /// Requests that are held back.
+    /// Delays of requests.
     pub delay: Option<Delay>,
-    /// Requests that are answered here.
+    /// Requests to abort with a local reply.
     pub abort: Option<Abort>,
-    /// Answers that are slowed down.
+    /// Rate limit of responses.
     pub rate_limit: Option<RateLimit>,
     /// Only requests to this cluster; empty: all.
     pub upstream_cluster: Box<str>,
-    /// Only requests that name one of these as the proxy they come from (`x-envoy-downstream-service-node`); empty: all.
+    /// Only requests from one of these proxies (`x-envoy-downstream-service-node`); empty: all.
     pub downstream_nodes: Vec<Box<[u8]>>,
     /// Only requests with these headers.
     pub headers: Vec<HeaderMatcher>,
-    /// While so many requests suffer, no other does.
+    /// Limit of concurrent requests with a fault; others get none.
     pub max_active: Option<u32>,
-    /// Nothing is counted by the cluster a request comes from (`x-envoy-downstream-service-cluster`).
+    /// Disables statistics per downstream cluster (`x-envoy-downstream-service-cluster`).
     pub disable_downstream_cluster_stats: bool,
-    /// Dynamic metadata of requests that suffer.
+    /// Dynamic metadata set on requests with a fault.
     pub metadata: Fields,
 }
 
 /// `FaultDelay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delay {
-    /// How long; `None`: the request says (`x-envoy-fault-delay-request`).
+    /// How long; `None`: as the request asks (`x-envoy-fault-delay-request`).
     pub fixed: Option<Duration>,
-    /// Of these requests. A request that says how long may ask for less.
+    /// Share of requests. A request that sets the duration may lower it.
     pub share: Fraction,
 }
 
 /// `FaultAbort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abort {
-    /// With what.
+    /// The response's status.
     pub status: AbortStatus,
-    /// Of these requests. A request that says with what may ask for less.
+    /// Share of requests. A request that sets the status may lower it.
     pub share: Fraction,
 }
 
-/// What a request is answered.
+/// The status of an aborted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortStatus {
-    /// This status.
+    /// This HTTP status.
     Http(u16),
-    /// This status of gRPC.
+    /// This gRPC status.
     Grpc(u32),
-    /// What the request says (`x-envoy-fault-abort-request`, `x-envoy-fault-abort-grpc-request`).
+    /// As the request asks (`x-envoy-fault-abort-request`, `x-envoy-fault-abort-grpc-request`).
     Header,
 }
 
 /// `FaultRateLimit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
-    /// KiB a second; `None`: the request says (`x-envoy-fault-throughput-response`).
+    /// KiB per second; `None`: as the request asks (`x-envoy-fault-throughput-response`).
     pub fixed_kib: Option<u64>,
-    /// Of these answers. A request that says how many may ask for less.
+    /// Share of responses. A request that sets the rate may lower it.
     pub share: Fraction,
 }

@@ -1,9 +1,9 @@
-//! Which filter chain serves a connection: Envoy's precedence, compiled to nested maps.
+//! Filter chain selection: Envoy's precedence, compiled into nested maps.
 //!
-//! One criterion after the other narrows the choice, the most specific value first, and there is **no way back**: once a
-//! chain names the connection's port, chains for any port are out, even if none of the rest fits. Order: destination port,
-//! destination range, server name, transport protocol, application protocol, directly connected peer range, source type,
-//! source range, source port (`FilterChainMatch` in the v3 API).
+//! The criteria narrow the choice one after the other, the most specific value first, **without backtracking**: once a
+//! chain names the connection's port, chains for any port are excluded, even if the remaining criteria do not match.
+//! Order: destination port, destination range, server name, transport protocol, application protocol, directly
+//! connected peer range, source type, source range, source port (`FilterChainMatch` in the v3 API).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::FastMap;
 use crate::listener::{ChainInput, FilterChain, FilterChainMatch, Listener, SourceType, canonical};
 
 impl Listener {
-    /// The chain that serves the connection: the most specific match, else the default chain, else none.
+    /// The chain for the connection: the most specific match, else the default chain, else none.
     pub fn find_filter_chain(&self, input: &ChainInput<'_>) -> Option<&Arc<FilterChain>> {
         self.chain_index
             .find(input)
@@ -23,24 +23,24 @@ impl Listener {
     }
 }
 
-/// The filter chains of a listener, indexed by what they match.
+/// Index of a listener's filter chains by their match criteria.
 #[derive(Debug, Default)]
 pub struct ChainIndex {
     by_port: FastMap<u16, Ranges<ServerNames>>,
     any_port: Option<Ranges<ServerNames>>,
 }
 
-/// Two chains with the same match: a connection could go to either, so the listener is refused.
+/// Two chains with the same match: the choice would be ambiguous, so the listener is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DuplicateMatch {
-    /// Index of the chain that came first.
+    /// Index of the first chain.
     pub first: usize,
-    /// Index of the one refused.
+    /// Index of the rejected chain.
     pub second: usize,
 }
 
 impl ChainIndex {
-    /// Indexes the matches of chains, in order.
+    /// Indexes chains by their match criteria, in order.
     pub fn new<'m>(matches: impl IntoIterator<Item = &'m FilterChainMatch>) -> Result<Self, DuplicateMatch> {
         let mut index = Self::default();
         for (chain, matches) in matches.into_iter().enumerate() {
@@ -49,7 +49,7 @@ impl ChainIndex {
         Ok(index)
     }
 
-    /// The index of the chain that fits best, without the default chain.
+    /// The index of the most specific matching chain, not considering the default chain.
     pub fn find(&self, input: &ChainInput<'_>) -> Option<usize> {
         let ranges = match self.by_port.get(&input.destination.port()) {
             Some(ranges) => ranges,
@@ -97,7 +97,7 @@ fn insert_sources(sources: &mut Sources, chain: usize, m: &FilterChainMatch) -> 
                 Some(port) => *ports.exact.entry(*port).or_insert(chain),
                 None => **ports.any.get_or_insert_with(|| Box::new(chain)),
             };
-            // The same chain may name one value twice; two chains may not.
+            // The same chain may list a value twice; two chains may not share one.
             if taken != chain {
                 return Err(DuplicateMatch { first: taken, second: chain });
             }
@@ -106,7 +106,7 @@ fn insert_sources(sources: &mut Sources, chain: usize, m: &FilterChainMatch) -> 
     Ok(())
 }
 
-/// The values of a criterion, or one `None` when it is not given.
+/// The values of a criterion, or a single `None` if it is not set.
 fn or_any<T>(values: &[T]) -> impl Iterator<Item = Option<&T>> {
     values.iter().map(Some).chain(values.is_empty().then_some(None))
 }
@@ -138,7 +138,7 @@ impl<T: Default> ByName<T> {
     }
 }
 
-/// Address ranges, the longest prefix wins.
+/// Address ranges; the longest prefix wins.
 #[derive(Debug)]
 struct Ranges<T> {
     /// Longest prefix first.
@@ -172,7 +172,7 @@ impl<T: Default> Ranges<T> {
     }
 }
 
-/// Server names: exact, then wildcards from the longest suffix, then none.
+/// Server names: exact, then wildcards from the longest suffix, then any.
 #[derive(Debug, Default)]
 struct ServerNames {
     exact: FastMap<Box<str>, Transports>,
@@ -196,7 +196,7 @@ impl ServerNames {
             return Some(exact);
         }
         if !self.wildcard.is_empty() {
-            // The first label must not be empty: ".example.com" is no name of "*.example.com".
+            // The first label must not be empty: ".example.com" does not match "*.example.com".
             for (at, _) in name.match_indices('.').filter(|(at, _)| *at > 0) {
                 if let Some(found) = self.wildcard.get(&name[at..]) {
                     return Some(found);

@@ -1,11 +1,11 @@
 //! `envoy.type.v3.FractionalPercent`, compiled.
 
-/// A share of requests.
+/// A fraction of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fraction {
-    /// So many,
+    /// Numerator.
     pub numerator: u32,
-    /// of this many; never 0.
+    /// Denominator; never 0.
     pub denominator: u32,
 }
 
@@ -15,7 +15,7 @@ impl Fraction {
     /// All requests.
     pub const ALL: Self = Self { numerator: 100, denominator: 100 };
 
-    /// Whether a request is among them. `random` is drawn where that is not certain.
+    /// Whether a request is included. `random` is called only if that is not certain.
     pub fn covers(self, random: impl FnOnce() -> u64) -> bool {
         match self.numerator {
             0 => false,
@@ -24,7 +24,7 @@ impl Fraction {
         }
     }
 
-    /// At most so many.
+    /// Limits the numerator.
     pub fn at_most(self, numerator: u32) -> Self {
         Self { numerator: self.numerator.min(numerator), ..self }
     }

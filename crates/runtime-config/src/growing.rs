@@ -1,4 +1,4 @@
-//! The virtual hosts of a route table that come one by one (VHDS).
+//! The virtual hosts of a route table that are received one by one (VHDS).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,37 +6,37 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::domains::{DomainIndex, LONGEST_HOST_BYTES, SharedNames, lower_case};
 use crate::route::VirtualHost;
 
-/// All virtual hosts of a table that grows.
+/// All virtual hosts of a growing table.
 #[derive(Debug, Clone, Default)]
 pub struct Growing {
-    /// By domain: those of the table itself, and those that came under a name of their own.
+    /// By domain: those of the table itself, and those received as resources of their own.
     pub(crate) domains: DomainIndex<SharedNames<Arc<VirtualHost>>>,
-    /// What was answered for hosts that were asked for.
+    /// The responses for hosts that were requested.
     pub(crate) answers: SharedNames<Arc<Answer>>,
 }
 
-/// What serves a host that was asked for.
+/// The response for a host that was requested.
 #[derive(Debug)]
 pub struct Answer {
-    /// `None`: nothing but what serves all hosts.
+    /// `None`: the host has no virtual host of its own.
     pub host: Option<Arc<VirtualHost>>,
-    /// A request went this way since somebody looked.
+    /// A request used this answer since this was last checked.
     used: AtomicBool,
 }
 
 impl Answer {
-    /// An answer nobody used yet.
+    /// An answer that was not used yet.
     pub(crate) fn new(host: Option<Arc<VirtualHost>>) -> Self {
         Self { host, used: AtomicBool::new(false) }
     }
 
-    /// Whether it was used since this was asked last.
+    /// Whether it was used since the last call.
     pub(crate) fn take_used(&self) -> bool {
         self.used.load(Relaxed) && self.used.swap(false, Relaxed)
     }
 
     fn mark(&self) {
-        // A line that all workers read must not be written for each request.
+        // Avoids writing a cache line for each request that all workers read.
         if !self.used.load(Relaxed) {
             self.used.store(true, Relaxed);
         }
@@ -44,7 +44,7 @@ impl Answer {
 }
 
 impl Growing {
-    /// The virtual host of a host name.
+    /// The virtual host for a host name.
     pub fn find(&self, host: &[u8]) -> Option<&Arc<VirtualHost>> {
         let mut buffer = [0; LONGEST_HOST_BYTES];
         let Some(lower) = lower_case(host, &mut buffer) else { return self.domains.any() };
@@ -57,15 +57,15 @@ impl Growing {
         }
     }
 
-    /// What was answered for a host, in lower case.
+    /// The answer for a host, in lower case.
     pub fn answer(&self, host: &str) -> Option<&Answer> {
         self.answers.get(host.as_bytes()).map(|answer| &**answer)
     }
 
-    /// The host, in lower case, if it has to be asked for.
+    /// The host, in lower case, if it has to be requested.
     pub fn unanswered(&self, host: &[u8]) -> Option<String> {
         let mut buffer = [0; LONGEST_HOST_BYTES];
-        // What is no text is no domain either; an empty host names nobody.
+        // A host that is not ASCII text is not a domain either, and an empty one cannot be requested.
         let lower = lower_case(host, &mut buffer).filter(|lower| !lower.is_empty() && lower.is_ascii())?;
         if self.answers.contains_key(lower) || self.domains.find_exact(lower).is_some() {
             return None;

@@ -1,4 +1,4 @@
-//! The hash functions load balancing goes by.
+//! The hash functions of load balancing.
 
 use twox_hash::XxHash64;
 
@@ -7,11 +7,11 @@ pub fn xxhash64(bytes: &[u8], seed: u64) -> u64 {
     XxHash64::oneshot(seed, bytes)
 }
 
-/// The seed of `std::hash` in GNU's C++ library, which Envoy's MURMUR_HASH_2 is to agree with.
+/// The seed of `std::hash` in GNU's C++ library, with which Envoy's MURMUR_HASH_2 has to agree.
 const MURMUR_SEED: u64 = 0xc70f_6907;
 const MURMUR_FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
 
-/// MurmurHash64A (Appleby), seeded as GNU's C++ library does.
+/// MurmurHash64A (Appleby), seeded like GNU's C++ library.
 pub fn murmur2_64(bytes: &[u8]) -> u64 {
     let mut hash = MURMUR_SEED ^ (bytes.len() as u64).wrapping_mul(MURMUR_FACTOR);
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,4 +1,4 @@
-//! `RouteAction.HashPolicy`, compiled: what of a request its hash is made of.
+//! `RouteAction.HashPolicy`, compiled: what the hash of a request is computed from.
 
 use regex::bytes::Regex;
 
@@ -12,7 +12,7 @@ pub type HashPolicies = Vec<HashPolicy>;
 pub struct HashPolicy {
     /// What is hashed.
     pub source: HashSource,
-    /// When there is a hash after this one, the policies that follow are left aside.
+    /// If there is a hash after this policy, the remaining ones are skipped.
     pub terminal: bool,
 }
 
@@ -23,10 +23,10 @@ pub enum HashSource {
     Header {
         /// Name (lower case).
         name: Box<str>,
-        /// Pattern and substitution each value is rewritten by.
+        /// Pattern and substitution by which each value is rewritten.
         rewrite: Option<(Regex, Box<str>)>,
     },
-    /// The value of a cookie, which is made when the client has none and `ttl_seconds` is given.
+    /// The value of a cookie, which is generated if the client has none and `ttl_seconds` is set.
     Cookie(Cookie),
     /// The client's address.
     SourceIp,

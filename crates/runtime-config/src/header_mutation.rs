@@ -1,4 +1,4 @@
-//! `envoy.filters.http.header_mutation`, compiled: edits of heads and trailers.
+//! `envoy.filters.http.header_mutation`, compiled: edits of headers and trailers.
 
 use std::sync::Arc;
 
@@ -8,27 +8,28 @@ use crate::route::HeaderMutation;
 /// The filter's configuration.
 #[derive(Debug)]
 pub struct HeaderMutationFilter {
-    /// Edits of every message; routes have more, which come after.
+    /// Edits of every message; per-route edits follow.
     pub mutations: Arc<Mutations>,
-    /// Edits of the most specific level come last, and win (`most_specific_header_mutations_wins`); otherwise they come first.
+    /// Edits of the most specific level are applied last, and win (`most_specific_header_mutations_wins`); otherwise
+    /// they are applied first.
     pub most_specific_wins: bool,
 }
 
-/// What is edited, each in order.
+/// The edits of each part of a message, in order.
 #[derive(Debug, Default)]
 pub struct Mutations {
-    /// Of the request's head.
+    /// Request headers.
     pub request: Vec<HeaderMutation>,
-    /// Of the request's trailers.
+    /// Request trailers.
     pub request_trailers: Vec<HeaderMutation>,
-    /// Of the answer's head.
+    /// Response headers.
     pub response: Vec<HeaderMutation>,
-    /// Of the answer's trailers.
+    /// Response trailers.
     pub response_trailers: Vec<HeaderMutation>,
 }
 
 impl Mutations {
-    /// Some edit behind the request's head looks at that head.
+    /// Whether an edit made after the request's head refers to that head.
     pub fn remember_request(&self) -> bool {
         let later = [&self.request_trailers, &self.response, &self.response_trailers];
         later.into_iter().flatten().any(|mutation| match mutation {

@@ -1,6 +1,6 @@
-//! The HTTP filters there are, as configuration has them. To add one: its compiled type, a function in `compile/` that makes it of
-//! the message, the message's fields in [`crate::support`], and one line in [`http_filters!`] below. What it does is in crate
-//! `filters`.
+//! The supported HTTP filters, as configured. To add one: its compiled type, a function in `compile/` that compiles its
+//! message, the message's fields in [`crate::support`], and one line in [`http_filters!`] below. Its implementation is
+//! in crate `filters`.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use prost::Name;
 use crate::compile::{self, Cx, type_name};
 use crate::route_filters::PerRoute;
 
-/// Most HTTP filters of one connection manager: which of them are on is one word per request.
+/// Most HTTP filters of one connection manager: the disabled ones are kept in one word per request.
 pub(crate) const MAX_HTTP_FILTERS: usize = u64::BITS as usize;
 
-/// The registry: each filter's name and compiled type, its message, and what compiles that; then, where routes may configure it,
-/// the message for that and what compiles it.
+/// The registry: each filter's name and compiled type, its message, and the function that compiles it; then, if routes
+/// may configure it, the per-route message and the function for that.
 macro_rules! http_filters {
     ($(
         $(#[$doc:meta])* $name:ident($compiled:ty) = $message:ty, $compile:path
         $(, per route $route_message:ty, $compile_route:path)?;
     )*) => {
-        /// What an HTTP filter before the router is, and does.
+        /// The type and configuration of an HTTP filter before the router.
         #[derive(Debug)]
         pub enum HttpFilterConfig {
             $($(#[$doc])* $name(Arc<$compiled>),)*
         }
 
-        /// Compiles the message of a filter, whichever it is; `Some(None)`: there is no such filter, and it is `optional`.
+        /// Compiles the message of any filter; `Some(None)`: the filter is unknown and `optional`.
         pub(crate) fn http_filter(cx: &mut Cx<'_>, any: &Any, optional: bool) -> Option<Option<HttpFilterConfig>> {
             let name = type_name(&any.type_url);
             $(
@@ -39,7 +39,7 @@ macro_rules! http_filters {
             if optional { Some(None) } else { cx.fail(format!("{name} is no HTTP filter")) }
         }
 
-        /// Compiles what a route says to a filter; `Some(None)`: there is no such message, and it is `optional`.
+        /// Compiles a per-route configuration; `Some(None)`: the message is unknown and `optional`.
         pub(crate) fn per_route(cx: &mut Cx<'_>, any: &Any, optional: bool) -> Option<Option<Arc<dyn PerRoute>>> {
             let name = type_name(&any.type_url);
             $($(
@@ -79,7 +79,7 @@ http_filters! {
 }
 
 impl HttpFilterConfig {
-    /// It may stand in a cluster, too (`HttpProtocolOptions.http_filters`): those that Envoy takes there.
+    /// Whether it may be an upstream HTTP filter, too (`HttpProtocolOptions.http_filters`): those that Envoy accepts there.
     pub(crate) fn may_stand_upstream(&self) -> bool {
         matches!(self, Self::Buffer(_) | Self::HeaderMutation(_) | Self::Rbac(_))
     }

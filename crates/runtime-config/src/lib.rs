@@ -1,13 +1,13 @@
-//! Compiles xDS resources to what a connection or a request needs.
+//! Compiles xDS resources into the form that connections and requests use.
 //!
 //! The proxy's control thread passes resources to [`builder::Builder`]. Each is checked against the table of supported
-//! fields ([`support`]), compiled, and becomes part of the next immutable [`Config`]. Workers hold one `Arc<Config>` and
-//! swap it whole: a connection pins its [`Listener`], a request pins its [`RouteTable`] and its [`Cluster`].
+//! fields ([`support`]), compiled, and becomes part of the next immutable [`Config`]. Workers hold one `Arc<Config>`
+//! and swap it as a whole: a connection pins its [`Listener`], a request pins its [`RouteTable`] and its [`Cluster`].
 //!
 //! Nothing here uses sockets, clocks or tokio, so the same code answers "what would happen to this call?" offline.
 
 #![forbid(unsafe_code)]
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on input from outside: an impossible state is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod access_log;
@@ -75,18 +75,18 @@ pub use route::RouteTable;
 /// A map with the fast hash the request path uses.
 pub type FastMap<K, V> = HashMap<K, V, FxBuildHasher>;
 
-/// A map whose clones share all that did not change.
+/// A map whose clones share all unchanged parts.
 pub type PersistentMap<K, V> = imbl::GenericHashMap<K, V, FxBuildHasher, imbl::shared_ptr::DefaultSharedPtr>;
-/// A set whose clones share all that did not change.
+/// A set whose clones share all unchanged parts.
 pub type PersistentSet<V> = imbl::GenericHashSet<V, FxBuildHasher, imbl::shared_ptr::DefaultSharedPtr>;
 
-/// Everything a worker needs, immutable. Unchanged parts are shared (same `Arc`) with the configuration before it, and
+/// Everything a worker needs, immutable. Unchanged parts are shared (same `Arc`) with the previous configuration, and
 /// `changes` names the others.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Counts up by one with each swap.
+    /// Incremented with each swap.
     pub generation: u64,
-    /// What is different from the configuration whose `generation` is one less.
+    /// The difference from the configuration whose `generation` is one less.
     pub changes: Changes,
     /// Warmed listeners by name.
     pub listeners: PersistentMap<Arc<str>, Arc<Listener>>,
@@ -94,13 +94,13 @@ pub struct Config {
     pub routes: PersistentMap<Arc<str>, Arc<RouteTable>>,
     /// Warmed clusters by name.
     pub clusters: PersistentMap<Arc<str>, Arc<Cluster>>,
-    /// Listeners and clusters are asked for by name: one that is neither above nor `absent` may exist.
+    /// Listeners and clusters are requested by name: one that is neither above nor in `absent` may exist.
     pub by_name: bool,
-    /// Listeners and clusters that were asked for and do not exist.
+    /// Listeners and clusters that were requested and do not exist.
     pub absent: PersistentSet<Demand>,
 }
 
-/// Names of what is new, changed or gone, in order.
+/// Names of resources that are new, changed or removed, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Listeners.
@@ -118,7 +118,7 @@ impl Changes {
 }
 
 impl Config {
-    /// The listeners to ask for before a connection to this destination can be served, if there are any.
+    /// The listeners to request before a connection to this destination can be served, if any.
     pub fn unanswered_listeners(&self, destination: SocketAddr) -> Vec<Demand> {
         if !self.by_name {
             return Vec::new();
@@ -133,7 +133,7 @@ impl Config {
         names.into_iter().filter(unknown).map(Demand::Listener).collect()
     }
 
-    /// Whether it says what becomes of whoever needs this.
+    /// Whether the configuration has a response to this demand, positive or negative.
     pub fn answers(&self, demand: &Demand) -> bool {
         match demand {
             Demand::VirtualHost { table, host } => {
@@ -145,7 +145,7 @@ impl Config {
         }
     }
 
-    /// Whether there is what was needed.
+    /// Whether the demanded resource exists.
     pub fn has(&self, demand: &Demand) -> bool {
         match demand {
             Demand::VirtualHost { table, host } => {
@@ -157,13 +157,13 @@ impl Config {
         }
     }
 
-    /// The cluster to ask for before it can be used, if it has to be.
+    /// The cluster to request before it can be used, if necessary.
     pub fn unanswered_cluster(&self, name: &Arc<str>) -> Option<Demand> {
         let demand = Demand::Cluster(name.clone());
         (!self.clusters.contains_key(name) && !self.absent.contains(&demand)).then_some(demand)
     }
 
-    /// Names of listeners that are not what they were in `before`.
+    /// Names of listeners that differ from `before`.
     pub fn changed_listeners(&self, before: &Self) -> Cow<'_, [Arc<str>]> {
         match self.follows(before) {
             true => Cow::Borrowed(&self.changes.listeners),
@@ -171,7 +171,7 @@ impl Config {
         }
     }
 
-    /// Names of clusters that are not what they were in `before`.
+    /// Names of clusters that differ from `before`.
     pub fn changed_clusters(&self, before: &Self) -> Cow<'_, [Arc<str>]> {
         match self.follows(before) {
             true => Cow::Borrowed(&self.changes.clusters),
@@ -179,13 +179,13 @@ impl Config {
         }
     }
 
-    /// Whether `changes` says what is different from `before`.
+    /// Whether `changes` describes the difference from `before`.
     fn follows(&self, before: &Self) -> bool {
         self.generation == before.generation + 1
     }
 }
 
-/// Compares all there is.
+/// Compares all entries.
 fn changed<T>(before: &PersistentMap<Arc<str>, Arc<T>>, now: &PersistentMap<Arc<str>, Arc<T>>) -> Vec<Arc<str>> {
     let is_same = |name: &Arc<str>, value: &Arc<T>| now.get(name).is_some_and(|other| Arc::ptr_eq(value, other));
     let other = before.iter().filter(|(name, value)| !is_same(name, value)).map(|(name, _)| name);

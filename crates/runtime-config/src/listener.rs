@@ -19,7 +19,7 @@ pub use crate::network_filters::NetworkFilterConfig;
 /// Traffic direction, for statistics and logs (`core.v3.TrafficDirection`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TrafficDirection {
-    /// Not said.
+    /// Not specified.
     #[default]
     Unspecified,
     /// Towards the workload.
@@ -35,7 +35,7 @@ pub struct Listener {
     pub name: Arc<str>,
     /// Address to bind, or the address original destinations are matched against when `bind_to_port` is false.
     pub address: SocketAddr,
-    /// A socket is bound. Without it the listener only receives connections handed over by `use_original_dst`.
+    /// Whether a socket is bound. Without one the listener only receives connections handed over by `use_original_dst`.
     pub bind_to_port: bool,
     /// Each worker has its own `SO_REUSEPORT` socket.
     pub reuse_port: bool,
@@ -43,68 +43,68 @@ pub struct Listener {
     pub use_original_dst: bool,
     /// Direction, for statistics.
     pub direction: TrafficDirection,
-    /// What to find out before a filter chain is chosen.
+    /// The listener filters, which inspect a connection before a filter chain is selected.
     pub listener_filters: ListenerFilters,
     /// Filter chains in order of definition; [`Listener::find_filter_chain`] applies Envoy's precedence.
     pub filter_chains: Vec<Arc<FilterChain>>,
     /// Serves connections that match no chain.
     pub default_filter_chain: Option<Arc<FilterChain>>,
-    /// `filter_chains` by what they match.
+    /// Index of `filter_chains` by their match criteria.
     pub chain_index: ChainIndex,
-    /// Log of connections refused before a chain took them.
+    /// Logs of connections that were refused before a filter chain was selected.
     pub access_logs: Vec<Arc<AccessLog>>,
     /// `listen(2)` backlog.
     pub backlog: u32,
-    /// Names of listeners to hold along with it, where listeners are asked for by name: no connection handed over
-    /// can ask for one that binds a port of its own.
+    /// Names of listeners to hold along with this one, if listeners are requested by name: handed-over connections
+    /// never demand a listener that binds its own port.
     pub companions: Vec<Arc<str>>,
-    /// A connection came to it since somebody looked.
+    /// A connection was handed over to it since this was last checked.
     pub(crate) used: AtomicBool,
 }
 
 impl Listener {
-    /// A connection was handed over to it.
+    /// Notes that a connection was handed over to it.
     pub fn mark_used(&self) {
-        // A line that all workers read must not be written for each connection.
+        // Avoids writing a cache line for each connection that all workers read.
         if !self.used.load(Relaxed) {
             self.used.store(true, Relaxed);
         }
     }
 
-    /// Whether a connection was, since this was asked last.
+    /// Whether a connection was handed over since the last call.
     pub(crate) fn take_used(&self) -> bool {
         self.used.load(Relaxed) && self.used.swap(false, Relaxed)
     }
 }
 
-/// The listener filters that are on.
+/// The enabled listener filters.
 #[derive(Debug, Clone, Default)]
 pub struct ListenerFilters {
     /// Read a PROXY protocol header before anything else.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Restore the address the client dialled before a redirect (`SO_ORIGINAL_DST`).
+    /// Restore the address the client connected to before a redirect (`SO_ORIGINAL_DST`).
     pub original_dst: bool,
     /// Read the ClientHello: transport protocol, SNI, ALPN.
     pub tls_inspector: bool,
-    /// Original destination ports the TLS inspector leaves alone (`filter_disabled`).
+    /// Original destination ports that the TLS inspector skips (`filter_disabled`).
     pub tls_inspector_disabled: PortPredicate,
-    /// Tell HTTP from other plaintext: application protocol `http/1.0`, `http/1.1` or `h2c`.
+    /// Distinguish HTTP from other plaintext: application protocol `http/1.0`, `http/1.1` or `h2c`.
     pub http_inspector: bool,
-    /// Original destination ports the HTTP inspector leaves alone (`filter_disabled`).
+    /// Original destination ports that the HTTP inspector skips (`filter_disabled`).
     pub http_inspector_disabled: PortPredicate,
-    /// How long the filters may wait for bytes; `None`: for ever.
+    /// How long the filters may wait for bytes; `None`: no limit.
     pub timeout: Option<Duration>,
-    /// After the timeout go on with what is known instead of closing.
+    /// After the timeout, continue with what is known instead of closing the connection.
     pub continue_on_timeout: bool,
 }
 
 impl ListenerFilters {
-    /// Whether the TLS inspector reads a connection to this port.
+    /// Whether the TLS inspector inspects connections to this port.
     pub fn inspects_tls(&self, destination_port: u16) -> bool {
         self.tls_inspector && !self.tls_inspector_disabled.matches(destination_port)
     }
 
-    /// Whether the HTTP inspector reads a connection to this port.
+    /// Whether the HTTP inspector inspects connections to this port.
     pub fn inspects_http(&self, destination_port: u16) -> bool {
         self.http_inspector && !self.http_inspector_disabled.matches(destination_port)
     }
@@ -113,11 +113,11 @@ impl ListenerFilters {
 /// `envoy.filters.listener.proxy_protocol`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProxyProtocol {
-    /// Connections without a header are served too (`allow_requests_without_proxy_protocol`).
+    /// Connections without a header are accepted too (`allow_requests_without_proxy_protocol`).
     pub optional: bool,
     /// Versions that are refused (`disallowed_versions`).
     pub disallowed: Vec<ProxyProtocolVersion>,
-    /// Which TLVs go on to an upstream that is told of them (`pass_through_tlvs`).
+    /// Which TLVs are available for upstream PROXY protocol headers (`pass_through_tlvs`).
     pub pass_through: TlvSelection,
     /// Statistics are `proxy_proto.PREFIX.…`; without it `proxy_proto.…`.
     pub stat_prefix: Box<str>,
@@ -133,7 +133,7 @@ pub enum ProxyProtocolVersion {
 }
 
 impl ProxyProtocolVersion {
-    /// As statistics and messages name it.
+    /// The number in statistics and messages.
     pub fn number(self) -> u8 {
         match self {
             Self::V1 => 1,
@@ -158,7 +158,7 @@ impl Default for TlvSelection {
 }
 
 impl TlvSelection {
-    /// Whether a TLV of this type is among them.
+    /// Whether a TLV of this type is selected.
     pub fn includes(&self, kind: u8) -> bool {
         match self {
             Self::All => true,
@@ -186,7 +186,7 @@ pub enum PortPredicate {
 }
 
 impl PortPredicate {
-    /// Whether it holds for `port`.
+    /// Whether the predicate holds for `port`.
     pub fn matches(&self, port: u16) -> bool {
         match self {
             Self::Never => false,
@@ -199,12 +199,12 @@ impl PortPredicate {
     }
 }
 
-/// What is known of a connection when its filter chain is chosen.
+/// What is known of a connection when its filter chain is selected.
 #[derive(Debug, Clone)]
 pub struct ChainInput<'a> {
     /// Destination (original destination when redirected).
     pub destination: SocketAddr,
-    /// Peer as known when the chain is chosen; the PROXY protocol may have replaced it.
+    /// Peer as known when the chain is selected; the PROXY protocol may have replaced it.
     pub source: SocketAddr,
     /// Peer of the socket.
     pub direct_source: SocketAddr,
@@ -212,7 +212,7 @@ pub struct ChainInput<'a> {
     pub server_name: Option<&'a str>,
     /// `tls` or `raw_buffer`; empty before detection.
     pub transport_protocol: &'a str,
-    /// Offered ALPN or what the HTTP inspector found.
+    /// The offered ALPN protocols, or what the HTTP inspector detected.
     pub application_protocols: &'a [&'a str],
 }
 
@@ -235,7 +235,7 @@ pub struct FilterChainMatch {
     pub source_prefix_ranges: Vec<IpNet>,
     /// Peer ports.
     pub source_ports: Vec<u16>,
-    /// The peer's address is this host's (`SAME_IP_OR_LOOPBACK`) or is not (`EXTERNAL`).
+    /// Whether the peer's address must be this host's (`SAME_IP_OR_LOOPBACK`) or must not (`EXTERNAL`).
     pub source_type: SourceType,
 }
 
@@ -256,7 +256,7 @@ pub enum SourceType {
 pub struct FilterChain {
     /// Name, for logs and statistics; may be empty.
     pub name: Arc<str>,
-    /// When it applies.
+    /// Which connections it matches.
     pub matches: FilterChainMatch,
     /// TLS termination; `None` is plaintext.
     pub tls: Option<Arc<DownstreamTls>>,
@@ -264,20 +264,20 @@ pub struct FilterChain {
     pub handshake_timeout: Duration,
     /// Network filters before the terminal one.
     pub network_filters: Vec<NetworkFilter>,
-    /// What serves the connection.
+    /// The terminal filter, which serves the connection.
     pub terminal: Terminal,
 }
 
-/// A network filter before the last one.
+/// A network filter before the terminal one.
 #[derive(Debug)]
 pub struct NetworkFilter {
     /// Its name.
     pub name: Arc<str>,
-    /// What it is.
+    /// Its type and configuration.
     pub config: NetworkFilterConfig,
 }
 
-/// The last network filter.
+/// The terminal network filter.
 #[derive(Debug)]
 pub enum Terminal {
     /// `envoy.filters.network.http_connection_manager`.
@@ -291,47 +291,47 @@ pub enum Terminal {
 pub struct TcpProxy {
     /// Statistics prefix `tcp.PREFIX.`.
     pub stat_prefix: Arc<str>,
-    /// Where connections go, by weight.
+    /// Destination clusters, by weight.
     pub clusters: Vec<WeightedTcpCluster>,
-    /// Closes after this long without a byte in either direction; `None`: never. 1 h when unset.
+    /// Connections without a byte in either direction for this long are closed; `None`: never. 1 h when unset.
     pub idle_timeout: Option<Duration>,
-    /// Closes after this long in any case.
+    /// Connections are closed after this long in any case.
     pub max_downstream_connection_duration: Option<Duration>,
     /// Attempts to connect upstream, 1 when unset.
     pub max_connect_attempts: u32,
     /// One entry per connection.
     pub access_logs: Vec<Arc<AccessLog>>,
-    /// The client's address is hashed, for clusters that choose endpoints by it.
+    /// The hash is computed of the client's address, for clusters that pick endpoints by hash.
     pub hash_source_ip: bool,
-    /// A cluster that is not there is asked for, and the connection held meanwhile (`on_demand`).
+    /// Missing clusters are requested on demand, and the connection is held meanwhile (`on_demand`).
     pub on_demand: Option<OnDemandClusters>,
-    /// A client that sends a server name goes to the cluster of that name (`envoy.filters.network.sni_cluster` stands before).
+    /// A client that sends SNI goes to the cluster of that name (`envoy.filters.network.sni_cluster` precedes the filter).
     pub cluster_from_sni: bool,
-    /// Metadata of the subset such a client goes to.
+    /// Metadata match criteria of the subset for such clients.
     pub metadata_match: Option<MetadataMatch>,
-    /// The bytes go inside an HTTP tunnel.
+    /// The bytes are sent inside an HTTP tunnel.
     pub tunneling: Option<Tunneling>,
 }
 
-/// `TcpProxy.TunnelingConfig`: hosts are proxies, and CONNECT or POST tells them where the bytes are to go.
+/// `TcpProxy.TunnelingConfig`: the cluster's hosts are proxies, and CONNECT or POST tells them the destination.
 #[derive(Debug)]
 pub struct Tunneling {
-    /// Where: a name or address with its port.
+    /// The destination: a name or address with its port.
     pub hostname: Format,
-    /// Headers that go with it.
+    /// Headers to send with the tunnel request.
     pub headers: Vec<HeaderAddition>,
-    /// It is asked for with POST to this path (`use_post`, `post_path`), over HTTP/2 only; `None`: with CONNECT.
+    /// The tunnel is requested by POST to this path (`use_post`, `post_path`), over HTTP/2 only; `None`: by CONNECT.
     pub post: Option<Box<str>>,
-    /// Access logs can tell the headers of the answer (`propagate_response_headers`).
+    /// Access logs can print the response's headers (`propagate_response_headers`).
     pub keep_headers: bool,
-    /// Access logs can tell the trailers that end the answer (`propagate_response_trailers`).
+    /// Access logs can print the response's trailers (`propagate_response_trailers`).
     pub keep_trailers: bool,
 }
 
-/// How clusters are asked for when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).
+/// Requesting clusters on demand, when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnDemandClusters {
-    /// A request or connection is held this long at most; 5 s when unset.
+    /// Longest time to hold a request or connection; 5 s when unset.
     pub timeout: Duration,
 }
 
@@ -342,13 +342,13 @@ pub struct WeightedTcpCluster {
     pub cluster: Arc<str>,
     /// Share out of the sum of weights.
     pub weight: u32,
-    /// Metadata of the subset they go to.
+    /// Metadata match criteria of their subset.
     pub metadata_match: Option<MetadataMatch>,
 }
 
 impl TcpProxy {
-    /// Where a connection goes, and the metadata of the subset there: to the cluster its server name names, if the proxy goes by
-    /// that, else by chance.
+    /// The cluster of a connection, and the metadata of the subset there: the cluster named by its SNI if
+    /// `cluster_from_sni` is set, else one picked at random by weight.
     pub fn destination<'p>(
         &'p self,
         server_name: Option<&'p Arc<str>>,
@@ -360,8 +360,7 @@ impl TcpProxy {
         }
     }
 
-    /// The cluster for a random number: each gets its share of the weights. `None` only when there are no clusters, which
-    /// the compiler refuses.
+    /// The cluster for a random number, by weight. `None` only without clusters, which the compiler rejects.
     fn pick_cluster(&self, random: u64) -> Option<&WeightedTcpCluster> {
         let total: u64 = self.clusters.iter().map(|entry| u64::from(entry.weight)).sum();
         let mut point = random % total.max(1);
@@ -375,7 +374,7 @@ impl TcpProxy {
     }
 }
 
-/// Address comparison used by chain matching: IPv4-mapped IPv6 counts as IPv4.
+/// Canonical form of addresses for filter chain matching: IPv4-mapped IPv6 counts as IPv4.
 pub fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }

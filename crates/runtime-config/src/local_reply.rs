@@ -3,35 +3,35 @@
 use crate::access_log::{LogFilter, LogFormat};
 use crate::route::HeaderAddition;
 
-/// What a connection manager makes of the proxy's own answers.
+/// How a connection manager modifies local replies.
 #[derive(Debug)]
 pub struct LocalReply {
-    /// The first one that is for an answer changes it.
+    /// The first mapper that matches a reply applies.
     pub mappers: Vec<Mapper>,
-    /// The form of a body, where the mapper has none.
+    /// The format of bodies for which the mapper has none.
     pub format: Option<BodyFormat>,
 }
 
 /// `ResponseMapper`.
 #[derive(Debug)]
 pub struct Mapper {
-    /// The answers it is for.
+    /// The replies it applies to.
     pub filter: LogFilter,
-    /// Another status.
+    /// Replacement status.
     pub status: Option<u16>,
-    /// Another body.
+    /// Replacement body.
     pub body: Option<Box<[u8]>>,
-    /// The form of the body.
+    /// Format of the body.
     pub format: Option<BodyFormat>,
-    /// Further headers.
+    /// Headers to add.
     pub headers: Vec<HeaderAddition>,
 }
 
-/// How a body is made of what is known of a request.
+/// How a body is formatted.
 #[derive(Debug)]
 pub struct BodyFormat {
-    /// The text.
+    /// The text format.
     pub format: LogFormat,
-    /// Its type.
+    /// Its content type.
     pub content_type: Box<str>,
 }

@@ -49,7 +49,7 @@ pub enum StringMatcher {
 pub struct HeaderMatcher {
     /// Lower-case header name.
     pub name: Box<str>,
-    /// What the value must be.
+    /// The condition on its value.
     pub value: HeaderValueMatcher,
     /// The match is inverted.
     pub invert: bool,
@@ -57,10 +57,10 @@ pub struct HeaderMatcher {
     pub treat_missing_as_empty: bool,
 }
 
-/// What a header's value must be. Of several values of one name any may be it, each by itself; inverted, none may.
+/// The condition on a header's value. Of several values of one name, any may satisfy it, each by itself; inverted, none may.
 #[derive(Debug, Clone)]
 pub enum HeaderValueMatcher {
-    /// The header is there (`true`) or is absent (`false`).
+    /// The header is present (`true`) or absent (`false`).
     Present(bool),
     /// The value matches.
     String(StringMatcher),
@@ -76,7 +76,7 @@ pub enum HeaderValueMatcher {
 /// `envoy.config.route.v3.QueryParameterMatcher`.
 #[derive(Debug, Clone)]
 pub struct QueryParameterMatcher {
-    /// Parameter name, compared as it stands in the query string.
+    /// Parameter name, compared undecoded.
     pub name: Box<str>,
     /// `None`: the parameter only has to be present.
     pub value: Option<StringMatcher>,
@@ -127,14 +127,14 @@ impl HeaderMatcher {
         self.judge(request.any_value(&self.name, |value| self.wants(value)))
     }
 
-    /// Whether a header of these values matches; none: it is absent.
+    /// Whether a header with these values matches; without values it is absent.
     pub fn matches_values<'v>(&self, values: impl IntoIterator<Item = &'v [u8]>) -> bool {
         let mut values = values.into_iter().peekable();
         let wanted = values.peek().is_some().then(|| values.any(|value| self.wants(value)));
         self.judge(wanted)
     }
 
-    /// `wanted`: a value is what the matcher wants; `None`: there is no value.
+    /// `wanted`: whether a value satisfies the condition; `None`: there is no value.
     fn judge(&self, wanted: Option<bool>) -> bool {
         let matched = match (&self.value, wanted) {
             (HeaderValueMatcher::Present(present), wanted) => {
@@ -161,14 +161,14 @@ fn integer(value: &[u8]) -> Option<i64> {
 }
 
 impl QueryParameterMatcher {
-    /// Whether the query string (without `?`) has the parameter; its first value counts, undecoded.
+    /// Whether the query string (without `?`) has a matching parameter; its first value counts, undecoded.
     pub fn matches(&self, query: &[u8]) -> bool {
         let Some(value) = query_parameter(query, self.name.as_bytes()) else { return false };
         self.value.as_ref().is_none_or(|matcher| matcher.matches(value))
     }
 }
 
-/// The first value of a query parameter, as it stands in the query string; empty when it has no `=`.
+/// The first value of a query parameter, undecoded; empty if it has no `=`.
 pub fn query_parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
     query.split(|&b| b == b'&').find_map(|pair| {
         let (key, value) = match pair.iter().position(|&b| b == b'=') {
@@ -179,7 +179,7 @@ pub fn query_parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
     })
 }
 
-/// Splits `:path` into what routes match and the query string without `?`. A fragment belongs to neither.
+/// Splits `:path` into the path that routes match and the query string without `?`. The fragment belongs to neither.
 pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     let path = match path.iter().position(|&b| b == b'#') {
         Some(at) => &path[..at],
@@ -194,8 +194,8 @@ pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
 /// Largest compiled regular expression in bytes; RE2's own limit is of this order.
 const REGEX_SIZE_LIMIT_BYTES: usize = 1 << 20;
 
-/// Compiles an RE2-style pattern that must match the whole value. ASCII classes as in RE2; Unicode only when the pattern
-/// cannot be compiled without it.
+/// Compiles an RE2-style pattern that must match the whole value. Character classes are ASCII as in RE2; Unicode only
+/// if the pattern cannot be compiled without it.
 pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
     // Compiled by itself first: in `a)|(b` the wrapping group would balance the parentheses.
     search_regex(pattern)?;
@@ -209,7 +209,7 @@ pub fn search_regex(pattern: &str) -> Result<Regex, String> {
         regex::Error::CompiledTooBig(limit) => {
             format!("the regular expression needs more than {limit} bytes when compiled")
         }
-        // The parser's message draws the pattern over several lines; its last line is the reason.
+        // The parser's message displays the pattern over several lines; its last line is the reason.
         error => {
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");

@@ -1,6 +1,6 @@
-//! The network filters there are before the last one of a filter chain, as configuration has them. To add one: its compiled type, a function
-//! in `compile/` that makes it of the message, the message's fields in [`crate::support`], and one line in [`network_filters!`] below.
-//! What it does is in crate `filters`.
+//! The network filters before the terminal one of a filter chain, as configured. To add one: its compiled type, a
+//! function in `compile/` that compiles its message, the message's fields in [`crate::support`], and one line in
+//! [`network_filters!`] below. Its implementation is in crate `filters`.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::compile::{self, Cx, type_name};
 /// Most network filters of one filter chain.
 pub(crate) const MAX_NETWORK_FILTERS: usize = 64;
 
-/// The registry: each filter's name and compiled type, its message, and what compiles that.
+/// The registry: each filter's name and compiled type, its message, and the function that compiles it.
 macro_rules! network_filters {
     ($($(#[$doc:meta])* $name:ident($compiled:ty) = $message:ty, $compile:path;)*) => {
-        /// What a network filter before the last one is, and does.
+        /// The type and configuration of a network filter before the terminal one.
         #[derive(Debug)]
         pub enum NetworkFilterConfig {
             $($(#[$doc])* $name(Arc<$compiled>),)*
         }
 
-        /// Compiles the message of a filter, whichever it is.
+        /// Compiles the message of any such filter.
         pub(crate) fn network_filter(cx: &mut Cx<'_>, any: &Any) -> Option<NetworkFilterConfig> {
             let name = type_name(&any.type_url);
             $(

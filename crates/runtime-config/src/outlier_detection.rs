@@ -2,71 +2,71 @@
 
 use std::time::Duration;
 
-/// When a host is taken for an outlier, and for how long it is then ejected. Defaults are Envoy's.
+/// When a host counts as an outlier, and for how long it is ejected. Defaults are Envoy's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutlierDetection {
-    /// Answers of 5xx in a row (5). Connection failures count as 5xx unless `split_local_origin`.
+    /// Consecutive 5xx responses (5). Connection failures count as 5xx unless `split_local_origin`.
     pub consecutive_5xx: Threshold,
-    /// Answers of 502, 503, 504 in a row (5, enforced in 0 % of cases).
+    /// Consecutive 502, 503 and 504 responses (5, enforced in 0 % of cases).
     pub consecutive_gateway_failure: Threshold,
-    /// Failures to connect, resets and timeouts in a row (5); counted only with `split_local_origin`.
+    /// Consecutive connection failures, resets and timeouts (5); counted only with `split_local_origin`.
     pub consecutive_local_origin_failure: Threshold,
-    /// What the proxy itself sees (connect failures, timeouts) is told apart from what the host answers.
+    /// Local origin errors (connection failures, timeouts) are counted apart from the host's responses.
     pub split_local_origin: bool,
-    /// Between two looks at rates and at ejection times (10 s).
+    /// Interval at which rates and ejection times are evaluated (10 s).
     pub interval: Duration,
-    /// Ejection time, multiplied by how often the host was ejected (30 s).
+    /// Ejection time, multiplied by the number of ejections (30 s).
     pub base_ejection_time: Duration,
     /// Longest ejection time without jitter (300 s, or the base if that is longer).
     pub max_ejection_time: Duration,
-    /// Up to this much is added to an ejection time, at random (0 s).
+    /// Random time added to an ejection time, up to this much (0 s).
     pub max_ejection_time_jitter: Duration,
     /// Share of a cluster's hosts that may be ejected, in percent (10).
     pub max_ejection_percent: u32,
-    /// The first host is ejected whatever `max_ejection_percent` says.
+    /// One host may be ejected whatever `max_ejection_percent` says.
     pub always_eject_one_host: bool,
-    /// A host that passes its active health check is no longer ejected (true).
+    /// A host that passes its active health check is unejected (true).
     pub successful_health_check_unejects: bool,
-    /// Hosts whose success rate is far below the others'.
+    /// Ejects hosts whose success rate is far below the others'.
     pub success_rate: SuccessRate,
-    /// Hosts that fail too often, whatever the others do.
+    /// Ejects hosts that fail too often, regardless of the others.
     pub failure_percentage: FailurePercentage,
 }
 
-/// A number of failures in a row.
+/// A number of consecutive failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threshold {
     /// Failures; 0: never reached.
     pub count: u32,
-    /// How likely a host that reached it is ejected, in percent.
+    /// Probability that a host at the threshold is ejected, in percent.
     pub enforcing_percent: u32,
 }
 
 /// Compares success rates within a cluster.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SuccessRate {
-    /// Hosts with enough requests there must be (5).
+    /// Minimum number of hosts with enough requests (5).
     pub minimum_hosts: u32,
-    /// Requests in an interval that are enough (100).
+    /// Minimum number of requests in an interval (100).
     pub request_volume: u64,
     /// Standard deviations below the mean, in thousandths (1900).
     pub stdev_factor_thousandths: u32,
-    /// How likely an outlier is ejected, in percent (100).
+    /// Probability that an outlier is ejected, in percent (100).
     pub enforcing_percent: u32,
     /// The same for local origin (100).
     pub enforcing_local_origin_percent: u32,
 }
 
-/// Compares failures with a fixed limit.
+/// Compares failure percentages with a fixed limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailurePercentage {
-    /// Failures from which on a host is an outlier, in percent (85).
+    /// Failure percentage from which a host is an outlier (85).
     pub threshold: u32,
-    /// Hosts with enough requests there must be (5).
+    /// Minimum number of hosts with enough requests (5).
     pub minimum_hosts: u32,
-    /// Requests in an interval that are enough (50).
+    /// Minimum number of requests in an interval (50).
     pub request_volume: u64,
-    /// How likely an outlier is ejected, in percent (0).
+    /// Probability that an outlier is ejected, in percent (0).
     pub enforcing_percent: u32,
     /// The same for local origin (0).
     pub enforcing_local_origin_percent: u32,

@@ -1,7 +1,8 @@
-//! What the process does when it runs short: `overload_manager` and the limits of the static runtime layer.
+//! Overload protection: `overload_manager` and the limits of the static runtime layer.
 //!
-//! Envoy's overload manager: monitors say how much of a resource is used, actions begin at a share of it. Per-listener
-//! limits are runtime keys there (`envoy.resource_limits.listener.NAME.connection_limit`), so they are here.
+//! As in Envoy's overload manager, monitors measure the usage of resources and actions trigger at a share of it.
+//! Per-listener limits are runtime keys in Envoy (`envoy.resource_limits.listener.NAME.connection_limit`), so they are
+//! here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use prost::Name;
 use crate::FastMap;
 use crate::compile::{Cx, type_name};
 
-/// How often resources are looked at when the bootstrap does not say (Envoy's default).
+/// Interval of resource monitoring if the bootstrap sets none (Envoy's default).
 const DEFAULT_REFRESH: Duration = Duration::from_secs(1);
 
 const CONNECTION_LIMIT: (&str, &str) = ("envoy.resource_limits.listener.", ".connection_limit");
@@ -29,7 +30,7 @@ const GLOBAL_CONNECTION_LIMIT: &str = "overload.global_downstream_max_connection
 const PREMATURE_RESET_STREAMS: &str = "overload.premature_reset_total_stream_count";
 const PREMATURE_RESET_SECONDS: &str = "overload.premature_reset_min_stream_lifetime_seconds";
 
-/// Runtime keys that are taken and change nothing, with the reason.
+/// Runtime keys that are accepted without effect, with the reason.
 const NO_EFFECT: &[(&str, &str)] = &[
     ("re2.max_program_size.", "regular expressions have a fixed size limit here"),
     ("envoy.reloadable_features.", "it switches parts of another implementation"),
@@ -37,16 +38,16 @@ const NO_EFFECT: &[(&str, &str)] = &[
     ("envoy.deprecated_features:", "it switches parts of another implementation"),
 ];
 
-/// What is watched, what is done about it, and fixed limits.
+/// Resource monitors, overload actions, and fixed limits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Overload {
-    /// Time between two looks at the resources.
+    /// Interval between readings of the monitors.
     pub refresh_interval: Duration,
-    /// The resources.
+    /// The monitored resources.
     pub monitors: Vec<Monitor>,
-    /// What is done, each with what begins it.
+    /// Overload actions, each with its triggers.
     pub actions: Vec<ActionRule>,
-    /// Downstream connections of the whole process; more are closed at once. `None`: no limit.
+    /// Limit of downstream connections of the whole process; more are closed immediately. `None`: no limit.
     pub max_connections: Option<u64>,
     /// Limits by listener name.
     pub listeners: FastMap<Arc<str>, ListenerLimits>,
@@ -54,13 +55,13 @@ pub struct Overload {
     pub premature_resets: PrematureResets,
 }
 
-/// When a client of HTTP/2 is taken for one that resets streams to do harm. Names and defaults are Envoy's.
+/// When an HTTP/2 client counts as resetting streams maliciously. Names and defaults are Envoy's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrematureResets {
-    /// A connection ends once half of so many closed streams were reset prematurely
+    /// A connection is closed when half of its closed streams, counted as at least this many, were reset prematurely
     /// (`overload.premature_reset_total_stream_count`).
     pub total_stream_count: u32,
-    /// Seconds within which a stream that has no answer yet is reset prematurely
+    /// A stream reset within this many seconds, before a response, is reset prematurely
     /// (`overload.premature_reset_min_stream_lifetime_seconds`).
     pub min_stream_lifetime_seconds: u32,
 }
@@ -71,7 +72,7 @@ impl Default for PrematureResets {
     }
 }
 
-/// One resource.
+/// A resource monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Monitor {
     /// `envoy.resource_monitors.fixed_heap`: resident memory against a number of bytes.
@@ -91,23 +92,23 @@ pub enum Monitor {
     },
 }
 
-/// What is done when there is too little of something.
+/// An overload action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// `envoy.overload_actions.stop_accepting_requests`: new requests are answered with 503.
     StopAcceptingRequests,
-    /// `envoy.overload_actions.disable_http_keepalive`: connections end with the request they carry.
+    /// `envoy.overload_actions.disable_http_keepalive`: connections are closed after their current request.
     DisableHttpKeepalive,
-    /// `envoy.overload_actions.stop_accepting_connections`: new connections wait in the kernel's queue.
+    /// `envoy.overload_actions.stop_accepting_connections`: new connections wait in the kernel's accept queue.
     StopAcceptingConnections,
     /// `envoy.overload_actions.reject_incoming_connections`: new connections are reset.
     RejectIncomingConnections,
-    /// `envoy.overload_actions.shrink_heap`: free memory goes back to the system.
+    /// `envoy.overload_actions.shrink_heap`: free memory is returned to the system.
     ShrinkHeap,
 }
 
 impl Action {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Self; 5] = [
         Self::StopAcceptingRequests,
         Self::DisableHttpKeepalive,
@@ -128,28 +129,28 @@ impl Action {
     }
 }
 
-/// An action and what begins it: the strongest trigger counts.
+/// An action and its triggers, of which the strongest counts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActionRule {
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// When.
+    /// When it is active.
     pub triggers: Vec<Trigger>,
 }
 
-/// A share of a resource at which an action begins.
+/// A share of a resource at which an action becomes active.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trigger {
     /// Index in [`Overload::monitors`].
     pub monitor: usize,
-    /// Share (0–1) from which on the action is on to some extent.
+    /// Share (0–1) from which the action is partly active.
     pub from: f64,
-    /// Share (0–1) at which it is on in full; equal to `from` for a plain threshold.
+    /// Share (0–1) at which it is fully active; equal to `from` for a plain threshold.
     pub full: f64,
 }
 
 impl Trigger {
-    /// How far the action is on at this share of the resource, 0–1.
+    /// To what extent (0–1) the action is active at this share of the resource.
     pub fn extent(&self, share: f64) -> f64 {
         if share >= self.full {
             1.0
@@ -168,12 +169,12 @@ pub struct ListenerLimits {
     pub connections: Option<u64>,
     /// Requests in flight; more are answered with 503 (`evenkeel.resource_limits.listener.NAME.request_limit`).
     pub requests: Option<u64>,
-    /// Bytes in its connections' buffers; past it those that hold the most are closed
+    /// Bytes in its connections' buffers; beyond it, the connections that hold the most are closed
     /// (`evenkeel.resource_limits.listener.NAME.memory_limit`).
     pub memory_bytes: Option<u64>,
 }
 
-/// Compiles both sources of limits.
+/// Compiles the limits of both sources.
 pub(crate) fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Overload {
     let mut compiled = match &message.overload_manager {
         None => Overload { refresh_interval: DEFAULT_REFRESH, ..Overload::default() },
@@ -184,7 +185,7 @@ pub(crate) fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Overlo
             cx.each("layers", &runtime.layers, |cx, layer| layer_limits(cx, layer, &mut compiled));
         });
     }
-    // Envoy's monitor of this name is what its listeners ask before they take a connection.
+    // In Envoy, listeners check this monitor before they accept a connection.
     for monitor in &compiled.monitors {
         if let Monitor::DownstreamConnections { max } = monitor {
             compiled.max_connections = Some(compiled.max_connections.map_or(*max, |limit| limit.min(*max)));
@@ -255,7 +256,7 @@ fn trigger(cx: &mut Cx<'_>, message: &overload::Trigger, monitors: &[&str]) -> O
 
 fn layer_limits(cx: &mut Cx<'_>, layer: &bootstrap::RuntimeLayer, compiled: &mut Overload) -> Option<()> {
     let Some(LayerSpecifier::StaticLayer(values)) = &layer.layer_specifier else {
-        // An admin layer is empty until somebody writes to it, which this proxy's admin interface does not offer.
+        // An admin layer is empty until it is written to, which this proxy's admin interface does not offer.
         return Some(());
     };
     cx.at("static_layer", |cx| {
@@ -268,7 +269,7 @@ fn layer_limits(cx: &mut Cx<'_>, layer: &bootstrap::RuntimeLayer, compiled: &mut
     Some(())
 }
 
-/// Envoy reads nested maps as keys joined by dots.
+/// As in Envoy, nested maps are keys joined by dots.
 fn flatten<'m>(
     prefix: &str,
     fields: &'m std::collections::HashMap<String, pb::google::protobuf::Value>,

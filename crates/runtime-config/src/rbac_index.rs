@@ -1,20 +1,22 @@
-//! Which policies of a set may match at all, by the caller's name or the path, so that a set of a hundred costs what one costs.
+//! Selects the policies of a set that may match, by the peer's name or the path, so that a set of a hundred costs about
+//! as much as one.
 //!
-//! Most policies name their callers (`principals: ["cluster.local/ns/a/sa/b"]`) or paths exactly. Such a policy cannot match anybody
-//! else or anything else, so it is filed under what it names and tried only when that turns up. A policy that names neither is
-//! tried always. This is a filter only: what it lets through is evaluated in full, so it cannot change a decision.
+//! Most policies name their principals (`principals: ["cluster.local/ns/a/sa/b"]`) or paths exactly. Such a policy
+//! cannot match anything else, so it is indexed by these names and tried only when one of them occurs. A policy without
+//! such names is always tried. The index only filters: the policies it selects are evaluated in full, so it cannot
+//! change a decision.
 
 use crate::FastMap;
 use crate::matching::StringMatcher;
 use crate::rbac::{Permission, Policy, Principal};
 use crate::view::PeerIdentity;
 
-/// Sets no larger than this are tried one after the other: looking a name up costs as much as one policy.
+/// Sets no larger than this are tried in turn: a lookup costs as much as one policy.
 const SMALL_SET: usize = 1;
 
-/// Numbers of policies, ascending.
+/// Indices of policies, ascending.
 type Numbers = Vec<u32>;
-/// Policies by what they insist on.
+/// Policies by the value they require.
 type Filed = FastMap<Box<[u8]>, Numbers>;
 
 /// The index of one set of policies.
@@ -24,11 +26,11 @@ pub(crate) struct PolicyIndex {
     by_path: Filed,
     /// By path prefix, one map per length.
     by_prefix: Vec<(usize, Filed)>,
-    /// Policies that name nothing to file them under.
+    /// Policies that require no value they could be indexed by.
     rest: Numbers,
 }
 
-/// What a policy insists on: one of these has to be there, else it cannot match.
+/// The values a policy requires: it can match only if one of them is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Keys<'p>(Vec<Key<'p>>);
 
@@ -40,8 +42,7 @@ enum Key<'p> {
 }
 
 impl PolicyIndex {
-    /// Files the policies; each under its callers' names or its paths, whichever of the two tells this set's policies better
-    /// apart.
+    /// Indexes the policies; each by its principals' names or its paths, whichever distinguishes this set's policies better.
     pub(crate) fn new(policies: &[Policy]) -> Self {
         let mut index = Self::default();
         if policies.len() <= SMALL_SET {
@@ -80,8 +81,8 @@ impl PolicyIndex {
         }
     }
 
-    /// The first policy, in their order, for which `matches` is true; asked of those only that may match this peer and path
-    /// (without its query; `None` where there is no request).
+    /// The first policy, in order, for which `matches` is true; calls it only for policies that may match this peer and
+    /// path (without its query; `None` if there is no request).
     pub(crate) fn first_match<'p>(
         &self,
         policies: &'p [Policy],
@@ -121,7 +122,7 @@ impl PolicyIndex {
 }
 
 impl<'p> Keys<'p> {
-    /// One of several suffices: each has to insist on something, and any of it will do.
+    /// The keys of a disjunction: each part must have keys, and any of them suffices.
     fn any_of<T>(parts: &'p [T], keys: fn(&'p T) -> Option<Self>) -> Option<Self> {
         let mut all = Vec::new();
         for part in parts {
@@ -130,7 +131,7 @@ impl<'p> Keys<'p> {
         Some(Self(all)).filter(|keys| !keys.0.is_empty())
     }
 
-    /// All are needed: what the most selective one insists on.
+    /// The keys of a conjunction: those of the most selective part.
     fn all_of<T>(parts: &'p [T], keys: fn(&'p T) -> Option<Self>) -> Option<Self> {
         parts.iter().filter_map(keys).min_by_key(|keys| keys.0.len())
     }
@@ -159,7 +160,7 @@ fn of_permission(permission: &Permission) -> Option<Keys<'_>> {
     }
 }
 
-/// How many different things a set of policies names.
+/// The number of distinct values that a set of policies requires.
 fn distinct(keys: &[Option<Keys<'_>>]) -> usize {
     keys.iter().flatten().flat_map(|keys| &keys.0).collect::<std::collections::HashSet<_>>().len()
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a resource, named by field path.
+//! What is wrong with a resource, by field path.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Problem {
     /// Full path inside the resource: `filter_chains[0].filters[1].typed_config.tracing`; empty: the resource itself.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what would be accepted.
     pub reason: String,
 }
 
@@ -20,7 +20,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A resource that was refused, with every problem found. The version before it stays in place.
+/// A rejected resource, with all problems found. The previous version stays in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// Short kind: `Listener`, `Cluster`, `RouteConfiguration`, `ClusterLoadAssignment`, `Secret`, `Bootstrap`.
@@ -31,7 +31,7 @@ pub struct Rejection {
     pub problems: Vec<Problem>,
 }
 
-/// Problems printed in full; a broken resource can have hundreds and a NACK is one message.
+/// Problems printed; a broken resource can have hundreds, and a NACK is one message.
 const PROBLEMS_SHOWN: usize = 8;
 
 impl fmt::Display for Rejection {

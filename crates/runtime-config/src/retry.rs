@@ -5,36 +5,36 @@ use std::time::Duration;
 use crate::cluster::MetadataMatch;
 use crate::matching::HeaderMatcher;
 
-/// When a request is tried again, and how.
+/// When a request is retried, and how.
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
-    /// When.
+    /// Retry conditions.
     pub on: RetryOn,
-    /// How often at most, beyond the first try.
+    /// Maximum number of retries.
     pub num_retries: u32,
-    /// Statuses for `retriable-status-codes`.
+    /// Status codes for `retriable-status-codes`.
     pub retriable_status_codes: Vec<u16>,
     /// Response headers for `retriable-headers`; any of them.
     pub retriable_headers: Vec<HeaderMatcher>,
     /// Only requests with one of these are retried; empty: all.
     pub retriable_request_headers: Vec<HeaderMatcher>,
-    /// Limit of each try.
+    /// Timeout of each try.
     pub per_try_timeout: Option<Duration>,
-    /// A try without activity for this long ends.
+    /// A try without activity for this long is ended.
     pub per_try_idle_timeout: Option<Duration>,
-    /// First pause (25 ms when unset).
+    /// First back-off interval (25 ms when unset).
     pub base_interval: Duration,
-    /// Longest pause (10 × base when unset).
+    /// Longest back-off interval (10 × base when unset).
     pub max_interval: Duration,
-    /// The upstream may say how long to wait.
+    /// Back-off requested by the upstream.
     pub rate_limited: Option<RateLimitedBackOff>,
-    /// Do not try the same host again (`previous_hosts`).
+    /// Avoid hosts tried before (`previous_hosts`).
     pub avoid_previous_hosts: bool,
-    /// Do not try a host again that has all metadata of one of these (`omit_host_metadata`).
+    /// Avoid hosts with all metadata of one of these (`omit_host_metadata`).
     pub avoid_metadata: Vec<MetadataMatch>,
-    /// After every so many tries, priorities that were tried are left out (`previous_priorities`).
+    /// After every this many tries, priorities already tried are avoided (`previous_priorities`).
     pub avoid_priorities_every: Option<u32>,
-    /// How often to pick again when a predicate refuses a host.
+    /// How often to pick again when a predicate rejects a host.
     pub host_selection_max_attempts: u32,
 }
 
@@ -62,9 +62,9 @@ impl Default for RetryPolicy {
 /// `RateLimitedRetryBackOff`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitedBackOff {
-    /// Headers that say when, the first that can be read holds.
+    /// Headers that contain the time to wait; the first valid one counts.
     pub reset_headers: Vec<ResetHeader>,
-    /// Longer pauses are not taken from the upstream (300 s when unset).
+    /// Longest back-off accepted from the upstream (300 s when unset).
     pub max_interval: Duration,
 }
 
@@ -114,12 +114,11 @@ pub struct RetryOn {
 }
 
 impl RetryOn {
-    /// Adds the conditions of a list (`5xx,reset`). The error is the first word that is no condition; what stands around
-    /// it counts nevertheless.
+    /// Adds the conditions of a list (`5xx,reset`). The error is the first unknown word; the others are added nevertheless.
     pub fn add<'t>(&mut self, list: &'t str) -> Result<(), &'t str> {
         let mut unknown = Ok(());
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            // Nothing upstream speaks HTTP/3, so it cannot come to pass.
+            // Upstream HTTP/3 is not supported, so this cannot happen.
             if word == "http3-post-connect-failure" {
                 continue;
             }
@@ -131,7 +130,7 @@ impl RetryOn {
         unknown
     }
 
-    /// The conditions' names.
+    /// The names of the conditions set.
     pub fn names(mut self) -> Vec<&'static str> {
         self.flags().into_iter().filter(|(_, flag)| **flag).map(|(name, _)| name).collect()
     }
@@ -156,7 +155,7 @@ impl RetryOn {
         ]
     }
 
-    /// Any condition at all.
+    /// Whether any condition is set.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }

@@ -8,7 +8,7 @@ use crate::route::{ForwardAction, PathMatch, RedirectAction, RedirectPath, Route
 use crate::view::RequestView;
 
 impl ForwardAction {
-    /// The path to send upstream; borrowed when the route leaves it alone.
+    /// The path to send upstream; borrowed if the route does not rewrite it.
     pub fn rewrite_path<'p>(&self, matched: &RouteMatch, path: &'p [u8]) -> Cow<'p, [u8]> {
         if let Some(prefix) = &self.prefix_rewrite {
             return rooted(Cow::Owned(replace_matched(matched, path, prefix.as_bytes())));
@@ -57,7 +57,7 @@ impl RedirectAction {
     fn write_path(&self, out: &mut Vec<u8>, matched: &RouteMatch, path: &[u8]) {
         let rewritten = match &self.path {
             RedirectPath::Keep => Cow::Borrowed(path),
-            // A query of its own replaces the request's, and is never stripped.
+            // A query in the new path replaces the request's, and is never stripped.
             RedirectPath::Full(full) if full.contains('?') => {
                 out.extend_from_slice(full.as_bytes());
                 return;
@@ -66,7 +66,7 @@ impl RedirectAction {
             RedirectPath::Prefix(prefix) => Cow::Owned(replace_matched(matched, path, prefix.as_bytes())),
             RedirectPath::Regex(pattern, substitution) => replace_pattern(pattern, substitution.as_bytes(), path),
         };
-        // A URL may do without a path.
+        // A URL may have an empty path.
         let rewritten =
             if matches!(rewritten.first(), None | Some(b'?' | b'#')) { rewritten } else { rooted(rewritten) };
         let end = rewritten.len() - if self.strip_query { query_with_mark(&rewritten).len() } else { 0 };
@@ -74,8 +74,8 @@ impl RedirectAction {
     }
 }
 
-/// A rewritten path that is one: what the route took off may have been all that kept the rest from being read as more of the host
-/// (`@evil.example`, `.evil.example`) or as a URL.
+/// Ensures that a rewritten path begins with a slash: what the route removed may have been all that kept the rest from
+/// being read as part of the host (`@evil.example`, `.evil.example`) or as a URL.
 fn rooted(path: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match path.first() {
         Some(b'/') => path,
@@ -83,8 +83,8 @@ fn rooted(path: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// A path as the value of `location`, where one that begins with two slashes would be a host (RFC 3986 section 4.2, and browsers take
-/// `\` for `/`). `/.` in front changes nothing about which path it is.
+/// A path as the value of `location`, where one that begins with two slashes would be read as a host (RFC 3986 section
+/// 4.2; browsers also treat `\` as `/`). The prefix `/.` does not change which path it denotes.
 pub fn path_as_location(path: &[u8]) -> Vec<u8> {
     match path {
         [b'/' | b'\\', b'/' | b'\\', ..] => [b"/.", path].concat(),
@@ -114,7 +114,7 @@ pub fn https_location(request: &impl RequestView) -> Vec<u8> {
     action.location(&any, request)
 }
 
-/// Replaces the part of the path the route matched: the prefix, or the whole path of an exact or pattern match.
+/// Replaces the part of the path that the route matched: the prefix, or the whole path for an exact or regex match.
 fn replace_matched(matched: &RouteMatch, path: &[u8], replacement: &[u8]) -> Vec<u8> {
     let path_length = path.len() - query_with_mark(path).len();
     let matched_length = match &matched.path {
@@ -124,7 +124,7 @@ fn replace_matched(matched: &RouteMatch, path: &[u8], replacement: &[u8]) -> Vec
     [replacement, &path[matched_length..]].concat()
 }
 
-/// Replaces every match of the pattern in the path; the query stays as it is.
+/// Replaces every match of the pattern in the path; the query is unchanged.
 fn replace_pattern<'p>(pattern: &Regex, substitution: &[u8], path: &'p [u8]) -> Cow<'p, [u8]> {
     let query = query_with_mark(path);
     let bare = &path[..path.len() - query.len()];
@@ -187,7 +187,7 @@ pub fn check_substitution(pattern: &Regex, substitution: &str) -> Result<(), Str
     Ok(())
 }
 
-/// `?query` of a path, or nothing.
+/// The `?query` of a path, or nothing.
 fn query_with_mark(path: &[u8]) -> &[u8] {
     match path.iter().position(|&b| b == b'?' || b == b'#') {
         Some(at) => &path[at..],

@@ -21,17 +21,17 @@ pub struct RouteTable {
     pub name: Arc<str>,
     /// All virtual hosts, in order of definition.
     pub virtual_hosts: Vec<Arc<VirtualHost>>,
-    /// Which virtual host a domain belongs to.
+    /// Index of virtual hosts by domain.
     pub domains: DomainIndex,
     /// Match `Host: name:port` as `name`.
     pub ignore_port_in_host_matching: bool,
     /// Header edits for every route.
     pub headers: Arc<HeaderEdits>,
-    /// What it says to filters (`typed_per_filter_config`), where neither virtual host nor route does.
+    /// Per-route filter configuration (`typed_per_filter_config`), which applies where neither virtual host nor route has any.
     pub filters: FilterOverrides,
-    /// Virtual hosts come one by one (`vhds`): all of them, those above included.
+    /// Virtual hosts received one by one (`vhds`): all of them, including those above.
     pub growing: Option<Growing>,
-    /// Header edits run from the table to the route (`most_specific_header_mutations_wins`) instead of route first.
+    /// Header edits are applied from the table to the route (`most_specific_header_mutations_wins`) instead of route first.
     pub most_specific_wins: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct VirtualHost {
 }
 
 impl VirtualHost {
-    /// The clusters its routes may choose or mirror to, each once or more.
+    /// The clusters its routes may pick or mirror to; may contain duplicates.
     pub fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
         let actions = self.routes.iter().filter_map(|route| match &route.action {
             RouteAction::Forward(action) => Some(action),
@@ -82,7 +82,7 @@ pub enum RequireTls {
     None,
     /// Redirect all plaintext requests.
     All,
-    /// Redirect plaintext requests from outside.
+    /// Redirect plaintext requests from external clients.
     ExternalOnly,
 }
 
@@ -91,15 +91,15 @@ pub enum RequireTls {
 pub struct Route {
     /// Name, for logs (`%ROUTE_NAME%`).
     pub name: Arc<str>,
-    /// When it applies.
+    /// Which requests it matches.
     pub matches: RouteMatch,
-    /// What happens.
+    /// What to do with them.
     pub action: RouteAction,
     /// Header edits.
     pub headers: HeaderEdits,
-    /// What it says to filters (`typed_per_filter_config`), and its virtual host does.
+    /// Per-route filter configuration (`typed_per_filter_config`), including its virtual host's.
     pub filters: FilterOverrides,
-    /// `metadata.filter_metadata.istio.config` or other origin of the user's object, for `/config_dump` and explanations.
+    /// The user's object it was generated from (such as `metadata.filter_metadata.istio.config`), for `/config_dump` and explanations.
     pub origin: Option<Arc<str>>,
 }
 
@@ -108,7 +108,7 @@ pub struct Route {
 pub struct RouteMatch {
     /// Path.
     pub path: PathMatch,
-    /// Path case matters.
+    /// Whether path matching is case-sensitive.
     pub case_sensitive: bool,
     /// All must match.
     pub headers: Vec<HeaderMatcher>,
@@ -118,11 +118,11 @@ pub struct RouteMatch {
     pub fraction_ppm: u32,
     /// Only gRPC requests (`content-type: application/grpc…`).
     pub grpc_only: bool,
-    /// All must match. There is none before a filter has set some and has the route chosen again.
+    /// All must match. Requests have none until a filter has set some and has the route chosen again.
     pub dynamic_metadata: Vec<MetadataMatcher>,
 }
 
-/// How the path is matched; the query string is left aside except by `Regex` on Envoy's terms (path only).
+/// How the path is matched; the query string is not part of it.
 #[derive(Debug)]
 pub enum PathMatch {
     /// Any path with this prefix.
@@ -137,14 +137,14 @@ pub enum PathMatch {
     Connect,
 }
 
-/// What a route does.
+/// The action of a route.
 #[derive(Debug)]
 pub enum RouteAction {
     /// Forward.
     Forward(Box<ForwardAction>),
-    /// Answer 3xx.
+    /// Redirect.
     Redirect(Box<RedirectAction>),
-    /// Answer at once.
+    /// Respond directly.
     DirectResponse {
         /// HTTP status.
         status: u16,
@@ -156,15 +156,15 @@ pub enum RouteAction {
 /// `RouteAction` of Envoy.
 #[derive(Debug)]
 pub struct ForwardAction {
-    /// Where to, by weight.
+    /// Destination clusters, by weight.
     pub clusters: Vec<WeightedCluster>,
     /// Sum of weights; never 0 unless `clusters` has one entry.
     pub total_weight: u32,
     /// Status when the cluster does not exist (503 when unset).
     pub cluster_not_found_status: u16,
-    /// The matched prefix or path is replaced.
+    /// Replacement of the matched prefix or path.
     pub prefix_rewrite: Option<Box<str>>,
-    /// The path is rewritten by pattern; the substitution uses `\1`.
+    /// Pattern and substitution by which the path is rewritten; the substitution uses `\1`.
     pub regex_rewrite: Option<(Regex, Box<str>)>,
     /// How `:authority` is rewritten.
     pub host_rewrite: HostRewrite,
@@ -172,43 +172,43 @@ pub struct ForwardAction {
     pub append_x_forwarded_host: bool,
     /// From the end of the request to the end of the response; 504 beyond. `None`: no limit. 15 s when unset.
     pub timeout: Option<Duration>,
-    /// No activity for this long ends the stream. `None`: the connection manager's holds; `Duration::MAX`: never.
+    /// A stream without activity for this long is ended. `None`: the connection manager's applies; `Duration::MAX`: no limit.
     pub idle_timeout: Option<Duration>,
-    /// Retries.
+    /// Retry policy.
     pub retry: Option<Arc<RetryPolicy>>,
-    /// Which of the cluster's limits its requests count against.
+    /// The priority, which selects the cluster's circuit breaker thresholds.
     pub priority: Priority,
-    /// From the request's head to the end of the response, whatever moves. `None`: the connection manager's holds;
-    /// `Duration::MAX`: no limit.
+    /// From the request's head to the end of the response, regardless of activity. `None`: the connection manager's
+    /// applies; `Duration::MAX`: no limit.
     pub max_stream_duration: Option<Duration>,
-    /// What clients of gRPC may ask for with `grpc-timeout`.
+    /// How `grpc-timeout` of gRPC clients is honoured.
     pub grpc_timeout: Option<GrpcTimeout>,
-    /// Upgrade types (lower case: `websocket`, `connect`) switched on (`true`) or off by this route.
+    /// Upgrade types (lower case: `websocket`, `connect`) that this route enables (`true`) or disables.
     pub upgrades: Vec<(Box<str>, bool)>,
-    /// CONNECT ends here (`connect_config`): the upstream gets the bytes of the tunnel and nothing else.
+    /// CONNECT is terminated here (`connect_config`): the upstream gets the tunnel's bytes only.
     pub connect_terminates: bool,
-    /// What a request's hash is made of, for clusters that choose endpoints by it.
+    /// What a request's hash is computed from, for clusters that pick endpoints by hash.
     pub hash_policies: HashPolicies,
-    /// Who else gets its requests: the route's `request_mirror_policies`, else its virtual host's, else its table's.
+    /// Where its requests are mirrored: the route's `request_mirror_policies`, else its virtual host's, else its table's.
     pub mirrors: Option<Arc<[MirrorPolicy]>>,
 }
 
-/// `RequestMirrorPolicy`: a copy of a request goes to this cluster, and its answer nowhere.
+/// `RequestMirrorPolicy`: a copy of a request is sent to this cluster, and its response is discarded.
 #[derive(Debug)]
 pub struct MirrorPolicy {
-    /// Which cluster.
+    /// The cluster.
     pub cluster: MirrorCluster,
-    /// Share of requests, in millionths (`runtime_fraction`). Policies of one request are compared with the same random number.
+    /// Share of requests, in millionths (`runtime_fraction`). All policies of one request use the same random number.
     pub fraction_ppm: u32,
-    /// Copies say so in `:authority`: `-shadow` stands before the port.
+    /// Copies have `-shadow` appended to the host in `:authority`, before the port.
     pub appends_suffix: bool,
-    /// `:authority` of copies, in place of the request's.
+    /// `:authority` of copies, replacing the request's.
     pub host: Option<Box<str>>,
     /// Edits of copies' headers, in order.
     pub edits: Vec<HeaderMutation>,
 }
 
-/// How a mirror's cluster is found.
+/// How a mirror's cluster is named.
 #[derive(Debug)]
 pub enum MirrorCluster {
     /// By this name.
@@ -238,14 +238,14 @@ pub enum Priority {
     High,
 }
 
-/// How `grpc-timeout` is heeded.
+/// How `grpc-timeout` is honoured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrpcTimeout {
-    /// Takes the place of the route's timeout (`max_grpc_timeout`), and not that of `max_stream_duration`.
+    /// It replaces the route's timeout (`max_grpc_timeout`), rather than `max_stream_duration`.
     pub as_route_timeout: bool,
-    /// Longest time a client may ask for; `None`: any.
+    /// Longest timeout a client may ask for; `None`: any.
     pub most: Option<Duration>,
-    /// Taken off what the client asks for, so that the answer reaches it in time.
+    /// Subtracted from what the client asks for, so that the response reaches it in time.
     pub offset: Duration,
 }
 
@@ -256,13 +256,13 @@ pub struct WeightedCluster {
     pub cluster: Arc<str>,
     /// Share out of `total_weight`.
     pub weight: u32,
-    /// Header edits for requests that go there.
+    /// Header edits for requests to this cluster.
     pub headers: HeaderEdits,
-    /// `:authority` for requests that go there.
+    /// `:authority` for requests to this cluster.
     pub host_rewrite: Option<Box<str>>,
-    /// Metadata of the subset they go to: the route's and this entry's.
+    /// Metadata match criteria of the subset: the route's and this entry's.
     pub metadata_match: Option<MetadataMatch>,
-    /// What it says to filters (`typed_per_filter_config`).
+    /// Per-route filter configuration (`typed_per_filter_config`).
     pub filters: FilterOverrides,
 }
 
@@ -272,7 +272,7 @@ pub enum HostRewrite {
     /// Not at all.
     #[default]
     None,
-    /// To this.
+    /// To this value.
     Literal(Box<str>),
     /// To the endpoint's host name (DNS clusters).
     Auto,
@@ -298,14 +298,14 @@ pub struct RedirectAction {
 /// New path of a redirect.
 #[derive(Debug, Default)]
 pub enum RedirectPath {
-    /// As it was.
+    /// Unchanged.
     #[default]
     Keep,
     /// This path; a query in it replaces the request's.
     Full(Box<str>),
     /// The matched prefix is replaced.
     Prefix(Box<str>),
-    /// By pattern.
+    /// Rewritten by pattern and substitution.
     Regex(Regex, Box<str>),
 }
 
@@ -323,7 +323,7 @@ pub struct HeaderEdits {
 }
 
 impl HeaderEdits {
-    /// Nothing to do.
+    /// Whether there are no edits.
     pub fn is_empty(&self) -> bool {
         self.request_remove.is_empty()
             && self.request_add.is_empty()
@@ -339,19 +339,19 @@ pub struct HeaderAddition {
     pub name: Box<str>,
     /// Value: a template over the access log's operators (`%DOWNSTREAM_REMOTE_ADDRESS%`…).
     pub value: crate::access_log::Format,
-    /// What to do with a value that is there.
+    /// How to treat existing values.
     pub action: AppendAction,
-    /// Keep the header when its value comes out empty.
+    /// Keep the header if its value is empty.
     pub keep_empty_value: bool,
 }
 
 /// `HeaderValueOption.HeaderAppendAction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AppendAction {
-    /// Another value beside it.
+    /// Append the value to existing ones.
     #[default]
     AppendIfExistsOrAdd,
-    /// Only when there is none.
+    /// Add only if there is none.
     AddIfAbsent,
     /// Replace, or add.
     OverwriteIfExistsOrAdd,

@@ -1,4 +1,4 @@
-//! What routes say to HTTP filters, found by the filters' names (`typed_per_filter_config`).
+//! Per-route configuration of HTTP filters, looked up by the filters' names (`typed_per_filter_config`).
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -11,23 +11,23 @@ pub trait PerRoute: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> PerRoute for T {}
 
-/// What one level (table, virtual host, route, weighted cluster) says to the filters of one name.
+/// What one level (table, virtual host, route, weighted cluster) configures for the filters of one name.
 #[derive(Debug, Clone)]
 pub struct FilterOverride {
     /// The filters' name in the connection manager.
     pub filter: Arc<str>,
-    /// They are off. Otherwise they are on, even if the connection manager has them off.
+    /// The filters are disabled. Otherwise they are enabled, even if the connection manager disables them.
     pub disabled: bool,
-    /// Configuration; `None`: only says whether they are on.
+    /// Configuration; `None`: only enables or disables.
     pub config: Option<Arc<dyn PerRoute>>,
 }
 
-/// What a level and those around it say, the most specific first. Most say nothing.
+/// The overrides of a level and those around it, most specific first. Most levels have none.
 #[derive(Debug, Clone, Default)]
 pub struct FilterOverrides(Option<Arc<[FilterOverride]>>);
 
 impl FilterOverrides {
-    /// `own` before what the level inherits from `outer`.
+    /// `own`, followed by what the level inherits from `outer`.
     pub fn new(own: Vec<FilterOverride>, outer: &Self) -> Self {
         match own.is_empty() {
             true => outer.clone(),
@@ -40,7 +40,7 @@ impl FilterOverrides {
     }
 }
 
-/// What filters are told about one request: by its weighted cluster, its route, its virtual host and the route table.
+/// All overrides for one request: of its weighted cluster, route, virtual host and route table.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RouteFilters<'r>([&'r [FilterOverride]; 3]);
 
@@ -48,32 +48,33 @@ impl<'r> RouteFilters<'r> {
     /// `cluster`: the entry of the route's weighted clusters that was chosen.
     pub fn new(table: &'r RouteTable, route: &'r Route, cluster: Option<&'r WeightedCluster>) -> Self {
         let cluster = cluster.map(|cluster| cluster.filters.as_slice()).unwrap_or_default();
-        // The route's include its virtual host's. The table's do not come along: virtual hosts may come without it.
+        // The route's overrides include its virtual host's. The table's are separate, since a virtual host may arrive
+        // without its table.
         Self([cluster, route.filters.as_slice(), table.filters.as_slice()])
     }
 
-    /// What one level and those around it say.
+    /// The overrides of one level and those around it.
     pub fn of(level: &'r FilterOverrides) -> Self {
         Self([&[], level.as_slice(), &[]])
     }
 
-    /// Nothing is said to any filter.
+    /// Whether there are no overrides.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|level| level.is_empty())
     }
 
-    /// Whether the filters of this name are off; `None`: as the connection manager has them.
+    /// Whether the filters of this name are disabled; `None`: the connection manager's setting applies.
     pub fn disabled(&self, filter: &str) -> Option<bool> {
         self.told(filter).next().map(|level| level.disabled)
     }
 
-    /// The most specific configuration for the filters of this name. One of another type is not theirs.
+    /// The most specific configuration for the filters of this name; `None` if it is of another type.
     pub fn most_specific<T: Any>(&self, filter: &str) -> Option<&'r T> {
         let config = self.told(filter).find_map(|level| level.config.as_deref())?;
         (config as &dyn Any).downcast_ref()
     }
 
-    /// All configurations for the filters of this name, the most specific first.
+    /// All configurations for the filters of this name, most specific first.
     pub fn all<T: Any>(&self, filter: &str) -> impl Iterator<Item = &'r T> {
         let configs = self.told(filter).filter_map(|level| level.config.as_deref());
         configs.filter_map(|config| (config as &dyn Any).downcast_ref())
@@ -103,7 +104,7 @@ mod tests {
         let filters = RouteFilters([cluster.as_slice(), route.as_slice(), table.as_slice()]);
         for (name, disabled, config, all) in [
             ("a", Some(false), Some(2), vec![2, 1]),
-            // Whether it is off and how it is configured may come from two levels.
+            // The disabled flag and the configuration may come from two levels.
             ("b", Some(true), Some(3), vec![3]),
             ("c", Some(false), None, vec![]),
             ("d", Some(false), Some(4), vec![4]),

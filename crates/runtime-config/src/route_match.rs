@@ -1,4 +1,4 @@
-//! Which virtual host and route serve a request, and which cluster of a weighted action. Nothing here allocates.
+//! Selects the virtual host and route for a request, and the cluster of a weighted action. Nothing here allocates.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use crate::matching::split_path;
 use crate::route::{ForwardAction, PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost, WeightedCluster};
 use crate::view::RequestView;
 
-/// What a route table says about a request.
+/// The result of matching a request against a route table.
 #[derive(Debug, Clone, Copy)]
 pub enum RouteSelection<'t> {
     /// This route serves it.
     Route(&'t Arc<VirtualHost>, &'t Arc<Route>),
-    /// The virtual host takes https only: 301 to the same URL with `https`.
+    /// The virtual host requires TLS: 301 to the same URL with `https`.
     TlsRedirect(&'t Arc<VirtualHost>),
-    /// No virtual host answers for the authority, or none of its routes matches (404, flag `NR`).
+    /// No virtual host matches the authority, or none of its routes matches (404, flag `NR`).
     NotFound(Option<&'t Arc<VirtualHost>>),
 }
 
 impl RouteTable {
-    /// The virtual host of an authority: exact domain, longest `*suffix`, longest `prefix*`, `*`. Case does not matter.
+    /// The virtual host for an authority: exact domain, longest `*suffix`, longest `prefix*`, `*`. Case-insensitive.
     pub fn find_virtual_host(&self, authority: &[u8]) -> Option<&Arc<VirtualHost>> {
         let host = if self.ignore_port_in_host_matching { without_port(authority) } else { authority };
         match &self.growing {
@@ -30,8 +30,8 @@ impl RouteTable {
         }
     }
 
-    /// The virtual host to ask the control plane for before a request to this authority can be decided, if there is one:
-    /// only an answer to the very host says what serves it, since a wildcard may hide something closer.
+    /// The virtual host to request from the control plane before a request to this authority can be decided, if any.
+    /// Only a response for exactly this host tells what serves it, since a wildcard may hide a closer match.
     pub fn unanswered(&self, authority: &[u8]) -> Option<Demand> {
         let growing = self.growing.as_ref()?;
         let host = if self.ignore_port_in_host_matching { without_port(authority) } else { authority };
@@ -39,8 +39,7 @@ impl RouteTable {
         Some(Demand::VirtualHost { table: self.name.clone(), host: host.into() })
     }
 
-    /// The route of a request. `random` decides `runtime_fraction`; use the same number for
-    /// [`ForwardAction::pick_cluster`].
+    /// The route for a request. `random` decides `runtime_fraction`; use the same number for [`ForwardAction::pick_cluster`].
     pub fn select(&self, request: &impl RequestView, random: u64) -> RouteSelection<'_> {
         let Some(host) = self.find_virtual_host(request.authority()) else {
             return RouteSelection::NotFound(None);
@@ -69,7 +68,7 @@ impl VirtualHost {
 }
 
 impl RouteMatch {
-    /// Whether the route applies.
+    /// Whether the route matches the request.
     pub fn matches(&self, request: &impl RequestView, random: u64) -> bool {
         let (path, query) = split_path(request.path());
         self.path.matches(path, self.case_sensitive, request)
@@ -97,8 +96,7 @@ impl PathMatch {
 }
 
 impl ForwardAction {
-    /// The cluster for a random number: each gets its share of `total_weight`. `None` only when there are no clusters,
-    /// which the compiler refuses.
+    /// The cluster for a random number, by weight. `None` only without clusters, which the compiler rejects.
     pub fn pick_cluster(&self, random: u64) -> Option<&WeightedCluster> {
         let mut point = random % u64::from(self.total_weight.max(1));
         for cluster in &self.clusters {
@@ -111,7 +109,7 @@ impl ForwardAction {
     }
 }
 
-/// gRPC by its content type.
+/// Whether the request is gRPC, by its content type.
 pub fn is_grpc(request: &impl RequestView) -> bool {
     request.header("content-type").is_some_and(|kind| grpc::is_grpc(&kind))
 }
@@ -128,7 +126,7 @@ fn equal(a: &[u8], b: &[u8], case_sensitive: bool) -> bool {
 pub fn without_port(authority: &[u8]) -> &[u8] {
     let Some(colon) = authority.iter().rposition(|&b| b == b':') else { return authority };
     let (host, port) = (&authority[..colon], &authority[colon + 1..]);
-    // A bare IPv6 address is no host with a port.
+    // A bare IPv6 address has no port.
     let bracketed = !host.contains(&b':') || host.ends_with(b"]");
     if bracketed && port.iter().all(u8::is_ascii_digit) { host } else { authority }
 }

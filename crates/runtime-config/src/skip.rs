@@ -1,12 +1,12 @@
-//! Requests that a filter has nothing to do with (`ExtensionWithMatcher`): a tree of matchers over the request's head, whose only action is
-//! `SkipFilter`.
+//! Requests that skip a filter (`ExtensionWithMatcher`): a tree of matchers over the request's head, whose only action
+//! is `SkipFilter`.
 
 use crate::FastMap;
 use crate::matching::StringMatcher;
 use crate::route_filters::RouteFilters;
 use crate::view::RequestView;
 
-/// Which requests pass a filter by. For a route (`ExtensionWithMatcherPerRoute`) it takes the place of the filter's own.
+/// Matches the requests that skip a filter. That of a route (`ExtensionWithMatcherPerRoute`) replaces the filter's own.
 #[derive(Debug)]
 pub struct SkipMatcher(pub(crate) Matcher);
 
@@ -14,18 +14,18 @@ pub struct SkipMatcher(pub(crate) Matcher);
 #[derive(Debug)]
 pub(crate) struct Matcher {
     pub kind: Kind,
-    /// Where nothing else matches.
+    /// Applies if nothing else matches.
     pub otherwise: Option<OnMatch>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Only what holds otherwise.
+    /// `otherwise` only.
     None,
     List(Vec<(Predicate, OnMatch)>),
-    /// By the whole value of a header.
+    /// By the exact value of a header.
     Exact(Box<str>, FastMap<Box<[u8]>, OnMatch>),
-    /// By the beginning of a header's value, the longest first.
+    /// By a prefix of a header's value, longest first.
     Prefix(Box<str>, Vec<(Box<[u8]>, OnMatch)>),
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Predicate {
     Not(Box<Predicate>),
 }
 
-/// Whether a request passes a filter by that has a matcher, given what its route says to filters.
+/// Whether a request skips a filter that has a matcher, given the route's overrides.
 pub fn is_skipped(own: &SkipMatcher, filter: &str, route: &RouteFilters<'_>, request: &impl RequestView) -> bool {
     let of_route = if route.is_empty() { None } else { route.most_specific::<SkipMatcher>(filter) };
     of_route.unwrap_or(own).0.skips(request)
@@ -53,7 +53,7 @@ impl Matcher {
     fn skips(&self, request: &impl RequestView) -> bool {
         let matched = match &self.kind {
             Kind::None => false,
-            // What matches and leads to nothing leaves it to the next.
+            // A matcher that matches without a skip leaves the decision to the next one.
             Kind::List(matchers) => matchers.iter().any(|(when, then)| when.holds(request) && then.skips(request)),
             Kind::Exact(header, values) => {
                 let value = request.header(header);

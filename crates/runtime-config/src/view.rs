@@ -1,5 +1,5 @@
-//! What routing and filters may ask about a request and its connection. The proxy implements [`RequestView`] on its own
-//! head representation; tests and the simulator implement it on plain maps.
+//! What routing and filters may inspect of a request and its connection. The proxy implements [`RequestView`] on its
+//! own head representation; tests and the simulator implement it on plain maps.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -21,16 +21,16 @@ pub trait RequestView {
     /// All values of a lower-case header name joined with `,`; `None` when it is absent.
     /// Names that start with `:` are the pseudo headers above.
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
-    /// Whether a value of this header is `wanted`. Each is looked at by itself, for joined they are something that nobody sent, and
-    /// another line in front would hide one. `None` when the header is absent.
+    /// Whether any value of this header is `wanted`. Each value is tested separately: the joined value is something
+    /// that nobody sent, and a further line in front would hide one. `None` when the header is absent.
     fn any_value(&self, name: &str, wanted: impl FnMut(&[u8]) -> bool) -> Option<bool>
     where
         Self: Sized;
-    /// What filters have found out about it.
+    /// Dynamic metadata that filters have set for the request.
     fn dynamic_metadata(&self) -> Option<&DynamicMetadata> {
         None
     }
-    /// The value of a cookie, without quotes around it.
+    /// The value of a cookie, without surrounding quotes.
     fn cookie(&self, name: &str) -> Option<Vec<u8>> {
         let lines = self.header("cookie")?;
         cookie::find(std::iter::once(&*lines), name).map(<[u8]>::to_vec)
@@ -42,24 +42,24 @@ pub trait RequestView {
 pub struct ConnectionView {
     /// Peer address of the socket (`direct_remote_ip`).
     pub direct_remote: SocketAddr,
-    /// The client: the socket's peer, or whom a PROXY protocol header names.
+    /// The client: the socket's peer, or the source in a PROXY protocol header.
     pub remote: SocketAddr,
-    /// What a PROXY protocol header said besides addresses, as far as it may be passed on.
+    /// TLVs of the PROXY protocol header, as far as they may be passed on.
     pub tlvs: Option<Arc<[Tlv]>>,
-    /// Destination the client dialled (original destination when it was redirected).
+    /// Address the client connected to (the original destination if redirected).
     pub local: SocketAddr,
     /// SNI of the ClientHello.
     pub server_name: Option<Arc<str>>,
-    /// TLS is on.
+    /// Whether the connection uses TLS.
     pub tls: bool,
-    /// What the verified peer certificate says; `None` without a client certificate.
+    /// Names in the verified peer certificate; `None` without a client certificate.
     pub peer: Option<Arc<PeerIdentity>>,
-    /// What network filters had found out when they let the connection in; few find out anything.
+    /// Dynamic metadata that network filters had set when they admitted the connection; rarely any.
     pub metadata: Option<Arc<DynamicMetadata>>,
 }
 
 impl ConnectionView {
-    /// A plaintext connection of which no more than its ends is known.
+    /// A plaintext connection of which only the addresses are known.
     pub fn plaintext(remote: SocketAddr, local: SocketAddr) -> Self {
         Self {
             direct_remote: remote,
@@ -83,10 +83,10 @@ pub struct Tlv {
     pub value: Vec<u8>,
 }
 
-/// Names out of a verified peer certificate.
+/// Names and digest of a verified peer certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// URI SANs in order (the SPIFFE id first in a mesh).
+    /// URI SANs in order (the SPIFFE ID first in a mesh).
     pub uri_sans: Vec<String>,
     /// DNS SANs in order.
     pub dns_sans: Vec<String>,
@@ -98,11 +98,11 @@ pub struct PeerIdentity {
     pub local_uri_sans: Vec<String>,
     /// The leaf as URL-encoded PEM, for XFCC `Cert=`; filled only when the filter chain asks for it.
     pub cert_pem_urlencoded: Option<String>,
-    /// The whole chain likewise, for XFCC `Chain=`.
+    /// The whole chain, encoded likewise, for XFCC `Chain=`.
     pub chain_pem_urlencoded: Option<String>,
 }
 
-/// A request written down: for explanations and tests.
+/// A request as plain data, for explanations and tests.
 #[derive(Debug, Clone, Default)]
 pub struct PlainRequest {
     /// `:method`.
@@ -129,7 +129,7 @@ impl PlainRequest {
         }
     }
 
-    /// The request with one more header.
+    /// Adds one more header.
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_ascii_lowercase(), value.into()));
         self

@@ -1,16 +1,17 @@
-//! What application protocols mean: which are offered to upstreams, and which codec one agreed on stands for.
+//! ALPN: which protocols are offered to upstreams, and which codec a negotiated protocol selects.
 //!
-//! Between two proxies of ours many HTTP/1.1 requests share one connection: it is framed as HTTP/2, and what it carries is
-//! HTTP/1.1 all the same — routes, logs and the protocol towards the application are chosen as if it had come in HTTP/1.1.
-//! A client says so by offering [`MULTIPLEXED_HTTP1`] before Istio's `istio-http/1.1`, and a server by choosing it, which only a
-//! sidecar's inbound listener does, of clients it knows by their certificates. Every other server passes over a protocol it does
-//! not know, so the connection then is what it would have been without.
+//! Between two Evenkeel proxies, many HTTP/1.1 requests share one connection. It is framed as HTTP/2, but what it
+//! carries is HTTP/1.1: routes, logs and the protocol towards the application are chosen as if the request had come in
+//! over HTTP/1.1. A client signals support by offering [`MULTIPLEXED_HTTP1`] before Istio's `istio-http/1.1`, and a
+//! server by choosing it, which only a sidecar's inbound listener does, and only for clients authenticated by their
+//! certificates. Every other server skips protocols it does not know, so the connection is what it would have been
+//! without this extension.
 
 use evenkeel_http::Version;
 
 /// HTTP/2 frames that carry HTTP/1.1 messages.
 pub const MULTIPLEXED_HTTP1: &[u8] = b"evenkeel-h2-http/1.1";
-/// What a sidecar of Istio's offers to another for HTTP/1.1.
+/// What an Istio sidecar offers to another for HTTP/1.1.
 const MESH_HTTP1: &[u8] = b"istio-http/1.1";
 /// The same for HTTP/2.
 pub const MESH_HTTP2: &[u8] = b"istio-h2";
@@ -18,14 +19,14 @@ const HTTP1: &[u8] = b"http/1.1";
 /// HTTP/2 (RFC 9113).
 pub const HTTP2: &[u8] = b"h2";
 
-/// What is to be spoken on a new connection to an upstream.
+/// The protocol wanted on a new upstream connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// Any bytes.
     Bytes,
     /// HTTP/1.1, one request at a time.
     Http1,
-    /// HTTP/1.1; in HTTP/2 frames if the peer takes it.
+    /// HTTP/1.1; in HTTP/2 frames if the peer supports that.
     SharedHttp1,
     /// HTTP/2.
     Http2,
@@ -33,7 +34,7 @@ pub enum Wanted {
     Either,
 }
 
-/// What is spoken on a connection.
+/// The protocol spoken on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spoken {
     /// HTTP/1 as it is on the wire.
@@ -42,7 +43,7 @@ pub enum Spoken {
     Http2(Version),
 }
 
-/// What to offer where the context says to offer `all`.
+/// The ALPN protocols to offer, given `all` that the TLS context configures.
 pub fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
     let configured = all.iter().map(Vec::as_slice);
     match wanted {
@@ -53,7 +54,7 @@ pub fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
             Wanted::Either => vec![HTTP2, HTTP1],
         },
         Wanted::SharedHttp1 => std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect(),
-        // As Istio's ALPN filter has it, which we do without.
+        // What Istio's ALPN filter does; that filter is not needed here.
         Wanted::Http2 => {
             let to_sidecar = leads_to_sidecar(all);
             let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };
@@ -63,12 +64,12 @@ pub fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
     }
 }
 
-/// Whether the context says that HTTP/1.1 goes to another sidecar, which may be one of ours.
+/// Whether the TLS context says that HTTP/1.1 goes to another sidecar, which may be an Evenkeel one.
 pub fn leads_to_sidecar(configured: &[Vec<u8>]) -> bool {
     configured.iter().any(|protocol| protocol == MESH_HTTP1)
 }
 
-/// What is spoken after both sides agreed on `agreed`.
+/// The protocol spoken after `agreed` was negotiated.
 pub fn spoken(agreed: Option<&[u8]>, wanted: Wanted) -> Spoken {
     match (wanted, agreed) {
         (Wanted::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Spoken::Http2(Version::Http11),
@@ -77,8 +78,8 @@ pub fn spoken(agreed: Option<&[u8]>, wanted: Wanted) -> Spoken {
     }
 }
 
-/// What a client speaks by what was agreed on with it; `None` when that leaves it open. Only one that is `known` by a certificate can
-/// be a proxy of ours, whatever the context's own list says.
+/// The protocol a client speaks, by what was negotiated with it; `None` if that leaves it open. Only a client that is
+/// `known` by a certificate can be an Evenkeel proxy, whatever the context's own list says.
 pub fn spoken_by_client(agreed: Option<&[u8]>, known: bool) -> Option<Spoken> {
     match agreed? {
         MULTIPLEXED_HTTP1 if known => Some(Spoken::Http2(Version::Http11)),

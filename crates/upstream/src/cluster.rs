@@ -1,4 +1,4 @@
-//! One worker's part of a cluster: its hosts, which of them is picked, and what is counted. Its connections are in [`super::pool`].
+//! One worker's part of a cluster: its hosts, load balancing, and statistics. Its connections are in [`super::pool`].
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
@@ -33,22 +33,22 @@ use crate::h2;
 use crate::random::Random;
 use crate::turn;
 
-/// Original destinations one worker remembers; beyond it a destination is used once and forgotten.
+/// Original destinations that one worker remembers; beyond this, a destination's host is used once and dropped.
 const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
 
-/// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/1.
+/// Limit for a response's head in bytes if the cluster sets none; Envoy's default over HTTP/1.
 const MAX_RESPONSE_HEAD_BYTES: usize = 80 * 1024;
 
-/// Names of one worker's clusters that have something to sweep; the others are left alone.
+/// Names of one worker's clusters that have something to sweep; the others are skipped.
 pub(super) type Busy = RefCell<HashSet<Arc<str>, FxBuildHasher>>;
 
-/// What a worker's clusters have in common.
+/// What all clusters of a worker share.
 #[derive(Debug, Clone)]
 pub(super) struct Common {
     pub random: Rc<Random>,
     pub registry: Arc<Registry>,
     pub busy: Rc<Busy>,
-    /// This worker reports what is true of the whole process (`membership_*`).
+    /// Whether this worker reports process-wide gauges (`membership_*`).
     pub reports_membership: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Common {
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) config: RefCell<Arc<Config>>,
-    /// Arranged for picking by their health at `health_version`.
+    /// The hosts, grouped for load balancing by their health as of `health_version`.
     pub(super) hosts: RefCell<Rc<HostSet>>,
     health_version: Cell<u64>,
     pub(super) group: Arc<SharedCluster>,
@@ -66,25 +66,25 @@ pub struct Cluster {
     pub(super) shared: Rc<Shared>,
     random: Rc<Random>,
     reports_membership: bool,
-    /// A task closes idle connections for other workers.
+    /// A task closes idle connections when other workers need their room.
     pub(super) answering: Cell<bool>,
-    /// Goes up when connections made before must not be used again.
+    /// Incremented when connections made earlier must not be reused.
     pub(super) epoch: Cell<u64>,
-    /// There is something to sweep: its name is among `busy`.
+    /// There is something to sweep: the cluster's name is in `busy`.
     is_busy: Cell<bool>,
     busy: Rc<Busy>,
     registry: Arc<Registry>,
-    /// Statistics of HTTP/2 connections, once there was one.
+    /// Statistics of HTTP/2 connections, created with the first of them.
     http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
-    /// What filters keep, once one has asked.
+    /// The filters' shared state for this cluster, created on first use.
     filter_scope: OnceCell<Rc<ClusterScope>>,
-    /// The filters that each try of a request passes; most clusters have none.
+    /// The upstream HTTP filters, which every try of a request passes; most clusters have none.
     http_filters: RefCell<Option<Rc<HttpFilters>>>,
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The task that closes idle connections sees that there is nothing left to do.
+        // Wakes the task that closes idle connections, so that it sees that the cluster is gone.
         self.shared.share.ask();
     }
 }
@@ -123,22 +123,22 @@ impl Cluster {
         cluster
     }
 
-    /// The configuration in force.
+    /// The current configuration.
     pub fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }
 
-    /// Its requests are copied, whatever their routes say.
+    /// Whether the cluster mirrors requests, whatever their routes say.
     pub fn is_mirrored(&self) -> bool {
         self.config.borrow().mirrors.is_some()
     }
 
-    /// HTTP/1 trailers are passed on to its hosts and taken from them.
+    /// Whether HTTP/1 trailers are forwarded to its hosts and accepted from them.
     pub fn enables_trailers(&self) -> bool {
         self.config.borrow().http.enable_trailers
     }
 
-    /// How large a response's head over HTTP/1 may be.
+    /// Limits for a response's head over HTTP/1.
     pub fn response_limits(&self) -> Limits {
         let config = self.config.borrow();
         let http = &config.http;
@@ -160,13 +160,13 @@ impl Cluster {
         Rc::clone(self.http2_stats.get_or_init(make))
     }
 
-    /// What filters keep and count of its requests, on this worker.
+    /// The filters' shared state and statistics for this cluster on this worker.
     pub fn filter_scope(&self) -> Rc<ClusterScope> {
         let make = || Rc::new(ClusterScope::new(Arc::clone(&self.registry), &self.config.borrow().stat_name));
         Rc::clone(self.filter_scope.get_or_init(make))
     }
 
-    /// The filters that each try of a request passes.
+    /// The upstream HTTP filters, which every try of a request passes.
     #[inline]
     pub fn http_filters(&self) -> Option<Rc<HttpFilters>> {
         self.http_filters.borrow().clone()
@@ -190,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// Takes over the endpoints, keeping the hosts that are still there.
+    /// Applies the configured endpoints, keeping hosts that are still present.
     fn arrange(&self, config: &Config) {
         if follows_health(config) {
             self.note_busy();
@@ -219,7 +219,7 @@ impl Cluster {
         });
         let mut hosts: Vec<_> = hosts.collect();
         for host in known.into_values() {
-            // Discovery removed it, but it passes its checks.
+            // Service discovery removed it, but it still passes its health checks.
             if host.shared.flags().has(HealthFlags::PENDING_DYNAMIC_REMOVAL) {
                 hosts.push(host);
             } else {
@@ -237,7 +237,7 @@ impl Cluster {
         }
     }
 
-    /// Arranges the hosts by their health as it is now.
+    /// Rebuilds the host set by the hosts' current health.
     fn rebuild(&self, config: &Config, hosts: Vec<Rc<Host>>) {
         self.health_version.set(self.group.health_version());
         let (gone, hosts): (Vec<_>, Vec<_>) = hosts.into_iter().partition(|host| {
@@ -255,7 +255,7 @@ impl Cluster {
         }
     }
 
-    /// Arranges the hosts again if the health of any changed. One load when none did.
+    /// Rebuilds the host set if the health of any host changed. Costs one load if none did.
     #[inline]
     fn follow_health(&self, config: &Config) {
         if self.health_version.get() != self.group.health_version() {
@@ -264,7 +264,7 @@ impl Cluster {
         }
     }
 
-    /// What became of a request or connection to a host, for outlier detection.
+    /// Reports the outcome of a request or connection to outlier detection.
     pub fn report(&self, host: &Host, outcome: Outcome) {
         let outliers = self.outliers.borrow();
         let Some(detector) = outliers.as_deref() else { return };
@@ -275,8 +275,8 @@ impl Cluster {
         }
     }
 
-    /// A request has a connection to a host, new or kept. That says something only where what hosts answer is told from what
-    /// the proxy sees itself.
+    /// A request got a connection to a host, new or reused. Matters only with `split_external_local_origin_errors`,
+    /// where responses of hosts and errors that the proxy sees itself are counted apart.
     #[inline]
     pub fn report_connected(&self, host: &Host) {
         let splits = |detection: &OutlierDetection| detection.split_local_origin;
@@ -285,8 +285,8 @@ impl Cluster {
         }
     }
 
-    /// A host asks in an answer to be left out (`x-envoy-immediate-health-check-fail`). It is heard where its health is checked,
-    /// which is what brings it back.
+    /// The host asks in a response to be taken out of load balancing (`x-envoy-immediate-health-check-fail`). Honoured
+    /// only with active health checks, since they are what brings the host back.
     pub fn heed_health_header(&self, host: &Host, response: &Headers) {
         if self.config.borrow().health_checks.is_some()
             && response.find(b"x-envoy-immediate-health-check-fail").is_some()
@@ -312,7 +312,7 @@ impl Cluster {
         }
     }
 
-    /// Refuses the share of requests that the control plane wants refused. Asked once for a request, whatever its tries.
+    /// Drops the share of requests that the control plane wants dropped (`drop_overloads`). Called once per request, not per try.
     pub fn drop_share(&self) -> Result<(), PickError> {
         let dropped = self.config.borrow().endpoints.drop_overload_ppm as usize;
         if dropped == 0 || self.random.below(1_000_000) >= dropped {
@@ -379,7 +379,7 @@ impl Cluster {
         host
     }
 
-    /// Counts a request, unless `max_requests` are in flight.
+    /// Counts a request; fails if `max_requests` are in flight.
     pub fn begin_request(&self, host: &Rc<Host>, priority: Priority) -> Result<RequestGuard, Overflow> {
         let permit = self.count(Overflow::Requests, priority).inspect_err(|_| {
             self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
@@ -395,8 +395,9 @@ impl Cluster {
         Ok(RequestGuard { shared: self.shared.clone(), host: host.clone(), everywhere, _permit: permit })
     }
 
-    /// Counts a retry, unless `max_retries` are in flight, or as many as the budget allows. `failed`: the try before it is no
-    /// longer counted as a request, of which the budget is a share; this one is one of them all the same.
+    /// Counts a retry; fails if `max_retries`, or as many as the retry budget allows, are in flight. `failed`: the
+    /// previous try is no longer counted as a request. The budget is a share of the requests in flight, which have to
+    /// include this one, so it is counted as a request while the budget is evaluated.
     pub fn begin_retry(&self, priority: Priority, failed: bool) -> Result<Permit, Overflow> {
         let _request = failed.then(|| self.count(Overflow::Requests, priority));
         let permit = self.count(Overflow::Retries, priority);
@@ -416,7 +417,7 @@ impl Cluster {
         self.group.counts(priority).try_acquire(resource, thresholds)
     }
 
-    /// From now on there is something to sweep.
+    /// Marks the cluster as having something to sweep.
     #[inline]
     pub(super) fn note_busy(&self) {
         if !self.is_busy.replace(true) {
@@ -424,7 +425,7 @@ impl Cluster {
         }
     }
 
-    /// Tidies up; false when there is nothing to come back for.
+    /// Sweeps the cluster's hosts; returns false when there is nothing to come back for.
     pub(super) fn sweep(&self, now: Instant) -> bool {
         self.follow_health(&self.config.borrow());
         let limit = self.config.borrow().http.idle_timeout;
@@ -476,12 +477,12 @@ impl Cluster {
     }
 }
 
-/// Hosts' health changes by itself.
+/// Whether hosts' health can change between configuration updates.
 fn follows_health(config: &Config) -> bool {
     config.health_checks.is_some() || config.outlier_detection.is_some()
 }
 
-/// The transport of an endpoint: that of the match it was resolved to, else the cluster's.
+/// The transport of an endpoint: that of its transport socket match, else the cluster's.
 fn transport<'a>(config: &'a Config, endpoint: &Endpoint) -> &'a Transport {
     let matched = endpoint.transport_index.and_then(|index| config.transport_matches.get(index));
     matched.map_or(&config.transport, |matched| &matched.transport)
@@ -492,7 +493,6 @@ fn retire(host: &Host) {
     host.close_idle();
 }
 
-/// Connections of one configuration may be used under the other.
 fn http_filters(config: &Config, registry: &Arc<Registry>) -> Option<Rc<HttpFilters>> {
     if config.http_filters.is_empty() {
         return None;
@@ -501,6 +501,7 @@ fn http_filters(config: &Config, registry: &Arc<Registry>) -> Option<Rc<HttpFilt
     Some(Rc::new(HttpFilters::new(&config.http_filters, &Setup { registry, outer: &outer })))
 }
 
+/// Whether connections made under one configuration may be used under the other.
 fn connections_alike(one: &Config, other: &Config) -> bool {
     one.bind == other.bind
         && one.tcp_keepalive == other.tcp_keepalive

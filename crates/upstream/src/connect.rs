@@ -20,33 +20,34 @@ use crate::conn::burst;
 use crate::proxy_protocol;
 use crate::stream::Stream;
 
-/// Why there is no connection.
+/// Why a connection could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// The endpoint could not be reached, or refused. Says what in Envoy's words (`delayed connect error: …`).
+    /// The endpoint could not be reached, or refused the connection. Holds Envoy's wording (`delayed connect error: …`).
     #[error("{0}")]
     Refused(String),
     /// The TLS handshake failed.
     #[error("TLS_error: {0}")]
     Tls(String),
-    /// Not connected, or not through the handshake, within `connect_timeout`.
+    /// The connection or its TLS handshake was not completed within `connect_timeout`.
     #[error("connection timeout after {} ms", .0.as_millis())]
     Timeout(Duration),
 }
 
-/// When a connection was made.
+/// The times at which the steps of connecting happened.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectTimes {
-    /// It began to be made.
+    /// Connecting began.
     pub begin: Instant,
-    /// The peer had taken it.
+    /// The TCP connection was established.
     pub end: Instant,
-    /// The TLS handshake was over, where there was one.
+    /// The TLS handshake was completed; `None` without TLS.
     pub handshake_end: Option<Instant>,
 }
 
-/// Connects to `host`, within the cluster's `connect_timeout`, TLS included, to speak what is wanted. `client`: on whose
-/// behalf, when it is one client's alone; a PROXY protocol header names it.
+/// Connects to `host` for the protocol `wanted`, within the cluster's `connect_timeout`, which includes the TLS
+/// handshake. `client` is the downstream connection when this connection serves that one only; a PROXY protocol header
+/// then carries its addresses.
 pub async fn connect(
     cluster: &Cluster,
     host: &Host,
@@ -56,7 +57,7 @@ pub async fn connect(
     connect_timed(cluster, host, wanted, client).await.map(|(stream, _)| stream)
 }
 
-/// As [`connect`], and when that was.
+/// As [`connect`]; also returns the times of its steps.
 pub(super) async fn connect_timed(
     cluster: &Cluster,
     host: &Host,
@@ -92,7 +93,7 @@ async fn open(
         transport = &header.inner;
     }
     match transport {
-        // A header comes once: the compiler refuses one inside another.
+        // The header was sent above; the configuration compiler rejects nested PROXY protocol transports.
         Transport::Raw | Transport::ProxyProtocol(_) => Ok((Stream::Tcp(tcp), times)),
         Transport::Tls(tls) => {
             let offer = offer(tls.alpn(), wanted);
@@ -107,7 +108,7 @@ async fn open(
     }
 }
 
-/// The header is the connection's first bytes, before TLS.
+/// Sends the PROXY protocol header, which precedes everything else on the connection, TLS included.
 async fn send_proxy_header(
     tcp: &mut TcpStream,
     transport: &ProxyProtocolTransport,
@@ -135,10 +136,11 @@ fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<(
     for option in &bind.socket_options {
         set_option(socket, *option)?;
     }
-    // A source of the other family cannot be used; Envoy leaves it aside too.
+    // A source address of the other family cannot be used; Envoy ignores it too.
     if let Some(source) = bind.source.filter(|source| source.is_ipv4() == peer.is_ipv4()) {
         if bind.source_port == 0 {
-            // The port is chosen when connecting, per destination: thousands of connections may share one source.
+            // The kernel chooses the port when connecting, per destination, so that thousands of connections may share
+            // one source address.
             set_option(
                 socket,
                 SocketOption { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT, value: 1 },
@@ -153,7 +155,7 @@ fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<(
 
 fn set_option(socket: &TcpSocket, option: SocketOption) -> io::Result<()> {
     let value: libc::c_int = option.value;
-    // Crates take options that they know.
+    // The socket crates only offer options they know by name.
     // SAFETY: the descriptor is open for the life of `socket`, the pointer and the length describe one `c_int`.
     let result = unsafe {
         libc::setsockopt(
@@ -186,7 +188,7 @@ fn keepalive_params(keepalive: &TcpKeepalive) -> KeepaliveParams {
     params
 }
 
-/// The system's words without the number Rust adds to them.
+/// The system's error text without the number that Rust appends.
 fn refused(error: &io::Error) -> ConnectError {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);

@@ -1,4 +1,4 @@
-//! Connections and requests of one worker, and what is counted for as long as they last.
+//! One worker's upstream connections and requests, and guards that count them while they last.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -15,21 +15,21 @@ use super::host::Host;
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
 use crate::stream::Stream;
 
-/// What connections need of their cluster, without keeping its hosts alive.
+/// The part of a cluster that connections need, which does not keep its hosts alive.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) stats: Writer<Stats>,
-    /// What other workers see of this one.
+    /// This worker's state that other workers see.
     pub(super) share: Arc<Share>,
-    /// Connections kept without using them.
+    /// Number of idle connections.
     pub(super) idle: Cell<u32>,
-    /// Requests that wait for a connection here.
+    /// Requests on this worker that wait for a connection.
     pub(super) waiting: Cell<u32>,
-    /// A connection became idle.
+    /// Notified when a connection becomes idle.
     pub(super) freed: Notify,
 }
 
-/// A connection waiting in a pool.
+/// An idle connection in a pool.
 #[derive(Debug)]
 pub(super) struct Idle {
     pub(super) stream: Stream,
@@ -38,7 +38,7 @@ pub(super) struct Idle {
     pub(super) _counted: IdleGuard,
 }
 
-/// Counts an idle connection, for other workers that want its room.
+/// Counts an idle connection, so that other workers can ask for its room.
 #[derive(Debug)]
 pub(super) struct IdleGuard(Rc<Shared>);
 
@@ -57,51 +57,51 @@ impl Drop for IdleGuard {
     }
 }
 
-/// Room for a connection: in the cluster, and to the host.
+/// The slots of a connection: in the cluster, and for the host.
 #[derive(Debug)]
 pub(super) struct ConnectionSlots {
     pub(super) _cluster: Slot,
     pub(super) _host: Option<Slot>,
 }
 
-/// A connection in use. Dropping it closes it; [`Cluster::release`] keeps it.
+/// A connection in use. Dropping it closes it; [`Cluster::release`] returns it to the pool.
 #[derive(Debug)]
 pub struct Connection {
-    /// The bytes.
+    /// The byte stream.
     pub stream: Stream,
-    /// Whom it leads to.
+    /// The host it connects to.
     pub host: Rc<Host>,
-    /// It served a request before: the peer may be about to close it.
+    /// It has served a request before, so the peer may be about to close it.
     pub reused: bool,
-    /// Since when it had waited in its pool.
+    /// When it was last put into the pool.
     pub(super) idle_since: Option<Instant>,
     pub(super) open: OpenConnection,
 }
 
-/// A connection that was just made.
+/// A newly made connection.
 pub(super) struct Established {
     pub(super) stream: Stream,
     pub(super) open: OpenConnection,
 }
 
 impl Established {
-    /// For one request after the other.
+    /// Uses it for one request at a time.
     pub(super) fn into_connection(self, host: Rc<Host>) -> Connection {
         Connection { stream: self.stream, host, reused: false, idle_since: None, open: self.open }
     }
 }
 
-/// Counts a connection for as long as it is open.
+/// Counts a connection while it is open.
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     pub(super) shared: Rc<Shared>,
-    /// Weak: a host owns its idle connections.
+    /// Weak, since a host owns its idle connections.
     pub(super) host: Weak<Host>,
     pub(super) times: ConnectTimes,
     pub(super) epoch: u64,
-    /// Requests it served.
+    /// Requests it has served.
     pub(super) requests: u32,
-    /// This end's address.
+    /// The local address.
     pub(super) local: Option<SocketAddr>,
     pub(super) _room: ConnectionSlots,
 }
@@ -118,31 +118,31 @@ impl Drop for OpenConnection {
 }
 
 impl Connection {
-    /// The host closed it when it was used again: that is how long the host keeps connections.
+    /// The host closed it when it was reused: its idle time tells how long the host keeps connections.
     pub fn lost_race(&self, now: Instant) {
         if let Some(since) = self.idle_since {
-            // The request was sent in between; what it took is short against what is learned.
+            // The time since the request was sent is included; it is short against what is learned.
             self.host.keep_alive().closed_after(now.duration_since(since), now);
         }
     }
 
-    /// This end's address; `None` for Unix sockets.
+    /// The local address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.open.local
     }
 
-    /// When it was made.
+    /// When the connection was made.
     pub fn connect_times(&self) -> &ConnectTimes {
         &self.open.times
     }
 }
 
-/// Counts a request to a host for as long as it lasts.
+/// Counts a request to a host while it lasts.
 #[derive(Debug)]
 pub struct RequestGuard {
     pub(super) shared: Rc<Shared>,
     pub(super) host: Rc<Host>,
-    /// Other workers see it too.
+    /// It is also counted in the totals of all workers.
     pub(super) everywhere: bool,
     pub(super) _permit: Permit,
 }
@@ -157,7 +157,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// Counts a request that waits for room on this worker.
+/// Counts a request that waits for room for a connection on this worker.
 pub(super) struct LocalWaiter<'a>(&'a Shared);
 
 impl<'a> LocalWaiter<'a> {
@@ -173,7 +173,7 @@ impl Drop for LocalWaiter<'_> {
     }
 }
 
-/// Counts a request that waits for a connection.
+/// Counts a request that waits for a connection (`max_pending_requests`).
 pub(super) struct Pending<'a> {
     pub(super) shared: &'a Shared,
     pub(super) _permit: Permit,

@@ -14,36 +14,36 @@ use super::health::{HealthFlags, HostHealth, Tally};
 use super::keep_alive::KeepAlive;
 use super::multiplexed::Pools;
 
-/// An endpoint with this worker's connections and counts.
+/// An endpoint with this worker's connections and counters.
 #[derive(Debug)]
 pub struct Host {
-    /// Where it listens.
+    /// Its address.
     pub address: EndpointAddress,
     /// `ADDRESS:PORT`, for logs.
     pub label: Arc<str>,
     /// Host name, for `auto_host_rewrite`.
     pub hostname: Arc<str>,
-    /// How bytes travel to it.
+    /// Transport socket for connections to it.
     pub transport: Transport,
-    /// As configured: what may change while it stays the same host.
+    /// Its current configuration, which may change without making it another host.
     endpoint: RefCell<Arc<Endpoint>>,
-    /// When it joined the cluster, or passed its health checks again.
+    /// When it joined the cluster, or last recovered by its health checks.
     joined: Cell<Instant>,
     was_healthy: Cell<bool>,
-    /// What the whole process knows of its health.
+    /// Its process-wide health state.
     pub(super) shared: Arc<HostHealth>,
-    /// What this worker counts for outlier detection.
+    /// This worker's counters for outlier detection.
     pub(super) tally: Arc<Tally>,
     /// Requests in flight from this worker.
     pub(super) active: Cell<u32>,
     pub(super) counts: HostCounts,
-    /// Connections to reuse; the last one used is at the end.
+    /// Idle HTTP/1.1 connections; the most recently used one is last.
     pub(super) idle: RefCell<Vec<Idle>>,
-    /// Connections that carry many requests.
+    /// Connections that carry many requests at once.
     pub(super) multiplexed: Pools,
-    /// Room for this worker's pool (`max_connection_pools`), while it is in use.
+    /// The permit of this worker's pool (`max_connection_pools`), while the pool is in use.
     pub(super) pool: RefCell<Option<Permit>>,
-    /// The cluster no longer has it: its connections are not kept.
+    /// It was removed from the cluster: its connections are not kept.
     pub(super) removed: Cell<bool>,
 }
 
@@ -60,18 +60,18 @@ pub struct HostCounts {
     pub rq_timeout: Cell<u64>,
 }
 
-/// Counts one up.
+/// Increments a counter.
 pub(super) fn bump(cell: &Cell<u64>) {
     cell.set(cell.get() + 1);
 }
 
 impl Host {
-    /// A host with no connections, whose health nobody watches.
+    /// A host without connections, whose health is not watched.
     pub fn new(endpoint: &Arc<Endpoint>, transport: Transport) -> Rc<Self> {
         Self::watched(endpoint, transport, Arc::default())
     }
 
-    /// A host with no connections.
+    /// A host without connections.
     pub(super) fn watched(endpoint: &Arc<Endpoint>, transport: Transport, shared: Arc<HostHealth>) -> Rc<Self> {
         Rc::new(Self {
             address: endpoint.address.clone(),
@@ -92,18 +92,18 @@ impl Host {
         })
     }
 
-    /// Closes what no request uses; connections that carry requests take no more.
+    /// Closes idle connections; shared connections in use accept no more requests.
     pub(super) fn close_idle(&self) {
         self.idle.borrow_mut().clear();
         self.multiplexed.close();
     }
 
-    /// It has a connection, or room for some.
+    /// Whether it has a connection, or a pool permit.
     pub(super) fn is_busy(&self) -> bool {
         self.counts.cx_active.get() > 0 || self.pool.borrow().is_some() || self.multiplexed.in_use()
     }
 
-    /// Connections to it begin with who the client is.
+    /// Whether connections to it begin with a PROXY protocol header, which names one client.
     pub fn names_clients(&self) -> bool {
         matches!(self.transport, Transport::ProxyProtocol(_))
     }
@@ -116,17 +116,17 @@ impl Host {
         }
     }
 
-    /// How long it keeps idle connections, as far as any worker knows.
+    /// How long the host keeps idle connections, as far as any worker has learned.
     pub fn keep_alive(&self) -> &KeepAlive {
         &self.shared.keep_alive
     }
 
-    /// An answer came: a 5xx counts as an error.
+    /// Counts a response; a 5xx counts as an error.
     pub fn count_response(&self, status: u16) {
         bump(if status >= 500 { &self.counts.rq_error } else { &self.counts.rq_success });
     }
 
-    /// No answer came.
+    /// Counts a request without a response.
     pub fn count_failure(&self, timeout: bool) {
         bump(&self.counts.rq_error);
         if timeout {
@@ -134,7 +134,7 @@ impl Host {
         }
     }
 
-    /// Its health by all that is known: discovery, active checks, outlier detection.
+    /// Its health from all sources: service discovery, active health checks, outlier detection.
     pub fn health(&self) -> Health {
         let flags = self.shared.flags();
         match self.endpoint.borrow().health {
@@ -146,12 +146,12 @@ impl Host {
         }
     }
 
-    /// As configured.
+    /// Its current configuration.
     pub(super) fn endpoint(&self) -> Ref<'_, Arc<Endpoint>> {
         self.endpoint.borrow()
     }
 
-    /// The configuration changed, but it is still the same host.
+    /// Replaces the configuration; it remains the same host.
     pub(super) fn reconfigure(&self, endpoint: &Arc<Endpoint>) {
         self.endpoint.replace(endpoint.clone());
     }
@@ -160,12 +160,12 @@ impl Host {
         self.endpoint.borrow().weight.max(1)
     }
 
-    /// When it joined.
+    /// When it joined the cluster.
     pub(super) fn joined(&self) -> Instant {
         self.joined.get()
     }
 
-    /// Looks at its health: one that passes its checks again joins again, so that slow start begins anew.
+    /// Updates the join time: a host that recovered by its health checks joins again, so that slow start begins anew.
     pub(super) fn note_health(&self, cluster: &Cluster) {
         let healthy = self.health() == Health::Healthy;
         let recovered = healthy && !self.was_healthy.replace(healthy);
@@ -174,7 +174,7 @@ impl Host {
         }
     }
 
-    /// Whether it does not count among a priority's hosts, because it was never checked or asked for it.
+    /// Whether it is left out of its priority's host count: it was never checked, or it asked to be excluded.
     pub(super) fn is_excluded(&self, cluster: &Cluster) -> bool {
         let flags = self.shared.flags();
         flags.has(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL)
@@ -186,12 +186,12 @@ impl Host {
         self.joined.set(joined);
     }
 
-    /// Requests in flight from all workers. Counted only in clusters whose balancer follows load.
+    /// Requests in flight from all workers. Counted only in clusters whose load balancer depends on it.
     pub(super) fn active_everywhere(&self) -> u32 {
         self.shared.active()
     }
 
-    /// The same, to all hosts of the cluster.
+    /// Requests in flight from all workers to all hosts of the cluster.
     pub(super) fn cluster_active(&self) -> u32 {
         self.shared.cluster_active()
     }
@@ -204,7 +204,7 @@ impl Host {
     }
 }
 
-/// Two transports that connections may be shared between.
+/// Whether two transports are the same, so that connections made by one may be used for the other.
 pub(super) fn same_transport(one: &Transport, other: &Transport) -> bool {
     match (one, other) {
         (Transport::Raw, Transport::Raw) => true,

@@ -1,7 +1,7 @@
-//! How long a host keeps idle connections open, learned: a connection it is about to close must not carry a request.
+//! Learns how long a host keeps idle connections open: a connection that it is about to close must not carry a request.
 //!
-//! A host says so (`Keep-Alive: timeout=5`), or shows it by closing. What is learned by watching is forgotten step by step,
-//! for a host that was restarted closes connections that it would have kept.
+//! A host announces it (`Keep-Alive: timeout=5`) or shows it by closing. What was learned from closing is forgotten
+//! gradually, since a host that restarts closes connections that it would have kept.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Closing after less than this is not for being idle: a restart, or the last request the host wanted to answer.
+/// Closing after a shorter time is not an idle timeout: it is a restart, or the last request that the host wanted to serve.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// After this long without another close, twice the time is tried.
+/// After this long without another close, twice the observed time is tried.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Share of the host's time at its end in which connections are no longer used, 1 ÷ this, and the least of it.
+/// The final part of the host's time in which connections are no longer used: 1 ÷ this of it, but at least the time below.
 const MARGIN_SHARE: u32 = 5;
 const LEAST_MARGIN: Duration = Duration::from_millis(5);
 
-/// What all workers know of one host. Each field stands for itself, so that none needs a lock.
+/// What all workers know of one host. The fields are independent of each other, so no lock is needed.
 #[derive(Debug, Default)]
 pub struct KeepAlive {
-    /// In microseconds and one more; 0: it said nothing.
+    /// In microseconds plus one; 0: nothing was announced.
     announced: AtomicU64,
-    /// The shortest time seen, likewise.
+    /// The shortest time observed, encoded likewise.
     seen: AtomicU64,
-    /// When, in milliseconds after `epoch`.
+    /// When it was observed, in milliseconds after `epoch`.
     seen_at: AtomicU64,
     epoch: OnceLock<Instant>,
 }
 
 impl KeepAlive {
-    /// The value of a response's `Keep-Alive` header.
+    /// Takes the value of a response's `Keep-Alive` header.
     pub fn announced(&self, value: &[u8]) {
         let parameters = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
         let mut timeouts = parameters.filter_map(|parameter| {
@@ -43,7 +43,7 @@ impl KeepAlive {
         }
     }
 
-    /// The host closed a connection that had been idle for at most this long.
+    /// Notes that the host closed a connection that had been idle for at most this long.
     pub fn closed_after(&self, idle: Duration, now: Instant) {
         if idle < SHORTEST {
             return;
@@ -52,12 +52,12 @@ impl KeepAlive {
         self.seen_at.store(self.millis(now), Ordering::Relaxed);
     }
 
-    /// Idle connections are not to be used after this long; `None`: nothing is known.
+    /// Idle connections must not be reused after this long; `None`: nothing is known.
     pub fn limit(&self, now: Instant) -> Option<Duration> {
         let (mut seen, now) = (get(&self.seen), self.millis(now));
         let at = self.seen_at.load(Ordering::Relaxed);
         let long_ago = now.saturating_sub(at) >= REMEMBERED.as_millis() as u64;
-        // One of the workers that see it tries the longer time.
+        // Of the workers that notice this, one tries the longer time.
         if let Some(known) = seen.filter(|_| long_ago)
             && self.seen_at.compare_exchange(at, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
@@ -68,7 +68,7 @@ impl KeepAlive {
         Some(host.saturating_sub((host / MARGIN_SHARE).max(LEAST_MARGIN)))
     }
 
-    /// Anything is known.
+    /// Whether anything is known.
     #[inline]
     pub fn is_known(&self) -> bool {
         self.announced.load(Ordering::Relaxed) != 0 || self.seen.load(Ordering::Relaxed) != 0
@@ -80,7 +80,7 @@ impl KeepAlive {
     }
 }
 
-/// Writes only what differs: what is known rarely changes, and every worker reads it.
+/// Writes only a value that differs: it rarely changes, and every worker reads it.
 fn set(time: &AtomicU64, value: Duration) {
     let micros = u64::try_from(value.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
     if time.load(Ordering::Relaxed) != micros {

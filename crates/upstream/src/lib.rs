@@ -1,16 +1,17 @@
-//! Connections and what they lead to: byte streams, HTTP/2 connections, and the clusters of the configuration.
+//! Byte streams, HTTP/2 connections, and the configuration's clusters with their connection pools.
 //!
-//! Nothing here knows a listener, a request's phases or a worker's thread: crate `proxy` is built on it. The lower half
-//! ([`stream`], [`conn`], [`h2`], [`alpn`], [`proxy_protocol`]) drives one connection on either side of the proxy; the upper half
-//! chooses an endpoint of a cluster, and a connection to it.
+//! This crate knows nothing of listeners, the phases of a request, or worker threads: crate `proxy` builds on it. The
+//! lower half ([`stream`], [`conn`], [`h2`], [`alpn`], [`proxy_protocol`]) drives one connection on either side of the
+//! proxy; the upper half picks an endpoint of a cluster and a connection to it.
 //!
-//! Each worker has its own [`Upstreams`]: pools, load-balancing state and counts that no other worker touches. What must
-//! hold across workers, the circuit breakers' limits, the hosts' health and load, is in [`SharedClusters`].
+//! Each worker has its own [`Upstreams`]: pools, load balancing state and counters that no other worker touches. What
+//! must hold across workers (circuit breaker limits, the hosts' health and load) is in [`SharedClusters`].
 //!
-//! A request goes: [`Upstreams::cluster`] → [`Cluster::pick`] → [`Cluster::begin_request`] → [`Cluster::acquire`] →
-//! (bytes) → [`Cluster::release`]. Dropping any of the values in between closes or counts down what it stands for.
+//! The path of a request: [`Upstreams::cluster`] → [`Cluster::pick`] → [`Cluster::begin_request`] →
+//! [`Cluster::acquire`] → (bytes) → [`Cluster::release`]. Dropping any of the values in between closes or uncounts what
+//! it stands for.
 
-// Nothing here panics on bytes from outside: an impossible state is an error, too.
+// Nothing here panics on input from outside: an impossible state is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod alpn;
@@ -62,7 +63,7 @@ pub use target::{OverrideHost, PickError, Target};
 use self::cluster::Common;
 use crate::random::Random;
 
-/// How often [`Upstreams::sweep`] wants to be called.
+/// How often to call [`Upstreams::sweep`].
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One worker's clusters.
@@ -74,15 +75,15 @@ pub struct Upstreams {
 }
 
 impl Upstreams {
-    /// No clusters yet. Exactly one worker must report memberships.
+    /// Creates an empty set of clusters. Exactly one worker must report memberships.
     pub fn new(shared: Arc<SharedClusters>, registry: Arc<Registry>, reports_membership: bool) -> Self {
         let random = Rc::new(Random::from_system());
         let common = Common { random, registry, busy: Rc::default(), reports_membership };
         Self { clusters: RefCell::default(), shared, common }
     }
 
-    /// Takes over a configuration after the one before: clusters that did not change keep everything and are not looked at,
-    /// changed ones keep the pools of endpoints that are still there, removed ones end with the last request that uses them.
+    /// Applies a configuration that replaces `before`: unchanged clusters are not touched, changed ones keep the pools
+    /// of endpoints that are still present, removed ones end with the last request that uses them.
     pub fn apply(&self, config: &Config, before: &Config) {
         for name in &*config.changed_clusters(before) {
             self.take_over(name, config.clusters.get(name));
@@ -117,22 +118,22 @@ impl Upstreams {
         self.clusters.borrow().get(name).cloned()
     }
 
-    /// Closes idle connections that are too old or that the peer closed; forgets original destinations nobody uses. Clusters
-    /// that had no connection since are not looked at.
+    /// Closes idle connections that are too old or were closed by the peer; drops unused original destinations.
+    /// Clusters that had no connection since the last sweep are skipped.
     pub fn sweep(&self, now: Instant) {
         let clusters = self.clusters.borrow();
         let mut busy = self.common.busy.take();
         busy.retain(|name| clusters.get(name).is_some_and(|cluster| cluster.sweep(now)));
-        // What became busy meanwhile.
+        // Clusters that became busy meanwhile.
         self.common.busy.borrow_mut().extend(busy);
     }
 
-    /// Closes all idle connections, when the worker ends.
+    /// Closes all idle connections. Called when the worker ends.
     pub fn close_idle(&self) {
         self.clusters.borrow().values().for_each(|cluster| cluster.close_idle());
     }
 
-    /// This worker's numbers, for `/clusters`.
+    /// This worker's snapshot, for `/clusters`.
     pub fn snapshot(&self) -> Vec<ClusterSnapshot> {
         self.clusters.borrow().values().map(|cluster| cluster.snapshot()).collect()
     }

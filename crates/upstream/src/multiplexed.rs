@@ -24,34 +24,35 @@ use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
 use crate::h2::{self, Client, Limits, Offer, Reset, ResetBy};
 use crate::turn;
 
-/// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/2.
+/// Limit for a response's head in bytes if the cluster sets none; Envoy's default over HTTP/2.
 const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
 
-/// Connections of a pool whose streams are not read ([`Offer::pressed`]) that new requests are spread over before they share one.
-/// Those served by any of them are none the worse for it; more connections only keep apart who reads from who does not.
+/// New requests avoid connections with unread streams ([`Offer::pressed`]) until a pool has this many of them, then
+/// share the least loaded one. Requests on any such connection still work; more connections only keep readers apart
+/// from those that do not read.
 const MAX_PRESSED: usize = 8;
 
-/// One worker's connections of this kind to one host.
+/// One worker's multiplexed connections to one host.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    /// Framed and meant as HTTP/2.
+    /// HTTP/2 connections.
     http2: Pool,
-    /// Framed as HTTP/2, carrying HTTP/1.1.
+    /// HTTP/2 framing, carrying HTTP/1.1 messages.
     shared_http1: Pool,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
     connections: RefCell<Vec<Rc<Multiplexed>>>,
-    /// Connections that are being made, of which one more of these may come.
+    /// Connections being made that may become multiplexed ones.
     connecting: Cell<u32>,
-    /// What came of the last connection whose protocol was left to the peer.
+    /// What the last connection negotiated when the peer could choose the protocol.
     peer: Cell<Peer>,
-    /// A stream ended, or a connection came or went.
+    /// Notified when a stream ended, or a connection came or went.
     changed: Rc<Notify>,
 }
 
-/// What a peer chose when it was left the choice.
+/// The peer's choice of protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Peer {
     #[default]
@@ -64,47 +65,47 @@ enum Peer {
 #[derive(Debug)]
 struct Multiplexed {
     client: Client,
-    /// Requests it may still carry (`max_requests_per_connection`); `None`: any number.
+    /// Requests it may still carry (`max_requests_per_connection`); `None`: unlimited.
     left: Cell<Option<u32>>,
-    /// It carried a request before.
+    /// It has carried a request before.
     used: Cell<bool>,
     epoch: u64,
     local: Option<SocketAddr>,
     times: ConnectTimes,
-    /// It takes no new request from then on (`max_connection_duration`).
+    /// From then on it accepts no new requests (`max_connection_duration`).
     until: Option<Instant>,
 }
 
-/// What a request needs of a connection.
+/// What a request requires of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// None that idled: such a one was just closed on this request.
+    /// No idle connection: one was just closed by the peer under this request.
     Fresh,
-    /// One that can become the request's own.
+    /// A connection that the request can take over.
     Tunnel,
 }
 
-/// The way for one request.
+/// The connection for one request.
 #[derive(Debug)]
 pub enum PooledConnection {
     /// A connection of its own.
     Http1(Connection),
-    /// A place on a shared connection.
+    /// A stream on a shared connection.
     Http2(StreamSlot),
 }
 
-/// A place on a shared connection.
+/// The right to open one stream on a shared connection.
 #[derive(Debug)]
 pub struct StreamSlot {
     connection: Rc<Multiplexed>,
-    /// Whom it leads to.
+    /// The host it connects to.
     pub host: Rc<Host>,
-    /// The connection carried requests before.
+    /// The connection has carried requests before.
     pub reused: bool,
 }
 
 impl PooledConnection {
-    /// Whom it leads to.
+    /// The host it connects to.
     pub fn host(&self) -> &Rc<Host> {
         match self {
             Self::Http1(connection) => &connection.host,
@@ -112,7 +113,7 @@ impl PooledConnection {
         }
     }
 
-    /// This end's address; `None` for Unix sockets.
+    /// The local address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Http1(connection) => connection.local_addr(),
@@ -120,7 +121,7 @@ impl PooledConnection {
         }
     }
 
-    /// When it was made, for whichever request.
+    /// When the connection was made, for whichever request.
     pub fn connect_times(&self) -> &ConnectTimes {
         match self {
             Self::Http1(connection) => connection.connect_times(),
@@ -128,7 +129,7 @@ impl PooledConnection {
         }
     }
 
-    /// The connection served a request before.
+    /// Whether the connection has served a request before.
     pub fn reused(&self) -> bool {
         match self {
             Self::Http1(connection) => connection.reused,
@@ -138,12 +139,12 @@ impl PooledConnection {
 }
 
 impl StreamSlot {
-    /// Waits until the connection's peer, or one beside it, has said something new of what it takes.
+    /// Waits until it may be worth trying again to open a stream: the peer changed its limits, or a connection came or went.
     pub async fn changed(&self) {
         self.connection.client.changed().await;
     }
 
-    /// This end's address; `None` for Unix sockets.
+    /// The local address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.connection.local
     }
@@ -153,7 +154,7 @@ impl StreamSlot {
         &self.connection.times
     }
 
-    /// Sends a request's head. `https`: what `:scheme` says; `end`: it has no body.
+    /// Sends a request's head. `https` selects `:scheme`; `end`: the request has no body.
     pub fn open(&self, head: &RequestHead, https: bool, framing: Framing, end: bool) -> Result<h2::Stream, Reset> {
         let refused = |error: OpenError| {
             let reason = match error {
@@ -173,7 +174,7 @@ impl Multiplexed {
 }
 
 impl Pools {
-    /// Takes no new request on any of them; those they carry go on.
+    /// Stops all connections from accepting new requests; those in flight continue.
     pub(super) fn close(&self) {
         for pool in [&self.http2, &self.shared_http1] {
             pool.connections.take();
@@ -181,12 +182,12 @@ impl Pools {
         }
     }
 
-    /// There is a connection.
+    /// Whether there is any connection.
     pub(super) fn in_use(&self) -> bool {
         [&self.http2, &self.shared_http1].iter().any(|pool| !pool.connections.borrow().is_empty())
     }
 
-    /// Drops connections that ended.
+    /// Removes connections that have ended.
     pub(super) fn sweep(&self) {
         self.http2.sweep();
         self.shared_http1.sweep();
@@ -200,17 +201,17 @@ impl Pools {
     }
 }
 
-/// Which connections will do.
+/// Which connections are acceptable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
-    /// One whose streams are read, if there can be one.
+    /// One whose streams are read, if possible.
     Best,
-    /// Any: there will be no other.
+    /// Any: no other is available.
     Any,
 }
 
 impl Pool {
-    /// A place on a connection that has one.
+    /// A slot on a connection with room.
     fn place(&self, host: &Rc<Host>, choice: Choice) -> Option<StreamSlot> {
         let (mut gone, mut pressed) = (false, 0);
         let mut least_held: Option<(usize, &Rc<Multiplexed>)> = None;
@@ -220,7 +221,7 @@ impl Pool {
                 gone = true;
                 false
             }
-            // The request it was made for is on it.
+            // It already carries the request it was made for.
             Ok(Offer { settled: false, .. }) | Err(OpenError::Concurrency) => false,
             Ok(Offer { pressed: false, .. }) => true,
             Ok(Offer { held, .. }) => {
@@ -250,7 +251,7 @@ impl Pool {
         Some(StreamSlot { connection, host: host.clone(), reused })
     }
 
-    /// The peer of some connection has yet to say how much it takes.
+    /// Whether some connection's peer has not sent its SETTINGS yet.
     fn is_settling(&self) -> bool {
         let connections = self.connections.borrow();
         let settles = |one: &Multiplexed| matches!(one.client.can_open(), Ok(Offer { settled: false, .. }));
@@ -266,7 +267,7 @@ impl Pool {
     }
 }
 
-/// A connection that is being made.
+/// Counts a connection while it is being made.
 struct Connecting<'a>(&'a Pool);
 
 impl<'a> Connecting<'a> {
@@ -284,7 +285,7 @@ impl Drop for Connecting<'_> {
 }
 
 impl Cluster {
-    /// What is to be spoken to `host` for a request that came in `downstream`.
+    /// The protocol to use with `host` for a request that came in over `downstream`.
     fn wanted(&self, host: &Host, downstream: Version) -> Wanted {
         let shared = || match &host.transport {
             Transport::Tls(tls) if leads_to_sidecar(tls.alpn()) => Wanted::SharedHttp1,
@@ -299,7 +300,7 @@ impl Cluster {
         }
     }
 
-    /// The way for a request to `host` that is there already. Never waits.
+    /// A connection to `host` that is available immediately. Never waits.
     pub fn try_acquire(&self, host: &Rc<Host>, downstream: Version) -> Option<PooledConnection> {
         self.ready(host, self.wanted(host, downstream))
     }
@@ -318,14 +319,15 @@ impl Cluster {
         }
     }
 
-    /// A place on a connection that was passed over for one that cannot be had.
+    /// A slot on a connection that was avoided in favour of a new one, which cannot be made.
     fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
         let shared = wanted != Wanted::Http1;
         shared.then(|| host.multiplexed.of(wanted).place(host, Choice::Any)).flatten().map(PooledConnection::Http2)
     }
 
-    /// The way for a request to `host`, which came in `downstream`: a connection that is there, else a new one, else (at
-    /// `max_connections`, or while a connection is made that may take more than one request) the next that has room.
+    /// A connection to `host` for a request that came in over `downstream`: an existing one, else a new one, else the
+    /// next that has room. The latter applies at `max_connections`, and while a connection is being made that may carry
+    /// more than one request.
     pub async fn acquire(
         &self,
         host: &Rc<Host>,
@@ -335,7 +337,7 @@ impl Cluster {
         self.acquire_wanted(host, self.wanted(host, downstream), priority).await
     }
 
-    /// As [`Cluster::acquire`], for a request that not every connection will do for.
+    /// As [`Cluster::acquire`], for a request with special requirements.
     pub async fn acquire_for(
         &self,
         host: &Rc<Host>,
@@ -359,7 +361,7 @@ impl Cluster {
         }
     }
 
-    /// A connection that tells `host` who the client is (PROXY protocol), and so serves this request and no other.
+    /// A connection that names the client to `host` (PROXY protocol), and so serves this request only.
     pub async fn acquire_naming(
         &self,
         host: &Rc<Host>,
@@ -371,7 +373,7 @@ impl Cluster {
         Ok(self.begin(host, wanted, self.establish(host, room, wanted, Some(client)).await?))
     }
 
-    /// Requests may come back unprocessed: many share a connection, whose end none of them causes.
+    /// Whether requests may come back unprocessed: many share a connection, and its end is not caused by any of them.
     pub fn may_refuse(&self) -> bool {
         let config = self.config.borrow();
         let to_sidecars = || matches!(&config.transport, Transport::Tls(tls) if leads_to_sidecar(tls.alpn()));
@@ -420,7 +422,7 @@ impl Cluster {
         }
     }
 
-    /// A new connection goes into use: by one request, or by as many as come.
+    /// Puts a new connection to use: for one request at a time, or for many at once.
     fn begin(&self, host: &Rc<Host>, wanted: Wanted, made: Established) -> PooledConnection {
         let pool = host.multiplexed.of(wanted);
         let agreed = made.stream.session().and_then(|session| session.alpn.as_deref());
@@ -467,7 +469,7 @@ impl Cluster {
             times,
             until: config.http.max_connection_duration.map(|limit| Instant::now() + limit),
         });
-        // Made for one client, or for a configuration or a host that is no more, it serves the request it was made for.
+        // A connection made for one client, or for a configuration or host that is gone, serves only the request it was made for.
         let lasting = !host.removed.get()
             && !host.names_clients()
             && connection.epoch == self.epoch.get()

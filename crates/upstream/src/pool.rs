@@ -1,4 +1,4 @@
-//! A cluster's connections: kept ones used again, new ones within the circuit breakers' limits.
+//! A cluster's connection pool: reuses idle connections and opens new ones within the circuit breakers' limits.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::turn;
 /// Idle connections one worker keeps for one host.
 const MAX_IDLE_PER_HOST: usize = 4096;
 
-/// Why there is no connection to use.
+/// Why no connection could be acquired.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
     /// A circuit breaker is open (`UO`).
@@ -35,13 +35,13 @@ pub enum AcquireError {
 }
 
 impl Cluster {
-    /// An idle connection that is still open, if there is one. Never waits.
+    /// An idle connection that is still open, if any. Never waits.
     pub fn reuse(&self, host: &Rc<Host>) -> Option<Connection> {
         loop {
             let Idle { mut stream, mut open, since, .. } = host.idle.borrow_mut().pop()?;
             let now = turn::now();
             let idle = now.duration_since(since);
-            // The last one used is taken first: when it has waited too long, so have the others.
+            // The most recently used connection is taken first: if it has idled too long, so have the others.
             if host.keep_alive().is_known() && host.keep_alive().limit(now).is_some_and(|limit| idle >= limit) {
                 self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
                 continue;
@@ -54,13 +54,13 @@ impl Cluster {
         }
     }
 
-    /// A new connection for one HTTP/1.1 request: an upgrade.
+    /// A new connection for one HTTP/1.1 request that takes it over: an upgrade.
     pub async fn connect(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
         self.stats().inc(Counter::upstream_cx_http1_total);
         self.connect_unshared(host, Wanted::Http1, None).await
     }
 
-    /// A new connection for bytes of any protocol, on behalf of one client.
+    /// A new connection for an arbitrary byte stream, on behalf of one client.
     pub async fn connect_tcp(&self, host: &Rc<Host>, client: &ConnectionView) -> Result<Connection, AcquireError> {
         self.connect_unshared(host, Wanted::Bytes, Some(client)).await
     }
@@ -75,7 +75,7 @@ impl Cluster {
         Ok(self.establish(host, room, wanted, client).await?.into_connection(host.clone()))
     }
 
-    /// Room for a connection that nothing can be waited for instead of.
+    /// Room for a connection that cannot be substituted by a shared one, so it fails instead of waiting.
     pub(super) fn unshared_room(&self, host: &Rc<Host>) -> Result<ConnectionSlots, AcquireError> {
         self.try_room(host, Priority::Default).ok_or(AcquireError::Overflow(Overflow::Connections))
     }
@@ -90,7 +90,7 @@ impl Cluster {
         Ok(Pending { shared: &self.shared, _permit: permit })
     }
 
-    /// Room for a connection to `host` if there is any; an idle connection to another host makes some.
+    /// Room for a connection to `host`, if any; if there is none, closes an idle connection to another host to make some.
     pub(super) fn try_room(&self, host: &Rc<Host>, priority: Priority) -> Option<ConnectionSlots> {
         let host_slot = match self.host_slots(host) {
             Some(slots) => Some(slots.try_take(false)?),
@@ -99,13 +99,14 @@ impl Cluster {
         let (slots, counted) = self.cluster_slots(priority);
         let cluster = slots.try_take(counted).or_else(|| {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
-            // An idle connection to another host is worth less than one to this host; its room may go to who waits longer.
+            // An idle connection to another host is worth less than one to this host; but the room it frees belongs to
+            // the request that has waited longest.
             (self.close_one_idle() && !slots.is_awaited()).then(|| slots.try_take(counted)).flatten()
         });
         Some(ConnectionSlots { _cluster: cluster?, _host: host_slot })
     }
 
-    /// Room for a connection to `host`, once it is this request's turn.
+    /// Waits in the queue for room for a connection to `host`.
     async fn wait_for_room(&self, host: &Rc<Host>, priority: Priority) -> ConnectionSlots {
         let share = &self.shared.share;
         let host_slot = match self.host_slots(host) {
@@ -123,8 +124,7 @@ impl Cluster {
         ConnectionSlots { _cluster: cluster, _host: host_slot }
     }
 
-    /// Waits for room for a connection, or until one that is kept becomes free (`None`), or something else happens
-    /// (`None`).
+    /// Waits for room for a connection; returns `None` when an idle connection becomes available or `other` completes first.
     pub(super) async fn room_or(
         &self,
         host: &Rc<Host>,
@@ -149,14 +149,14 @@ impl Cluster {
         (&self.group.counts(priority).connections, thresholds.track_remaining)
     }
 
-    /// Room per host, where that is limited.
+    /// The host's own connection limit, if it has one.
     fn host_slots<'h>(&self, host: &'h Rc<Host>) -> Option<&'h Arc<Slots>> {
         let limit = self.config.borrow().circuit_breakers.max_connections_per_host?;
         host.shared.connections.set_limit(limit);
         Some(&host.shared.connections)
     }
 
-    /// Counts this worker's pool for `host`, unless as many as may be are in use.
+    /// Counts this worker's pool for `host`; fails if the maximum number of pools is in use.
     pub(super) fn use_pool(&self, host: &Host, priority: Priority) -> Result<(), AcquireError> {
         if host.pool.borrow().is_none() {
             let permit = self.count(Overflow::Pools, priority).map_err(|overflow| {
@@ -169,8 +169,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Closes idle connections when requests of other workers want their room, for as long as the cluster lives and limits
-    /// its connections.
+    /// Closes idle connections when other workers' requests need their room. Runs as long as the cluster exists and
+    /// limits its connections.
     pub(super) fn answer_other_workers(cluster: &Rc<Self>) {
         let limited = cluster.config.borrow().circuit_breakers.default.max_connections != u32::MAX;
         if !limited || cluster.answering.replace(true) {
@@ -195,7 +195,7 @@ impl Cluster {
     ) -> Result<Established, ConnectError> {
         let config = self.config();
         let epoch = self.epoch.get();
-        // Counted before it is connected, so that concurrent requests see it.
+        // Counted before connecting, so that concurrent requests see it.
         let mut open = self.count_open(host, room, epoch);
         let (stream, times) = connect_timed(&config, host, wanted, client).await.inspect_err(|error| {
             bump(&host.counts.cx_connect_fail);
@@ -228,7 +228,7 @@ impl Cluster {
         }
     }
 
-    /// It has served as many requests, or for as long, as it may.
+    /// Whether the connection has reached its request or age limit.
     fn is_worn_out(&self, open: &OpenConnection, now: Instant) -> bool {
         let config = self.config.borrow();
         let http = &config.http;
@@ -243,8 +243,8 @@ impl Cluster {
         too_old
     }
 
-    /// Gives a connection back after a complete exchange that left it usable. It is closed instead of kept when it is of
-    /// an old configuration or has served as many requests as it may.
+    /// Returns a connection after a complete exchange that left it reusable. It is closed instead of kept if it belongs
+    /// to an old configuration or has reached its request or age limit.
     pub fn release(&self, connection: Connection, now: Instant) {
         let Connection { stream, host, open, .. } = connection;
         let worn_out = self.is_worn_out(&open, now);
@@ -256,7 +256,7 @@ impl Cluster {
             return;
         }
         let counted = IdleGuard::new(&self.shared);
-        // Counted first and looked at then: who begins to wait in between sees that it is there to be asked for.
+        // Counted before the check: a request that starts to wait in between sees that the connection can be asked for.
         if slots.is_awaited() && slots.must_move(&self.shared.share, self.shared.waiting.get() > 0, now) {
             drop(counted);
             return;
@@ -267,7 +267,7 @@ impl Cluster {
         }
     }
 
-    /// Closes the idle connection that has waited longest at some host.
+    /// Closes the longest idle connection of the first host that has one.
     fn close_one_idle(&self) -> bool {
         let hosts = self.hosts.borrow().clone();
         let original = self.original.borrow();

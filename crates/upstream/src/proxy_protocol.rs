@@ -1,7 +1,7 @@
-//! The PROXY protocol, versions 1 and 2 (HAProxy's specification of 2020/03/05): what a load balancer says of the connection
-//! it passes on. Pure functions over bytes.
+//! The PROXY protocol, versions 1 and 2 (HAProxy's specification of 2020/03/05), by which a load balancer passes on the
+//! addresses of the original connection. Pure functions over bytes.
 //!
-//! The reading is strict: a header is well formed to the letter, or the connection is refused.
+//! Parsing is strict: a connection whose header deviates from the specification is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,9 +13,9 @@ const MAX_V1_BYTES: usize = 107;
 const V1_PREFIX: &[u8] = b"PROXY ";
 /// Begins a version 2 header (section 2.2).
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Signature, version and command, family, length.
+/// Length of signature, version and command, family, and length field.
 const V2_FIXED_BYTES: usize = 16;
-/// Longest part after [`V2_FIXED_BYTES`] that is read, in bytes: addresses and TLVs. The field could say 65,535.
+/// Longest part after [`V2_FIXED_BYTES`] that is accepted, in bytes: addresses and TLVs. The length field allows 65,535.
 const MAX_V2_BYTES: usize = 16 * 1024;
 /// `PP2_TYPE_NOOP`: padding.
 const TLV_NOOP: u8 = 0x04;
@@ -25,23 +25,23 @@ const TLV_CRC32C: u8 = 0x03;
 /// A header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Its form.
+    /// The header's version.
     pub version: Version,
-    /// Source and destination of the connection that is passed on; `None` for `LOCAL`, `UNKNOWN` and families other than
-    /// IP: the socket's own addresses hold.
+    /// Source and destination of the original connection; `None` for `LOCAL`, `UNKNOWN` and families other than IP,
+    /// where the socket's own addresses apply.
     pub addresses: Option<(SocketAddr, SocketAddr)>,
     /// Type-length-value vectors of version 2, in order, without padding.
     pub tlvs: Vec<Tlv>,
 }
 
-/// What a connection's first bytes hold.
+/// Result of parsing a connection's first bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed {
     /// A header, and its length in bytes.
     Header(Header, usize),
-    /// These may be the first bytes of one.
+    /// The bytes may be the beginning of a header.
     Incomplete,
-    /// Something else.
+    /// No header.
     Absent,
 }
 
@@ -49,13 +49,13 @@ pub enum Parsed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed PROXY protocol version {} header: {reason}", .version.number())]
 pub struct ParseError {
-    /// The version it claims to be.
+    /// The version that the header claims.
     pub version: Version,
     /// What is wrong.
     pub reason: &'static str,
 }
 
-/// Reads the header a connection begins with.
+/// Parses the header at the beginning of a connection.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, ParseError> {
     let begins = |with: &[u8]| bytes.iter().zip(with).all(|(byte, wanted)| byte == wanted);
     if begins(V2_SIGNATURE) {
@@ -69,8 +69,8 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ParseError> {
 
 /// Writes the header of a connection from `source` to `destination`.
 ///
-/// Families that differ are brought to IPv6, for a header has one family. Version 1 has no room for `tlvs`; they are
-/// written in version 2 as far as its length field reaches.
+/// Addresses of different families are converted to IPv6, since a header has one family. Version 1 cannot carry `tlvs`;
+/// version 2 carries as many as its length field allows.
 pub fn encode(version: Version, source: SocketAddr, destination: SocketAddr, tlvs: &[Tlv]) -> Vec<u8> {
     let (source, destination) = one_family(source, destination);
     match version {
@@ -143,13 +143,13 @@ fn v2(bytes: &[u8]) -> Result<Parsed, &'static str> {
         return Err("longer than 16 KiB");
     }
     let Some(body) = rest.get(..length) else { return Ok(Parsed::Incomplete) };
-    // The family may be anything for LOCAL, and is to be ignored then (section 2.2).
+    // For LOCAL the family may be anything and is ignored (section 2.2).
     let (addresses, vectors) = match family {
         _ if local => (None, local_vectors(family, body)),
         0x11 => v4_addresses(body)?,
         0x21 => v6_addresses(body)?,
         0x00 => (None, body),
-        // Datagrams and Unix sockets are well formed, and of no use to a TCP listener.
+        // Datagrams and Unix sockets are well formed, but of no use to a TCP listener.
         0x12 => (None, body.get(12..).ok_or("too short for its family")?),
         0x22 => (None, body.get(36..).ok_or("too short for its family")?),
         0x31 | 0x32 => (None, body.get(216..).ok_or("too short for its family")?),
@@ -160,7 +160,7 @@ fn v2(bytes: &[u8]) -> Result<Parsed, &'static str> {
     Ok(Parsed::Header(Header { version: Version::V2, addresses, tlvs }, total))
 }
 
-/// What follows the addresses that a LOCAL header may carry.
+/// The bytes after the addresses that a LOCAL header may carry.
 fn local_vectors(family: u8, body: &[u8]) -> &[u8] {
     let addresses = match family {
         0x11 | 0x12 => 12,
@@ -207,7 +207,7 @@ fn tlvs(mut bytes: &[u8], header: &[u8]) -> Result<Vec<Tlv>, &'static str> {
     if bytes.is_empty() { Ok(tlvs) } else { Err("a TLV is cut off") }
 }
 
-/// Section 2.2.3: the sum is over the whole header with the sum's own four bytes as zeros.
+/// Section 2.2.3: the checksum covers the whole header, with its own four bytes taken as zeros.
 fn check_crc(value: &[u8], header: &[u8]) -> Result<(), &'static str> {
     let expected = u32::from_be_bytes(value.try_into().map_err(|_| "a CRC32C of other than 4 bytes")?);
     let at = value.as_ptr().addr() - header.as_ptr().addr();
@@ -215,7 +215,7 @@ fn check_crc(value: &[u8], header: &[u8]) -> Result<(), &'static str> {
     if crc32c(masked) == expected { Ok(()) } else { Err("the CRC32C does not fit") }
 }
 
-/// CRC-32C (RFC 3720 appendix B.4), bit by bit: headers are short and few.
+/// CRC-32C (RFC 3720 appendix B.4), computed bit by bit: headers are short and few.
 fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
     !bytes.fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
@@ -255,7 +255,7 @@ fn encode_v2(source: SocketAddr, destination: SocketAddr, tlvs: &[Tlv]) -> Vec<u
     }
     let mut header = V2_SIGNATURE.to_vec();
     header.extend_from_slice(&[0x21, if source.is_ipv4() { 0x11 } else { 0x21 }]);
-    // Not over 65,535: TLVs that would not fit were left out.
+    // Never over 65,535: TLVs that would not fit were left out.
     header.extend_from_slice(&u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes());
     header.extend_from_slice(&body);
     header

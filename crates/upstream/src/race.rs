@@ -1,4 +1,5 @@
-//! The race between a request and the end of the kept connection that is to carry it: what the kernel knows about it.
+//! Decides whether a request that was sent on a kept-alive connection may be retried when the peer closed that
+//! connection at the same time, from what the kernel knows about the socket.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
@@ -7,16 +8,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::stream::Stream;
 
-/// After being idle for this long a connection is looked at before it is used: the event loop, which has not come round
-/// since, may not know yet that it was closed.
+/// A connection that was idle for at least this long is checked with `poll` before it is reused: the event loop has not
+/// run since and may not know yet that the peer closed it.
 pub(super) const LOOK_AFTER: Duration = Duration::from_millis(2);
 
-/// Whether the kernel has the connection's end, or bytes nobody asked for, in store.
+/// Whether the kernel holds neither the connection's end nor unsolicited bytes.
 pub(super) fn is_quiet(stream: &Stream) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     let (descriptor, unwanted) = match stream {
         Stream::Tcp(stream) => (stream.as_fd(), ended | PollFlags::IN),
-        // Session tickets may come at any time.
+        // TLS session tickets may arrive at any time.
         Stream::Tls(stream) => (stream.get_ref().as_fd(), ended),
         Stream::Unix(stream) => (stream.as_fd(), ended | PollFlags::IN),
         Stream::Layered(layer) => return is_quiet(layer.beneath()),
@@ -26,29 +27,29 @@ pub(super) fn is_quiet(stream: &Stream) -> bool {
     ready.is_err() || !wanted[0].revents().intersects(unwanted)
 }
 
-/// Whether the peer ended the connection before it had a single byte of the last `written` that the socket took.
-/// To be asked once the peer's end (FIN, or over TLS `close_notify`) was read in order, with nothing before it.
+/// Whether the peer closed the connection before it received any of the last `written` bytes that the socket accepted.
+/// Call this once the peer's end (FIN, or over TLS `close_notify`) was read in order, with nothing before it.
 ///
-/// Each segment acknowledges what its sender has received, so an end that was sent after the first of these bytes arrived
-/// would have acknowledged it. Where none of them is acknowledged, the peer had given up its right to answer before the
-/// request reached it, and may not process it (RFC 9112 section 9.6). A reset (RST) proves nothing: it is also what
-/// follows when a server ends halfway through a request.
+/// Each segment acknowledges what its sender has received, so an end that was sent after the first of these bytes
+/// arrived would have acknowledged it. If none of them is acknowledged, the peer had closed its sending side before the
+/// request reached it, and must not process it (RFC 9112 section 9.6). A reset (RST) proves nothing: it also follows
+/// when a server dies halfway through a request.
 pub fn ended_before(stream: &Stream, written: usize) -> bool {
     match stream {
         _ if written == 0 => true,
         Stream::Tcp(stream) => unacknowledged(stream.as_raw_fd()).is_some_and(|bytes| bytes >= written),
-        // The end was `close_notify`, which nobody but the peer can write; `written` are bytes of ciphertext.
+        // The end was `close_notify`, which only the peer can write; `written` counts bytes of ciphertext.
         Stream::Tls(stream) => unacknowledged(stream.get_ref().as_raw_fd()).is_some_and(|bytes| bytes >= written),
-        // They acknowledge nothing.
+        // Unix sockets acknowledge nothing.
         Stream::Unix(_) => false,
         Stream::Layered(layer) => ended_before(layer.beneath(), written),
     }
 }
 
-/// Bytes that were handed to the socket and not acknowledged by the peer (`SIOCOUTQ`).
+/// Bytes that were written to the socket and not yet acknowledged by the peer (`SIOCOUTQ`).
 fn unacknowledged(socket: RawFd) -> Option<usize> {
     let mut bytes: libc::c_int = 0;
-    // No crate wraps it.
+    // No crate wraps this ioctl.
     // SAFETY: this request writes one `c_int`, which lives for the call.
     let result = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut bytes) };
     (result == 0).then(|| usize::try_from(bytes).ok()).flatten()
@@ -63,7 +64,7 @@ mod tests {
 
     const REQUEST: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
 
-    /// Both ends of a connection that has carried a request and an answer.
+    /// Both ends of a connection that has already carried a request and a response.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let mut ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it accepts");
@@ -81,8 +82,8 @@ mod tests {
         Stream::Tcp(tokio::net::TcpStream::from_std(socket).expect("registered"))
     }
 
-    /// `race`: what the peer does, and our writing, in their order. `expected`: whether the end is read in order, and then
-    /// whether the request may be sent again.
+    /// `race`: what the peer does and what this side writes, in order. `expected`: `Some` if the end is read in order,
+    /// and then whether the request may be retried.
     fn check(what: &str, race: impl FnOnce(&mut TcpStream, TcpStream) -> Option<TcpStream>, expected: Option<bool>) {
         let (mut ours, peer) = pair();
         let _peer = race(&mut ours, peer);

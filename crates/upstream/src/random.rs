@@ -1,4 +1,4 @@
-//! A small generator for load balancing and request ids: fast, per worker, not for secrets.
+//! A small pseudo-random generator for load balancing and request IDs: fast, per worker, not cryptographic.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -13,7 +13,7 @@ impl Random {
         Self::seeded(RandomState::new().build_hasher().finish())
     }
 
-    /// The same numbers for the same seed.
+    /// Yields the same numbers for the same seed.
     pub fn seeded(seed: u64) -> Self {
         Self(Cell::new(seed | 1))
     }

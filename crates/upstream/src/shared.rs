@@ -1,4 +1,4 @@
-//! What all threads know of a cluster together: circuit breakers' counts, and the health of its hosts.
+//! Per-cluster state shared by all threads: circuit breaker counts, and host health.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,21 +12,22 @@ use super::balance::SharedTables;
 use super::breaker::{Counts, breaker_stats};
 use super::health::{HostHealth, OutlierDetector};
 
-/// With fewer clusters it is not looked which of them are gone.
+/// With fewer clusters, entries of removed ones are not cleaned up.
 const FEWEST_TO_LOOK_AT: usize = 64;
 
-/// All clusters, shared by the workers and the control thread. Locked when configuration changes, never by a request.
+/// All clusters, shared by the workers and the control thread. Locked when the configuration changes, never on the request path.
 #[derive(Debug, Default)]
 pub struct SharedClusters {
     clusters: Mutex<KnownClusters>,
-    /// Hash tables of all of them.
+    /// The clusters' hash tables.
     tables: Arc<SharedTables>,
 }
 
 #[derive(Debug, Default)]
 struct KnownClusters {
     by_name: FastMap<Arc<str>, Weak<SharedCluster>>,
-    /// With so many it is looked which of them are gone: half of them may be, so that a look costs each new one little.
+    /// The number of entries at which removed clusters are cleaned up. It is twice the number left by the last cleanup,
+    /// so that its cost per new cluster stays small.
     look_at: usize,
 }
 
@@ -36,16 +37,16 @@ pub struct SharedCluster {
     counts: [Arc<Counts>; 2],
     breakers: Mutex<Breakers>,
     pub(super) tables: Arc<SharedTables>,
-    /// Requests in flight to all hosts, where they are counted.
+    /// Requests in flight to all hosts, if they are counted.
     active: Arc<AtomicU32>,
     hosts: Mutex<FastMap<EndpointAddress, Weak<HostHealth>>>,
     outliers: Mutex<Option<Arc<OutlierDetector>>>,
-    /// Goes up when a host's health changed: whoever arranged hosts by it arranges them again.
+    /// Incremented when a host's health changes, so that workers rebuild their host sets.
     health_version: AtomicU64,
     had_traffic: AtomicBool,
 }
 
-/// Limits in force, and their gauges where there are any.
+/// The current limits, and their gauges if there are any.
 #[derive(Debug, Default)]
 struct Breakers {
     limits: CircuitBreakers,
@@ -53,7 +54,7 @@ struct Breakers {
 }
 
 impl SharedClusters {
-    /// The cluster of that name; it lives as long as some thread has it.
+    /// The cluster of that name; it lives as long as some thread holds it.
     pub fn cluster(&self, name: &Arc<str>) -> Arc<SharedCluster> {
         let mut clusters = lock(&self.clusters);
         if let Some(cluster) = clusters.by_name.get(name).and_then(Weak::upgrade) {
@@ -78,14 +79,14 @@ impl SharedCluster {
         }
     }
 
-    /// The limits as they are now. Every thread that takes over a configuration says so; once is enough.
+    /// Sets the current limits. Every thread that applies a configuration calls this; once would be enough.
     pub(super) fn set_limits(&self, limits: &CircuitBreakers) {
         self.counts[0].connections.set_limit(limits.default.max_connections);
         self.counts[1].connections.set_limit(limits.high.max_connections);
         lock(&self.breakers).limits.clone_from(limits);
     }
 
-    /// Sets the gauges of circuit breakers, for clusters that limit anything.
+    /// Sets the circuit breaker gauges of clusters that limit anything.
     pub(super) fn publish_breakers(&self, cluster: &Cluster, registry: &Registry) {
         let mut breakers = lock(&self.breakers);
         if breakers.stats.is_empty() {
@@ -108,7 +109,7 @@ impl SharedCluster {
         }
     }
 
-    /// The host at that address; it lives as long as some thread has it.
+    /// The host at that address; it lives as long as some thread holds it.
     pub fn host(&self, address: &EndpointAddress) -> Arc<HostHealth> {
         let mut hosts = lock(&self.hosts);
         if let Some(host) = hosts.get(address).and_then(Weak::upgrade) {
@@ -120,7 +121,7 @@ impl SharedCluster {
         host
     }
 
-    /// Who ejects its hosts, if anybody does.
+    /// The outlier detector of its hosts, if configured.
     pub(super) fn outliers(&self) -> Option<Arc<OutlierDetector>> {
         lock(&self.outliers).clone()
     }
@@ -129,7 +130,7 @@ impl SharedCluster {
         *lock(&self.outliers) = detector;
     }
 
-    /// Some worker has had a connection to one of its hosts.
+    /// Whether some worker has had a connection to one of its hosts.
     pub(super) fn had_traffic(&self) -> bool {
         self.had_traffic.load(Ordering::Relaxed)
     }
@@ -140,13 +141,13 @@ impl SharedCluster {
         }
     }
 
-    /// Differs from what it was when any host's health changed in between.
+    /// Changes whenever any host's health changes.
     #[inline]
     pub fn health_version(&self) -> u64 {
         self.health_version.load(Ordering::Acquire)
     }
 
-    /// A host's health changed.
+    /// Notes that a host's health changed.
     pub(super) fn health_changed(&self) {
         self.health_version.fetch_add(1, Ordering::AcqRel);
     }

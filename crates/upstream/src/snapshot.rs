@@ -1,4 +1,4 @@
-//! One worker's numbers, for `/clusters`.
+//! Snapshot of one worker's clusters, for `/clusters`.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use evenkeel_runtime_config::cluster::Health;
 use super::health::HealthFlags;
 use super::host::Host;
 
-/// One worker's numbers of a cluster.
+/// One worker's view of a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterSnapshot {
-    /// Name.
+    /// The cluster's name.
     pub name: Arc<str>,
-    /// Hosts in order; original destinations last.
+    /// Hosts in configured order; original destinations last.
     pub hosts: Vec<HostSnapshot>,
 }
 
-/// One worker's numbers of a host, as `/clusters` shows them.
+/// One worker's view of a host, as `/clusters` shows it.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub struct HostSnapshot {
     pub address: Arc<str>,
     pub hostname: Arc<str>,
-    /// What discovery says of it; the flags say the rest.
+    /// Health from service discovery; the flags hold the rest.
     pub discovered: Health,
     pub health_flags: HealthFlags,
     pub weight: u32,

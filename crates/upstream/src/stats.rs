@@ -3,7 +3,7 @@
 use evenkeel_stats::{Registry, Scope, ScopeName};
 
 evenkeel_stats::layout! {
-    /// What is counted for a cluster.
+    /// Statistics of a cluster.
     pub mod cluster {
         counters {
             upstream_cx_total, upstream_cx_http1_total, upstream_cx_http2_total, upstream_cx_connect_fail, upstream_cx_connect_timeout,

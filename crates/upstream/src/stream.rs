@@ -21,25 +21,25 @@ pub enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
     /// Unix domain socket.
     Unix(UnixStream),
-    /// Another stream whose bytes something looks at on their way.
+    /// Another stream with a layer that inspects its bytes.
     Layered(Box<dyn Layer>),
 }
 
-/// What stands between a stream and its user, and may look at the bytes on their way.
+/// A layer on top of a stream that may inspect the bytes.
 pub trait Layer: AsyncRead + AsyncWrite + Unpin + Any {
-    /// The stream beneath.
+    /// The underlying stream.
     fn beneath(&self) -> &Stream;
 
-    /// The socket, where the bytes may go by: nothing looks at them.
+    /// The socket, if the layer does not inspect the bytes and they may bypass it.
     fn bypass(&self) -> Option<&TcpStream>;
 }
 
-/// A stream that may go on on any thread of its runtime.
+/// A stream usable on any thread of a multi-threaded runtime.
 pub trait Sendable: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Sendable for S {}
 
-/// A stream without a reactor, on its way to another thread.
+/// A stream detached from its reactor, to be moved to another thread.
 pub enum Portable {
     /// Plaintext TCP.
     Tcp(std::net::TcpStream),
@@ -58,7 +58,8 @@ impl Portable {
 }
 
 impl Stream {
-    /// Leaves this thread's reactor. Unix sockets stay, for no client comes by one, and so does what belongs to this thread.
+    /// Detaches the stream from this thread's reactor. Fails for Unix sockets, which no client uses, and for layered
+    /// streams, which belong to this thread.
     pub fn into_portable(self) -> io::Result<Portable> {
         Ok(match self {
             Self::Tcp(stream) => Portable::Tcp(stream.into_std()?),
@@ -67,7 +68,8 @@ impl Stream {
         })
     }
 
-    /// For a runtime of several threads, whose reactor knows it. What belongs to one thread stays.
+    /// Converts the stream for use on a multi-threaded runtime, whose reactor it is registered with. Fails for streams
+    /// that belong to one thread.
     pub fn into_sendable(self) -> io::Result<Box<dyn Sendable>> {
         match self {
             Self::Tcp(stream) => Ok(Box::new(stream)),
@@ -77,7 +79,7 @@ impl Stream {
         }
     }
 
-    /// What the TLS handshake agreed on; `None` on plaintext.
+    /// The TLS session negotiated in the handshake; `None` on plaintext.
     pub fn session(&self) -> Option<&Arc<Session>> {
         match self {
             Self::Tls(stream) => Some(stream.session()),
@@ -86,7 +88,7 @@ impl Stream {
         }
     }
 
-    /// Bytes of ciphertext that the socket took; 0 without TLS.
+    /// Bytes of ciphertext that the socket accepted; 0 without TLS.
     pub fn ciphertext_sent(&self) -> u64 {
         match self {
             Self::Tls(stream) => stream.ciphertext_sent(),
@@ -95,7 +97,7 @@ impl Stream {
         }
     }
 
-    /// The TCP connection beneath; `None` for Unix sockets.
+    /// The underlying TCP connection; `None` for Unix sockets.
     pub fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(stream) => Some(stream),
@@ -105,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// The TCP connection beneath, if the stream's bytes are its own: there is no TLS. Something may look at them on their way.
+    /// The underlying TCP connection if there is no TLS. A layer may inspect its bytes.
     pub fn plaintext(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(stream) => Some(stream),
@@ -114,7 +116,7 @@ impl Stream {
         }
     }
 
-    /// What looks at the bytes, if it is of this type.
+    /// The layer, if it is of this type.
     pub fn layer<L: Layer>(&self) -> Option<&L> {
         match self {
             Self::Layered(layer) => (&**layer as &dyn Any).downcast_ref(),
@@ -122,21 +124,21 @@ impl Stream {
         }
     }
 
-    /// This end's address; `None` for Unix sockets.
+    /// The local address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.tcp()?.local_addr().ok()
     }
 
-    /// Makes closing it a reset (RST) instead of an end in order.
+    /// Makes closing the stream send a reset (RST) instead of an orderly end.
     pub fn reset_on_close(&self) {
         let socket = match self {
             Self::Tcp(stream) => SockRef::from(stream),
             Self::Tls(stream) => SockRef::from(stream.get_ref()),
-            // There is no such thing on Unix sockets.
+            // Unix sockets have no such option.
             Self::Unix(_) => return,
             Self::Layered(layer) => return layer.beneath().reset_on_close(),
         };
-        // It fails only on a socket that is gone already.
+        // Fails only on a socket that is already closed.
         let _ = socket.set_linger(Some(Duration::ZERO));
     }
 
@@ -145,13 +147,13 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
             Self::Unix(stream) => stream.poll_read_ready(cx).map(drop),
-            // What was decrypted, or looked at, may wait here.
+            // Decrypted or inspected bytes may be buffered here.
             Self::Tls(_) | Self::Layered(_) => Poll::Ready(()),
         }
     }
 
-    /// Whether an idle stream is still good: nothing to read and not closed. Costs no system call unless the socket
-    /// reported something since the last read.
+    /// Whether an idle stream is still usable: nothing to read and not closed. Costs no system call unless the socket
+    /// reported an event since the last read.
     pub fn is_idle_and_open(&mut self) -> bool {
         let mut byte = [0];
         let read = match self {

@@ -1,4 +1,4 @@
-//! Where a request wants to go, and why it may find nobody there.
+//! The destination of a request, and why no host may be found for it.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -8,31 +8,31 @@ use evenkeel_runtime_config::retry::RetryPolicy;
 
 use super::host::Host;
 
-/// What a request or connection says about where it wants to go.
+/// What determines the host of a request or connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Target<'a> {
-    /// What the client dialled, for `ORIGINAL_DST`.
+    /// The address the client connected to, for `ORIGINAL_DST`.
     pub original_dst: Option<SocketAddr>,
-    /// Hosts tried before, in their order.
+    /// Hosts of previous tries, in order.
     pub previous: &'a [Rc<Host>],
-    /// What a retry avoids; nothing for a first try.
+    /// The policy that decides which hosts a retry avoids; `None` for a first try.
     pub retry: Option<&'a RetryPolicy>,
-    /// What the route's hash policies came to.
+    /// The hash computed by the route's hash policies.
     pub hash: Option<u64>,
-    /// Metadata that the route asks of a host.
+    /// Metadata that the route requires of a host.
     pub metadata_match: Option<&'a MetadataMatch>,
-    /// The host a session asks for.
+    /// The host of a stateful session.
     pub override_host: Option<OverrideHost<'a>>,
 }
 
 impl Target<'_> {
-    /// How often to pick again when a host is refused (`host_selection_retry_max_attempts`).
+    /// How often to pick again when a host is rejected (`host_selection_retry_max_attempts`).
     pub(super) fn reselect_attempts(&self) -> u32 {
         let refuses = |policy: &&RetryPolicy| policy.avoid_previous_hosts || !policy.avoid_metadata.is_empty();
         self.retry.filter(refuses).map_or(0, |policy| policy.host_selection_max_attempts)
     }
 
-    /// A host that the retry policy wants another one for.
+    /// Whether the retry policy rejects this host.
     pub(super) fn refuses(&self, host: &Host) -> bool {
         self.retry.is_some_and(|policy| {
             let tried = || self.previous.iter().any(|tried| tried.label == host.label);
@@ -42,30 +42,30 @@ impl Target<'_> {
     }
 }
 
-/// The host a session asks for.
+/// The host that a stateful session asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverrideHost<'a> {
-    /// Its address, as in logs.
+    /// Its address, as in `/clusters` and logs.
     pub address: &'a str,
-    /// No other will do.
+    /// No other host may be used.
     pub strict: bool,
-    /// Status of the answer if it is not there, and no other will do.
+    /// Status of the response if the host is gone and no other may be used.
     pub status_if_gone: u16,
 }
 
 /// Why no host was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
-    /// No endpoint, or none healthy (`UH`).
+    /// No endpoint, or none is healthy (`UH`).
     #[error("no healthy upstream")]
     NoHealthyHost,
-    /// The only host that would do is not there (`UH`).
+    /// The only host allowed is gone (`UH`).
     #[error("no healthy upstream")]
     HostGone {
-        /// Status of the answer.
+        /// Status of the response.
         status: u16,
     },
-    /// The control plane asks to refuse a share of the requests (`DO`), or all of them (`UDO`).
+    /// The control plane asks to drop a share of the requests (`DO`), or all of them (`UDO`).
     #[error("drop overload")]
     DropOverload {
         /// All of them.

@@ -1,9 +1,10 @@
-//! Time on a worker: read once per turn, however often it is asked for.
+//! Worker time, read from the clock at most once per turn.
 //!
-//! A turn is one poll of a task that [`spawn`] has started: from the runtime's call until the task waits or ends. What a task does in
-//! one turn happens at one time. Timers fire between polls, so one that has fired lies before its task's reading. The end of the
-//! poll forgets the reading: nobody has to say that time went on. Outside a turn, as in a task that was started otherwise or in the
-//! destructor of one that is aborted, each question reads the clock.
+//! A turn is one poll of a task that [`spawn`] has started: from the runtime's call until the task waits or ends. All
+//! calls of [`now`] within one turn return the same time. Timers fire between polls, so a timer that has fired always
+//! lies before the reading of its task's turn. The end of the poll discards the reading, so no caller has to refresh
+//! it. Outside a turn (in a task that was started otherwise, or in the destructor of an aborted one), each call reads
+//! the clock.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -14,7 +15,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::Instant;
 
 thread_local! {
-    /// `None` outside a turn, `Some(None)` in one that has not asked for the time.
+    /// `None` outside a turn; `Some(None)` in a turn that has not read the clock yet.
     static READING: Cell<Option<Option<Instant>>> = const { Cell::new(None) };
 }
 
@@ -63,7 +64,7 @@ impl<F: Future> Future for Turns<F> {
     }
 }
 
-/// A turn under way. Its end forgets the reading even if the task panics.
+/// A turn in progress. Its drop discards the reading even if the task panics.
 struct Turn;
 
 impl Turn {
@@ -97,7 +98,7 @@ mod tests {
         runtime.expect("a runtime").block_on(test);
     }
 
-    /// Time that passes while a turn goes on.
+    /// Lets real time pass within a turn.
     fn work() {
         let began = std::time::Instant::now();
         while began.elapsed() < Duration::from_millis(2) {}

@@ -1,4 +1,4 @@
-//! Which requests wait for their bodies. Waiting itself, and 413 for what is too long, are the proxy's.
+//! Decides which requests wait for their bodies. The proxy does the waiting, and sends 413 if a body is too large.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Filter for HttpFilter {
         let max_bytes = buffer.max_request_bytes as usize;
         match context.body {
             Body::Empty => Decision::Continue,
-            // Another filter had it collected, and allows more.
+            // Another filter had it collected, and this one's limit allows its length.
             Body::Whole(body) if body.len() <= max_bytes => Decision::Continue,
             Body::Coming | Body::Whole(_) => Decision::Collect { max_bytes },
         }

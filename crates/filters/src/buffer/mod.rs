@@ -1,4 +1,4 @@
-//! `envoy.filters.http.buffer`: a request goes on when it is here as a whole, and with its length.
+//! `envoy.filters.http.buffer`: a request is forwarded only when its body was received completely, with its length.
 
 mod filter;
 #[cfg(test)]

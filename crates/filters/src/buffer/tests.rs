@@ -1,4 +1,4 @@
-//! Who waits for a body, and for how much of it.
+//! Which requests wait for a body, up to which size.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn a_request_goes_on_with_its_whole_body_or_without_any() {
         (None, Body::Empty, None),
         (None, Body::Coming, Some(5)),
         (None, Body::Whole(b"12345"), None),
-        // Collected for another filter: too much for this one.
+        // Collected for another filter: too large for this one.
         (None, Body::Whole(b"123456"), Some(5)),
         (own, Body::Coming, Some(7)),
         (own, Body::Whole(b"123456"), None),

@@ -1,4 +1,4 @@
-//! Calls of gRPC over [`Callouts`]: unary ones ([`call`]) and streams ([`GrpcStream`]).
+//! gRPC calls over [`Callouts`]: unary calls ([`call`]) and streams ([`GrpcStream`]).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,10 +13,10 @@ use evenkeel_http::{HeaderId, Headers, RequestHead, ResponseHead};
 
 use super::{CallOptions, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream};
 
-/// A method of a service, and how it is called.
+/// A method of a service, and how to call it.
 #[derive(Debug, Clone, Default)]
 pub struct GrpcMethod {
-    /// The cluster that is asked.
+    /// The cluster to call.
     pub cluster: Arc<str>,
     /// `/package.Service/Method`.
     pub path: Arc<str>,
@@ -24,30 +24,30 @@ pub struct GrpcMethod {
     pub authority: Arc<str>,
     /// Metadata: further headers.
     pub metadata: Headers,
-    /// What else there is to say. `timeout` is also told to the server (`grpc-timeout`); `max_answer_bytes` is the longest message.
+    /// Further options. `timeout` is also sent to the server (`grpc-timeout`); `max_answer_bytes` limits a message's size.
     pub options: CallOptions,
 }
 
-/// The answer to a unary call that succeeded.
+/// The response to a unary call that succeeded.
 #[derive(Debug, Clone, Default)]
 pub struct GrpcAnswer {
     /// The message.
     pub message: Vec<u8>,
-    /// Headers: the initial metadata.
+    /// Headers (initial metadata).
     pub headers: Headers,
-    /// Trailers: the trailing metadata.
+    /// Trailers (trailing metadata).
     pub trailers: Headers,
 }
 
-/// How a call ended that did not succeed.
+/// How a failed call ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("gRPC status {status}: {message}")]
 pub struct GrpcFailure {
     /// The status, which is never 0.
     pub status: u8,
-    /// What the server says of it, or what the proxy does.
+    /// The server's message, or the proxy's.
     pub message: String,
-    /// There was no answer, for this reason.
+    /// The reason if there was no response.
     pub cause: Option<CalloutError>,
 }
 
@@ -56,7 +56,7 @@ impl GrpcFailure {
         Self { status, message: message.into(), cause: None }
     }
 
-    /// What trailers say, or a head that is all there is. `None`: success.
+    /// The failure in trailers, or in the head of a trailers-only response. `None`: success.
     fn of_trailers(trailers: &Headers) -> Option<Self> {
         let message = trailers.find(b"grpc-message").map(percent_decoded).unwrap_or_default();
         match trailers.get(HeaderId::GrpcStatus).map(parse_status) {
@@ -67,11 +67,11 @@ impl GrpcFailure {
         }
     }
 
-    /// What is wrong with the head of an answer whose status, if it is gRPC's, comes with the trailers.
+    /// The failure in the head of a response whose gRPC status would come with the trailers.
     fn of_head(head: &ResponseHead) -> Option<Self> {
         if head.status != 200 {
             let message = head.headers.find(b"grpc-message").map(percent_decoded).unwrap_or_default();
-            // The service's own word counts, where it has one.
+            // The service's own status takes precedence, if it sent one.
             let own = head.headers.get(HeaderId::GrpcStatus).and_then(parse_status).filter(|own| *own != status::OK);
             return Some(Self::new(own.unwrap_or(status_of_http(head.status)), message));
         }
@@ -92,7 +92,7 @@ impl From<FrameError> for GrpcFailure {
     }
 }
 
-/// Makes a unary call. The call begins at once; dropping the future cancels it.
+/// Makes a unary call. The call starts immediately; dropping the future cancels it.
 pub fn call(
     callouts: &dyn Callouts,
     method: &GrpcMethod,
@@ -102,7 +102,7 @@ pub fn call(
     frame(message, &mut body);
     let mut options = method.options.clone();
     let max_message_bytes = options.max_answer_bytes;
-    // The message's prefix.
+    // Room for the message's prefix.
     options.max_answer_bytes = max_message_bytes.saturating_add(5);
     let call = HttpCall { cluster: Arc::clone(&method.cluster), head: head(method), body, options };
     let callout = callouts.http(call);
@@ -114,7 +114,7 @@ fn unary(answer: HttpAnswer, max_message_bytes: usize) -> Result<GrpcAnswer, Grp
     if let Some(failure) = GrpcFailure::of_head(&head) {
         return Err(failure);
     }
-    // A head with a status is the whole answer ("Trailers-Only").
+    // A head with a status is the complete response ("Trailers-Only").
     let last = if trailers.is_empty() { &head.headers } else { &trailers };
     if let Some(failure) = GrpcFailure::of_trailers(last) {
         return Err(failure);
@@ -149,10 +149,10 @@ fn head(method: &GrpcMethod) -> RequestHead {
 pub struct GrpcStream {
     stream: Box<dyn HttpStream>,
     messages: Messages,
-    /// The answer's head, once it came.
+    /// The response's headers, once received.
     headers: Option<Headers>,
     trailers: Headers,
-    /// Nothing more comes.
+    /// Set when nothing more will be received.
     ended: Option<Result<(), GrpcFailure>>,
 }
 
@@ -163,7 +163,7 @@ impl fmt::Debug for GrpcStream {
 }
 
 impl GrpcStream {
-    /// Begins a call.
+    /// Starts a call.
     pub fn open(callouts: &dyn Callouts, method: &GrpcMethod) -> Self {
         let options = method.options.clone();
         let messages = Messages::new(options.max_answer_bytes);
@@ -171,10 +171,10 @@ impl GrpcStream {
         Self { stream, messages, headers: None, trailers: Headers::default(), ended: None }
     }
 
-    /// Sends a message, once what was sent before has left but for a little.
+    /// Sends a message, once most of what was sent before has left.
     ///
     /// # Errors
-    /// The call is over; [`GrpcStream::receive`] says how.
+    /// The call has ended; [`GrpcStream::receive`] returns how.
     pub async fn send(&mut self, message: &[u8]) -> Result<(), GrpcFailure> {
         poll_fn(|cx| self.stream.poll_ready(cx)).await?;
         let mut framed = Vec::new();
@@ -183,15 +183,15 @@ impl GrpcStream {
         Ok(())
     }
 
-    /// Sends no more messages; the server may go on.
+    /// Ends the sending direction; the server may continue.
     pub fn half_close(&mut self) {
         self.stream.finish(Headers::default());
     }
 
-    /// The next message; `None`: the call has ended, and succeeded.
+    /// The next message; `None` when the call has ended successfully.
     ///
     /// # Errors
-    /// How the call ended, again and again.
+    /// How the call ended, on every further call.
     pub async fn receive(&mut self) -> Result<Option<Vec<u8>>, GrpcFailure> {
         poll_fn(|cx| self.poll_receive(cx)).await
     }
@@ -241,12 +241,12 @@ impl GrpcStream {
         }
     }
 
-    /// The answer's headers, once a message came or the call has ended.
+    /// The response's headers, once a message was received or the call has ended.
     pub fn headers(&self) -> Option<&Headers> {
         self.headers.as_ref()
     }
 
-    /// The answer's trailers, once the call has ended.
+    /// The response's trailers, once the call has ended.
     pub fn trailers(&self) -> &Headers {
         &self.trailers
     }
@@ -264,7 +264,7 @@ mod tests {
 
     const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
-    /// The message of a unary call, or its status and what is said of it.
+    /// The message of a unary call, or its status and message text.
     fn ended(
         http: u16,
         head: &[(&str, &str)],

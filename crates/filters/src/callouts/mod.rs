@@ -1,8 +1,9 @@
-//! Calls of the proxy's own: what a filter asks another service, over a cluster of the configuration.
+//! Callouts: calls that a filter makes to another service, over a cluster of the configuration.
 //!
-//! The proxy implements [`Callouts`] for each worker: a call uses the worker's own connections, balancing, circuit breakers, outlier
-//! detection, TLS and statistics of the cluster, and runs on the worker as a task of its own. Dropping the handle of a call cancels it;
-//! a filter that keeps the handle in its stream's state loses it with the stream. [`grpc`] puts calls of gRPC on top.
+//! The proxy implements [`Callouts`] for each worker: a call uses the worker's connections, load balancing, circuit
+//! breakers, outlier detection, TLS and statistics of the cluster, and runs on the worker as a task of its own.
+//! Dropping a call's handle cancels it; a filter that keeps the handle in its stream state drops it with the stream.
+//! [`grpc`] adds gRPC calls on top.
 
 pub mod grpc;
 mod none;
@@ -20,48 +21,49 @@ use evenkeel_runtime_config::retry::RetryPolicy;
 
 pub(crate) use none::NoCallouts;
 
-/// Largest body of an answer that is collected, in bytes, where [`CallOptions::max_answer_bytes`] does not say.
+/// Largest response body that is collected, in bytes, unless [`CallOptions::max_answer_bytes`] says otherwise.
 pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Bytes that a stream holds of each direction before it waits for its reader.
+/// Bytes that a stream buffers in each direction before it waits for its reader.
 pub const MAX_STREAM_BYTES: usize = 64 * 1024;
 
-/// Makes calls. There is one for each worker; it is not sent anywhere else.
+/// Makes calls. There is one per worker, and it stays there.
 pub trait Callouts {
-    /// Sends a request and collects the answer.
+    /// Sends a request and collects the response.
     fn http(&self, call: HttpCall) -> Callout;
 
-    /// Begins a request whose body and answer pass piece by piece. It is not retried.
+    /// Starts a request whose body and response are streamed. It is not retried.
     fn stream(&self, cluster: &Arc<str>, head: RequestHead, options: CallOptions) -> Box<dyn HttpStream>;
 }
 
-/// A whole request.
+/// A complete request.
 #[derive(Debug, Default)]
 pub struct HttpCall {
-    /// The cluster that is asked.
+    /// The cluster to call.
     pub cluster: Arc<str>,
-    /// Method, path and headers. Without an authority it gets the cluster's name.
+    /// Method, path and headers. If the authority is missing, the cluster's name is used.
     pub head: RequestHead,
     /// The body; may be empty.
     pub body: Vec<u8>,
-    /// What else there is to say.
+    /// Further options.
     pub options: CallOptions,
 }
 
 /// How a call is made.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// From the end of the request to the end of the answer, retries included. `None`: no limit.
+    /// From the end of the request to the end of the response, including retries. `None`: no limit.
     pub timeout: Option<Duration>,
-    /// Which failures are tried again; whole requests only.
+    /// Which failures to retry; for complete requests only.
     pub retry: Option<Arc<RetryPolicy>>,
-    /// Largest body of an answer that is collected, in bytes. A longer one is [`Problem::TooLarge`].
+    /// Largest response body that is collected, in bytes. A larger one is [`Problem::TooLarge`].
     pub max_answer_bytes: usize,
-    /// Say `x-envoy-internal`, `x-envoy-expected-rq-timeout-ms` and, in `x-forwarded-for`, who asks, as Envoy's own calls do.
+    /// Send `x-envoy-internal`, `x-envoy-expected-rq-timeout-ms` and, in `x-forwarded-for`, this proxy's address, as
+    /// Envoy's own calls do.
     pub envoy_headers: bool,
-    /// For clusters that choose hosts by a hash.
+    /// The hash, for clusters that choose hosts by one.
     pub hash: Option<u64>,
-    /// For clusters with subsets.
+    /// The metadata match criteria, for clusters with subsets.
     pub metadata_match: Option<Arc<MetadataMatch>>,
 }
 
@@ -78,7 +80,7 @@ impl Default for CallOptions {
     }
 }
 
-/// An answer, whatever its status.
+/// A response, whatever its status.
 #[derive(Debug, Clone, Default)]
 pub struct HttpAnswer {
     /// Status and headers.
@@ -89,8 +91,8 @@ pub struct HttpAnswer {
     pub trailers: Headers,
 }
 
-/// A call on its way; it goes on whether or not somebody waits. Dropping it cancels the call: the request's stream is reset, or its
-/// connection closed.
+/// A call in progress; it proceeds whether or not it is awaited. Dropping it cancels the call: the request's stream is
+/// reset, or its connection closed.
 pub struct Callout(Pin<Box<dyn Future<Output = Result<HttpAnswer, CalloutError>>>>);
 
 impl Callout {
@@ -114,66 +116,66 @@ impl fmt::Debug for Callout {
     }
 }
 
-/// A request whose body and answer pass piece by piece. Dropping it cancels the call, unless both directions have ended.
+/// A request whose body and response are streamed. Dropping it cancels the call, unless both directions have ended.
 ///
-/// Each `poll_` function wakes whoever called it last.
+/// Each `poll_` function wakes the task that called it last.
 pub trait HttpStream {
-    /// Ready when [`HttpStream::send`] should be given more: less than [`MAX_STREAM_BYTES`] wait to be sent.
+    /// Ready when [`HttpStream::send`] should be given more: fewer than [`MAX_STREAM_BYTES`] wait to be sent.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CalloutError>>;
 
-    /// Sends a piece of the body. All of it is taken, ready or not. After the end it does nothing.
+    /// Sends a piece of the body. All of it is accepted, ready or not. Does nothing after the end.
     fn send(&mut self, data: &[u8]);
 
     /// Ends the request.
     fn finish(&mut self, trailers: Headers);
 
-    /// Waits for the head of the answer, which comes once.
+    /// Waits for the response's head, which is returned once.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, CalloutError>>;
 
-    /// Waits for what comes of the answer's body, all of it that is there. `None`: it has ended, maybe with trailers.
+    /// Waits for body bytes of the response and returns all that are available. `None` at the end, perhaps with trailers.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, CalloutError>>;
 
-    /// The answer's trailers, once it has ended.
+    /// The response's trailers, once it has ended.
     fn trailers(&mut self) -> Headers;
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{details}")]
 pub struct CalloutError {
-    /// What went wrong.
+    /// The kind of failure.
     pub problem: Problem,
-    /// The status a client would have got from the router for it.
+    /// The status that the router would have sent to a client for it.
     pub status: u16,
     /// As in `%RESPONSE_CODE_DETAILS%`.
     pub details: Cow<'static, str>,
 }
 
-/// What went wrong with a call.
+/// The kind of a call's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {
     /// There is no such cluster.
     UnknownCluster,
-    /// The cluster has no host to choose.
+    /// The cluster has no host to pick.
     NoHealthyHost,
-    /// A circuit breaker of the cluster is open, or the control plane has a share of its requests refused.
+    /// A circuit breaker of the cluster is open, or the control plane has a share of its requests dropped.
     Refused,
-    /// The worker has as many calls under way as it may.
+    /// The worker has reached its limit of concurrent calls.
     TooManyCalls,
-    /// No connection.
+    /// Connecting failed.
     Connect,
-    /// The host reset the stream, closed the connection, or broke the protocol, before its answer was complete.
+    /// The host reset the stream, closed the connection, or violated the protocol before its response was complete.
     Reset,
-    /// The answer was not complete in time.
+    /// The response was not complete in time.
     Timeout,
-    /// The answer's body is longer than may be collected.
+    /// The response's body is larger than may be collected.
     TooLarge,
-    /// The worker ends.
+    /// The worker is shutting down.
     Stopped,
 }
 
 impl CalloutError {
-    /// With these details.
+    /// An error with these details.
     pub fn new(problem: Problem, status: u16, details: impl Into<Cow<'static, str>>) -> Self {
         Self { problem, status, details: details.into() }
     }

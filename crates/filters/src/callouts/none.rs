@@ -1,4 +1,4 @@
-//! Where there is nobody to be called.
+//! Callouts for contexts without clusters.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use evenkeel_http::{Headers, RequestHead, ResponseHead};
 
 use super::{CallOptions, Callout, CalloutError, Callouts, HttpCall, HttpStream, Problem};
 
-/// No cluster can be called: explanations decide without asking anybody.
+/// Fails every call: explanations decide without calling other services.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NoCallouts;
 
@@ -28,7 +28,7 @@ impl Callouts for NoCallouts {
     }
 }
 
-/// A call that has failed.
+/// A call that has failed already.
 impl HttpStream for NoCallouts {
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CalloutError>> {
         Poll::Ready(Err(Self::error()))

@@ -1,4 +1,4 @@
-//! Counts connections, and closes those that are too many.
+//! Counts connections, and closes those over the limit.
 
 use std::sync::Arc;
 

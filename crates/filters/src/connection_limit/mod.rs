@@ -1,4 +1,4 @@
-//! `envoy.filters.network.connection_limit`: a connection too many is closed.
+//! `envoy.filters.network.connection_limit`: closes connections over a limit.
 
 mod filter;
 #[cfg(test)]

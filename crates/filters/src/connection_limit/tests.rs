@@ -1,4 +1,4 @@
-//! Who is let in, and what is counted.
+//! Which connections are admitted, and what is counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn a_connection_too_many_is_closed_and_makes_room_when_it_has_ended() {
     let (first, second, mut third) = (open(&mut filter), open(&mut filter), open(&mut filter));
     assert!(first.0 && second.0 && !third.0);
     assert_counted(&filter, &["connection_limit.p.active_connections: 3", "connection_limit.p.limited_connections: 1"]);
-    // What is refused counts until it is closed, as in Envoy.
+    // A refused connection counts until it is closed, as in Envoy.
     assert!(!open(&mut filter).0);
     let end = |filter: &Fixture, state: &mut FilteredConnection| filter.filters.complete(state, &END);
     end(&filter, &mut third.1);

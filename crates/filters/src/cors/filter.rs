@@ -1,4 +1,4 @@
-//! Preflights are answered here; answers to other requests say who may read them.
+//! Answers preflight requests; adds to other responses who may read them.
 
 use std::sync::Arc;
 
@@ -35,20 +35,20 @@ pub struct HttpFilter {
     counts: Writer<stats::Stats>,
 }
 
-/// A request of a script whose origin may ask.
+/// A request whose origin is allowed.
 #[derive(Debug)]
 pub struct Allowed {
     origin: Vec<u8>,
     policies: Policies,
 }
 
-/// The policies of a route and of what is around it, the most specific first.
+/// The policies of a route and its parents, most specific first.
 #[derive(Debug)]
 struct Policies(Vec<Arc<CorsPolicy>>);
 
 impl Filter for HttpFilter {
     type Config = Cors;
-    /// `None`: nothing is said to whoever asked.
+    /// `None` if no CORS headers are added to the response.
     type State = Option<Box<Allowed>>;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_HEAD);
 
@@ -114,13 +114,13 @@ impl Policies {
     fn of(context: &RequestContext<'_>) -> Self {
         let of = |name| context.route.filters.all::<Arc<CorsPolicy>>(name).map(Arc::clone).collect::<Vec<_>>();
         let said = of(context.filter());
-        // The deprecated field counts only where nothing is said to the filter.
+        // The deprecated field applies only where the filter has no per-route configuration.
         Self(if said.is_empty() { of(ROUTE_FIELD) } else { said })
     }
 
     fn allow(&self, origin: &[u8]) -> bool {
         let said = self.0.iter().map(|policy| &policy.allow_origins).find(|origins| !origins.is_empty());
-        // A matcher that takes a star takes everybody.
+        // A matcher that accepts `*` allows every origin.
         said.is_some_and(|origins| origins.iter().any(|allowed| allowed.matches(b"*") || allowed.matches(origin)))
     }
 
@@ -136,7 +136,7 @@ impl Policies {
         self.0.iter().map(|policy| said(policy)).find(|text| !text.is_empty())
     }
 
-    /// `origin`: whoever asks, if it may.
+    /// `origin`: the requesting origin, if it is allowed.
     fn preflight(&self, origin: Option<&[u8]>, head: &RequestHead) -> Reply {
         let mut headers = Vec::new();
         let mut say = |name: &'static str, value: &[u8]| headers.push((name.into(), value.to_vec()));

@@ -1,4 +1,4 @@
-//! `envoy.filters.http.cors`: which scripts of other origins may read answers, and preflights.
+//! `envoy.filters.http.cors`: which origins' scripts may read responses, and preflight requests.
 
 mod filter;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is counted, and what is drawn; answers are compared with Envoy's in the interoperation tables.
+//! Statistics and random decisions; responses are compared with Envoy's in the interoperation tables.
 
 use std::sync::Arc;
 

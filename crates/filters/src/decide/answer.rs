@@ -1,46 +1,46 @@
-//! Answers of the proxy's own that are decided by configuration and request.
+//! Local replies determined by configuration and request.
 
 use std::sync::Arc;
 
-/// An answer without an upstream.
+/// A response without an upstream.
 #[derive(Debug)]
 pub enum Answer<'c, R> {
-    /// The target is no path: `*`, or a URL where these are refused.
+    /// The request target is not a path: `*`, or a URL where those are rejected.
     NotAPath,
-    /// The path cannot be normalized, or holds escaped slashes where these are refused.
+    /// The path cannot be normalized, or contains escaped slashes where those are rejected.
     BadPath,
-    /// To the path with its slashes unescaped.
+    /// Redirect to the path with its slashes unescaped.
     PathRedirect(Vec<u8>),
-    /// The table the routes come from has not arrived.
+    /// The route table was not received yet.
     NoRouteTable,
-    /// No virtual host, or none of its routes, fits.
+    /// No virtual host, or none of its routes, matches.
     NoRoute,
-    /// The virtual host takes https only.
+    /// Redirect to https: the virtual host requires TLS.
     TlsRedirect(Vec<u8>),
-    /// The route redirects.
+    /// The route's redirect.
     Redirect {
         /// 3xx.
         status: u16,
-        /// Where to.
+        /// The `location` header.
         location: Vec<u8>,
     },
-    /// The route answers at once.
+    /// The route's direct response.
     Direct {
         /// Status.
         status: u16,
         /// Body.
         body: &'c Arc<[u8]>,
     },
-    /// The tunnel that is asked for is not allowed.
+    /// The requested tunnel is not allowed.
     UpgradeRefused,
-    /// The route's cluster does not exist; answered with this status.
+    /// The route's cluster does not exist; the response has this status.
     NoCluster(u16),
-    /// A filter answers, or ends the request.
+    /// A filter's local reply, or the end of the request.
     Filter(R),
 }
 
 impl<R> Answer<'_, R> {
-    /// Its status; `None`: that is the filter's.
+    /// The status; `None` if it is the filter's.
     pub fn status(&self) -> Option<u16> {
         Some(match self {
             Self::BadPath => 400,
@@ -53,7 +53,7 @@ impl<R> Answer<'_, R> {
         })
     }
 
-    /// `%RESPONSE_CODE_DETAILS%`; `None`: they are the filter's.
+    /// `%RESPONSE_CODE_DETAILS%`; `None` if they are the filter's.
     pub fn details(&self) -> Option<&'static str> {
         Some(match self {
             Self::BadPath => "path_normalization_failed",

@@ -1,21 +1,21 @@
 //! Headers by which proxies tell each other about a request: who may send each, and what it does.
 //!
-//! Whoever may have a request tried again, given more time, or logged as another's must be known. A listener that takes connections
-//! from anybody is told so by `use_remote_address`; it is the *edge*. Nobody is believed for an address alone: Envoy has no
-//! internal addresses either unless it is told of some (`internal_address_config`, which is not supported here).
+//! Only known senders may have a request retried, given more time, or logged as another's. A listener that accepts
+//! connections from anybody sets `use_remote_address`; it is the *edge*. Nobody is trusted for an address alone: Envoy
+//! has no internal addresses either unless configured (`internal_address_config`, which is not supported here).
 
 use evenkeel_http::HeaderId;
 
-/// Who may send a header.
+/// The parties that may send a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
-    /// Nobody from outside this proxy: it is taken off every request.
+    /// Nobody outside this proxy: it is removed from every request.
     Nobody,
-    /// Another proxy: it is taken off at the edge.
+    /// Another proxy: it is removed at the edge.
     Proxies,
-    /// Whoever it is: others rely on it at their own risk, or not at all.
+    /// Anybody: recipients rely on it at their own risk, or not at all.
     Anybody,
-    /// As `identify` decides with the listener's configuration.
+    /// Decided by `identify` from the listener's configuration.
     Checked,
 }
 
@@ -24,8 +24,8 @@ use Sender::{Anybody, Checked, Nobody, Proxies};
 /// A row: the header's name, who may send it, and what it does here or at the next hop.
 type Row = (&'static str, Sender, &'static str);
 
-/// All that Envoy, Istio and this proxy read of a request beside what it is about. The first group is Envoy's list for requests that
-/// are not internal, the second begins with its list for the edge.
+/// All headers that Envoy, Istio and this proxy read for purposes other than the request's content. The first group is
+/// Envoy's list for requests that are not internal, the second begins with its list for the edge.
 const TABLE: [Row; 38] = [
     ("x-envoy-expected-rq-timeout-ms", Nobody, "how long the caller waits"),
     ("x-envoy-force-trace", Nobody, "the request is traced"),
@@ -48,7 +48,7 @@ const TABLE: [Row; 38] = [
     ("x-envoy-downstream-service-node", Proxies, "which replica asks"),
     ("x-envoy-original-host", Proxies, "the host before a rewrite"),
     ("x-envoy-original-path", Proxies, "the path before a rewrite; logs show it"),
-    // Envoy passes on what follows to here at the edge as well; it is as little true there.
+    // Envoy passes these on at the edge as well, up to the end of this group; they are no more trustworthy there.
     ("x-envoy-attempt-count", Proxies, "how often it was tried"),
     ("x-envoy-original-dst-host", Proxies, "which address the next proxy connects to, if it is told to ask"),
     ("x-envoy-peer-metadata", Proxies, "which workload asks, for Istio's telemetry"),
@@ -68,7 +68,7 @@ const TABLE: [Row; 38] = [
     ("x-istio-attributes", Anybody, "what Istio's Mixer was told; not read since Istio 1.8"),
 ];
 
-/// Whether a header is taken off a request.
+/// Whether a header is removed from a request.
 #[inline]
 pub(super) fn is_taken_off(id: HeaderId, name: &[u8], edge: bool) -> bool {
     match id {
@@ -82,7 +82,7 @@ fn is_listed(name: &[u8], edge: bool) -> bool {
     TABLE.iter().any(|(listed, sender, _)| taken(sender) && listed.as_bytes() == name)
 }
 
-/// Those of the table that have a number, as bits: each header of each request is looked at.
+/// The headers of the table that have a `HeaderId`, as bits: this is checked for each header of each request.
 const NOBODYS: u64 = bit(HeaderId::EnvoyExpectedRqTimeoutMs)
     | bit(HeaderId::EnvoyForceTrace)
     | bit(HeaderId::EnvoyHedgeOnPerTryTimeout)
@@ -97,12 +97,12 @@ const PROXIES: u64 = bit(HeaderId::EnvoyAttemptCount)
     | bit(HeaderId::EnvoyOriginalDstHost)
     | bit(HeaderId::EnvoyOriginalPath);
 
-/// A well-known header as one bit of many.
+/// A well-known header as a bit.
 pub(super) const fn bit(id: HeaderId) -> u64 {
     1 << (id as u8 % 64)
 }
 
-/// Each has a bit of its own, [`HeaderId::Other`] with the highest number included.
+/// Each header has its own bit, including [`HeaderId::Other`] with the highest number.
 const _: () = assert!((HeaderId::Other as u8) < 64);
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::decide::retry::RequestedRetry;
 
-    /// What is left of a request that has all of them, and that the router is asked for nothing.
+    /// The headers left of a request that had all of them; checks that the router is asked for nothing.
     fn left(edge: bool) -> Vec<&'static str> {
         let mut headers = Headers::default();
         TABLE.iter().for_each(|(name, ..)| headers.append(name.as_bytes(), b"1"));

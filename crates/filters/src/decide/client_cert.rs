@@ -1,7 +1,7 @@
-//! `x-forwarded-client-cert`: what is told of the client's certificate.
+//! `x-forwarded-client-cert`: passes on details of the client's certificate.
 //!
-//! An element is a list of `Key=value` with `;` between them, a header a list of elements with `,`. What certificates say is the
-//! client's own text as far as its CA signs anything: no text of theirs may end a value, an element or the line.
+//! An element is a list of `Key=value` separated by `;`; a header is a list of elements separated by `,`. Certificates
+//! contain text that clients choose, as far as their CA signs it: none of it may end a value, an element or the line.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::{ClientCertDetails, ForwardClientCert};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 
-/// Brings the header into the form `forward_client_cert_details` says.
+/// Sets the header as `forward_client_cert_details` says.
 pub(super) fn set(headers: &mut Headers, hcm: &HttpConnectionManager, connection: &ConnectionView) {
     let mode = hcm.forward_client_cert;
     let Some(peer) = connection.peer.as_ref() else {
@@ -31,12 +31,12 @@ pub(super) fn set(headers: &mut Headers, hcm: &HttpConnectionManager, connection
     }
 }
 
-/// Our element: `By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`.
+/// This proxy's element: `By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`.
 fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
     let mut element = String::with_capacity(256);
     peer.local_uri_sans.iter().for_each(|uri| name(&mut element, "By", uri));
     name(&mut element, "Hash", &peer.sha256);
-    // Encoded as in a URL, they need no quotes to be escaped.
+    // URL-encoded, so they contain no quotes to escape.
     if details.cert
         && let Some(pem) = &peer.cert_pem_urlencoded
     {
@@ -52,7 +52,7 @@ fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
     }
     if details.uri {
         peer.uri_sans.iter().for_each(|uri| name(&mut element, "URI", uri));
-        // A peer without a URI is named by an empty one, as Envoy does.
+        // A peer without a URI gets an empty one, as in Envoy.
         if peer.uri_sans.is_empty() {
             name(&mut element, "URI", "");
         }
@@ -63,7 +63,7 @@ fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
     element
 }
 
-/// A value without quotes, as Envoy writes names; one that would be read as more than a value gets them.
+/// A value without quotes, as Envoy writes names; quoted if it could be read as more than one value.
 fn name(element: &mut String, key: &str, value: &str) {
     if value.bytes().any(|byte| matches!(byte, b',' | b';' | b'=' | b'"' | b'\\' | b' ')) {
         let escaped: String =
@@ -75,8 +75,8 @@ fn name(element: &mut String, key: &str, value: &str) {
     }
 }
 
-/// A value in quotes. `value` has a backslash before every quote and backslash that is part of it, as subjects in the form of RFC 2253 do;
-/// a quote without one gets it.
+/// A quoted value. Quotes and backslashes that are part of `value` must have a backslash before them, as in RFC 2253
+/// subjects; a quote without one gets it.
 fn quoted(element: &mut String, key: &str, value: &str) {
     begin(element, key);
     element.push('"');
@@ -107,7 +107,7 @@ fn begin(element: &mut String, key: &str) {
     element.push('=');
 }
 
-/// Text in which all but visible ASCII and blanks is escaped as in a URL.
+/// Text in which everything but visible ASCII and spaces is URL-encoded.
 fn visible(element: &mut String, text: &str) {
     let is_visible = |byte: &u8| matches!(byte, b' '..=b'~');
     for part in text.as_bytes().chunk_by(|a, b| is_visible(a) == is_visible(b)) {
@@ -161,7 +161,7 @@ mod tests {
         check("a,By=b", r#""a,By=b""#, r#""a,By=b""#);
         check("a\r\nevil: 1", r#""a%0D%0Aevil: 1""#, r#""a%0D%0Aevil: 1""#);
         check("a\0\u{fc}\u{7f}", r#""a%00%C3%BC%7F""#, "a%00%C3%BC%7F");
-        // In a subject the backslash is an escape already.
+        // In a subject the backslash is already an escape.
         check(r#"a";b"#, r#""a\";b""#, r#""a\";b""#);
         check(r#"a\"b"#, r#""a\"b""#, r#""a\\\"b""#);
         check(r#"a\\"b"#, r#""a\\\"b""#, r#""a\\\\\"b""#);

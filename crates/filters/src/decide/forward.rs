@@ -1,4 +1,4 @@
-//! A request that goes to a cluster: its limits, its retries, and its head as the upstream gets it.
+//! Forwarding to a cluster: the request's time limits, retries, and head for the upstream.
 
 use std::time::Duration;
 
@@ -10,45 +10,45 @@ use evenkeel_runtime_config::route::{ForwardAction, GrpcTimeout, HostRewrite, Ro
 use super::retry::{Policy, RequestedRetry, announce_timeout, effective};
 use super::{Levels, Matched, Stream, Tunnel};
 
-/// Where a request goes.
+/// The decision to forward a request.
 pub struct Forward<'c, C> {
-    /// Edits of the answer's head.
+    /// Edits of the response's head.
     pub levels: Levels<'c>,
     /// The virtual host.
     pub host: &'c VirtualHost,
-    /// What its route says.
+    /// The route's action.
     pub action: &'c ForwardAction,
-    /// The retry policy in force.
+    /// The effective retry policy.
     pub retry: Option<Policy<'c>>,
-    /// How long it may take.
+    /// The request's time limits.
     pub limits: Limits,
     /// The cluster.
     pub to: C,
-    /// The route, for the filters of the cluster.
+    /// The match, for the cluster's HTTP filters.
     pub matched: Matched<'c>,
 }
 
 impl<C> Forward<'_, C> {
-    /// The upstream gets the bytes of a tunnel, and CONNECT ends here.
+    /// Whether CONNECT ends here, so that the upstream gets the tunnel's bytes only.
     pub fn terminates_connect(&self, tunnel: Option<&Tunnel>) -> bool {
         self.action.connect_terminates && tunnel == Some(&Tunnel::Connect)
     }
 }
 
-/// How long a request may take. `None`: no limit.
+/// Time limits of a request. `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// From the end of the request to the end of the response.
     pub timeout: Option<Duration>,
     /// From the request's head to the end of the response (`max_stream_duration`).
     pub longest: Option<Duration>,
-    /// Without any activity.
+    /// Without activity in either direction.
     pub idle: Option<Duration>,
-    /// From its head to its end.
+    /// From the request's head to its end.
     pub request: Option<Duration>,
 }
 
-/// Finds the cluster, and makes the head what the upstream gets. `None`: there is no such cluster.
+/// Finds the cluster and prepares the head for the upstream. `None` if there is no such cluster.
 pub(super) fn forward<'c, S: Stream<'c>>(
     manager: &HttpConnectionManager,
     stream: &mut S,
@@ -64,7 +64,7 @@ pub(super) fn forward<'c, S: Stream<'c>>(
     let retry = effective(configured, by_header.as_ref(), &parts.view());
     let asked = action.grpc_timeout.filter(|_| *parts.grpc);
     let mut limits = limits(manager, action, asked, by_header.as_ref(), &parts.head.headers);
-    // A try as long as the whole has no limit of its own.
+    // A per-try timeout that is not shorter than the whole timeout has no effect.
     let retry = retry.map(|policy| match policy.per_try_timeout.zip(limits.timeout) {
         Some((per_try, all)) if per_try >= all => policy.changed(|policy| policy.per_try_timeout = None),
         _ => policy,
@@ -112,7 +112,7 @@ fn limits(
     }
 }
 
-/// The limit a client of gRPC asked for, as far as the route lets it. `None`: none.
+/// The timeout a gRPC client asked for, as far as the route allows. `None`: no limit.
 fn grpc_timeout(headers: &Headers, route: GrpcTimeout) -> Option<Duration> {
     let asked = headers.find(b"grpc-timeout").and_then(parse_timeout).filter(|asked| !asked.is_zero());
     let asked = asked.map(|asked| if route.offset < asked { asked - route.offset } else { asked });
@@ -122,7 +122,7 @@ fn grpc_timeout(headers: &Headers, route: GrpcTimeout) -> Option<Duration> {
     }
 }
 
-/// Takes `expect: 100-continue` off, unless it is for the upstream to say 100. HTTP/1.0 does not know it.
+/// Removes `expect: 100-continue`, unless the upstream should send the 100 response. HTTP/1.0 does not know it.
 fn forget_expectation(head: &mut RequestHead, info: &RequestInfo, manager: &HttpConnectionManager) {
     let upstreams = manager.proxy_100_continue && info.expect_continue;
     let expected = head.headers.get(HeaderId::Expect);
@@ -131,7 +131,7 @@ fn forget_expectation(head: &mut RequestHead, info: &RequestInfo, manager: &Http
     }
 }
 
-/// Path and host as the route wants them, with the originals beside them.
+/// Rewrites path and host as the route says, keeping the originals in headers.
 fn rewrite(head: &mut RequestHead, route: &Route, action: &ForwardAction, entry_host: Option<&str>) {
     if action.prefix_rewrite.is_some() || action.regex_rewrite.is_some() {
         let original = head.path().to_vec();
@@ -152,7 +152,7 @@ fn rewrite(head: &mut RequestHead, route: &Route, action: &ForwardAction, entry_
     }
 }
 
-/// Gives the request another authority, with the original beside it.
+/// Replaces the authority, keeping the original in a header.
 pub fn set_host(head: &mut RequestHead, host: &[u8]) {
     if head.authority() != host {
         let original = head.authority().to_vec();

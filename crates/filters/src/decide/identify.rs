@@ -1,4 +1,4 @@
-//! Who is asking: the headers by which proxies tell each other about the client, sanitized and extended as Envoy's
+//! Identifies the client: sanitizes and extends the headers by which proxies tell each other about it, as Envoy's
 //! connection manager does.
 
 use std::cell::Cell;
@@ -12,13 +12,13 @@ use super::between_proxies::{bit, is_taken_off};
 use super::{Arrival, client_cert};
 use crate::http::Services;
 
-/// Lists that several lines may make up. They are made one: whoever reads a single line next must not miss what the last hop
-/// has said.
+/// Lists that may span several header lines. They are joined into one, so that a next hop that reads a single line does
+/// not miss what the last hop has added.
 const LISTS: [HeaderId; 4] =
     [HeaderId::ForwardedFor, HeaderId::Via, HeaderId::ForwardedClientCert, HeaderId::RequestId];
 const LISTS_BITS: u64 = bit(LISTS[0]) | bit(LISTS[1]) | bit(LISTS[2]) | bit(LISTS[3]);
 
-/// Brings the request's headers into the form filters and upstreams may trust. Returns the client's address.
+/// Brings the request's headers into a form that filters and upstreams may trust. Returns the client's address.
 pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAddr {
     let Arrival { manager: hcm, connection, peer_text, services, .. } = arrival;
     let direct = connection.remote;
@@ -74,14 +74,14 @@ pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAd
     client
 }
 
-/// The address that many trusted hops up the list of `x-forwarded-for`, from its end.
+/// The address in `x-forwarded-for` that is this many trusted hops from its end.
 fn trusted_address(headers: &Headers, hops: u32) -> Option<IpAddr> {
     let list = headers.get(HeaderId::ForwardedFor)?;
     let entry = list.rsplit(|byte| *byte == b',').nth(usize::try_from(hops).ok()?)?;
     std::str::from_utf8(entry.trim_ascii()).ok()?.parse().ok()
 }
 
-/// Adds our name to `via`.
+/// Appends this proxy's name to `via`.
 pub fn append_via(headers: &mut Headers, via: &str) {
     let joined = match headers.get(HeaderId::Via) {
         Some(before) => [before, b", ", via.as_bytes()].concat(),
@@ -115,16 +115,16 @@ fn uuid(random: impl Fn() -> u64) -> [u8; 36] {
     text
 }
 
-/// Sixteen digits, highest first. Eight at a time: every request has an id.
+/// Sixteen hex digits, highest first. Computed eight at a time, since every request gets an ID.
 fn hex(number: u64) -> [[u8; 8]; 2] {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let eight = |half: u32| {
-        // Each nibble into a byte of its own, the highest into the lowest byte, which comes first in memory.
+        // Spreads the nibbles into bytes, the highest into the lowest byte, which comes first in memory.
         let mut digits = u64::from(half.swap_bytes());
         digits = (digits | digits << 16) & 0x0000_ffff_0000_ffff;
         digits = (digits | digits << 8) & 0x00ff_00ff_00ff_00ff;
         digits = (digits >> 4 | digits << 8) & 0x0f0f_0f0f_0f0f_0f0f;
-        // 1 in each byte above 9; from `0` to `9`, or on to `a`.
+        // 1 in each byte above 9, to select between `0` to `9` and `a` to `f`.
         let letters = (digits + 6 * ONES) >> 4 & ONES;
         (digits + 0x30 * ONES + letters * 0x27).to_le_bytes()
     };

@@ -1,4 +1,4 @@
-//! Header edits of route table, virtual host, route and weighted cluster.
+//! Header edits of route configuration, virtual host, route and weighted cluster.
 
 use evenkeel_runtime_config::route::HeaderEdits;
 
@@ -15,7 +15,7 @@ pub struct Levels<'c> {
 const NAMES: [&str; 4] = ["weighted cluster", "route", "virtual host", "route configuration"];
 
 impl<'c> Levels<'c> {
-    /// Most specific first, or last where the table says `most_specific_header_mutations_wins`.
+    /// Most specific first; last if the table sets `most_specific_header_mutations_wins`.
     pub(super) fn new(matched: &Matched<'c>) -> Self {
         let Matched { table, host, route, entry } = matched;
         let mut levels =
@@ -27,7 +27,7 @@ impl<'c> Levels<'c> {
         Self { levels, most_specific_wins: table.most_specific_wins }
     }
 
-    /// No level changes anything.
+    /// Whether no level edits anything.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.levels.iter().all(Option::is_none)

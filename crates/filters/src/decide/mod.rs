@@ -1,11 +1,11 @@
-//! What becomes of a request: the one sequence of steps, for the proxy that serves it and for [`crate::explain`]. It does no I/O and
-//! reads no clock.
+//! Decides what happens to a request, in one sequence of steps shared by the proxy and [`crate::explain`]. It does no
+//! I/O and reads no clock.
 //!
-//! normalize the path → find the tunnel it asks for → identify the client → route table → virtual host and route → HTTP filters →
-//! redirect, direct response, or cluster → limits, retries, header edits, rewrites.
+//! normalize the path → find the tunnel it asks for → identify the client → route table → virtual host and route → HTTP
+//! filters → redirect, direct response, or cluster → limits, retries, header edits, rewrites.
 //!
-//! A [`Stream`] is the request that is decided. It brings what only its owner has: the head, random numbers, the filters' turn, the
-//! clusters that exist. Its [`Visitor`] methods are told of the steps; they are empty unless it defines them.
+//! A [`Stream`] is the request to decide. It provides what only its owner has: the head, random numbers, the filters,
+//! the existing clusters. Its [`Visitor`] methods are called for the steps; by default they do nothing.
 
 mod answer;
 mod between_proxies;
@@ -39,38 +39,38 @@ pub use identify::append_via;
 pub use levels::Levels;
 pub use retry::{Policy, announce_timeout, effective};
 
-/// What a request came on, and the configuration that decides it.
+/// The request's connection, and the configuration to decide by.
 #[derive(Clone, Copy)]
 pub struct Arrival<'c> {
     /// The configuration.
     pub config: &'c Config,
-    /// What serves the connection.
+    /// The connection manager of the connection's filter chain.
     pub manager: &'c HttpConnectionManager,
     /// The connection.
     pub connection: &'c ConnectionView,
-    /// Its peer's address as text.
+    /// The peer's address as text.
     pub peer_text: &'c str,
     /// Random numbers.
     pub services: &'c dyn Services,
 }
 
-/// What is decided by, and what deciding changes, of one request.
+/// The parts of a request that deciding reads and changes.
 pub struct Parts<'r> {
     /// Its head.
     pub head: &'r mut RequestHead,
-    /// What the head says about its message.
+    /// Message framing, as given by the head.
     pub info: &'r mut RequestInfo,
-    /// It asks for a tunnel.
+    /// The tunnel it asks for.
     pub tunnel: &'r mut Option<Tunnel>,
-    /// It is gRPC's, by its content type.
+    /// It is a gRPC request, by its content type.
     pub grpc: &'r mut bool,
-    /// The client; `None` until the request was prepared.
+    /// The client's address; `None` until the request was prepared.
     pub client: &'r mut Option<SocketAddr>,
-    /// Decides between weighted clusters and fractions, however often the route is chosen.
+    /// The random number for weighted clusters and fractions, the same however often the route is chosen.
     pub drawn: &'r mut Option<u64>,
-    /// What filters have found out.
+    /// Dynamic metadata set by filters.
     pub metadata: &'r DynamicMetadata,
-    /// It may be held for what the control plane has not been asked for.
+    /// It may be held until the control plane has delivered a missing resource.
     pub may_be_held: bool,
 }
 
@@ -82,41 +82,41 @@ impl Parts<'_> {
     }
 }
 
-/// What a connection, or a stream, is to become.
+/// What a connection or stream turns into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tunnel {
-    /// This protocol (`websocket`), in lower case: `Upgrade` in HTTP/1, extended CONNECT in HTTP/2.
+    /// This protocol (`websocket`), in lower case: by `Upgrade` in HTTP/1, by extended CONNECT in HTTP/2.
     Upgrade(Vec<u8>),
     /// A byte stream to the authority: CONNECT.
     Connect,
 }
 
-/// Is told of the steps.
+/// Observes the steps.
 pub trait Visitor<'c> {
-    /// Path, authority and headers have the form that routes and filters see.
+    /// Path, authority and headers are in the form that routes and filters see.
     fn prepared(&mut self) {}
-    /// An upgrade came as extended CONNECT (RFC 8441 section 5).
+    /// The request asks for an upgrade by extended CONNECT (RFC 8441 section 5).
     fn upgrade_by_connect(&mut self) {}
-    /// The filters are asked next. A filter may have the route chosen again.
+    /// A route was chosen; the filters are called next, and may have it chosen again.
     fn chosen(&mut self, _matched: Option<&Matched<'c>>) {}
-    /// The filters have let it pass.
+    /// The filters have let the request pass.
     fn routed(&mut self, _table: &'c RouteTable, _selection: RouteSelection<'c>) {}
     /// The route forwards with these limits.
     fn limited(&mut self, _limits: &Limits, _retry: Option<&Policy<'c>>) {}
-    /// The head is to be edited, before path and authority are rewritten.
+    /// The head is about to be edited, before path and authority are rewritten.
     fn edit_request(&mut self, _levels: Levels<'c>) {}
 }
 
-/// A request that is decided.
+/// A request to decide.
 pub trait Stream<'c>: Visitor<'c> {
-    /// A cluster, as its owner needs it.
+    /// The owner's handle of a cluster.
     type Cluster;
-    /// An answer of a filter.
+    /// A filter's local reply.
     type Reply;
 
-    /// What is decided by.
+    /// The parts that deciding reads and changes.
     fn parts(&mut self) -> Parts<'_>;
-    /// Asks the filters that are left.
+    /// Calls the remaining filters.
     fn filter(
         &mut self,
         client: SocketAddr,
@@ -126,28 +126,28 @@ pub trait Stream<'c>: Visitor<'c> {
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Self::Cluster>;
 }
 
-/// What the filters make of a request.
+/// The result of the filters.
 #[derive(Debug)]
 pub enum Filtered<R> {
-    /// The router takes it.
+    /// Continue with the router.
     Passes,
-    /// Its route is to be chosen again, and the filters that are left are to be asked.
+    /// Choose the route again, then call the remaining filters.
     Rerouted,
-    /// It is answered.
+    /// Send this local reply.
     Answered(R),
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 pub enum Outcome<'c, S: Stream<'c>> {
-    /// It cannot be said before the control plane has answered this.
+    /// Undecided until the control plane delivers this.
     Hold(Demand),
-    /// The proxy answers it, with these edits of the answer's head.
+    /// Send a local reply, with these edits of its head.
     Answer(Answer<'c, S::Reply>, Option<Levels<'c>>),
-    /// It goes to a cluster. Boxed: it would have its place in each future on the way here.
+    /// Forward to a cluster. Boxed, since it would take up space in every future on the way here.
     Forward(Box<Forward<'c, S::Cluster>>),
 }
 
-/// A route and what it belongs to.
+/// A matched route and its context.
 #[derive(Debug, Clone, Copy)]
 pub struct Matched<'c> {
     /// The route table.
@@ -156,12 +156,12 @@ pub struct Matched<'c> {
     pub host: &'c VirtualHost,
     /// The route.
     pub route: &'c Arc<Route>,
-    /// The entry of its weighted clusters it goes to, when the route forwards.
+    /// The chosen entry of its weighted clusters, if the route forwards.
     pub entry: Option<&'c WeightedCluster>,
 }
 
 impl<'c> Matched<'c> {
-    /// `None`: there is no route.
+    /// `None` if no route matched.
     fn of(table: &'c RouteTable, selection: RouteSelection<'c>, random: u64) -> Option<Self> {
         let RouteSelection::Route(host, route) = selection else { return None };
         let entry = match &route.action {
@@ -171,12 +171,12 @@ impl<'c> Matched<'c> {
         Some(Self { table, host, route, entry })
     }
 
-    /// Its header edits.
+    /// The header edits that apply.
     pub fn levels(&self) -> Levels<'c> {
         Levels::new(self)
     }
 
-    /// As filters see it.
+    /// The match as filters see it.
     pub fn context(matched: Option<Self>) -> RouteContext<'c> {
         let Some(Self { table, route, entry, .. }) = matched else { return RouteContext::default() };
         let filters = RouteFilters::new(table, route, entry);
@@ -184,7 +184,7 @@ impl<'c> Matched<'c> {
     }
 }
 
-/// Decides what becomes of a request, from its head as it was read to the cluster it goes to.
+/// Decides what happens to a request, from its head as received to the cluster it goes to.
 pub async fn decide<'c, S: Stream<'c>>(arrival: Arrival<'c>, stream: &mut S) -> Outcome<'c, S> {
     let Arrival { config, manager, .. } = arrival;
     let client = match prepare::prepare(arrival, stream) {
@@ -205,7 +205,7 @@ pub async fn decide<'c, S: Stream<'c>>(arrival: Arrival<'c>, stream: &mut S) -> 
         let selection = table.select(&parts.view(), random);
         let matched = Matched::of(table, selection, random);
         stream.chosen(matched.as_ref());
-        // Before the filters: what they let pass goes where they were told, not where a later route table says.
+        // Before the filters: what they let pass must go where they were told, not where a later route table says.
         if may_be_held && let Some(demand) = matched.and_then(|matched| unanswered_cluster(matched.entry?, arrival)) {
             return Outcome::Hold(demand);
         }
@@ -234,7 +234,7 @@ pub async fn decide<'c, S: Stream<'c>>(arrival: Arrival<'c>, stream: &mut S) -> 
     }
 }
 
-/// Does what the route says.
+/// Executes the route's action.
 fn follow<'c, S: Stream<'c>>(arrival: Arrival<'c>, stream: &mut S, matched: Matched<'c>) -> Outcome<'c, S> {
     let parts = stream.parts();
     let levels = Some(matched.levels());
@@ -256,7 +256,7 @@ fn follow<'c, S: Stream<'c>>(arrival: Arrival<'c>, stream: &mut S, matched: Matc
     }
 }
 
-/// The cluster to ask for first (`odcds`).
+/// The cluster to request from the control plane first (`odcds`).
 fn unanswered_cluster(entry: &WeightedCluster, arrival: Arrival<'_>) -> Option<Demand> {
     arrival.manager.on_demand?.clusters?;
     arrival.config.unanswered_cluster(&entry.cluster)
@@ -269,7 +269,7 @@ fn route_table<'c>(manager: &'c HttpConnectionManager, config: &'c Config) -> Op
     }
 }
 
-/// Whether it may not have the tunnel: the route's word counts, else the connection manager's.
+/// Whether the tunnel is not allowed: by the route if it says so, else by the connection manager.
 fn refuses_tunnel(tunnel: Option<&Tunnel>, manager: &HttpConnectionManager, action: Option<&ForwardAction>) -> bool {
     let wanted = match tunnel {
         Some(Tunnel::Upgrade(protocol)) => protocol.as_slice(),
@@ -280,18 +280,18 @@ fn refuses_tunnel(tunnel: Option<&Tunnel>, manager: &HttpConnectionManager, acti
     !said.map_or_else(|| manager.upgrades.iter().any(|name| name.as_bytes() == wanted), |(_, allowed)| *allowed)
 }
 
-/// Where a TCP proxy's connection goes.
+/// The destination of a TCP proxy's connection.
 #[derive(Debug)]
 pub struct TcpDestination<'c> {
     /// The cluster.
     pub cluster: &'c Arc<str>,
-    /// Metadata of the subset there.
+    /// Metadata of the cluster's subset to use.
     pub metadata_match: Option<&'c MetadataMatch>,
-    /// The control plane is to be asked for the cluster first.
+    /// The cluster is to be requested from the control plane first.
     pub demand: Option<Demand>,
 }
 
-/// Decides where a TCP proxy's connection goes. `None` only when there are no clusters, which the compiler refuses.
+/// Decides the destination of a TCP proxy's connection. `None` only without clusters, which the compiler rejects.
 pub fn tcp_destination<'c>(
     config: &Config,
     proxy: &'c TcpProxy,

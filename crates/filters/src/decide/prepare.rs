@@ -1,4 +1,4 @@
-//! What is done with a request once, however often it is decided: normalize the path, find the tunnel, identify the client.
+//! Steps done once per request, however often it is decided: normalize the path, find the tunnel, identify the client.
 
 use std::net::SocketAddr;
 
@@ -11,14 +11,14 @@ use evenkeel_runtime_config::rewrite::path_as_location;
 use super::identify::identify;
 use super::{Answer, Arrival, Parts, Stream, Tunnel};
 
-/// Prepares the request unless it was prepared before. Returns the client.
+/// Prepares the request unless that was done before. Returns the client's address.
 pub(super) fn prepare<'c, S: Stream<'c>>(
     arrival: Arrival<'c>,
     stream: &mut S,
 ) -> Result<SocketAddr, Answer<'c, S::Reply>> {
     let parts = stream.parts();
     if let Some(client) = *parts.client {
-        // It was held, and comes again.
+        // The request was held, and is decided again.
         return Ok(client);
     }
     normalize(parts.head, arrival.manager)?;
@@ -26,7 +26,7 @@ pub(super) fn prepare<'c, S: Stream<'c>>(
         stream.upgrade_by_connect();
     }
     let parts = stream.parts();
-    // What the client has said of this hop ends here, before anything is added that it must not be able to name.
+    // The client's hop-by-hop headers end here, before headers are added that the client must not be able to list in `connection`.
     parts.head.headers.remove_hop_by_hop();
     let client = identify(parts.head, arrival);
     *parts.client = Some(client);
@@ -35,7 +35,7 @@ pub(super) fn prepare<'c, S: Stream<'c>>(
     Ok(client)
 }
 
-/// Path and authority into their normal form; a redirect where the path's slashes are to be unescaped that way.
+/// Normalizes path and authority; redirects where slashes are to be unescaped by redirect.
 fn normalize<'c, R>(head: &mut RequestHead, manager: &HttpConnectionManager) -> Result<(), Answer<'c, R>> {
     if head.version == Version::Http10
         && head.authority().is_empty()
@@ -72,10 +72,10 @@ fn normalize<'c, R>(head: &mut RequestHead, manager: &HttpConnectionManager) -> 
     if redirect { Err(Answer::PathRedirect(path_as_location(head.path()))) } else { Ok(()) }
 }
 
-/// Finds the tunnel the request asks for. True when it is an upgrade that came as extended CONNECT.
+/// Finds the tunnel that the request asks for. True if it is an upgrade by extended CONNECT.
 fn asked_tunnel(parts: Parts<'_>) -> bool {
     let Parts { head, info, tunnel, .. } = parts;
-    // Extended CONNECT (RFC 8441 section 5) is an upgrade to everything behind this.
+    // Everything after this treats extended CONNECT (RFC 8441 section 5) as an upgrade.
     if !head.protocol().is_empty() {
         let protocol = head.protocol().to_ascii_lowercase();
         head.set_protocol(b"");
@@ -85,14 +85,14 @@ fn asked_tunnel(parts: Parts<'_>) -> bool {
         return true;
     }
     if head.method() == b"CONNECT" {
-        // Whatever comes after the head belongs to the tunnel.
+        // Everything after the head belongs to the tunnel.
         info.framing = Framing::None;
         *tunnel = Some(Tunnel::Connect);
         return false;
     }
     let Some(protocol) = info.upgrade.then(|| head.headers.get(HeaderId::Upgrade)).flatten() else { return false };
     let protocol = protocol.to_ascii_lowercase();
-    // RFC 9113 knows this upgrade no more, but clients still offer it with their first request and are content with HTTP/1.1.
+    // RFC 9113 has dropped this upgrade, but clients still offer it with their first request and accept HTTP/1.1.
     if protocol == b"h2c" {
         head.headers.remove_name(b"http2-settings");
     } else {

@@ -1,4 +1,4 @@
-//! The retry policy in force for one request: the route's, and what the request itself asks for.
+//! The effective retry policy of one request: the route's, modified by the request's headers.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher};
 use evenkeel_runtime_config::retry::{RetryOn, RetryPolicy};
 use evenkeel_runtime_config::view::RequestView;
 
-/// Statuses and header names a request may add to the policy; further ones are left aside.
+/// Status codes and header names that a request may add to the policy; further ones are ignored.
 const MAX_ASKED: usize = 32;
 
-/// What a request asks of the router in `x-envoy-*` headers. Requests from outside have had them taken off before.
+/// What a request asks of the router by `x-envoy-*` headers. They were removed from external requests before.
 #[derive(Debug, Default, PartialEq)]
 pub struct RequestedRetry {
     on: RetryOn,
@@ -25,7 +25,7 @@ pub struct RequestedRetry {
     pub(super) per_try_timeout: Option<Duration>,
 }
 
-/// The headers [`RequestedRetry`] is read from, less the common prefix. They end here.
+/// The headers [`RequestedRetry`] is read from, and their common prefix. They are not forwarded.
 const PREFIX: &[u8] = b"x-envoy-";
 const NAMES: [&[u8]; 8] = [
     b"x-envoy-retry-on",
@@ -39,7 +39,7 @@ const NAMES: [&[u8]; 8] = [
 ];
 
 impl RequestedRetry {
-    /// Reads the headers and takes them off. `None`, for nearly all requests: there is none.
+    /// Reads and removes the headers. `None` for nearly all requests: there are none.
     pub(super) fn take(headers: &mut Headers) -> Option<Self> {
         let is_asked = |id, name: &[u8]| match id {
             HeaderId::EnvoyRetryOn | HeaderId::EnvoyMaxRetries | HeaderId::EnvoyHedgeOnPerTryTimeout => true,
@@ -56,7 +56,7 @@ impl RequestedRetry {
             let millis = || number().map(|millis| Duration::from_millis(millis.into()));
             let list = || text.split(',').map(str::trim).filter(|item| !item.is_empty()).take(MAX_ASKED);
             match name {
-                // What is no condition is left aside, as in Envoy.
+                // Unknown conditions are ignored, as in Envoy.
                 b"x-envoy-retry-on" | b"x-envoy-retry-grpc-on" => _ = asked.on.add(text),
                 b"x-envoy-max-retries" => asked.max_retries = number(),
                 b"x-envoy-retriable-status-codes" => {
@@ -75,17 +75,17 @@ impl RequestedRetry {
     }
 }
 
-/// A policy in force for one request. One that is its own is boxed: few requests have one, and those that do not need no room for it.
+/// The retry policy of one request. One of its own is boxed: few requests have one, and the others need no room for it.
 #[derive(Debug)]
 pub enum Policy<'c> {
-    /// The route's, or its virtual host's.
+    /// That of the route or virtual host.
     Configured(&'c RetryPolicy),
-    /// Its own.
+    /// The request's own.
     Own(Box<RetryPolicy>),
 }
 
 impl Policy<'_> {
-    /// The same, changed for this request.
+    /// The same policy, modified for this request.
     pub fn changed(self, change: impl FnOnce(&mut RetryPolicy)) -> Self {
         let mut own = match self {
             Self::Configured(policy) => Box::new(policy.clone()),
@@ -107,7 +107,7 @@ impl Deref for Policy<'_> {
     }
 }
 
-/// The policy in force for one request: the configured one, changed by what the request asks for. `None`: no retries.
+/// The effective policy of one request: the configured one, modified by what the request asks for. `None`: no retries.
 pub fn effective<'c>(
     configured: Option<&'c RetryPolicy>,
     asked: Option<&RequestedRetry>,
@@ -133,7 +133,7 @@ pub fn effective<'c>(
     };
     let limited = &policy.retriable_request_headers;
     if !limited.is_empty() && !limited.iter().any(|matcher| matcher.matches(request)) {
-        // The policy's time limits hold nevertheless.
+        // The policy's timeouts apply nevertheless.
         return Some(policy.changed(|policy| policy.on = RetryOn::default()));
     }
     Some(policy)
@@ -159,7 +159,7 @@ fn both(one: RetryOn, other: RetryOn) -> RetryOn {
     }
 }
 
-/// Tells the server of the limit that will be kept, and a gRPC server in its own words where the route says so.
+/// Tells the server the timeout that will be enforced; a gRPC server also by `grpc-timeout`, if the route says so.
 pub fn announce_timeout(headers: &mut Headers, timeout: Duration, to_grpc: bool) {
     let mut digits = itoa::Buffer::new();
     headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, digits.format(timeout.as_millis()).as_bytes());

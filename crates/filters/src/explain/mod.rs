@@ -1,5 +1,6 @@
-//! "What would happen to this call?": a connection and a request taken through a [`Config`] without a socket, by the code the proxy
-//! itself runs. [`decide`] decides, the configuration's own filters are asked, and what they say is written down.
+//! Answers "What would happen to this call?": takes a connection and a request through a [`Config`] without a socket,
+//! using the proxy's own code. [`decide`] decides, the configuration's filters are called, and their decisions are
+//! recorded.
 
 mod request;
 mod step;
@@ -18,35 +19,35 @@ use crate::rbac::Verdict;
 
 pub use step::{Retries, Says, Step};
 
-/// Connection managers whose filters are kept from one call to the next.
+/// Connection managers whose filters are kept between calls.
 const MAX_MANAGERS: usize = 256;
 
 /// The call to explain.
 #[derive(Debug)]
 pub struct Call<'c> {
-    /// Listener that accepts it, by name.
+    /// Name of the listener that accepts it.
     pub listener: &'c str,
-    /// What chooses the filter chain.
+    /// What the filter chain is selected by.
     pub chain: ChainInput<'c>,
     /// The connection as filters see it.
     pub connection: &'c ConnectionView,
-    /// The request, without a body; `None` for plain TCP. Its scheme is the connection's, unless it has `x-forwarded-proto` and the
-    /// connection manager believes that.
+    /// The request, without a body; `None` for plain TCP. Its scheme is the connection's, unless it has
+    /// `x-forwarded-proto` and the connection manager trusts that.
     pub request: Option<&'c PlainRequest>,
-    /// Every number that is drawn.
+    /// The result of every random draw.
     pub random: u64,
 }
 
 /// What happens to a call, step by step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// In order; the last one is how it ends.
+    /// In order; the last step is the outcome.
     pub steps: Vec<Step>,
-    /// What the proxy answers itself; `None`: an upstream answers, or nobody does.
+    /// The local reply, if any; `None` if an upstream answers, or nobody does.
     pub answer: Option<LocalAnswer>,
 }
 
-/// An answer of the proxy's own.
+/// A local reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalAnswer {
     /// Status.
@@ -55,21 +56,21 @@ pub struct LocalAnswer {
     pub details: String,
 }
 
-/// Takes a call through a configuration.
+/// Explains a call under a configuration.
 pub fn explain(config: &Config, call: &Call<'_>) -> Explanation {
     Explainer::default().explain(config, call)
 }
 
-/// Takes calls through configurations; the filters of their connection managers are made once.
+/// Explains calls under configurations; the filters of their connection managers are created once.
 #[derive(Default)]
 pub struct Explainer {
     managers: Vec<(Arc<HttpConnectionManager>, Rc<HttpFilters>)>,
-    /// Statistics of the filters, which nobody reads.
+    /// The filters' statistics, which are not read.
     registry: Arc<Registry>,
 }
 
 impl Explainer {
-    /// Takes a call through a configuration.
+    /// Explains a call under a configuration.
     pub fn explain(&mut self, config: &Config, call: &Call<'_>) -> Explanation {
         let mut steps = Vec::new();
         let answer = self.connection(config, call, &mut steps);
@@ -116,7 +117,7 @@ impl Explainer {
     }
 }
 
-/// Whether the chain's network filters let the connection pass.
+/// Whether the chain's network filters admit the connection.
 fn admits(chain: &FilterChain, connection: &ConnectionView, steps: &mut Vec<Step>) -> bool {
     chain.network_filters.iter().all(|filter| match &filter.config {
         NetworkFilterConfig::Rbac(rbac) => {

@@ -1,4 +1,4 @@
-//! A request that is written down, on its way through the decision.
+//! Decides a request and records the steps.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use crate::http::{
 };
 use crate::info::StreamInfo;
 
-/// Takes a request through its connection manager. Returns what the proxy answers itself.
+/// Takes a request through its connection manager. Returns the local reply, if any.
 pub(super) fn explain(
     (config, registry): (&Config, &Arc<Registry>),
     (manager, filters): (&HttpConnectionManager, &HttpFilters),
@@ -44,7 +44,7 @@ pub(super) fn explain(
     let mut written = Written::new(request, filters, arrival, &numbers);
     let outcome = match pin!(decide(arrival, &mut written)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
-        // Its filters are not waited for.
+        // Filters are not waited for.
         Poll::Pending => return None,
     };
     let answer = written.conclude(outcome);
@@ -52,7 +52,7 @@ pub(super) fn explain(
     answer
 }
 
-/// The one number that is drawn, and whether it was.
+/// Random numbers: always the same one; remembers whether it was drawn.
 struct Numbers<'c> {
     random: u64,
     drawn: Cell<bool>,
@@ -75,7 +75,7 @@ impl Services for Numbers<'_> {
     }
 }
 
-/// The request.
+/// A request whose steps are recorded.
 struct Written<'c> {
     request: &'c PlainRequest,
     filters: &'c HttpFilters,
@@ -91,7 +91,7 @@ struct Written<'c> {
     stream: StreamInfo,
     /// A filter has collected the body, which is empty.
     collected: bool,
-    /// The cluster its route names.
+    /// The cluster that its route names.
     cluster: Option<&'c Arc<str>>,
     steps: Vec<Step>,
 }
@@ -141,7 +141,7 @@ impl<'c> Written<'c> {
         }
     }
 
-    /// Asks the filters that are left, one after the other.
+    /// Calls the remaining filters, one after the other.
     fn ask(&mut self, client: SocketAddr, matched: Option<Matched<'c>>) -> Filtered<Reply> {
         let (filters, route) = (self.filters, Matched::context(matched));
         if !self.streams.is_begun() {
@@ -151,7 +151,7 @@ impl<'c> Written<'c> {
             self.numbers.drawn.set(false);
             let body = if self.collected { Body::Whole(b"") } else { Body::Empty };
             let (from, message) = ((self.arrival.connection, client.ip()), (&mut self.head, body));
-            // The time tells a filter nothing that a decision depends on.
+            // No decision depends on the time.
             let mut context =
                 RequestContext::new(from, message, route, &mut self.stream, (self.numbers, Instant::now()));
             let Some(asked) = filters.explain_next(&mut self.streams, &mut context) else { return Filtered::Passes };
@@ -161,7 +161,7 @@ impl<'c> Written<'c> {
         }
     }
 
-    /// Writes down what a filter says. `None`: the next one is asked, or the same one again.
+    /// Records a filter's decision. `None`: the next filter is called, or the same one again.
     fn note(&mut self, asked: Asked) -> Option<Filtered<Reply>> {
         let Asked { name, decision, remark } = asked;
         let chance = self.numbers.drawn.get();
@@ -192,7 +192,7 @@ impl<'c> Written<'c> {
                 say(Says::Waits { limit: pause.limit, answer: pause.wait.is_some() });
                 match pause.wait {
                     None => self.streams.wake(Woken::TimedOut),
-                    // What it waits for is not there to be asked.
+                    // What the filter waits for is not available here.
                     Some(_) => self.streams.skip(),
                 }
                 None
@@ -205,7 +205,7 @@ impl<'c> Written<'c> {
         }
     }
 
-    /// The last steps.
+    /// Records the last steps.
     fn conclude(&mut self, outcome: Outcome<'c, Self>) -> Option<LocalAnswer> {
         match outcome {
             Outcome::Hold(demand) => {
@@ -260,7 +260,7 @@ impl<'c> Written<'c> {
         LocalAnswer { status: sent, details }
     }
 
-    /// The route table that is asked for by name.
+    /// The route table's name, if it is requested by name (RDS).
     fn table(&self) -> Option<Arc<str>> {
         match &self.arrival.manager.routes {
             RouteSource::Static(_) => None,

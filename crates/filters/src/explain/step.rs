@@ -1,4 +1,4 @@
-//! The steps of an explanation, and their words.
+//! The steps of an explanation, and their text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,84 +15,84 @@ use crate::rbac::Verdict;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Step {
-    /// No listener of this name.
+    /// There is no listener of this name.
     NoListener { name: String },
-    /// This has to be asked for first; then the call is decided anew.
+    /// This has to be requested from the control plane first; then the call is decided again.
     Unanswered { demand: Demand },
-    /// No filter chain fits; the connection is closed.
+    /// No filter chain matches; the connection is closed.
     NoFilterChain { listener: Arc<str> },
-    /// This chain takes the connection.
+    /// This filter chain handles the connection.
     FilterChain { listener: Arc<str>, chain: Arc<str>, tls: bool },
     /// The request has this path and authority from here on.
     Normalized { path: String, authority: String },
-    /// The path cannot be normalized, or is none.
+    /// The path cannot be normalized, or is not a path.
     PathRefused { status: u16, details: String },
     /// 307 to the path with its slashes unescaped.
     PathRedirect { location: String },
-    /// An RBAC filter, network or HTTP, said this.
+    /// The decision of an RBAC filter, network or HTTP.
     Rbac { verdict: Verdict },
-    /// Another filter said this. `chance`: a number was drawn for it.
+    /// The decision of another filter. `chance`: a random number was drawn for it.
     Filter { name: Arc<str>, says: Says, chance: bool },
-    /// The table the routes come from has not arrived.
+    /// The route table was not received yet.
     NoRouteTable { name: Arc<str>, status: u16 },
     /// The virtual host.
     VirtualHost { table: Arc<str>, name: Arc<str> },
     /// 301 to this URL, since the virtual host requires TLS.
     TlsRedirect { location: String },
-    /// 404: no virtual host, or none of its routes, fits.
+    /// 404: no virtual host, or none of its routes, matches.
     NoRoute,
-    /// This route serves the request. `share_ppm`: it is for so many of a million requests, by chance.
+    /// This route serves the request. `share_ppm`: at random, for this many of a million requests.
     Route { name: Arc<str>, origin: Option<Arc<str>>, share_ppm: Option<u32> },
-    /// This one of several clusters, by chance.
+    /// This one of several weighted clusters was chosen, at random.
     Share { cluster: Arc<str>, weight: u32, total: u32 },
-    /// The route does not allow the tunnel that is asked for.
+    /// The route does not allow the requested tunnel.
     UpgradeRefused { status: u16 },
-    /// How long the request may take, and how often it may be tried again.
+    /// Time limits of the request, and its retries.
     Limits { limits: Limits, retries: Option<Retries> },
     /// Header edits, in the order applied.
     Headers { level: &'static str, edits: Vec<String> },
     /// Redirect.
     Redirect { status: u16, location: String },
-    /// Answer at once.
+    /// Direct response.
     DirectResponse { status: u16 },
     /// Forward with this path and authority.
     Forward { cluster: Arc<str>, path: String, authority: String },
-    /// The cluster does not exist (or still warms): this status.
+    /// The cluster does not exist (or is still warming): this status.
     NoCluster { cluster: Arc<str>, status: u16 },
     /// The cluster's endpoints.
     Endpoints { cluster: Arc<str>, count: usize },
 }
 
-/// What a filter says of a request.
+/// A filter's decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Says {
-    /// It may pass.
+    /// The request passes.
     Passes,
-    /// It is answered here.
+    /// The filter sends a local reply.
     Replies { status: u16, details: String },
-    /// It is held back this long; `answer`: until an answer to the filter is there, and the filter is taken to let it pass.
+    /// The request is delayed this long; `answer`: until the filter gets an answer, and is then assumed to let it pass.
     Waits { limit: Duration, answer: bool },
-    /// Its body is collected first.
+    /// The body is collected first.
     Collects { max_bytes: usize },
-    /// Its route is chosen again.
+    /// The route is chosen again.
     Reroutes,
-    /// It passes, and this is done. `state`: that depends on more than the call and the configuration.
+    /// The request passes, with this effect. `state`: it depends on more than the call and the configuration.
     Remarks { text: String, state: bool },
 }
 
-/// The retry policy in force.
+/// The effective retry policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retries {
-    /// The conditions' names.
+    /// The names of the conditions.
     pub on: Vec<&'static str>,
-    /// Retries at most.
+    /// Maximum number of retries.
     pub most: u32,
-    /// Limit of each try.
+    /// Time limit of each try.
     pub per_try_timeout: Option<Duration>,
 }
 
-/// A line for each direction and kind of edit.
+/// One line per direction and kind of edit.
 pub(super) fn edit_lines(edits: &HeaderEdits) -> Vec<String> {
     let removed = |direction, names: &[Box<str>]| -> Vec<String> {
         names.iter().map(|name| format!("{direction}: remove {name}")).collect()

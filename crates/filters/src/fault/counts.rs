@@ -1,5 +1,4 @@
-//! What is counted, under Envoy's names: `http.PREFIX.fault.`, and by the cluster a request comes from
-//! `http.PREFIX.fault.CLUSTER.`.
+//! Statistics under Envoy's names: `http.PREFIX.fault.` and, by downstream cluster, `http.PREFIX.fault.CLUSTER.`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::FastMap;
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
-/// Clusters one worker counts apart: clients choose their names. Further ones are not counted apart.
+/// Downstream clusters that one worker counts separately: clients choose their names. Further ones are not counted separately.
 const MAX_CLUSTERS: usize = 1_000;
 
 layout! {
@@ -22,7 +21,7 @@ layout! {
 }
 
 layout! {
-    /// What is counted by the cluster a request comes from.
+    /// Counters per downstream cluster.
     pub mod of_cluster {
         counters { aborts_injected, delays_injected }
         gauges {}
@@ -56,7 +55,7 @@ impl Counts {
         Self { all, registry: Arc::clone(registry), name, clusters: RefCell::default() }
     }
 
-    /// Counters of requests from a cluster.
+    /// The counters of a downstream cluster.
     pub(super) fn of_cluster(&self, cluster: &str) -> Option<Rc<Writer<OfCluster>>> {
         let mut clusters = self.clusters.borrow_mut();
         if let Some(known) = clusters.get(cluster) {

@@ -1,4 +1,4 @@
-//! Which requests suffer, and how. Delays and aborts are drawn apart: a request may suffer both.
+//! Decides which requests get which faults. Delays and aborts are drawn independently: a request may get both.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,16 +29,16 @@ pub struct HttpFilter {
     counts: Counts,
 }
 
-/// What a request suffers.
+/// The fault applied to a request.
 #[derive(Debug, Default)]
 pub struct AppliedFault(Option<Box<Applied>>);
 
 #[derive(Debug)]
 struct Applied {
     fault: Arc<Fault>,
-    /// Counters of the cluster it comes from.
+    /// Counters of the downstream cluster.
     from: Option<Rc<Writer<OfCluster>>>,
-    /// It counts as one that suffers now.
+    /// The request is counted in `active_faults`.
     active: bool,
     limiter: Option<Limiter>,
 }
@@ -155,7 +155,7 @@ impl HttpFilter {
         }
     }
 
-    /// Counts the request as one that suffers; false when there are too many. Other workers' may be seen a moment late.
+    /// Counts the request in `active_faults`; false if there are too many. Other workers' requests may be seen with a short lag.
     fn begin(&self, applied: &mut Applied) -> bool {
         if applied.active {
             return true;
@@ -177,7 +177,7 @@ impl HttpFilter {
     }
 }
 
-/// Whether the fault is meant for the request.
+/// Whether the fault applies to the request.
 fn applies(fault: &Fault, context: &RequestContext<'_>) -> bool {
     let cluster = || context.route.cluster.is_some_and(|cluster| **cluster == *fault.upstream_cluster);
     let node = || {
@@ -189,7 +189,7 @@ fn applies(fault: &Fault, context: &RequestContext<'_>) -> bool {
         && fault.headers.iter().all(|header| header.matches(&context.view()))
 }
 
-/// How long the request is held back, if it is.
+/// The delay injected into the request, if any.
 fn delay(fault: &Fault, context: &RequestContext<'_>) -> Option<Duration> {
     let delay = fault.delay.as_ref()?;
     let headers = &context.head.headers;
@@ -198,11 +198,11 @@ fn delay(fault: &Fault, context: &RequestContext<'_>) -> Option<Duration> {
         return None;
     }
     let duration = delay.fixed.or_else(|| number(headers, DELAY).map(Duration::from_millis))?;
-    // Envoy counts in whole milliseconds.
+    // Envoy counts delays in whole milliseconds.
     (duration.as_millis() > 0).then_some(duration)
 }
 
-/// What the request is answered, if it is.
+/// The response injected for the request, if any.
 fn abort(fault: &Fault, context: &RequestContext<'_>) -> Option<Reply> {
     let abort = fault.abort.as_ref()?;
     let headers = &context.head.headers;
@@ -225,21 +225,21 @@ fn abort(fault: &Fault, context: &RequestContext<'_>) -> Option<Reply> {
     Some(Reply { grpc_status, ..Reply::new(status, "fault filter abort", "fault_filter_abort") })
 }
 
-/// The flag and the metadata of a request that suffers.
+/// Sets the response flag and the dynamic metadata of a request with a fault.
 fn note(flag: ResponseFlags, applied: &Applied, context: &mut RequestContext<'_>) {
     context.info.flags |= flag;
-    // Its place is there even if there is nothing in it, as in Envoy.
+    // The filter's metadata entry is created even if it is empty, as in Envoy.
     let filter = context.filter();
     context.info.metadata.merge(filter, &applied.fault.metadata);
 }
 
-/// A share of which the request may ask for less.
+/// A fraction that the request may lower by a header.
 fn asked(share: Fraction, headers: &Headers, name: &[u8]) -> Fraction {
     let less = number(headers, name).and_then(|asked| u32::try_from(asked).ok());
     less.map_or(share, |asked| share.at_most(asked))
 }
 
-/// The first value counts.
+/// The number in a header; the first value counts.
 fn number(headers: &Headers, name: &[u8]) -> Option<u64> {
     std::str::from_utf8(headers.find(name)?).ok()?.trim().parse().ok()
 }

@@ -1,22 +1,22 @@
-//! Lets an answer's body go at a rate: a bucket of tokens, a byte each, from which is taken every 50 ms.
+//! Limits the rate of a response body with a token bucket of one token per byte, drained every 50 ms.
 
 use std::time::{Duration, Instant};
 
 use crate::http::{Data, Flow, Pause};
 
-/// How often what was kept is let go, as in Envoy.
+/// How often kept bytes are released, as in Envoy.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// One answer's limit.
+/// The rate limit of one response.
 #[derive(Debug)]
 pub(super) struct Limiter {
-    /// Bytes a second, and the most that are saved up.
+    /// Bytes per second; also the most tokens that accumulate.
     rate: f64,
     tokens: f64,
     counted: Instant,
-    /// What waits: a piece at most, for no more is read meanwhile.
+    /// Bytes held back: at most one piece, since nothing more is read meanwhile.
     kept: Vec<u8>,
-    /// Nothing comes after it.
+    /// The body ends with `kept`.
     ends: bool,
 }
 
@@ -26,7 +26,7 @@ impl Limiter {
         Self { rate, tokens: rate * INTERVAL.as_secs_f64(), counted: now, kept: Vec::new(), ends: false }
     }
 
-    /// Takes a piece, and leaves of it what may go.
+    /// Takes a piece and leaves in it what may pass now.
     pub(super) fn pass(&mut self, data: &mut Data<'_>) -> Flow {
         self.kept.extend_from_slice(&data.bytes);
         self.ends |= data.ends;
@@ -59,11 +59,11 @@ mod tests {
             let paused = matches!(limiter.pass(&mut data), Flow::Pause(_));
             assert_eq!((data.bytes.len(), data.ends, paused), expected, "after {millis} ms");
         };
-        // 51 bytes are there at once, and 51 more every 50 ms.
+        // 51 bytes pass immediately, and 51 more every 50 ms.
         check(0, &[1; 100], false, (51, false, true));
         check(50, b"", false, (49, false, false));
         check(60, &[1; 10], false, (10, false, false));
-        // What is saved up is the rate of one second at most.
+        // At most one second's rate accumulates.
         check(10_000, &[1; 2000], true, (1024, false, true));
         check(10_500, b"", false, (512, false, true));
         check(11_000, b"", false, (464, true, false));

@@ -1,4 +1,4 @@
-//! `envoy.filters.http.fault`: requests are delayed or answered here, and answers slowed down, so that one can see what that does.
+//! `envoy.filters.http.fault`: fault injection. Delays or aborts requests and limits the rate of responses, to test how callers cope.
 
 mod counts;
 mod filter;

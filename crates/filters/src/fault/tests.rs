@@ -1,4 +1,4 @@
-//! Which requests suffer, and what is counted; how they fare is compared with Envoy in the interoperation tables.
+//! Which requests get faults, and what is counted; their effects are compared with Envoy in the interoperation tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn filter(fault: Fault) -> Fixture {
     Fixture::new(hcm::HttpFilterConfig::Fault(Arc::new(fault)))
 }
 
-/// What becomes of a request with these headers when this number is drawn.
+/// The outcome for a request with these headers when this random number is drawn.
 fn ask(filter: &mut Fixture, random: u64, headers: &[(&str, &str)]) -> String {
     let request = headers
         .iter()
@@ -105,7 +105,7 @@ fn only_the_requests_that_are_meant_suffer() {
     ] {
         assert_eq!(ask(&mut filter(config), 0, headers), expected, "{headers:?}");
     }
-    // What a route says holds instead, whole.
+    // The route's configuration replaces the filter's own entirely.
     let mut told = filter(all()).told(Arc::new(fault()));
     assert_eq!(ask(&mut told, 0, &[]), "goes on");
 }
@@ -120,7 +120,7 @@ fn a_request_may_be_delayed_and_then_answered_and_counts_until_then() {
     assert_eq!(ask(&mut filter, 50, &[from]), "waits 1s");
     assert!(active(&filter));
     assert_eq!(filter.info.flags, ResponseFlags::DELAY_INJECTED);
-    // Another one meanwhile suffers nothing.
+    // Another request in the meantime gets no fault.
     let other = StreamInfo::new(filter.now);
     let (streams, info) = (std::mem::take(&mut filter.streams), std::mem::replace(&mut filter.info, other));
     assert_eq!(ask(&mut filter, 0, &[]), "goes on");

@@ -1,4 +1,4 @@
-//! One call, counted as it goes by.
+//! Counts one gRPC call as it passes.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,31 +14,31 @@ use evenkeel_stats::Writer;
 use super::counts::{ClusterCalls, Counter, Stats, UpstreamTime, count_end};
 use crate::info::{Form, StateObject};
 
-/// A call of gRPC on its way through the proxy, which is shown what goes by.
+/// A gRPC call in progress; the filter passes it every piece of the request and response.
 #[derive(Debug)]
 pub struct Call {
     config: Arc<GrpcStats>,
     request: Frames,
     response: Frames,
-    /// The answer's body consists of messages.
+    /// The response's body consists of messages.
     answered: bool,
-    /// `None`: it goes to no cluster, or names no method.
+    /// `None` if it goes to no cluster or names no method.
     counts: Option<Rc<Writer<Stats>>>,
-    /// For access logs, if they get them.
+    /// For access logs, if `emit_filter_state` is set.
     messages: Option<Rc<Messages>>,
 }
 
-/// The messages of a call so far.
+/// The number of messages of a call so far.
 #[derive(Debug, Default)]
 pub struct Messages {
-    /// The client's.
+    /// Sent by the client.
     pub request: Cell<u64>,
-    /// The server's.
+    /// Sent by the server.
     pub response: Cell<u64>,
 }
 
 impl StateObject for Messages {
-    /// Envoy's `FilterObject`: as JSON it leaves out what is 0 and writes 64-bit numbers as strings.
+    /// Envoy's `FilterObject`: JSON omits zeros and writes 64-bit numbers as strings.
     fn write(&self, form: Form, out: &mut Vec<u8>) -> bool {
         let counts = [self.request.get(), self.response.get()];
         let names = match form {
@@ -58,7 +58,7 @@ impl StateObject for Messages {
 }
 
 impl Call {
-    /// A call to this path, as the client sent it. `cluster`: where it is counted.
+    /// A call with this path, as the client sent it. `cluster`: where it is counted.
     pub(super) fn new(config: Arc<GrpcStats>, cluster: Option<&ClusterCalls>, path: &[u8]) -> Self {
         let counts = cluster.zip(method_of(path)).map(|(cluster, method)| match &config.methods {
             Methods::All { replace_dots } => cluster.of(&method, *replace_dots),
@@ -69,7 +69,7 @@ impl Call {
         Self { config, request: Frames::default(), response: Frames::default(), answered: false, counts, messages }
     }
 
-    /// The messages so far, of the client and of the server, for access logs; `None`: logs do not get them.
+    /// The number of messages so far, for access logs; `None` if they do not get it.
     pub(super) fn messages(&self) -> Option<Rc<Messages>> {
         self.messages.clone()
     }
@@ -83,7 +83,7 @@ impl Call {
         self.count(Counter::RequestMessages, messages);
     }
 
-    /// The head of the answer, the upstream's or the proxy's own. `complete`: nothing follows. `time`: as in [`Call::ends`].
+    /// The response's head, from the upstream or a local reply. `complete`: nothing follows. `time`: as in [`Call::ends`].
     pub fn is_answered(&mut self, head: &ResponseHead, complete: bool, time: Option<Duration>) {
         let kind = head.headers.get(HeaderId::ContentType);
         self.answered = !complete && head.status == 200 && kind.is_some_and(is_grpc);
@@ -91,7 +91,7 @@ impl Call {
         self.record(time.filter(|_| complete));
     }
 
-    /// A piece of the answer.
+    /// A piece of the response.
     pub fn receives(&mut self, data: &[u8]) {
         if self.answered {
             let messages = self.response.take(data);
@@ -102,8 +102,8 @@ impl Call {
         }
     }
 
-    /// The answer ends with these trailers. `time`: since the upstream had all of the request, if it had. Without trailers it is no
-    /// call that ended, and Envoy records no time.
+    /// The response ends with these trailers. `time`: since the request was sent to the upstream completely, if it was.
+    /// Without trailers it is not a completed call, and Envoy records no time.
     pub fn ends(&mut self, trailers: &Headers, time: Option<Duration>) {
         self.count_status(trailers);
         self.record(time.filter(|_| !trailers.is_empty()));
@@ -132,7 +132,7 @@ impl Call {
     }
 }
 
-/// `SERVICE/METHOD` of a path that has these two parts.
+/// `SERVICE/METHOD` of a path with exactly these two parts.
 fn method_of(path: &[u8]) -> Option<Cow<'_, [u8]>> {
     let path = path.split(|byte| *byte == b'?').next()?;
     let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());

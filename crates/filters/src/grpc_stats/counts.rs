@@ -1,5 +1,4 @@
-//! What is counted, under Envoy's names: `cluster.NAME.grpc.SERVICE.METHOD.`, or `cluster.NAME.grpc.` for calls whose method is
-//! not to be named.
+//! Statistics under Envoy's names: `cluster.NAME.grpc.SERVICE.METHOD.`, or `cluster.NAME.grpc.` for calls whose method is not named.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -10,9 +9,9 @@ use evenkeel_stats::{Layout, Metric, Registry, ScopeName, Writer};
 
 use crate::http::ClusterScope;
 
-/// Methods one worker counts apart, per cluster: clients choose their names. Calls of others are counted without their names.
+/// Methods that one worker counts separately, per cluster: clients choose their names. Calls of others are counted without a name.
 const MAX_METHODS: usize = 1_000;
-/// Statuses of gRPC, from 0 on, that have counters. Another counts as a failure.
+/// gRPC statuses, from 0 on, that have counters. Any other counts as a failure.
 const STATUSES: usize = 17;
 
 /// A counter.
@@ -24,19 +23,19 @@ pub(super) enum Counter {
     Total,
     RequestMessages,
     ResponseMessages,
-    /// Of calls that ended with this status.
+    /// Calls that ended with this status.
     Status(u8),
 }
 
-/// Messages of requests and responses, and how calls end.
+/// The counters: messages of requests and responses, and statuses of calls.
 #[derive(Debug)]
 pub(super) struct Stats;
 
-/// The one histogram.
+/// The only histogram.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UpstreamTime;
 
-/// There are none.
+/// There are no gauges.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum NoGauge {}
 
@@ -92,7 +91,7 @@ const fn counters() -> [Metric; COUNTER_NAMES.len()] {
     counters
 }
 
-/// Counts a call that ended with this status, as it was written: `00` is not `0`, and no success.
+/// Counts a call that ended with this status, compared as text: `00` is not `0`, and no success.
 pub(super) fn count_end(stats: &Writer<Stats>, status: &[u8]) {
     let known = match *status {
         [ones @ b'0'..=b'9'] => Some(ones - b'0'),
@@ -109,30 +108,30 @@ pub(super) fn count_end(stats: &Writer<Stats>, status: &[u8]) {
 /// Counters by `SERVICE/METHOD`.
 type Methods = RefCell<FastMap<Box<[u8]>, Rc<Writer<Stats>>>>;
 
-/// What one worker counts of the calls to one cluster. It lives as long as the cluster does.
+/// One worker's statistics of the calls to one cluster. They live as long as the cluster.
 #[derive(Debug)]
 pub struct ClusterCalls {
     registry: Arc<Registry>,
     /// `cluster.NAME.`
     outer: ScopeName,
-    /// By `SERVICE/METHOD`: with the service's name as it is, and with its dots replaced.
+    /// By `SERVICE/METHOD`: with the service's name unchanged, and with its dots replaced.
     methods: [Methods; 2],
     others: OnceCell<Rc<Writer<Stats>>>,
 }
 
 impl ClusterCalls {
-    /// Those of a cluster.
+    /// The statistics of a cluster.
     pub(super) fn new(cluster: &ClusterScope) -> Self {
         let (registry, outer) = (Arc::clone(&cluster.registry), cluster.name.clone());
         Self { registry, outer, methods: Default::default(), others: OnceCell::new() }
     }
 
-    /// Counters of calls whose method is not named.
+    /// Counters for calls whose method is not named.
     pub(super) fn others(&self) -> Rc<Writer<Stats>> {
         Rc::clone(self.others.get_or_init(|| self.writer("", Vec::new())))
     }
 
-    /// Counters of a method, `SERVICE/METHOD`.
+    /// Counters for a method, `SERVICE/METHOD`.
     pub(super) fn of(&self, method: &[u8], replace_dots: bool) -> Rc<Writer<Stats>> {
         let methods = &self.methods[usize::from(replace_dots)];
         if let Some(known) = methods.borrow().get(method) {

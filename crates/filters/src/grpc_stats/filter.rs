@@ -1,4 +1,4 @@
-//! Which requests are calls of gRPC. The filter then shows the [`Call`] what goes by.
+//! Recognizes gRPC calls and passes their messages to [`Call`].
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::http::{
     Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext,
 };
 
-/// What access logs find the messages of a call under.
+/// The filter state key under which access logs find a call's message counts.
 const MESSAGES: &str = "envoy.filters.http.grpc_stats";
 
 /// `envoy.filters.http.grpc_stats`.
@@ -23,7 +23,7 @@ pub struct HttpFilter {
 
 impl Filter for HttpFilter {
     type Config = GrpcStats;
-    /// `None`: it is no call of gRPC.
+    /// `None` if the request is not a gRPC call.
     type State = Option<Box<Call>>;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD
         .and(Hooks::REQUEST_DATA)

@@ -1,4 +1,4 @@
-//! `envoy.filters.http.grpc_stats`: calls of gRPC by how they end, and their messages.
+//! `envoy.filters.http.grpc_stats`: counts gRPC calls by status, and their messages.
 
 mod call;
 mod counts;

@@ -1,4 +1,4 @@
-//! Calls as the proxy shows them, and what is counted.
+//! Calls as the proxy passes them to the filter, and what is counted.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
-//! Edits of a message's fields.
+//! Edits of a message's headers.
 
 use evenkeel_http::{Headers, RequestHead};
 use evenkeel_runtime_config::access_log::{Format, FormatPart, Operator};
 use evenkeel_runtime_config::route::{AppendAction, HeaderAddition, HeaderMutation};
 
-/// What formats look at.
+/// What format strings refer to.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Seen<'m> {
     pub(super) request: Option<&'m RequestHead>,
-    /// Status and fields of the answer.
+    /// Status and headers of the response.
     pub(super) response: Option<(u16, &'m Headers)>,
 }
 
@@ -29,7 +29,7 @@ pub fn add_header(headers: &mut Headers, addition: &HeaderAddition, value: &[u8]
     }
 }
 
-/// Makes one edit; `value`: what is added, where something is.
+/// Applies one edit; `value` is the value to add, if any.
 pub(super) fn apply(headers: &mut Headers, mutation: &HeaderMutation, value: &[u8]) {
     match mutation {
         HeaderMutation::Remove(name) => headers.remove_name(name.as_bytes()),
@@ -38,7 +38,7 @@ pub(super) fn apply(headers: &mut Headers, mutation: &HeaderMutation, value: &[u
     }
 }
 
-/// The value that an edit adds.
+/// The value to add.
 pub(super) fn value(mutation: &HeaderMutation, seen: Seen<'_>) -> Vec<u8> {
     let mut value = Vec::new();
     if let HeaderMutation::Add(addition) = mutation {
@@ -66,7 +66,7 @@ fn format(format: &Format, seen: Seen<'_>, out: &mut Vec<u8>) {
                 .into_iter()
                 .flatten()
                 .any(|name| seen.response.is_some_and(|head| response_field(head, name, out))),
-            // The compiler takes no others.
+            // The compiler accepts no others.
             _ => false,
         };
         if let Some(limit) = max_length {

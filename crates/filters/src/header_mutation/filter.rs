@@ -1,4 +1,4 @@
-//! When which edits are made: the filter's own first, then those of the route and of what is around it.
+//! Applies the edits: the filter's own first, then those of the per-route levels.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ pub struct HttpFilter {
     config: Arc<HeaderMutationFilter>,
 }
 
-/// What is kept of one request.
+/// State of one request.
 #[derive(Default)]
 pub struct Message {
-    /// What the route and what is around it want, in the order it is done.
+    /// The per-route edits, in the order they are applied.
     routes: Vec<Arc<Mutations>>,
-    /// The request's head, where later edits look at it.
+    /// The request's head, if later edits refer to it.
     request: Option<Box<RequestHead>>,
 }
 

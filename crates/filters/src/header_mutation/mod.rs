@@ -1,4 +1,4 @@
-//! `envoy.filters.http.header_mutation`: heads and trailers are edited, of requests and answers.
+//! `envoy.filters.http.header_mutation`: edits headers and trailers of requests and responses.
 
 mod edit;
 mod filter;

@@ -1,4 +1,4 @@
-//! Which edits are made, and in which order.
+//! Which edits are made, in which order.
 
 use std::sync::Arc;
 

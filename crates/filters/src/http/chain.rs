@@ -1,4 +1,4 @@
-//! One worker's filters of one connection manager: which have which hook, and the order they are called in.
+//! One worker's HTTP filters of one connection manager: which has which hook, and the order in which they are called.
 
 use std::sync::Arc;
 
@@ -13,51 +13,51 @@ use super::contract::{
 use super::{Hooks, HttpFilter, Setup, Slot};
 use crate::info::StreamInfo;
 
-/// One worker's filters of one connection manager, before the router.
+/// One worker's HTTP filters of one connection manager, up to the router.
 #[derive(Debug)]
 pub struct HttpFilters {
     filters: Vec<Entry>,
-    /// The hooks there are.
+    /// The union of the filters' hooks.
     hooks: Hooks,
 }
 
 #[derive(Debug)]
 struct Entry {
     name: Arc<str>,
-    /// Off unless a route switches it on.
+    /// Disabled unless a route enables it.
     disabled: bool,
-    /// The requests that pass it by.
+    /// Matches the requests that skip this filter.
     skip: Option<Arc<SkipMatcher>>,
     hooks: Hooks,
     filter: HttpFilter,
 }
 
-/// What the filters keep of one request, and where it stands among them.
+/// The filters' state of one request, and its position in the chain.
 #[derive(Default)]
 pub struct FilterStreams {
-    /// One for each filter; none before [`HttpFilters::begin`].
+    /// One for each filter; empty before [`HttpFilters::begin`].
     slots: Vec<Slot>,
-    /// Filters that are off, as bits.
+    /// Disabled or skipped filters, as bits.
     off: u64,
-    /// The hooks that are left: none before [`HttpFilters::begin`].
+    /// The hooks still to be called; none before [`HttpFilters::begin`].
     hooks: Hooks,
-    /// The filter that is asked next for the request's head.
+    /// The filter to be called next for the request's head.
     position: usize,
-    /// Filters of which it is known whether this request passes them by: the first ones.
+    /// The number of filters, from the first, for which it is known whether this request skips them.
     judged: usize,
-    /// How its pause ended.
+    /// How the last pause ended.
     woken: Option<Woken>,
-    /// All have let it pass, and seen the body if it was collected.
+    /// All filters have let the request pass, and have seen its body if it was collected.
     passed: bool,
-    /// The filters that have let the answer's head pass: the last ones.
+    /// The number of filters, from the last, that have let the response's head pass.
     answered: usize,
-    /// The filter that keeps some of the answer's body back.
+    /// The filter that holds back some of the response's body.
     holder: usize,
 }
 
-/// What one filter says of a request.
+/// What one filter decided about a request.
 pub(crate) struct Asked {
-    /// Its name.
+    /// The filter's name.
     pub(crate) name: Arc<str>,
     pub(crate) decision: Decision,
     /// What the decision does not show.
@@ -65,58 +65,58 @@ pub(crate) struct Asked {
 }
 
 impl FilterStreams {
-    /// Forgets the request and keeps the memory.
+    /// Resets the state for another request, keeping the memory.
     pub fn clear(&mut self) {
         let mut slots = std::mem::take(&mut self.slots);
         slots.clear();
         *self = Self { slots, ..Self::default() };
     }
 
-    /// Some filter has seen the request.
+    /// Whether any filter was set up for the request.
     #[inline]
     pub fn is_begun(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// The pause of the filter that stands next is over.
+    /// Ends the pause of the filter to be called next.
     pub fn wake(&mut self, woken: Woken) {
         self.woken = Some(woken);
     }
 
-    /// The filter that stands next is not asked again.
+    /// Skips the filter to be called next.
     pub(crate) fn skip(&mut self) {
         self.position += 1;
     }
 
-    /// All filters have let the request pass; true when this is said for the first time.
+    /// Marks that all filters have let the request pass; true the first time.
     pub fn pass(&mut self) -> bool {
         !std::mem::replace(&mut self.passed, true)
     }
 
-    /// The answer takes the place of one that filters have seen, or were to see: they see nothing of it.
+    /// Called when another response replaces the one that filters have seen or were to see: they see nothing of it.
     pub fn bypass_response(&mut self) {
         self.hooks = self.hooks.without(Hooks::RESPONSE_HEAD.and(Hooks::RESPONSE_DATA).and(Hooks::RESPONSE_TRAILERS));
     }
 
-    /// Some filter looks at the request's body.
+    /// Whether any filter inspects the request's body.
     #[inline]
     pub fn sees_request_data(&self) -> bool {
         self.hooks.has(Hooks::REQUEST_DATA)
     }
 
-    /// Some filter looks at the answer's body.
+    /// Whether any filter inspects the response's body.
     #[inline]
     pub fn sees_response_data(&self) -> bool {
         self.hooks.has(Hooks::RESPONSE_DATA)
     }
 
-    /// Some filter looks at the answer's head.
+    /// Whether any filter inspects the response's head.
     #[inline]
     pub fn sees_response_head(&self) -> bool {
         self.hooks.has(Hooks::RESPONSE_HEAD)
     }
 
-    /// Some filter looks at the answer's end.
+    /// Whether any filter inspects the response's end.
     #[inline]
     pub fn sees_response_trailers(&self) -> bool {
         self.hooks.has(Hooks::RESPONSE_TRAILERS)
@@ -124,7 +124,7 @@ impl FilterStreams {
 }
 
 impl HttpFilters {
-    /// Makes a worker's filters.
+    /// Creates a worker's filters.
     pub fn new(filters: &[hcm::HttpFilter], setup: &Setup<'_>) -> Self {
         let entry = |config: &hcm::HttpFilter| {
             let filter = HttpFilter::new(config, setup);
@@ -136,13 +136,13 @@ impl HttpFilters {
         Self { filters, hooks }
     }
 
-    /// There is nothing to ask.
+    /// Whether there are no filters.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.filters.is_empty()
     }
 
-    /// A request comes. Which filters are off is decided now, by the route it has now.
+    /// Starts a request. Its route at this point determines which filters are disabled.
     pub fn begin(&self, streams: &mut FilterStreams, route: &RouteFilters<'_>) {
         streams.slots.extend(self.filters.iter().map(|entry| entry.filter.slot()));
         streams.hooks = self.hooks;
@@ -155,8 +155,8 @@ impl HttpFilters {
         }
     }
 
-    /// Asks the filters about the request's head, in order, from where the request stands, until one does not let it go on.
-    /// After [`Decision::Reroute`] the next one is asked.
+    /// Calls the filters for the request's head, in order from its position, until one returns anything but `Continue`.
+    /// After [`Decision::Reroute`], continue with the next one.
     pub fn request_head<'r>(&'r self, streams: &mut FilterStreams, context: &mut RequestContext<'r>) -> Decision {
         while let Some(decision) = self.ask_next(streams, context) {
             if !matches!(decision, Decision::Continue) {
@@ -166,13 +166,13 @@ impl HttpFilters {
         Decision::Continue
     }
 
-    /// Asks the filter that stands next; `None`: all were asked.
+    /// Calls the filter at the request's position; `None` after the last one.
     #[inline]
     fn ask_next<'r>(&'r self, streams: &mut FilterStreams, context: &mut RequestContext<'r>) -> Option<Decision> {
         let (entry, slot) = self.filters.get(streams.position).zip(streams.slots.get_mut(streams.position))?;
         context.filter = &entry.name;
         context.woken = streams.woken.take();
-        // Decided when the request comes to the filter, and not again when it waited there.
+        // Decided when the request reaches the filter, and not again after a pause there.
         if let Some(skip) = &entry.skip
             && streams.judged <= streams.position
         {
@@ -191,7 +191,7 @@ impl HttpFilters {
         Some(decision)
     }
 
-    /// As [`HttpFilters::request_head`], one filter at a time, with what there is to say of its decision.
+    /// As [`HttpFilters::request_head`], one filter at a time, with the filter's remark on its decision.
     pub(crate) fn explain_next<'r>(
         &'r self,
         streams: &mut FilterStreams,
@@ -210,7 +210,7 @@ impl HttpFilters {
         self.each(Hooks::REQUEST_DATA, streams, |entry, slot| entry.filter.request_data(slot, data));
     }
 
-    /// Shows the filters the request's trailers, if there are any.
+    /// Passes the request's trailers, if any, to the filters.
     pub fn request_trailers(&self, streams: &mut FilterStreams, trailers: &mut Headers) {
         if !streams.hooks.has(Hooks::REQUEST_TRAILERS) || trailers.is_empty() {
             return;
@@ -218,7 +218,7 @@ impl HttpFilters {
         self.each(Hooks::REQUEST_TRAILERS, streams, |entry, slot| entry.filter.request_trailers(slot, trailers));
     }
 
-    /// Shows the filters the head of an answer, the last filter first, from where the answer stands, until one does not let it go on.
+    /// Calls the filters for the response's head, in reverse order from its position, until one returns anything but `Continue`.
     pub fn response_head(&self, streams: &mut FilterStreams, context: &mut ResponseContext<'_>) -> ResponseDecision {
         if !streams.hooks.has(Hooks::RESPONSE_HEAD) {
             return ResponseDecision::Continue;
@@ -237,13 +237,13 @@ impl HttpFilters {
         ResponseDecision::Continue
     }
 
-    /// Passes a piece of an answer's body through the filters. When one keeps some back, the others have seen what it let go.
+    /// Passes a piece of the response's body through the filters. If one holds some back, the others have seen what it let pass.
     pub fn response_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Flow {
         let all = streams.slots.len();
         self.pass(all, streams, data)
     }
 
-    /// Asks the filter again that has kept some back, and passes what it lets go through the filters after it. `data` is empty.
+    /// Calls the filter that held some back again, and passes what it releases through the filters after it. `data` is empty.
     pub fn resume_response(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Flow {
         let holder = streams.holder;
         self.pass(holder + 1, streams, data)
@@ -257,7 +257,7 @@ impl HttpFilters {
                 continue;
             }
             if let Flow::Pause(asked) = entry.filter.response_data(slot, data) {
-                // The nearest to the upstream: what it lets go later has to pass the others.
+                // The one nearest to the upstream: what it releases later has to pass through the others.
                 if pause.is_none() {
                     streams.holder = at;
                     pause = Some(asked);
@@ -267,12 +267,12 @@ impl HttpFilters {
         pause.map_or(Flow::Continue, Flow::Pause)
     }
 
-    /// Shows the filters the end of an answer.
+    /// Calls the filters for the end of the response.
     pub fn response_trailers(&self, streams: &mut FilterStreams, context: &mut TrailersContext<'_>) {
         self.each_back(Hooks::RESPONSE_TRAILERS, streams, |entry, slot| entry.filter.response_trailers(slot, context));
     }
 
-    /// Tells the filters that the request is over.
+    /// Tells the filters that the request is complete.
     pub fn complete(&self, streams: &mut FilterStreams, info: &mut StreamInfo) {
         self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, info));
     }

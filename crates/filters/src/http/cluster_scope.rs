@@ -1,4 +1,4 @@
-//! What filters keep for themselves in a cluster.
+//! Per-cluster state of filters.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use evenkeel_stats::{Registry, ScopeName};
 
-/// What filters keep and count of the requests to one cluster, on one worker, for as long as the cluster lives.
+/// State and statistics that filters keep for the requests to one cluster, on one worker, while the cluster exists.
 pub struct ClusterScope {
-    /// Where they count.
+    /// The registry of the statistics.
     pub registry: Arc<Registry>,
     /// The cluster's statistics (`cluster.NAME.`).
     pub name: ScopeName,
@@ -18,13 +18,13 @@ pub struct ClusterScope {
 }
 
 impl ClusterScope {
-    /// That of a cluster, under the name of its statistics.
+    /// The scope of a cluster, by its name in statistics.
     pub fn new(registry: Arc<Registry>, cluster: &str) -> Self {
         let name = ScopeName::tagged("cluster", "envoy_cluster_name", cluster);
         Self { registry, name, kept: RefCell::default() }
     }
 
-    /// What a filter keeps there, made when it is first asked for.
+    /// A filter's state of this type, created on first use.
     pub(crate) fn get<T: 'static>(&self, make: impl FnOnce(&Self) -> T) -> Rc<T> {
         let known = self.kept.borrow().iter().find_map(|kept| Rc::clone(kept).downcast::<T>().ok());
         known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! What an HTTP filter sees of a request and its answer, and what it may say.
+//! What an HTTP filter sees of a request and its response, and what it may return.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,35 +19,35 @@ use crate::callouts::Callouts;
 use crate::info::{ResponseFlags, StreamInfo};
 use crate::rbac::Verdict;
 
-/// What a filter may ask of the worker it runs on.
+/// What the worker offers to its filters.
 pub trait Services {
-    /// What filters keep and count per cluster, under the cluster's name; `None`: there is no such cluster.
+    /// The filters' per-cluster state and statistics, by the cluster's name; `None` if there is no such cluster.
     fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>>;
     /// The next random number.
     fn random(&self) -> u64;
-    /// Makes calls to other clusters. A call ends when it is dropped: a filter keeps it in its state, or in what it waits for.
+    /// Makes calls to other clusters. A call is cancelled when dropped: a filter keeps it in its state, or in the future it waits for.
     fn callouts(&self) -> &dyn Callouts;
 }
 
 /// A request as filters see it.
 pub struct RequestContext<'r> {
-    /// The connection it came on.
+    /// The downstream connection.
     pub connection: &'r ConnectionView,
-    /// The client, as `x-forwarded-for` and the connection manager's trust in it say.
+    /// The client's address, by `x-forwarded-for` as far as the connection manager trusts it.
     pub remote: IpAddr,
-    /// Its head. What it is changed to is what the next filter, the router and the upstream see.
+    /// The request's head. Changes are seen by the next filters, the router and the upstream.
     pub head: &'r mut RequestHead,
-    /// Its body, as far as it is known.
+    /// The request's body, as far as it is known.
     pub body: Body<'r>,
-    /// Where it goes, as far as that is known.
+    /// The request's route, as far as it is known.
     pub route: RouteContext<'r>,
-    /// What is known of it, and what filters leave for others.
+    /// What is known of the request, and what filters leave for others.
     pub info: &'r mut StreamInfo,
-    /// What the worker does for filters.
+    /// What the worker offers.
     pub services: &'r dyn Services,
-    /// The time.
+    /// The current time.
     pub now: Instant,
-    /// The filter asked for a pause, and this is how it ended.
+    /// How the filter's pause ended, if it asked for one.
     pub woken: Option<Woken>,
     /// The filter's name in the configuration.
     pub(super) filter: &'r str,
@@ -56,16 +56,16 @@ pub struct RequestContext<'r> {
 /// The route of a request, as filters see it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RouteContext<'r> {
-    /// The route that serves it, when one matched.
+    /// The route that matched, if any.
     pub route: Option<&'r Route>,
-    /// The cluster it goes to, when its route forwards.
+    /// The cluster to forward to, if the route forwards.
     pub cluster: Option<&'r Arc<str>>,
-    /// What the route and what is around it say to filters.
+    /// The filters' per-route configuration, on all levels.
     pub filters: RouteFilters<'r>,
 }
 
 impl<'r> RequestContext<'r> {
-    /// A context that the filters are given one after the other.
+    /// A context that is passed to one filter after the other.
     pub fn new(
         (connection, remote): (&'r ConnectionView, IpAddr),
         (head, body): (&'r mut RequestHead, Body<'r>),
@@ -86,7 +86,7 @@ impl<'r> RequestContext<'r> {
         HeadView::new(self.head, &self.info.metadata)
     }
 
-    /// What the route says to this filter: the most specific level that says something.
+    /// The filter's per-route configuration on the most specific level that has one.
     pub(crate) fn per_route<T: 'static>(&self) -> Option<&'r T> {
         if self.route.filters.is_empty() {
             return None;
@@ -95,45 +95,45 @@ impl<'r> RequestContext<'r> {
     }
 }
 
-/// The body of a request, or of an answer, for filters.
+/// The body of a request or response, for filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'r> {
-    /// There is none, or it is a tunnel's and has no end.
+    /// There is none, or the message is a tunnel without an end.
     Empty,
-    /// It is on its way, and goes by in pieces unless a filter wants it collected.
+    /// It is still arriving, and passes in pieces unless a filter wants it collected.
     Coming,
-    /// All of it, because a filter wanted that.
+    /// All of it, because a filter had it collected.
     Whole(&'r [u8]),
 }
 
-/// What becomes of a request.
+/// What to do with a request.
 #[derive(Debug)]
 pub enum Decision {
-    /// The next filter, or the router, takes it.
+    /// Continue with the next filter or the router.
     Continue,
-    /// As above, and the route is chosen again: the filter has changed what it is chosen by.
+    /// Continue, but choose the route again, since the filter changed what it depends on.
     Reroute,
-    /// It is answered here.
+    /// Send this local reply.
     Reply(Reply),
-    /// The filter is to be asked again later. Meanwhile nothing of the body is read.
+    /// Call the filter again later. Until then nothing of the body is read.
     Pause(Pause),
-    /// The filter is to be asked again with the whole body; a longer one is answered with 413.
+    /// Call the filter again with the whole body; a longer one is answered with 413.
     Collect {
         /// Longest body, in bytes.
         max_bytes: usize,
     },
 }
 
-/// What becomes of an answer.
+/// What to do with a response.
 #[derive(Debug)]
 pub enum ResponseDecision {
-    /// The next filter, or the client, gets it.
+    /// Continue with the next filter or the client.
     Continue,
-    /// Another answer takes its place, and no filter sees that one.
+    /// Send this local reply instead; no filter sees it.
     Reply(Reply),
-    /// The filter is to be asked again later. Meanwhile nothing of the body is read.
+    /// Call the filter again later. Until then nothing of the body is read.
     Pause(Pause),
-    /// The filter is to be asked again with the whole body; a longer one is replaced by 500.
+    /// Call the filter again with the whole body; a longer one is replaced by a 500 response.
     Collect {
         /// Longest body, in bytes.
         max_bytes: usize,
@@ -145,29 +145,29 @@ pub enum ResponseDecision {
 pub enum Remark {
     /// Rules were evaluated.
     Verdict(Verdict),
-    /// What becomes of the request or its answer.
+    /// What happens to the request or its response.
     Note(String),
-    /// The same, and it depends on more than the call and the configuration.
+    /// As `Note`, where this depends on more than the call and the configuration.
     ByState(String),
 }
 
-/// What a filter waits for. A filter that is waited for no longer, because the client has left, is not told.
+/// What a filter waits for. The filter is not told when the wait is abandoned because the client has gone.
 pub struct Pause {
-    /// Ready when the filter can go on; `None`: it waits for the time only.
+    /// Ready when the filter can continue; `None`: it only waits for the time limit.
     pub wait: Option<Wait>,
     /// The longest wait.
     pub limit: Duration,
 }
 
-/// What a filter waits for; what it brings is left where the filter's state finds it.
+/// What a filter waits for; results are left where the filter's state finds them.
 pub type Wait = Pin<Box<dyn Future<Output = ()>>>;
 
 /// How a pause ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// What was waited for is there.
+    /// The wait completed.
     Ready,
-    /// The time is over.
+    /// The time limit passed.
     TimedOut,
 }
 
@@ -177,7 +177,7 @@ impl Pause {
         Self { wait: None, limit }
     }
 
-    /// Waits until this is ready, no longer than the limit.
+    /// Waits until `wait` is ready, at most for the limit.
     pub fn until(wait: impl Future<Output = ()> + 'static, limit: Duration) -> Self {
         Self { wait: Some(Box::pin(wait)), limit }
     }
@@ -189,27 +189,27 @@ impl fmt::Debug for Pause {
     }
 }
 
-/// An answer made by a filter. It passes through the response filters.
+/// A local reply made by a filter. It passes through the response filters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     /// HTTP status.
     pub status: u16,
-    /// Fields of its head, names in lower case.
+    /// Header fields, with lower-case names.
     pub headers: Vec<(Cow<'static, str>, Vec<u8>)>,
-    /// Body, `text/plain` unless the fields say otherwise.
+    /// Body, `text/plain` unless the headers say otherwise.
     pub body: Cow<'static, [u8]>,
     /// `%RESPONSE_CODE_DETAILS%`.
     pub details: Cow<'static, str>,
-    /// Response flags the filter sets.
+    /// Response flags to set.
     pub flags: ResponseFlags,
-    /// The status for clients of gRPC, where it is not the one that stands for the HTTP status.
+    /// The status for gRPC clients, if not the one that corresponds to the HTTP status.
     pub grpc_status: Option<u32>,
-    /// It is sent as it is: neither translated for clients of gRPC nor edited by the route.
+    /// Send it unchanged: neither translated for gRPC clients nor edited by the route.
     pub verbatim: bool,
 }
 
 impl Reply {
-    /// An answer with a body.
+    /// A reply with a body.
     pub fn new(status: u16, body: &'static str, details: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
@@ -222,59 +222,59 @@ impl Reply {
         }
     }
 
-    /// What is answered where a filter cannot have been asked: nothing passes then.
+    /// The reply when a filter's state does not match the filter, which cannot happen: the request must not pass.
     pub(super) fn broken() -> Self {
         Self::new(500, "", "filter_state_mismatch")
     }
 }
 
-/// The head of an answer as filters see it.
+/// A response's head as filters see it.
 pub struct ResponseContext<'r> {
     /// The head.
     pub head: &'r mut ResponseHead,
-    /// The host the request was sent to, as in logs; `None`: it was sent to none.
+    /// The upstream host, as in logs; `None` if the request was sent to none.
     pub host: Option<&'r str>,
-    /// The proxy's own answer.
+    /// Whether this is a local reply.
     pub local: bool,
-    /// Nothing follows the head.
+    /// Whether nothing follows the head.
     pub ends: bool,
-    /// Since the upstream had all of the request, if it had; `None` for the proxy's own answers.
+    /// Time since the request was sent to the upstream completely, if it was; `None` for local replies.
     pub since_request: Option<Duration>,
-    /// Its body, as far as it is known.
+    /// The response's body, as far as it is known.
     pub body: Body<'r>,
     /// What filters leave for others.
     pub info: &'r mut StreamInfo,
-    /// What the worker does for filters.
+    /// What the worker offers.
     pub services: &'r dyn Services,
-    /// The filter asked for a pause, and this is how it ended.
+    /// How the filter's pause ended, if it asked for one.
     pub woken: Option<Woken>,
 }
 
-/// The end of an answer as filters see it.
+/// The end of a response as filters see it.
 pub struct TrailersContext<'r> {
-    /// Its trailers; most answers have none.
+    /// The trailers; most responses have none.
     pub trailers: &'r mut Headers,
-    /// Since the upstream had all of the request, if it had.
+    /// Time since the request was sent to the upstream completely, if it was.
     pub since_request: Option<Duration>,
 }
 
-/// A piece of a body on its way through the filters.
+/// A piece of a body passing through the filters.
 #[derive(Debug)]
 pub struct Data<'d> {
-    /// What goes on. A filter that makes a body longer or shorter takes `content-length` off the head before, or sets it to what it will
-    /// be; otherwise the message is cut off.
+    /// The bytes to pass on. A filter that changes a body's length must have removed `content-length` from the head, or
+    /// set it to the new length; otherwise the message is cut off.
     pub bytes: Cow<'d, [u8]>,
-    /// Nothing follows but perhaps trailers.
+    /// Nothing follows, except perhaps trailers.
     pub ends: bool,
-    /// The time.
+    /// The current time.
     pub now: Instant,
 }
 
-/// What becomes of an answer's body.
+/// What to do with a response's body.
 #[derive(Debug)]
 pub enum Flow {
-    /// It goes on.
+    /// Pass it on.
     Continue,
-    /// The filter has kept some of it back, and is to be asked again.
+    /// The filter has held some of it back; call it again later.
     Pause(Pause),
 }

@@ -19,10 +19,10 @@ use super::{
 use crate::callouts::{Callouts, NoCallouts};
 use crate::info::StreamInfo;
 
-/// The name of the one filter.
+/// The only filter's name.
 const NAME: &str = "the filter";
 
-/// A filter with a request on its way through it.
+/// A filter with a request in progress.
 pub(crate) struct Fixture {
     pub(crate) registry: Arc<Registry>,
     pub(crate) filters: HttpFilters,
@@ -32,7 +32,7 @@ pub(crate) struct Fixture {
     pub(crate) remote: IpAddr,
     pub(crate) cluster: Arc<str>,
     pub(crate) head: RequestHead,
-    /// What is drawn.
+    /// The random number that every draw returns.
     pub(crate) random: u64,
     pub(crate) now: Instant,
     pub(crate) says: Vec<FilterOverride>,
@@ -43,7 +43,7 @@ impl Fixture {
         Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, skip: None, config }])
     }
 
-    /// Several filters.
+    /// A chain of several filters.
     pub(crate) fn chain(filters: &[hcm::HttpFilter]) -> Self {
         let registry = Registry::new();
         let outer = ScopeName::tagged("http", "envoy_http_conn_manager_prefix", "inbound");
@@ -65,20 +65,20 @@ impl Fixture {
         }
     }
 
-    /// A level outside those there are says this to the filter.
+    /// Adds a per-route configuration for the filter, on a level less specific than those added before.
     pub(crate) fn told(mut self, config: impl PerRoute) -> Self {
         self.says.push(FilterOverride { filter: NAME.into(), disabled: false, config: Some(Arc::new(config)) });
         self
     }
 
-    /// The request is this one, and a new one.
+    /// Starts a new request with this head.
     pub(crate) fn request(&mut self, request: &PlainRequest) {
         self.head = head(request);
         self.streams.clear();
         self.info = StreamInfo::new(self.now);
     }
 
-    /// What the filter says of the request.
+    /// The filter's decision about the request.
     pub(crate) fn ask(&mut self, body: Body<'_>) -> Decision {
         let says = FilterOverrides::new(self.says.clone(), &FilterOverrides::default());
         let route = RouteContext { route: None, cluster: Some(&self.cluster), filters: RouteFilters::of(&says) };
@@ -91,7 +91,7 @@ impl Fixture {
         self.filters.request_head(&mut self.streams, &mut context)
     }
 
-    /// What the filter makes of an answer.
+    /// The response's head after the filter.
     pub(crate) fn answer(&mut self, mut head: ResponseHead, local: bool) -> ResponseHead {
         let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
         let mut context = ResponseContext {

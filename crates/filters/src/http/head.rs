@@ -7,7 +7,7 @@ use evenkeel_runtime_config::cookie;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::view::RequestView;
 
-/// A request head, and what filters have found out about the request.
+/// A request head, and the dynamic metadata that filters have set.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadView<'r> {
     /// The head.
@@ -16,7 +16,7 @@ pub struct HeadView<'r> {
 }
 
 impl<'r> HeadView<'r> {
-    /// A head, and what filters have found out.
+    /// A view of a head and dynamic metadata.
     pub fn new(head: &'r RequestHead, metadata: &'r DynamicMetadata) -> Self {
         Self { head, metadata }
     }

@@ -1,7 +1,7 @@
 //! The HTTP filters of one connection manager, in order. To add one: a folder here, and one line in [`filters!`] below.
 //!
-//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks; what they leave for others is in [`StreamInfo`]. With the feature
-//! `test-filter` a test may bring a filter of its own (`test_filter`).
+//! [`contract`] defines what a filter sees and returns; [`chain`] calls the filters' hooks; filters leave results for
+//! others in [`StreamInfo`]. With the feature `test-filter` a test may register a filter of its own (`test_filter`).
 
 mod chain;
 mod cluster_scope;
@@ -32,7 +32,7 @@ pub use contract::{
 };
 pub use head::HeadView;
 
-/// Which hooks a filter has: a request pays nothing for the others.
+/// The hooks a filter has; requests pay nothing for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hooks(u8);
 
@@ -45,88 +45,89 @@ impl Hooks {
     pub(crate) const RESPONSE_TRAILERS: Self = Self(1 << 5);
     pub(crate) const COMPLETE: Self = Self(1 << 6);
 
-    /// These and those.
+    /// The union of both.
     pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These but not those.
+    /// These without those of `other`.
     pub(crate) const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Any of those is among these.
+    /// Whether any of `other` is among these.
     #[inline]
     pub(crate) const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-/// What a filter is made with.
+/// What a filter is created with.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup<'s> {
-    /// Where it counts.
+    /// The registry of its statistics.
     pub registry: &'s Arc<Registry>,
-    /// The connection manager's statistics (`http.PREFIX.`).
+    /// The connection manager's statistics scope (`http.PREFIX.`).
     pub outer: &'s ScopeName,
 }
 
-/// A filter's part in a request's life. It names its hooks in [`Filter::HOOKS`]; the others are never called.
+/// An HTTP filter. It lists its hooks in [`Filter::HOOKS`]; the others are never called.
 ///
-/// Request hooks are called in the order of the filters, response hooks in reverse. Response hooks see the proxy's own answers, too,
-/// except those to requests that no filter has seen.
+/// Request hooks are called in the order of the filters, response hooks in reverse. Response hooks see local replies
+/// too, except those to requests that no filter has seen.
 pub(crate) trait Filter: Sized {
     /// Its compiled configuration.
     type Config;
-    /// What it keeps of one request.
+    /// Its state for one request.
     type State: Default;
     /// The hooks it has.
     const HOOKS: Hooks;
 
-    /// One worker's filter.
+    /// Creates one worker's filter.
     fn new(config: Arc<Self::Config>, setup: &Setup<'_>) -> Self;
 
-    /// The request has a route, or has none. A filter that waits says [`Decision::Pause`], and is asked again afterwards; one that wants
-    /// the body says [`Decision::Collect`] while it is [`Body::Coming`], and is asked again when all of it is there.
+    /// Called when the request's route is chosen, or none was found. To wait, return [`Decision::Pause`]; the hook is
+    /// called again afterwards. To get the body, return [`Decision::Collect`] while it is [`Body::Coming`]; the hook is
+    /// called again with all of it.
     fn request_head(&self, _state: &mut Self::State, _context: &mut RequestContext<'_>) -> Decision {
         Decision::Continue
     }
 
-    /// What its decision about the request's head does not show, for explanations. Asked after it has decided.
+    /// What the decision about the request's head does not show, for explanations. Called after the decision.
     fn remark(&self, _state: &Self::State, _context: &RequestContext<'_>) -> Option<Remark> {
         None
     }
 
-    /// A piece of the request's body; what stays in `data` goes on. A body that was collected comes in one piece, after the last filter
-    /// let the request pass.
+    /// A piece of the request's body; what is left in `data` is passed on. A collected body comes in one piece, after
+    /// the last filter let the request pass.
     fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) {}
 
-    /// The request ends with these trailers.
+    /// Called when the request ends with trailers.
     fn request_trailers(&self, _state: &mut Self::State, _trailers: &mut Headers) {}
 
-    /// There is an answer; its head may be changed. A filter that waits, or wants the whole body, says so as with a request; one that
-    /// replaces the answer says [`ResponseDecision::Reply`].
+    /// Called for the response's head, which may be changed. Waiting and collecting the body work as for a request; to
+    /// replace the response, return [`ResponseDecision::Reply`].
     fn response_head(&self, _state: &mut Self::State, _context: &mut ResponseContext<'_>) -> ResponseDecision {
         ResponseDecision::Continue
     }
 
-    /// A piece of the answer's body; what stays in `data` goes on. A filter that keeps some of it back says when it is to be asked
-    /// again, with no new data then. Until that time nothing more is read.
+    /// A piece of the response's body; what is left in `data` is passed on. A filter that holds some back tells when to
+    /// call it again, which happens without new data. Until then nothing more is read.
     fn response_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Flow {
         Flow::Continue
     }
 
-    /// The answer ends, with these trailers or without. Not called for the proxy's own answers.
+    /// The response ends, with or without trailers. Not called for local replies.
     fn response_trailers(&self, _state: &mut Self::State, _context: &mut TrailersContext<'_>) {}
 
-    /// The request is over, however it ended; its log line comes next.
+    /// The request is complete, however it ended; its access log entry follows.
     fn complete(&self, _state: &mut Self::State, _info: &mut StreamInfo) {}
 }
 
-/// The registry: the filters there are, each under its name in [`hcm::HttpFilterConfig`].
+/// The registry of filters, each under its name in [`hcm::HttpFilterConfig`].
 macro_rules! filters {
     ($($(#[$doc:meta])* $name:ident => $filter:ty,)*) => {
-        /// One filter, with what this worker counts for it.
+        /// A filter of any kind, with this worker's statistics.
         #[derive(Debug)]
         pub(crate) enum HttpFilter {
             $($(#[$doc])* $name($filter),)*
@@ -134,7 +135,7 @@ macro_rules! filters {
             Test(test_filter::HttpFilter),
         }
 
-        /// What a filter keeps of one request.
+        /// A filter's state for one request.
         pub(crate) enum Slot {
             $($name(<$filter as Filter>::State),)*
             #[cfg(feature = "test-filter")]
@@ -171,8 +172,8 @@ macro_rules! filters {
             }
         }
 
-        /// Calls a hook of a filter with what it keeps of the request. A slot is its filter's, for they are made in pairs; `else` is for
-        /// what cannot be.
+        /// Calls a hook of a filter with its state. Filter and slot always match, since they are created in pairs;
+        /// `else` covers the impossible mismatch.
         macro_rules! call {
             ($pair:expr, |$its:ident, $state:ident| $call:expr, else $other:expr) => {
                 match $pair {

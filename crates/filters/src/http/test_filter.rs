@@ -1,4 +1,4 @@
-//! A filter that a test writes: it stands in the place of the configured filter that has the name it is registered under.
+//! A filter defined by a test: it replaces the configured filter with the name it is registered under.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::info::StreamInfo;
 
-/// What a test's filter keeps of one request.
+/// A test filter's state for one request.
 pub type State = Option<Box<dyn Any>>;
 
-/// A test's filter: the hooks of all filters.
+/// A test's filter, with all hooks.
 #[allow(missing_docs)]
 pub trait TestFilter: Send + Sync {
     fn request_head(&self, _state: &mut State, _context: &mut RequestContext<'_>) -> Decision {
@@ -41,13 +41,13 @@ pub trait TestFilter: Send + Sync {
 
 static REGISTERED: Mutex<BTreeMap<String, Arc<dyn TestFilter>>> = Mutex::new(BTreeMap::new());
 
-/// Filters that are configured under this name from now on are this one, whatever else they are.
+/// Replaces filters that are configured under this name from now on, whatever their type.
 pub fn register(name: &str, filter: impl TestFilter + 'static) {
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     registered.insert(name.to_owned(), Arc::new(filter));
 }
 
-/// A test's filter as others are.
+/// A test's filter as a `Filter`.
 pub struct HttpFilter(Arc<dyn TestFilter>);
 
 impl HttpFilter {
@@ -62,7 +62,7 @@ impl fmt::Debug for HttpFilter {
     }
 }
 
-/// It comes from the table of those that are registered, and from no configuration.
+/// Test filters come from the table of registered ones and have no configuration.
 #[derive(Debug)]
 pub enum Unconfigured {}
 

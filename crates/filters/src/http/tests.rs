@@ -1,4 +1,4 @@
-//! Several filters: who is asked when.
+//! Several filters: which is called when.
 
 use std::sync::Arc;
 use std::time::Duration;

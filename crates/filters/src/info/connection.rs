@@ -1,4 +1,4 @@
-//! What is known of a client's connection: one record, made when it is accepted.
+//! What is known of a downstream connection, in a record created when it is accepted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,29 +8,30 @@ use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 
-/// What is known of a client's connection. It is completed while the listener works on the connection, and shared from the moment a
-/// filter chain serves it: by its requests, by filters and logs, and by the other worker where one goes on with it.
+/// What is known of a downstream connection. The record is completed while the listener handles the connection. From
+/// the moment a filter chain serves it, it is shared by its requests, by filters and logs, and by the other worker if
+/// the connection moves there.
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
-    /// Its number in this process.
+    /// The connection's ID in this process.
     pub id: u64,
-    /// When it was accepted, by this process or the one before.
+    /// When it was accepted, by this process or its predecessor.
     pub accepted: Instant,
-    /// What matchers and filters may ask: its ends, the server's name, the client's certificate.
+    /// What matchers and filters may inspect: its addresses, the server name, the client's certificate.
     pub view: ConnectionView,
-    /// What the TLS handshake agreed on, as far as it came.
+    /// The TLS session, as far as the handshake got.
     pub session: Option<Arc<Session>>,
-    /// The filter chain that serves it, once one does.
+    /// The filter chain that serves it, once selected.
     pub chain: Option<Arc<FilterChain>>,
 }
 
 impl ConnectionInfo {
-    /// A connection just accepted, of which no more than its ends is known.
+    /// A connection just accepted, of which only the addresses are known.
     pub fn new(id: u64, accepted: Instant, remote: SocketAddr, local: SocketAddr) -> Self {
         Self { id, accepted, view: ConnectionView::plaintext(remote, local), session: None, chain: None }
     }
 
-    /// The name of the filter chain that serves it, if that has one.
+    /// The name of its filter chain, if it has one.
     pub fn filter_chain_name(&self) -> Option<&str> {
         self.chain.as_ref().map(|chain| &*chain.name).filter(|name| !name.is_empty())
     }

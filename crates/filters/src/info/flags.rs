@@ -3,14 +3,14 @@
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// Response flags in the order they were set, which is the order Envoy prints them in. Numbers of flags, of 5 bits each, the
-/// first in the lowest bits.
+/// Response flags in the order they were set, which is the order Envoy prints them in. The flags' numbers are packed, 5
+/// bits each, the first in the lowest bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResponseFlags(u64);
 
-/// Bits of a flag's number.
+/// Bits per flag number.
 const NUMBER_BITS: u32 = 5;
-/// Flags in one value, in flags. No request comes near; further ones are left out.
+/// Most flags in one value. No request comes near; further ones are dropped.
 const MAX_FLAGS: u32 = u64::BITS / NUMBER_BITS;
 
 macro_rules! flags {
@@ -57,17 +57,17 @@ impl ResponseFlags {
     /// No flag.
     pub const NONE: Self = Self(0);
 
-    /// No flag is set.
+    /// Whether no flag is set.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// All of `other`'s flags are set.
+    /// Whether all of `other`'s flags are set.
     pub fn contains(self, other: Self) -> bool {
         other.each().all(|flag| self.each().any(|set| set == flag))
     }
 
-    /// The flags one by one.
+    /// Iterates over the flags.
     fn each(self) -> impl Iterator<Item = Self> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -77,7 +77,7 @@ impl ResponseFlags {
         })
     }
 
-    /// The flag of a short name.
+    /// The flag with a short name.
     pub fn from_short_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|(_, short, _)| *short == name).map(|(flag, _, _)| *flag)
     }

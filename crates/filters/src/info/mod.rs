@@ -1,4 +1,4 @@
-//! What is known of connections and of what goes over them: what filters, logs, statistics and traces all read.
+//! What is known of connections and streams, as read by filters, logs, statistics and traces.
 
 mod connection;
 mod flags;

@@ -11,21 +11,21 @@ use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 
 use super::{ResponseFlags, Times};
 
-/// What is known of a request, or of a connection that a TCP proxy serves. It is filled as that goes on; its heads are beside it.
+/// What is known of a request, or of a connection that a TCP proxy serves, filled in as it proceeds. Its heads are kept separately.
 pub struct StreamInfo {
-    /// When things happened.
+    /// Times of events.
     pub times: Times,
     /// `HTTP/1.1`; `None` for TCP.
     pub protocol: Option<&'static str>,
-    /// Status sent; 0 when none was.
+    /// Status sent; 0 if none was.
     pub status: u16,
-    /// What went wrong, in the order it did.
+    /// What went wrong, in order.
     pub flags: ResponseFlags,
     /// `via_upstream`, `route_not_found`… (`%RESPONSE_CODE_DETAILS%`).
     pub details: Cow<'static, str>,
     /// Why the connection was ended (`%CONNECTION_TERMINATION_DETAILS%`).
     pub termination: Cow<'static, str>,
-    /// The client, where `x-forwarded-for` was asked who that is.
+    /// The client's address, if it was taken from `x-forwarded-for`.
     pub client: Option<SocketAddr>,
     /// Body bytes from the client.
     pub bytes_received: u64,
@@ -35,58 +35,58 @@ pub struct StreamInfo {
     pub route_name: Option<Arc<str>>,
     /// The cluster it goes to.
     pub cluster_name: Option<Arc<str>>,
-    /// The host that was tried last: `ADDRESS:PORT`.
+    /// The host of the last try: `ADDRESS:PORT`.
     pub host: Option<Arc<str>>,
-    /// This end of the connection upstream.
+    /// The local address of the upstream connection.
     pub upstream_local: Option<SocketAddr>,
-    /// Why there was no connection upstream, or no handshake.
+    /// Why connecting upstream, or the handshake, failed.
     pub transport_failure: String,
     /// Why the client's TLS handshake failed (`%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`).
     pub handshake_failure: Option<Box<str>>,
-    /// Tries.
+    /// Number of tries.
     pub attempts: u32,
-    /// What filters have found out, by their names; for matchers and logs.
+    /// Dynamic metadata, by the filters' names; for matchers and logs.
     pub metadata: DynamicMetadata,
-    /// The host a filter wants it to go to, if it is there.
+    /// The host that a filter selected, used if it is available.
     pub host_override: Option<Rc<HostOverride>>,
-    /// What a proxy that was asked for a tunnel answered: JSON.
+    /// Response headers of a proxy that was asked for a tunnel: JSON.
     pub tunnel_headers: Option<Box<str>>,
-    /// What it said at the tunnel's end: JSON.
+    /// Its response trailers at the tunnel's end: JSON.
     pub tunnel_trailers: Option<Box<str>>,
     /// Objects for logs, by their keys (`%FILTER_STATE%`).
     objects: Vec<(&'static str, Rc<dyn StateObject>)>,
 }
 
-/// The host a filter wants a request to go to.
+/// The host that a filter selected for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostOverride {
     /// Its address, as in logs.
     pub address: String,
-    /// No other will do.
+    /// No other host may be used.
     pub strict: bool,
-    /// Status of the answer if it is not there, and no other will do.
+    /// Status of the response if the host is gone and no other may be used.
     pub status_if_gone: u16,
 }
 
 /// How a state object is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As JSON, with its fields' JSON names.
+    /// As JSON, with the fields' JSON names.
     Typed,
-    /// As JSON, with its fields' names as in protobuf.
+    /// As JSON, with the fields' protobuf names.
     TypedJson,
     /// As a line of text.
     Plain,
 }
 
-/// Something that logs may print (Envoy's filter state).
+/// An object that logs may print (Envoy's filter state).
 pub trait StateObject {
-    /// Appends it; false where there is nothing to say.
+    /// Appends it; false if there is nothing to print.
     fn write(&self, form: Form, out: &mut Vec<u8>) -> bool;
 }
 
 impl StreamInfo {
-    /// One that begins.
+    /// A stream that begins.
     pub fn new(start: Instant) -> Self {
         Self {
             times: Times::new(start),
@@ -113,7 +113,7 @@ impl StreamInfo {
         }
     }
 
-    /// Nothing is known of it. Field by field, where it is: it is large, and most of it was never set.
+    /// Resets everything. Field by field and in place: the struct is large, and most of it was never set.
     pub fn forget(&mut self) {
         let Self {
             times,
@@ -149,7 +149,7 @@ impl StreamInfo {
         objects.clear();
     }
 
-    /// Leaves an object for logs.
+    /// Sets an object for logs.
     pub fn set_object(&mut self, key: &'static str, object: Rc<dyn StateObject>) {
         self.objects.retain(|(known, _)| *known != key);
         self.objects.push((key, object));

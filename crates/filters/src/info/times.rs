@@ -1,10 +1,10 @@
-//! When things happened to a request.
+//! Times of events in a request's life.
 
 use std::time::{Duration, Instant};
 
 use evenkeel_runtime_config::access_log::TimePoint;
 
-/// Points in the life of a request or a proxied connection, by Envoy's names for them ([`TimePoint`]).
+/// Times of events of a request or proxied connection, by Envoy's names for them ([`TimePoint`]).
 #[derive(Debug, Clone)]
 pub struct Times {
     start: Instant,
@@ -12,41 +12,41 @@ pub struct Times {
 }
 
 impl Times {
-    /// Nothing has happened but its begin.
+    /// Only the start is known.
     pub fn new(start: Instant) -> Self {
         Self { start, points: [None; TimePoint::ALL.len()] }
     }
 
-    /// Nothing has happened.
+    /// Clears all points but the start.
     pub(super) fn forget(&mut self) {
         self.points = [None; TimePoint::ALL.len()];
     }
 
-    /// When it began (`DS_RX_BEG`).
+    /// When the request began (`DS_RX_BEG`).
     #[inline]
     pub fn start(&self) -> Instant {
         self.start
     }
 
-    /// It began then.
+    /// Sets the start.
     #[inline]
     pub fn set_start(&mut self, start: Instant) {
         self.start = start;
     }
 
-    /// This happened then, whatever was said before.
+    /// Sets the time of an event, replacing an earlier one.
     #[inline]
     pub fn set(&mut self, point: TimePoint, at: Instant) {
         self.points[point as usize] = Some(at);
     }
 
-    /// As [`Times::set`], unless it has happened before.
+    /// As [`Times::set`], unless the event already has a time.
     #[inline]
     pub fn set_first(&mut self, point: TimePoint, at: Instant) {
         self.points[point as usize].get_or_insert(at);
     }
 
-    /// When this happened.
+    /// The time of an event.
     #[inline]
     pub fn get(&self, point: TimePoint) -> Option<Instant> {
         match point {
@@ -55,17 +55,17 @@ impl Times {
         }
     }
 
-    /// How long after the begin this happened.
+    /// Time from the start to an event.
     pub fn since_start(&self, point: TimePoint) -> Option<Duration> {
         self.between(TimePoint::DownstreamRxBegin, point)
     }
 
-    /// From one point to another; `None` if one of them has not come, or they came the other way round.
+    /// Time from one event to another; `None` if one of them has not happened, or they happened in reverse order.
     pub fn between(&self, from: TimePoint, to: TimePoint) -> Option<Duration> {
         self.get(to)?.checked_duration_since(self.get(from)?)
     }
 
-    /// Another try begins: what happened upstream before is no longer of interest.
+    /// Starts another try: clears the upstream events of the one before.
     pub fn begin_try(&mut self) {
         use TimePoint::{
             UpstreamConnectBegin, UpstreamConnectEnd, UpstreamHandshakeEnd, UpstreamRxBegin, UpstreamRxBodyBegin,

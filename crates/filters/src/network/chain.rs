@@ -1,4 +1,4 @@
-//! One worker's network filters of one filter chain: which have which hook, and the order they are called in.
+//! One worker's network filters of one filter chain: which has which hook, and the order in which they are called.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::contract::{Close, ConnectionContext, ConnectionFacts, Data, Decision,
 use super::{Hooks, NetworkFilter, Setup, Slot};
 use crate::http::{Services, Woken};
 
-/// One worker's network filters of one filter chain, before the last one.
+/// One worker's network filters of one filter chain, without the terminal one.
 #[derive(Debug)]
 pub struct NetworkFilters {
     filters: Vec<Entry>,
-    /// The hooks there are.
+    /// The union of the filters' hooks.
     hooks: Hooks,
-    /// All decide about a new connection at once, and keep nothing.
+    /// All filters decide about a new connection immediately, and keep no state.
     immediate: bool,
 }
 
@@ -26,41 +26,41 @@ struct Entry {
     filter: NetworkFilter,
 }
 
-/// What the filters keep of one connection, and where it stands among them.
+/// The filters' state of one connection, and its position in the chain.
 #[derive(Default)]
 pub struct FilteredConnection {
-    /// One for each filter; none before the connection's first hook, and none after its last one.
+    /// One for each filter; empty before the connection's first hook and after its last one.
     slots: Vec<Slot>,
-    /// What they leave for others.
+    /// What the filters leave for others.
     pub facts: ConnectionFacts,
-    /// The filters that have let the connection in.
+    /// The number of filters that have admitted the connection.
     admitted: usize,
-    /// The filters that have seen what is on its way from the client.
+    /// The number of filters that have seen the current data from the client.
     read: usize,
-    /// The filters that have seen what is on its way to the client: the last ones.
+    /// The number of filters, from the last, that have seen the current data to the client.
     written: usize,
-    /// How the pause in each direction ended; a new connection's is the first.
+    /// How the last pause in each direction ended; a new connection uses the first.
     woken: [Option<Woken>; 2],
 }
 
-/// A direction of a connection, or its beginning.
+/// A direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// From the client; a new connection, too.
+    /// From the client; also used for new connections.
     Up = 0,
     /// To the client.
     Down = 1,
 }
 
 impl FilteredConnection {
-    /// The pause of the filter that stands next is over.
+    /// Ends the pause of the filter to be called next.
     pub fn wake(&mut self, way: Way, woken: Woken) {
         self.woken[way as usize] = Some(woken);
     }
 }
 
 impl NetworkFilters {
-    /// Makes a worker's filters.
+    /// Creates a worker's filters.
     pub fn new(filters: &[listener::NetworkFilter], setup: &Setup<'_>) -> Self {
         let entry = |config: &listener::NetworkFilter| {
             let filter = NetworkFilter::new(config, setup);
@@ -72,32 +72,32 @@ impl NetworkFilters {
         Self { immediate: all_immediate && !hooks.has(Hooks::LATER), filters, hooks }
     }
 
-    /// There is nothing to ask.
+    /// Whether there are no filters.
     pub fn is_empty(&self) -> bool {
         self.filters.is_empty()
     }
 
-    /// [`NetworkFilters::admit`] says all there is to say.
+    /// Whether [`NetworkFilters::admit`] is all there is to call.
     pub fn are_immediate(&self) -> bool {
         self.immediate
     }
 
-    /// Some filter has something to do after the connection was let in.
+    /// Whether any filter has hooks that are called after the connection was admitted.
     pub fn follow(&self) -> bool {
         self.hooks.has(Hooks::LATER)
     }
 
-    /// Some filter looks at what the client sends.
+    /// Whether any filter inspects what the client sends.
     pub fn see_data(&self) -> bool {
         self.hooks.has(Hooks::DATA)
     }
 
-    /// Some filter looks at what goes to the client.
+    /// Whether any filter inspects what is sent to the client.
     pub fn see_upstream_data(&self) -> bool {
         self.hooks.has(Hooks::UPSTREAM_DATA)
     }
 
-    /// Asks filters that are immediate whether the connection may come in. Beside it what they have found out.
+    /// Calls filters that are immediate for a new connection. Also returns what they leave for others.
     pub fn admit(
         &self,
         connection: &ConnectionView,
@@ -111,14 +111,14 @@ impl NetworkFilters {
             match entry.filter.new_connection(&mut entry.filter.slot(), &mut context) {
                 Decision::Continue => None,
                 Decision::Close(close) => Some(close),
-                // Filters that wait are not immediate.
+                // Filters that pause are not immediate.
                 Decision::Pause(_) => Some(Close::new("filter_waits")),
             }
         });
         (facts, closed.map_or(Ok(()), Err))
     }
 
-    /// Asks the filters about a new connection, in order, from where it stands, until one does not let it go on.
+    /// Calls the filters for a new connection, in order from its position, until one returns anything but `Continue`.
     pub fn new_connection(&self, state: &mut FilteredConnection, around: Surroundings<'_>) -> Decision {
         if state.slots.is_empty() {
             state.slots.extend(self.filters.iter().map(|entry| entry.filter.slot()));
@@ -137,7 +137,7 @@ impl NetworkFilters {
         Decision::Continue
     }
 
-    /// Passes what the client has sent through the filters, from where it stands, until one does not let it go on.
+    /// Passes data from the client through the filters, in order from its position, until one returns anything but `Continue`.
     pub fn data(&self, state: &mut FilteredConnection, data: &mut Data<'_>, around: Surroundings<'_>) -> Decision {
         while let Some((entry, slot)) = self.filters.get(state.read).zip(state.slots.get_mut(state.read)) {
             if entry.hooks.has(Hooks::DATA) {
@@ -157,7 +157,7 @@ impl NetworkFilters {
         Decision::Continue
     }
 
-    /// Passes what goes to the client through the filters: the last filter first.
+    /// Passes data to the client through the filters, in reverse order.
     pub fn upstream_data(
         &self,
         state: &mut FilteredConnection,
@@ -183,10 +183,10 @@ impl NetworkFilters {
         Decision::Continue
     }
 
-    /// Tells the filters that were asked about the connection that it is over; once.
+    /// Tells the filters that were called for the connection that it has ended; once.
     pub fn complete(&self, state: &mut FilteredConnection, end: &End) {
         let mut slots = std::mem::take(&mut state.slots);
-        // The first that has not let it in was asked, too: it waited, or closed it.
+        // The first one that has not admitted it was called, too: it paused, or closed the connection.
         let asked = self.filters.iter().zip(&mut slots).take(state.admitted + 1);
         asked.filter(|(entry, _)| entry.hooks.has(Hooks::COMPLETE)).for_each(|(entry, slot)| {
             entry.filter.complete(slot, end, &mut state.facts);
@@ -195,7 +195,7 @@ impl NetworkFilters {
 }
 
 impl Hooks {
-    /// Those that come after a connection was let in.
+    /// The hooks called after a connection was admitted.
     const LATER: Self = Self::DATA.and(Self::UPSTREAM_DATA).and(Self::COMPLETE);
 }
 
@@ -215,7 +215,7 @@ impl<'c> Surroundings<'c> {
 }
 
 impl ConnectionFacts {
-    /// Leaves what there is in the connection's view.
+    /// Copies the facts into the connection's view.
     pub fn leave(&self, connection: &mut ConnectionView) {
         if !self.metadata.is_empty() {
             connection.metadata = Some(Arc::new(self.metadata.clone()));

@@ -1,4 +1,4 @@
-//! What a network filter sees of a connection, and what it may say.
+//! What a network filter sees of a connection, and what it may return.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::http::{Pause, Services, Woken};
 
 /// A connection as filters see it.
 pub struct ConnectionContext<'c> {
-    /// Its ends, and what TLS says of its peer.
+    /// Its addresses and TLS peer.
     pub connection: &'c ConnectionView,
     /// What filters leave for others.
     pub facts: &'c mut ConnectionFacts,
-    /// What the worker does for filters: calls to other clusters, among others.
+    /// What the worker offers to filters, such as calls to other clusters.
     pub services: &'c dyn Services,
-    /// The time.
+    /// The current time.
     pub now: Instant,
-    /// The filter asked for a pause, and this is how it ended.
+    /// How the filter's pause ended, if it asked for one.
     pub woken: Option<Woken>,
     /// The filter's name in the configuration.
     pub(super) filter: &'c str,
@@ -31,41 +31,41 @@ impl<'c> ConnectionContext<'c> {
     }
 }
 
-/// What is around a connection whenever its filters are asked.
+/// The context that all filters of a connection are called with.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'c> {
-    /// Its ends, and what TLS says of its peer.
+    /// Its addresses and TLS peer.
     pub connection: &'c ConnectionView,
-    /// What the worker does for filters.
+    /// What the worker offers to filters.
     pub services: &'c dyn Services,
-    /// The time.
+    /// The current time.
     pub now: Instant,
 }
 
 /// What the network filters of one connection leave for others.
 #[derive(Debug, Default)]
 pub struct ConnectionFacts {
-    /// By the filters' names; for matchers, logs and the HTTP filters of the connection.
+    /// Dynamic metadata by filter name; for matchers, logs and the connection's HTTP filters.
     pub metadata: DynamicMetadata,
 }
 
-/// Bytes on their way through the filters.
+/// Bytes passing through the filters.
 #[derive(Debug)]
 pub struct Data<'d> {
-    /// What goes on.
+    /// The bytes to pass on.
     pub bytes: &'d mut Vec<u8>,
     /// Nothing follows in this direction.
     pub ends: bool,
 }
 
-/// What becomes of a connection, or of what it carries.
+/// What to do with a connection or its data.
 #[derive(Debug)]
 pub enum Decision {
-    /// The next filter, or what stands behind the last one, has it.
+    /// Continue with the next filter, or with the terminal one.
     Continue,
-    /// The filter is to be asked again later. Nothing more is read in this direction meanwhile; the other one goes on.
+    /// Call the filter again later. Until then nothing more is read in this direction; the other one continues.
     Pause(Pause),
-    /// The connection ends. What was not sent is dropped.
+    /// Close the connection. Data not sent yet is dropped.
     Close(Close),
 }
 
@@ -74,21 +74,21 @@ pub enum Decision {
 pub struct Close {
     /// `%CONNECTION_TERMINATION_DETAILS%`; may be empty.
     pub details: Cow<'static, str>,
-    /// Short response flag (`UAEX`), where the filter has one.
+    /// Short response flag (`UAEX`), if the filter has one.
     pub flag: Option<&'static str>,
-    /// Not before this has passed; nothing is read meanwhile.
+    /// Close only after this time; nothing is read meanwhile.
     pub after: Duration,
-    /// The client sees a reset.
+    /// Close with a reset.
     pub reset: bool,
 }
 
 impl Close {
-    /// At once and in order.
+    /// Closes immediately and in order.
     pub fn new(details: impl Into<Cow<'static, str>>) -> Self {
         Self { details: details.into(), ..Self::default() }
     }
 
-    /// Not before this has passed.
+    /// Closes only after this time.
     #[must_use]
     pub fn after(self, after: Duration) -> Self {
         Self { after, ..self }
@@ -96,7 +96,7 @@ impl Close {
 }
 
 impl Decision {
-    /// Where a filter cannot have been asked: nothing passes then.
+    /// The decision when a filter's state does not match the filter, which cannot happen: the connection must not pass.
     pub(super) fn broken() -> Self {
         Self::Close(Close::new("filter_state_mismatch"))
     }
@@ -105,21 +105,21 @@ impl Decision {
 /// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// Who ended it.
+    /// Which party ended it.
     pub by: ClosedBy,
-    /// Bytes that came from the client, before the filters; as far as they looked at them.
+    /// Bytes received from the client, before the filters; counted only while filters inspect them.
     pub received: u64,
-    /// Bytes that went to the client, behind the filters; as far as they looked at them.
+    /// Bytes sent to the client, after the filters; counted only while filters inspect them.
     pub sent: u64,
 }
 
-/// Who ended a connection.
+/// The party that ended a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosedBy {
-    /// The client: it ended its direction, or reset the connection.
+    /// The client: it ended its direction or reset the connection.
     Client,
     /// A network filter.
     Filter,
-    /// What stands behind the filters: the upstream, a limit, or the proxy's end.
+    /// The proxy beyond the filters: the upstream, a limit, or the proxy's shutdown.
     Proxy,
 }

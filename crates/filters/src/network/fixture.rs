@@ -13,7 +13,7 @@ use super::{Data, Decision, FilteredConnection, NetworkFilters, Setup, Surroundi
 use crate::callouts::{Callouts, NoCallouts};
 use crate::http::{ClusterScope, Services};
 
-/// A chain of filters with a connection on its way through it.
+/// A chain of filters with a connection in progress.
 pub(crate) struct Fixture {
     pub(crate) registry: Arc<Registry>,
     pub(crate) filters: NetworkFilters,
@@ -36,7 +36,7 @@ impl Fixture {
         }
     }
 
-    /// Another connection.
+    /// Starts another connection.
     pub(crate) fn again(&mut self) {
         self.state = FilteredConnection::default();
     }
@@ -57,7 +57,7 @@ impl Fixture {
     }
 }
 
-/// A worker that does nothing for filters.
+/// A worker that offers nothing to filters.
 pub(crate) struct Nothing;
 
 impl Services for Nothing {

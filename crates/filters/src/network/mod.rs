@@ -1,7 +1,7 @@
 //! The network filters of one filter chain, in order. To add one: a folder in this crate, and one line in [`filters!`] below.
 //!
-//! [`contract`] is what a filter sees and says; [`chain`] runs the filters' hooks. With the feature `test-filter` a test may bring a filter of
-//! its own (`test_filter`).
+//! [`contract`] defines what a filter sees and returns; [`chain`] calls the filters' hooks. With the feature
+//! `test-filter` a test may register a filter of its own (`test_filter`).
 
 mod chain;
 mod contract;
@@ -22,7 +22,7 @@ use crate::{connection_limit, rbac};
 pub use chain::{FilteredConnection, NetworkFilters, Way};
 pub use contract::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
 
-/// Which hooks a filter has: a connection pays nothing for the others.
+/// The hooks a filter has; connections pay nothing for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hooks(u8);
 
@@ -32,56 +32,56 @@ impl Hooks {
     pub(crate) const UPSTREAM_DATA: Self = Self(1 << 2);
     pub(crate) const COMPLETE: Self = Self(1 << 3);
 
-    /// These and those.
+    /// The union of both.
     pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Any of those is among these.
+    /// Whether any of `other` is among these.
     #[inline]
     pub(crate) const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-/// What a filter is made with.
+/// What a filter is created with.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup<'s> {
-    /// Where it counts.
+    /// The registry of its statistics.
     pub registry: &'s Arc<Registry>,
 }
 
-/// A filter's part in a connection's life. It names its hooks; the others are never called.
+/// A network filter. It lists its hooks; the others are never called.
 ///
-/// Hooks for what comes from the client are called in the order of the filters, hooks for what goes to it in reverse.
+/// Hooks for data from the client are called in the order of the filters, hooks for data to the client in reverse.
 pub(crate) trait Filter: Sized {
     /// Its compiled configuration.
     type Config;
-    /// What it keeps of one connection.
+    /// Its state for one connection.
     type State: Default;
-    /// It decides about a new connection at once, and keeps nothing of it for later: a connection whose filters are all like that, and look at
-    /// none of its bytes, goes on as if there were none.
+    /// The filter decides about a new connection immediately and keeps no state of it. If all filters of a connection
+    /// are like that, and inspect none of its bytes, it proceeds as if there were none.
     const IMMEDIATE: bool = false;
 
-    /// One worker's filter.
+    /// Creates one worker's filter.
     fn new(config: Arc<Self::Config>, setup: &Setup<'_>) -> Self;
 
-    /// The hooks it has, as it is configured.
+    /// Its hooks, given its configuration.
     fn hooks(&self) -> Hooks;
 
-    /// The connection is established: after the TLS handshake, before a byte of it is looked at and before the next filter knows of it. A
-    /// filter that waits says [`Decision::Pause`], and is asked again afterwards.
+    /// The connection is established: after the TLS handshake, before any of its bytes are inspected and before the
+    /// next filter is called. To wait, return [`Decision::Pause`]; the hook is called again afterwards.
     fn new_connection(&self, _state: &mut Self::State, _context: &mut ConnectionContext<'_>) -> Decision {
         Decision::Continue
     }
 
-    /// The client has sent something, or ended its direction; what stays in `data` goes on. A filter that says [`Decision::Pause`] is
-    /// asked again afterwards, about the same data; until then nothing more is read.
+    /// The client has sent data, or ended its direction; what is left in `data` is passed on. After [`Decision::Pause`]
+    /// the hook is called again with the same data; until then nothing more is read.
     fn data(&self, _state: &mut Self::State, _data: &mut Data<'_>, _context: &mut ConnectionContext<'_>) -> Decision {
         Decision::Continue
     }
 
-    /// The same for what goes to the client: of the upstream, or of the proxy's own.
+    /// The same for data to the client, from the upstream or from the proxy itself.
     fn upstream_data(
         &self,
         _state: &mut Self::State,
@@ -91,14 +91,14 @@ pub(crate) trait Filter: Sized {
         Decision::Continue
     }
 
-    /// The connection has ended, however it did, if the filter was asked about it; where a TCP proxy logs it, its line comes next.
+    /// A connection for which the filter was called has ended, for whatever reason. If a TCP proxy logs it, the log entry follows.
     fn complete(&self, _state: &mut Self::State, _end: &End, _facts: &mut ConnectionFacts) {}
 }
 
-/// The registry: the filters there are, each under its name in [`listener::NetworkFilterConfig`].
+/// The registry of filters, each under its name in [`listener::NetworkFilterConfig`].
 macro_rules! filters {
     ($($(#[$doc:meta])* $name:ident => $filter:ty,)*) => {
-        /// One filter, with what this worker counts for it.
+        /// A filter of any kind, with this worker's statistics.
         #[derive(Debug)]
         pub(crate) enum NetworkFilter {
             $($(#[$doc])* $name($filter),)*
@@ -106,7 +106,7 @@ macro_rules! filters {
             Test(test_filter::NetworkFilter),
         }
 
-        /// What a filter keeps of one connection.
+        /// A filter's state for one connection.
         pub(crate) enum Slot {
             $($name(<$filter as Filter>::State),)*
             #[cfg(feature = "test-filter")]
@@ -151,8 +151,8 @@ macro_rules! filters {
             }
         }
 
-        /// Calls a hook of a filter with what it keeps of the connection. A slot is its filter's, for they are made in pairs; `else` is for
-        /// what cannot be.
+        /// Calls a hook of a filter with its state. Filter and slot always match, since they are created in pairs;
+        /// `else` covers the impossible mismatch.
         macro_rules! call {
             ($pair:expr, |$its:ident, $state:ident| $call:expr, else $other:expr) => {
                 match $pair {

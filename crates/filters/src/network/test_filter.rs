@@ -1,4 +1,4 @@
-//! A filter that a test writes: it stands in the place of the configured filter that has the name it is registered under.
+//! A filter defined by a test: it replaces the configured filter with the name it is registered under.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{ConnectionContext, ConnectionFacts, Data, Decision, End, Filter, Hooks, Setup};
 
-/// What a test's filter keeps of one connection.
+/// A test filter's state for one connection.
 pub type State = Option<Box<dyn Any>>;
 
-/// A test's filter: the hooks of all filters.
+/// A test's filter, with all hooks.
 #[allow(missing_docs)]
 pub trait TestFilter: Send + Sync {
     fn new_connection(&self, _state: &mut State, _context: &mut ConnectionContext<'_>) -> Decision {
@@ -35,13 +35,13 @@ pub trait TestFilter: Send + Sync {
 
 static REGISTERED: Mutex<BTreeMap<String, Arc<dyn TestFilter>>> = Mutex::new(BTreeMap::new());
 
-/// Filters that are configured under this name from now on are this one, whatever else they are.
+/// Replaces filters that are configured under this name from now on, whatever their type.
 pub fn register(name: &str, filter: impl TestFilter + 'static) {
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     registered.insert(name.to_owned(), Arc::new(filter));
 }
 
-/// A test's filter as others are.
+/// A test's filter as a `Filter`.
 pub struct NetworkFilter(Arc<dyn TestFilter>);
 
 impl NetworkFilter {
@@ -56,7 +56,7 @@ impl fmt::Debug for NetworkFilter {
     }
 }
 
-/// It comes from the table of those that are registered, and from no configuration.
+/// Test filters come from the table of registered ones and have no configuration.
 #[derive(Debug)]
 pub enum Unconfigured {}
 

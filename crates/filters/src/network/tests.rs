@@ -1,4 +1,4 @@
-//! Several filters: who is asked when, and who is told of the end.
+//! Several filters: which is called when, and which is told of the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use evenkeel_runtime_config::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFil
 use super::fixture::Fixture;
 use super::{ClosedBy, Decision, End};
 
-/// Refuses everyone.
+/// Refuses every connection.
 fn closed() -> NetworkFilterConfig {
     let rules = Some(Arc::new(Rules::new(RbacAction::Allow, vec![], FieldNames::default())));
     let filter = RbacFilter { stat_prefix: "r".into(), rules, shadow_rules: None, shadow_stat_prefix: "".into() };
@@ -32,7 +32,7 @@ fn a_filter_behind_one_that_refuses_never_knows_of_the_connection() {
     for line in ["connection_limit.before.active_connections: 0", "connection_limit.behind.active_connections: 0"] {
         assert!(text.contains(line), "{line} not in\n{text}");
     }
-    // The first one's place is free again.
+    // The first connection's slot is free again.
     chain.again();
     assert!(matches!(chain.open(), Decision::Close(close) if close.details.starts_with("rbac")));
 }

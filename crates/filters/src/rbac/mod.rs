@@ -1,4 +1,4 @@
-//! `envoy.filters.http.rbac` and `envoy.filters.network.rbac`: who may do what.
+//! `envoy.filters.http.rbac` and `envoy.filters.network.rbac`: role-based access control.
 
 mod filter;
 #[cfg(test)]
@@ -19,24 +19,24 @@ pub use filter::{HttpFilter, NetworkFilter, Verdict, stats};
 pub struct Subject<'s, R> {
     /// The connection.
     pub connection: &'s ConnectionView,
-    /// The client's address (`remote_ip`); the socket's peer on network filters.
+    /// The client's address (`remote_ip`); for network filters, the socket's peer.
     pub remote: IpAddr,
-    /// The request; `None` on network filters, where rules about requests match nothing.
+    /// The request; `None` for network filters, where rules about requests match nothing.
     pub request: Option<&'s R>,
-    /// What filters before this one have found out, of the request or on network filters of the connection.
+    /// Dynamic metadata set by earlier filters, of the request or, for network filters, of the connection.
     pub metadata: Option<&'s DynamicMetadata>,
 }
 
 /// The outcome of a set of rules.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome<'r> {
-    /// Whether the subject may go on.
+    /// Whether the subject may pass.
     pub allowed: bool,
-    /// The first policy that matched, in the order of names. If no ALLOW policy did: the one that is there to be named then.
+    /// The first policy that matched, in the order of names. If no ALLOW policy matched: the one provided for being named then.
     pub policy: Option<&'r Policy>,
 }
 
-/// Evaluates rules: ALLOW passes what some policy matches, DENY what none does, LOG everything.
+/// Evaluates rules: ALLOW passes what some policy matches, DENY what none matches, LOG everything.
 pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) -> Outcome<'r> {
     let evaluation = Evaluation::of(subject);
     let peer = subject.connection.peer.as_deref();
@@ -50,7 +50,7 @@ pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) 
     Outcome { allowed, policy: policy.or_else(to_blame) }
 }
 
-/// A [`Subject`] with what several policies ask of it.
+/// A [`Subject`] with values that several policies need.
 struct Evaluation<'e, R> {
     connection: &'e ConnectionView,
     remote: IpAddr,
@@ -120,13 +120,13 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
     }
 }
 
-/// URI SANs, then DNS SANs, then the subject: any of them may be the name.
+/// Compares URI SANs, then DNS SANs, then the subject: any of them may match.
 fn is_named(peer: &PeerIdentity, name: &StringMatcher) -> bool {
     let matches = |text: &String| name.matches(text.as_bytes());
     peer.uri_sans.iter().any(matches) || peer.dns_sans.iter().any(matches) || matches(&peer.subject)
 }
 
-/// `rbac_access_denied_matched_policy[NAME]`; blanks would break the columns of a log line.
+/// `rbac_access_denied_matched_policy[NAME]`; whitespace is replaced, since it would break the columns of a log line.
 fn denied_details(policy: Option<&Policy>) -> String {
     let name = policy.map_or(Cow::Borrowed("none"), |policy| match policy.name.contains(char::is_whitespace) {
         true => Cow::Owned(policy.name.replace(char::is_whitespace, "_")),

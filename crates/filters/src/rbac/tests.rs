@@ -1,4 +1,4 @@
-//! Each row: rules, who asks for what, and what Envoy would do.
+//! Tables of rules and requests, and what Envoy would decide.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn http(config: RbacFilter) -> Fixture {
     Fixture::new(hcm::HttpFilterConfig::Rbac(Arc::new(config)))
 }
 
-/// `None`: passes; otherwise the details of the 403.
+/// `None`: the request passes; otherwise the details of the 403 response.
 fn ask(mut filter: Fixture, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
     filter.connection = connection.clone();
     filter.request(request);
@@ -84,7 +84,7 @@ fn ask(mut filter: Fixture, connection: &ConnectionView, request: &PlainRequest)
     }
 }
 
-/// As above, where the client is at the other end of the connection.
+/// As above, with the client's address taken from the connection.
 fn decide(config: RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
     let filter = Fixture { remote: connection.direct_remote.ip(), ..http(config) };
     ask(filter, connection, request)
@@ -111,7 +111,7 @@ fn actions_decide_as_envoy_does() {
         let got = decide(filter(action, vec![reads()]), &connection(peer), request);
         assert_eq!(got, expected, "{action:?} {peer:?} {}", request.method);
     }
-    // A policy that matches nothing is there for its name.
+    // A policy that matches nothing and only provides the name to report.
     let idle = |action| {
         let never = Permission::Not(Box::new(Permission::Any));
         filter(action, vec![reads(), policy("ns[default]-policy[z]-refused", never, Principal::Any)])
@@ -120,7 +120,7 @@ fn actions_decide_as_envoy_does() {
     assert_eq!(decide(idle(RbacAction::Allow), &connection(Some(WEB)), &get), None);
     assert_eq!(decide(idle(RbacAction::Allow), &connection(Some(WEB)), &delete), refused);
     assert_eq!(decide(idle(RbacAction::Deny), &connection(Some(WEB)), &delete), None);
-    // A set of ALLOW rules without policies allows nothing, one of DENY rules everything.
+    // ALLOW rules without policies allow nothing, DENY rules everything.
     assert_eq!(decide(filter(RbacAction::Allow, vec![]), &connection(None), &get), none);
     assert_eq!(decide(filter(RbacAction::Deny, vec![]), &connection(None), &get), None);
 }
@@ -223,7 +223,7 @@ fn shadow_rules_are_counted_and_decide_nothing() {
         let value = filter.info.metadata.get("envoy.filters.http.rbac", &path);
         assert_eq!(value, Some(&MetadataValue::Text(expected.into())), "{key}");
     }
-    // The same of the rules that are enforced, without a prefix here.
+    // The same for enforced rules, which have no prefix here.
     for (key, expected) in [("engine_result", "allowed"), ("effective_policy_id", "p")] {
         let path = [format!("enforced_{key}").into()];
         let value = filter.info.metadata.get("envoy.filters.http.rbac", &path);
@@ -313,7 +313,7 @@ fn a_network_filter_closes_the_connection_with_the_reason() {
     }
 }
 
-/// What other filters find out, they find out of what the client sends.
+/// Other filters derive metadata from what the client sends.
 #[test]
 fn network_rules_over_metadata_wait_for_the_first_bytes() {
     let found = || MetadataMatcher {
@@ -355,7 +355,7 @@ fn shadow_rules_of_a_network_filter_leave_what_they_would_have_decided() {
     assert_eq!(closing(&filter.open()), None);
 }
 
-/// The index must never change a decision: generated sets of policies, against trying each in turn.
+/// The index must never change a decision: compares generated sets of policies with trying each policy in turn.
 #[test]
 fn a_large_set_decides_as_its_policies_do_one_by_one() {
     const NAMES: [&str; 4] = ["spiffe://a/ns/x/sa/1", "spiffe://a/ns/x/sa/2", "spiffe://a/ns/y/sa/1", ""];

@@ -1,11 +1,11 @@
-//! A host's address as cookies and headers carry it: Envoy's encoding, so that a session lasts when the proxy is exchanged.
+//! A host's address as encoded in cookies and headers. This is Envoy's encoding, so that sessions survive an exchange of the proxy.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Field 1 of Envoy's message `Cookie`, its address, length-delimited.
+/// Field 1 of Envoy's message `Cookie`, the address, length-delimited.
 const ADDRESS: u8 = 0x0a;
-/// Field 2, a varint: when the cookie expires, in seconds of the uptime of the machine that wrote it.
+/// Field 2, a varint: the expiry time, in seconds of uptime of the machine that wrote it.
 const EXPIRES: u8 = 0x10;
 
 /// A header's value.
@@ -13,19 +13,19 @@ pub(super) fn in_header(address: &str) -> String {
     STANDARD.encode(address)
 }
 
-/// A cookie's value. When it expires is left out: the browser knows, and no other machine could tell.
+/// A cookie's value. The expiry time is omitted: the browser knows it, and no other machine could interpret it.
 pub(super) fn in_cookie(address: &str) -> Option<String> {
     let length = u8::try_from(address.len()).ok().filter(|length| *length < 0x80)?;
     Some(STANDARD.encode([&[ADDRESS, length], address.as_bytes()].concat()))
 }
 
-/// What [`in_header`] made.
+/// Decodes what [`in_header`] encoded.
 pub(super) fn of_header(value: &[u8]) -> Option<String> {
     let address = String::from_utf8(STANDARD.decode(value).ok()?).ok()?;
     (!address.is_empty()).then_some(address)
 }
 
-/// What [`in_cookie`] or Envoy made; older ones have the address alone.
+/// Decodes what [`in_cookie`] or Envoy encoded; older cookies hold the bare address.
 pub(super) fn of_cookie(value: &[u8]) -> Option<String> {
     let bytes = STANDARD.decode(value).ok()?;
     let address = match bytes.as_slice() {

@@ -1,4 +1,4 @@
-//! The session of a request, and what its answer says of it.
+//! Reads a request's session and announces it in the response.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct HttpFilter {
 #[derive(Debug)]
 pub struct Session {
     config: Arc<StatefulSession>,
-    /// The host that is to serve it; `None`: it begins.
+    /// The host that should serve it; `None` for a new session.
     host: Option<Rc<HostOverride>>,
 }
 
@@ -74,7 +74,7 @@ impl Filter for HttpFilter {
 }
 
 impl Session {
-    /// Tells the client which host it is to come back to.
+    /// Tells the client, by cookie or header, which host serves the session.
     fn announce(&self, host: &str, headers: &mut Headers) {
         match &self.config.state {
             Some(SessionState::Cookie(cookie)) => {

@@ -1,4 +1,4 @@
-//! `envoy.filters.http.stateful_session`: requests of one session go to the host that served the first.
+//! `envoy.filters.http.stateful_session`: requests of one session go to the host that served the first one.
 
 mod address;
 mod filter;

@@ -1,4 +1,4 @@
-//! What cookies and headers say, and what they are read as.
+//! The contents of session cookies and headers, and how they are read.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use super::address::{in_cookie, in_header, of_cookie, of_header};
 
 #[test]
 fn addresses_travel_in_envoys_encoding() {
-    // Field 1 of its message `Cookie`, written by Envoy 1.40.
+    // Field 1 of Envoy's message `Cookie`, recorded from Envoy 1.40.
     assert_eq!(in_cookie("127.0.0.1:8080").as_deref(), Some("Cg4xMjcuMC4wLjE6ODA4MA=="));
     assert_eq!(in_header("127.0.0.1:8080"), "MTI3LjAuMC4xOjgwODA=");
     for address in ["127.0.0.1:8080", "[2001:db8::1]:443", "/run/app.sock"] {

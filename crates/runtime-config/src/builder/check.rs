@@ -1,5 +1,5 @@
-//! What debug builds do after each build of few resources: look at everything, and compare with what following the changes
-//! led to. A dependency that is not noted cannot hide.
+//! After each build of few resources, debug builds examine everything and compare the result with the incremental one,
+//! so that a dependency that was not recorded shows up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Builder, Interest, RouteEntry, Source};
 use crate::cluster::Discovery;
 use crate::demand::Demand;
 
-/// With more resources than this the comparison would take over.
+/// With more resources than this the comparison would dominate.
 const MOST_RESOURCES: usize = 200;
 
 impl Builder {

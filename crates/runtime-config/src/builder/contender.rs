@@ -1,5 +1,5 @@
-//! Listeners that were refused because another one has their address. They are tried again with every build: the control
-//! plane cannot know when the other has gone.
+//! Listeners that were rejected because another one holds their address. They are retried with every build, since the
+//! control plane cannot know when the other one is gone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use evenkeel_xds::Any;
 
 use crate::listener::Listener;
 
-/// A listener that was refused for its address.
+/// A listener that was rejected for its address.
 #[derive(Debug)]
 pub(super) struct Contender {
     pub name: Arc<str>,
@@ -22,7 +22,7 @@ impl Contender {
     }
 }
 
-/// All of them, the first refused first; one per name.
+/// All of them, in the order of rejection; one per name.
 #[derive(Debug, Default)]
 pub(super) struct Contenders {
     waiting: Vec<Contender>,
@@ -35,7 +35,7 @@ impl Contenders {
         self.waiting.push(contender);
     }
 
-    /// There is a newer version of this name, or none any more.
+    /// Removes a name that has a newer version, or no longer exists.
     pub fn remove(&mut self, name: &str) {
         self.waiting.retain(|contender| *contender.name != *name);
     }

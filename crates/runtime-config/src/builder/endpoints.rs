@@ -1,4 +1,5 @@
-//! Endpoints of a cluster: names replaced by addresses, transports decided, unchanged ones shared with before.
+//! Endpoints of a cluster: names are replaced by addresses, transports are matched, unchanged ones are shared with the
+//! previous configuration.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::compile::cluster::fit_transport;
 use crate::compile::endpoint::{Assignment, Policy};
 use crate::{FastMap, listener::canonical};
 
-/// Puts the addresses of names in their place. A LOGICAL_DNS cluster has one host, at the first address.
+/// Replaces names by their addresses. A LOGICAL_DNS cluster has one host, at the first address.
 pub(super) fn resolve(names: &Assignment, resolved: &FastMap<Box<str>, Vec<IpAddr>>, first_only: bool) -> Assignment {
     let mut result = Assignment { policy: names.policy, ..Assignment::default() };
     for (endpoint, target) in names.endpoints.iter().zip(&names.targets) {
@@ -22,7 +23,7 @@ pub(super) fn resolve(names: &Assignment, resolved: &FastMap<Box<str>, Vec<IpAdd
     result
 }
 
-/// The endpoint set of a cluster. Endpoints equal to those before are the same `Arc`s; so is the set when all are.
+/// The endpoint set of a cluster. Endpoints equal to previous ones are the same `Arc`s; so is the set if all are.
 pub(super) fn fit(cluster: &Cluster, assigned: &Assignment, before: Option<&Arc<EndpointSet>>) -> Arc<EndpointSet> {
     let mut known: FastMap<&EndpointAddress, &Arc<Endpoint>> = FastMap::default();
     for endpoint in before.iter().flat_map(|set| &set.hosts) {

@@ -1,4 +1,4 @@
-//! What is held of one listener or cluster: the version that serves and the one that warms.
+//! The versions held of one listener or cluster: the active one and the warming one.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct Version<T> {
     pub compiled: Arc<T>,
 }
 
-/// The version that serves and the one that warms.
+/// The active version and the warming one.
 #[derive(Debug)]
 pub(super) struct Versions<T> {
     active: Option<Version<T>>,
@@ -38,7 +38,7 @@ impl<T> Default for Versions<T> {
 }
 
 impl<T> Versions<T> {
-    /// A new version; one that still warmed is superseded.
+    /// Sets a new version, which replaces one that is still warming.
     pub fn set(&mut self, version: Version<T>) {
         self.warming = Some(version);
     }
@@ -47,7 +47,7 @@ impl<T> Versions<T> {
         self.active.iter().chain(&self.warming)
     }
 
-    /// There is a version that does not serve yet.
+    /// Whether there is a version that is not active yet.
     pub fn is_warming(&self) -> bool {
         self.warming.is_some()
     }
@@ -66,7 +66,7 @@ impl<T> Versions<T> {
         active.chain(warming).map(move |(version, active)| Held { resource: &version.resource, active, is_static })
     }
 
-    /// Lets the warming version serve when it is ready.
+    /// Activates the warming version when it is ready.
     fn advance(&mut self, ready: impl Fn(&Version<T>) -> bool) {
         if self.warming.as_ref().is_some_and(ready) {
             self.active = self.warming.take();
@@ -82,7 +82,7 @@ pub(super) struct ListenerEntry {
 }
 
 impl ListenerEntry {
-    /// What its versions name. `by_name`: clusters and listeners are asked for, too.
+    /// What its versions name. `by_name`: including clusters and listeners, which are requested by name.
     pub fn references(&self, by_name: bool) -> References {
         let mut references = References::new();
         for version in self.versions.all() {
@@ -97,7 +97,7 @@ impl ListenerEntry {
         references
     }
 
-    /// Where its versions have sockets.
+    /// The addresses where its versions have sockets.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let listeners = self.versions.all().map(|version| &version.compiled.listener);
         listeners.filter(|listener| listener.bind_to_port).map(|listener| listener.address)
@@ -113,14 +113,14 @@ impl ListenerEntry {
 pub(super) struct ClusterEntry {
     pub is_static: bool,
     pub versions: Versions<CompiledCluster>,
-    /// What DNS said, by host name.
+    /// Resolved addresses, by host name.
     resolved: FastMap<Box<str>, Vec<IpAddr>>,
-    /// `resolved` put in place of the names; `None`: to be computed.
+    /// The assignment with names replaced by `resolved`; `None`: to be computed.
     resolved_assignment: Option<(Arc<CompiledCluster>, Arc<Assignment>)>,
     built: Option<Built>,
 }
 
-/// A cluster with its endpoints, and what it was made of.
+/// A cluster with its endpoints, and what it was built from.
 #[derive(Debug)]
 struct Built {
     from: Arc<CompiledCluster>,
@@ -143,7 +143,7 @@ impl ClusterEntry {
         self.built.as_ref().map(|built| built.cluster.clone())
     }
 
-    /// True when that is news.
+    /// Sets the addresses of a name; true if they changed.
     pub fn set_resolved(&mut self, host: &str, addresses: &[IpAddr]) -> bool {
         let mut addresses = addresses.to_vec();
         addresses.sort_unstable();
@@ -156,7 +156,7 @@ impl ClusterEntry {
         is_news
     }
 
-    /// Lets the warming version serve when it is ready, and gives the active one its current endpoints.
+    /// Activates the warming version when it is ready, and gives the active one its current endpoints.
     pub fn advance(
         &mut self,
         ready: impl Fn(&Version<CompiledCluster>) -> bool,
@@ -177,7 +177,7 @@ impl ClusterEntry {
         let mut cluster = active.cluster.clone();
         cluster.endpoints = fit(&cluster, &assignment, before);
         let cluster = match self.built.take() {
-            // Endpoints that come again as they were change nothing.
+            // Endpoints received again unchanged have no effect.
             Some(built)
                 if Arc::ptr_eq(&built.from, &active) && Arc::ptr_eq(&built.cluster.endpoints, &cluster.endpoints) =>
             {
@@ -217,19 +217,19 @@ impl CompiledCluster {
     }
 }
 
-/// Every name has an answer, be it an empty one.
+/// Whether every name was resolved, even to no address.
 fn is_resolved(compiled: &CompiledCluster, resolved: &FastMap<Box<str>, Vec<IpAddr>>) -> bool {
     compiled.assignment.targets.iter().all(|target| resolved.contains_key(&*target.host))
 }
 
-/// Adds what is named with a source.
+/// Adds references that have a source.
 fn name_all<'r>(references: &mut References, kind: ResourceType, named: impl IntoIterator<Item = &'r Reference>) {
     for Reference { name, source, initial_fetch_timeout } in named {
         references.entry((kind, name.clone(), source.clone())).or_insert(*initial_fetch_timeout);
     }
 }
 
-/// Adds what is asked for because it is named.
+/// Adds references that are requested on demand.
 pub(super) fn name_on_demand<'n>(
     references: &mut References,
     kind: ResourceType,

@@ -1,4 +1,4 @@
-//! How a change spreads: whoever names what arrived is dirty, and what nobody names is forgotten.
+//! How a change propagates: resources that name what arrived become dirty, and what no resource names is dropped.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -14,24 +14,24 @@ use crate::cluster::Discovery;
 use crate::compile::cluster::CompiledCluster;
 use crate::demand::Demand;
 
-/// What is derived from the resources held and kept up to date with each change of theirs.
+/// State derived from the resources held, updated with each change of theirs.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     pub names: Names,
     pub dirty: Dirty,
     pub touched: Touched,
-    /// Nobody names these: what is held of them is forgotten at the beginning of the next build.
+    /// Names no longer referred to: what is held under them is dropped at the start of the next build.
     pub unreferenced: BTreeSet<Name>,
-    /// Clusters of which some version waits for a first answer to what it names, as of the last build.
+    /// Clusters with a version that waits for a first response for something it names, as of the last build.
     pub unanswered: HashSet<Arc<str>>,
-    /// Listeners with a version that has a socket, by its address.
+    /// Listeners with a version that binds a socket, by address.
     pub addresses: FastMap<SocketAddr, BTreeSet<Arc<str>>>,
     /// Clusters whose newest version has names to resolve.
     pub dns: BTreeSet<Arc<str>>,
     pub dns_changed: bool,
 }
 
-/// What the next build looks at, by name.
+/// Names that the next build has to examine.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     pub clusters: BTreeSet<Arc<str>>,
@@ -39,7 +39,7 @@ pub(super) struct Dirty {
     pub listeners: BTreeSet<Arc<str>>,
 }
 
-/// Where the next configuration may differ from the current one.
+/// Names for which the next configuration may differ from the current one.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     pub clusters: BTreeSet<Arc<str>>,
@@ -48,16 +48,16 @@ pub(super) struct Touched {
     pub absent: BTreeSet<Demand>,
 }
 
-/// What a listener is known by.
+/// What a listener names, and the addresses it binds.
 #[derive(Debug)]
 pub(super) struct ListenerEdges {
     references: References,
     addresses: BTreeSet<SocketAddr>,
 }
 
-/// What arrives and goes.
+/// Arrival and removal of resources.
 impl Builder {
-    /// Something arrived, is known not to come, or is gone: whoever names it is looked at with the next build.
+    /// Called when a resource arrives, times out, or is removed: resources that name it are examined by the next build.
     pub(super) fn arrived(&mut self, kind: ResourceType, name: &Arc<str>) {
         self.refresh(kind, name);
         for holder in self.graph.names.holders(kind, name) {
@@ -66,7 +66,8 @@ impl Builder {
                 Holder::Cluster(cluster) => _ = dirty.clusters.insert(cluster),
                 Holder::Listener(listener) => _ = dirty.listeners.insert(listener),
                 Holder::Table(table) => _ = dirty.routes.insert(table),
-                // What is demanded of a table that does not exist is answered. Clusters are looked at with each build.
+                // A demand for a virtual host of a table that does not exist counts as answered. Clusters are examined
+                // with each build.
                 Holder::VirtualHost(table, host) if kind == ResourceType::Route => {
                     let demand = Demand::VirtualHost { table, host };
                     self.refresh(ResourceType::VirtualHost, &demand.name());
@@ -76,7 +77,7 @@ impl Builder {
         }
     }
 
-    /// Brings what is asked for and awaited under this name in line with who names it and what is there.
+    /// Updates what is requested and awaited under this name, by who names it and what is held.
     pub(super) fn refresh(&mut self, kind: ResourceType, name: &Arc<str>) {
         for source in self.graph.names.sources(kind, name) {
             let key = (kind, name.clone(), source);
@@ -92,7 +93,7 @@ impl Builder {
         }
     }
 
-    /// Endpoints are asked for together with their cluster, which nearly always has the name of its endpoints.
+    /// Endpoints are requested together with their cluster, since their name is nearly always the cluster's.
     fn refresh_likely(&mut self, cluster: &Arc<str>) {
         let names = &mut self.graph.names;
         let likely = names.asks(ResourceType::Cluster, cluster)
@@ -112,7 +113,7 @@ impl Builder {
         kind == ResourceType::Cluster && self.clusters.get(name).is_some_and(|entry| entry.is_static)
     }
 
-    /// Whether the first answer is there.
+    /// Whether there has been a first response.
     pub(super) fn has(&self, (kind, name, source): &Name) -> bool {
         match kind {
             ResourceType::Endpoint => self.endpoints.contains_key(name),
@@ -123,7 +124,7 @@ impl Builder {
     }
 
     pub(super) fn has_route(&self, name: &Arc<str>) -> bool {
-        // A table whose clusters are not asked for by name waits for nothing.
+        // If clusters are not requested by name, a table waits for nothing.
         let has_table = |entry: &RouteEntry| entry.table.is_some() || !self.asks_by_name();
         self.routes.get(name).is_some_and(has_table) || self.given_up.contains(&Awaited::Route(name.clone()))
     }
@@ -139,9 +140,9 @@ impl Builder {
     }
 }
 
-/// Who names what.
+/// References between resources.
 impl Builder {
-    /// What `holder` names changed.
+    /// Updates the references of `holder`.
     pub(super) fn relink(&mut self, holder: &Holder, before: &References, after: &References) {
         let names = &mut self.graph.names;
         let mut changed = Vec::new();
@@ -235,7 +236,7 @@ impl Builder {
         self.refresh(ResourceType::Listener, name);
     }
 
-    /// Drops what no resource refers to any more; its subscription ends with it.
+    /// Drops resources that nothing refers to any more; their subscriptions end with them.
     pub(super) fn forget_unreferenced(&mut self) {
         for (kind, name, _) in std::mem::take(&mut self.graph.unreferenced) {
             let asks = self.graph.names.asks(kind, &name);
@@ -258,7 +259,7 @@ impl Builder {
         }
     }
 
-    /// Secrets are told apart by their servers, too.
+    /// Secrets are identified by name and server.
     fn forget_secrets(&mut self, name: &Arc<str>) {
         let sources = self.graph.names.sources(ResourceType::Secret, name);
         let named: Vec<SdsSecret> = sources.iter().map(|source| secret(name, source)).collect();

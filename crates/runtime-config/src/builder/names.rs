@@ -1,4 +1,4 @@
-//! Who names what: the edges of the graph along which a change spreads, and with them what is asked for and still awaited.
+//! The references between resources, along which a change propagates, and from them the names that are requested and still awaited.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use rustc_hash::FxBuildHasher;
 
 use super::{Interest, Reference, Source};
 
-/// Who names something.
+/// What refers to a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Holder {
-    /// It is wanted from the start.
+    /// Requested from the start.
     Basis,
     /// A worker needs it.
     Demand,
-    /// The cluster of this name is asked for, and nearly always its endpoints have the same name.
+    /// The cluster of this name is requested, and its endpoints nearly always have the same name.
     Likely,
     Cluster(Arc<str>),
     Listener(Arc<str>),
@@ -25,46 +25,46 @@ pub(super) enum Holder {
     VirtualHost(Arc<str>, Arc<str>),
 }
 
-/// What is named: its type, its name, and where it comes from.
+/// A reference's target: resource type, name, and source.
 pub(super) type Name = (ResourceType, Arc<str>, Source);
 
-/// Everything one holder names, each with its `initial_fetch_timeout`.
+/// All references of one holder, each with its `initial_fetch_timeout`.
 pub(super) type References = BTreeMap<Name, Option<Duration>>;
 
-/// A name that is asked for from now on, or not any more.
+/// A name that is subscribed to from now on, or no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionChange {
     /// Type of the resource.
     pub kind: ResourceType,
     /// Its name.
     pub name: Arc<str>,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
-    /// It is asked for now; otherwise it was before.
+    /// Whether it is subscribed to now, rather than before.
     pub wanted: bool,
 }
 
-/// All names, and who has them.
+/// All names, and their holders.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     all: BTreeMap<Name, Named>,
-    /// SubscriptionChange for, and without a first answer.
+    /// Names requested without a first response yet.
     missing: BTreeSet<Name>,
     missing_changed: bool,
-    /// Whether a name was asked for when this was taken last, of those that changed since.
+    /// Of the names changed since the last call of [`Names::take_asked`]: whether they were requested then.
     asked_before: BTreeMap<Name, bool>,
 }
 
 #[derive(Debug, Default)]
 struct Named {
     holders: HashSet<Holder, FxBuildHasher>,
-    /// How many holders have which timeout.
+    /// Number of holders per timeout.
     timeouts: Vec<(Option<Duration>, usize)>,
     asked: bool,
 }
 
 impl Named {
-    /// Whoever waits least decides when nobody waits any longer.
+    /// The shortest timeout of all holders applies.
     fn timeout(&self) -> Option<Duration> {
         self.timeouts.iter().filter_map(|(timeout, _)| *timeout).min()
     }
@@ -87,7 +87,7 @@ impl Named {
 }
 
 impl Names {
-    /// `holder` names it.
+    /// Adds a reference of `holder`.
     pub fn add(&mut self, name: Name, holder: Holder, timeout: Option<Duration>) {
         let is_missing = self.missing.contains(&name);
         let named = self.all.entry(name).or_default();
@@ -98,7 +98,7 @@ impl Names {
         }
     }
 
-    /// `holder` does not name it any more, if it did.
+    /// Removes a reference of `holder`, if it has one.
     pub fn remove(&mut self, name: &Name, holder: &Holder, timeout: Option<Duration>) {
         let Some(named) = self.all.get_mut(name) else { return };
         let before = named.timeout();
@@ -108,7 +108,7 @@ impl Names {
         }
     }
 
-    /// The timeout of one holder changed.
+    /// Updates the timeout of one holder.
     pub fn retime(&mut self, name: &Name, before: Option<Duration>, now: Option<Duration>) {
         if let Some(named) = self.all.get_mut(name) {
             named.discount(before);
@@ -117,27 +117,27 @@ impl Names {
         }
     }
 
-    /// Where the resources of this name come from.
+    /// The sources of this name.
     pub fn sources(&self, kind: ResourceType, name: &Arc<str>) -> Vec<Source> {
         self.of(kind, name).map(|((_, _, source), _)| source.clone()).collect()
     }
 
-    /// Whether anybody names it, or did until a moment ago.
+    /// Whether the name has or had holders and was not dropped yet.
     pub fn knows(&self, kind: ResourceType, name: &Arc<str>) -> bool {
         self.of(kind, name).next().is_some()
     }
 
-    /// Whether anybody names it, wherever it comes from.
+    /// Whether the name has any holder, from whichever source.
     pub fn has(&self, kind: ResourceType, name: &Arc<str>) -> bool {
         self.of(kind, name).any(|(_, named)| !named.holders.is_empty())
     }
 
-    /// Whether somebody asks for it.
+    /// Whether the name is requested.
     pub fn asks(&self, kind: ResourceType, name: &Arc<str>) -> bool {
         self.of(kind, name).any(|(_, named)| named.asked)
     }
 
-    /// Whoever names it.
+    /// The holders of the name.
     pub fn holders(&self, kind: ResourceType, name: &Arc<str>) -> Vec<Holder> {
         self.of(kind, name).flat_map(|(_, named)| &named.holders).cloned().collect()
     }
@@ -147,10 +147,10 @@ impl Names {
         self.all.range(from..).take_while(move |((k, n, _), _)| *k == kind && n == name)
     }
 
-    /// Notes whether it is asked for, and whether the first answer is there. What nobody names is forgotten.
+    /// Updates whether a name is requested, and whether it had a first response. A name without holders is dropped.
     pub fn note(&mut self, name: &Name, asked: bool, answered: bool) {
         let Some(named) = self.all.get_mut(name) else { return };
-        // What is only likely to be named is not waited for.
+        // A name that is only likely to be referred to is not waited for.
         let answered = answered || named.holders.iter().all(|holder| *holder == Holder::Likely);
         let unused = named.holders.is_empty();
         let asked = asked && !unused;
@@ -167,30 +167,30 @@ impl Names {
         };
     }
 
-    /// Everything named, and who names it.
+    /// All references, with their holders.
     #[cfg(debug_assertions)]
     pub fn edges(&self) -> BTreeMap<Name, BTreeSet<Holder>> {
         self.all.iter().map(|(name, named)| (name.clone(), named.holders.iter().cloned().collect())).collect()
     }
 
-    /// What is asked for.
+    /// The names requested.
     pub fn interest(&self) -> Interest {
         let asked = self.all.iter().filter(|(_, named)| named.asked);
         Interest::of(asked.map(|(name, named)| (name.0, reference(name, named))))
     }
 
-    /// The part of it that has had no first answer.
+    /// The names requested that had no first response yet.
     pub fn missing(&self) -> Interest {
         let missing = self.missing.iter().filter_map(|name| Some((name.0, reference(name, self.all.get(name)?))));
         Interest::of(missing)
     }
 
-    /// Whether [`Self::missing`] differs from what it was when this was called last.
+    /// Whether [`Self::missing`] changed since this was last called.
     pub fn take_missing_changed(&mut self) -> bool {
         std::mem::take(&mut self.missing_changed)
     }
 
-    /// What is different about [`Self::interest`] since this was called last.
+    /// Changes of [`Self::interest`] since this was last called.
     pub fn take_asked(&mut self) -> Vec<SubscriptionChange> {
         let changed = std::mem::take(&mut self.asked_before);
         let asked = changed.into_iter().filter_map(|(key, before)| {

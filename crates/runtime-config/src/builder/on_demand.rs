@@ -1,9 +1,9 @@
-//! What comes by name, when it is first needed: virtual hosts of tables that grow, and in a proxy that learns its scope
-//! listeners and clusters, too.
+//! Resources requested by name when they are first needed: virtual hosts of growing tables and, in a proxy that learns
+//! its scope, also listeners and clusters.
 //!
-//! An answer is published when all it names has been answered: a virtual host joins its table when every cluster its
-//! routes may choose is there, or is known not to be. So whatever finds its answer in a [`Config`](crate::Config) decides
-//! as it would with everything there is.
+//! A resource is published when everything it names had a response: a virtual host joins its table when every cluster
+//! its routes may pick exists, or is known not to. So whatever is found in a [`Config`](crate::Config) leads to the
+//! same decisions as the complete configuration would.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -26,30 +26,30 @@ use crate::rejection::{Problem, Rejection};
 use crate::route::{RouteTable, VirtualHost};
 use crate::{FastMap, Listener, PersistentSet};
 
-/// Everything that is asked for by name.
+/// State of the resources that are requested by name.
 #[derive(Debug, Default)]
 pub(super) struct OnDemand {
-    /// Listeners and clusters are asked for by name; otherwise their servers send all there are.
+    /// Listeners and clusters are requested by name; otherwise their servers send all of them.
     by_name: bool,
-    /// Listeners that are wanted from the start.
+    /// Listeners requested from the start.
     basis: Vec<Arc<str>>,
     demanded: BTreeSet<Demand>,
-    /// Listeners and clusters there are none of, by the server's word or for want of it.
+    /// Listeners and clusters that do not exist, by the server's response or because none came in time.
     absent: PersistentSet<Demand>,
     tables: FastMap<Arc<str>, FastMap<Arc<str>, OnDemandHost>>,
-    /// Virtual hosts that have something to publish, by table and host.
+    /// Virtual hosts that may have something to publish, by table and host.
     pending: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// One virtual host of its own, by the name it came under.
+/// A virtual host received on its own, by the name it was received under.
 #[derive(Debug, Default)]
 struct OnDemandHost {
-    /// As received last; `None`: there is none.
+    /// The resource last received; `None`: it does not exist.
     resource: Option<Any>,
     newest: Option<Arc<VirtualHost>>,
-    /// What the table has of it; `None`: nothing yet.
+    /// What the table holds of it; `None`: nothing yet.
     published: Option<Option<Arc<VirtualHost>>>,
-    /// Given up before an answer came.
+    /// Its fetch timed out without a response.
     given_up: bool,
 }
 
@@ -58,7 +58,7 @@ impl OnDemand {
         self.by_name
     }
 
-    /// Names of listeners and clusters there are none of, for the configuration.
+    /// Listeners and clusters that do not exist, for the configuration.
     pub fn absent(&self) -> &PersistentSet<Demand> {
         &self.absent
     }
@@ -69,8 +69,8 @@ impl OnDemand {
 }
 
 impl Builder {
-    /// Listeners and clusters are asked for by name from now on, `basis` first, and others as they are demanded or named.
-    /// To be called before there is any resource.
+    /// From now on listeners and clusters are requested by name: `basis` first, others as they are demanded or named.
+    /// Call before any resource is set.
     pub fn ask_by_name(&mut self, basis: impl IntoIterator<Item = Arc<str>>) {
         self.on_demand.by_name = true;
         for name in basis {
@@ -80,7 +80,7 @@ impl Builder {
         }
     }
 
-    /// Something is needed. True when it was not asked for before.
+    /// Demands a resource. True if it was not demanded before.
     pub fn demand(&mut self, demand: Demand) -> bool {
         let new = self.on_demand.demanded.insert(demand.clone());
         if new {
@@ -92,12 +92,12 @@ impl Builder {
         new
     }
 
-    /// What was demanded so far and not withdrawn.
+    /// The demands that were not withdrawn.
     pub fn demanded(&self) -> &BTreeSet<Demand> {
         &self.on_demand.demanded
     }
 
-    /// It is not needed any more.
+    /// Withdraws a demand.
     pub fn withdraw(&mut self, demand: &Demand) {
         if !self.on_demand.demanded.remove(demand) {
             return;
@@ -114,21 +114,21 @@ impl Builder {
                     self.graph.touched.routes.insert(table.clone());
                 }
             }
-            // Whether another still names it is seen when the next configuration is built.
+            // The next build determines whether something else still names it.
             Demand::Listener(_) | Demand::Cluster(_) => {}
         }
         for (name, holder) in demanded_names(demand) {
             self.graph.names.remove(&name, &holder, Some(DEFAULT_HOLD));
             self.refresh(name.0, &name.1);
         }
-        // Whoever else names it is not told again that there is none.
+        // If something else still names it, the server does not report again that it does not exist, so `absent` is kept.
         if !self.graph.names.asks(demand.kind(), &demand.name()) {
             self.set_absent(demand, false);
         }
     }
 
-    /// Whether a configuration built now says what becomes of whoever needs this. Where there is no route table, there is
-    /// no host of it either: what was used of a table that has gone since must not be waited for.
+    /// Whether a configuration built now has a response to this demand. If the route table does not exist, neither do
+    /// its hosts: demands for hosts of a removed table must not wait.
     pub fn is_answered(&self, demand: &Demand) -> bool {
         match demand {
             Demand::VirtualHost { table, host } => {
@@ -145,7 +145,7 @@ impl Builder {
         }
     }
 
-    /// Whether there is something under this name; `false`: there is none, or no answer yet.
+    /// Whether the resource exists; `false` also while there is no response.
     pub fn is_present(&self, demand: &Demand) -> bool {
         match demand {
             Demand::VirtualHost { table, host } => {
@@ -156,7 +156,7 @@ impl Builder {
         }
     }
 
-    /// Whether this goes for absent only because no answer came in time.
+    /// Whether the resource counts as absent only because no response came in time.
     pub fn is_given_up(&self, demand: &Demand) -> bool {
         match demand {
             Demand::VirtualHost { table, host } => self.on_demand_host(table, host).is_some_and(|own| own.given_up),
@@ -164,7 +164,7 @@ impl Builder {
         }
     }
 
-    /// Nothing came in time: whoever waits goes on as if there were nothing. An answer that comes later still counts.
+    /// Called when the fetch timed out: resources that wait for it proceed as if it did not exist. A later response still counts.
     pub fn give_up(&mut self, demand: &Demand) {
         if self.is_answered(demand) {
             return;
@@ -173,7 +173,7 @@ impl Builder {
             Demand::VirtualHost { table, host } => {
                 let waits_for = self.on_demand_host(table, host).and_then(|own| own.newest.clone());
                 match waits_for {
-                    // It is known, and waits for clusters: those do not come.
+                    // It was received, and waits for clusters: those do not arrive.
                     Some(known) => known.clusters().for_each(|cluster| self.give_up_cluster(cluster)),
                     None => {
                         let own = self.on_demand_host_mut(table, host);
@@ -194,7 +194,7 @@ impl Builder {
         }
     }
 
-    /// There is none of this listener or cluster, or nothing is known of it any more.
+    /// Sets whether a listener or cluster is known not to exist.
     pub(super) fn set_absent(&mut self, demand: &Demand, absent: bool) {
         let on_demand = &mut self.on_demand;
         if on_demand.absent.contains(demand) == absent {
@@ -208,7 +208,7 @@ impl Builder {
         self.arrived(demand.kind(), &demand.name());
     }
 
-    /// A virtual host of VHDS, new or changed, under the name it was asked for by or its own: `TABLE/HOST`.
+    /// Sets a virtual host received by VHDS, new or changed, under the name it was requested by or its own: `TABLE/HOST`.
     pub fn set_virtual_host(&mut self, name: &str, resource: &Any) -> Result<(), Rejection> {
         let kind = "VirtualHost";
         let Some((table, host)) = split_virtual_host(name) else {
@@ -234,7 +234,7 @@ impl Builder {
         Ok(())
     }
 
-    /// There is no virtual host of this name, or none any more.
+    /// Called when no virtual host of this name exists, or none any more.
     pub fn remove_virtual_host(&mut self, name: &str) {
         let Some((table, host)) = split_virtual_host(name) else { return };
         let (table, host): (Arc<str>, Arc<str>) = (table.into(), host.into());
@@ -245,14 +245,14 @@ impl Builder {
         self.on_demand.pending.push((table, host));
     }
 
-    /// The server says that it has no listener or cluster of this name.
+    /// Called when the server reports that a listener or cluster of this name does not exist.
     pub(super) fn note_absent(&mut self, demand: Demand) {
         if self.on_demand.by_name || self.on_demand.demanded.contains(&demand) {
             self.set_absent(&demand, true);
         }
     }
 
-    /// Names that were used since this was called last.
+    /// Demands that were used since this was last called.
     pub fn take_used(&self) -> Vec<Demand> {
         let mut used = Vec::new();
         for (table, entry) in &self.routes {
@@ -270,13 +270,13 @@ impl Builder {
         used
     }
 
-    /// Clusters that TCP proxies lead to, each asked for when it is first needed.
+    /// Clusters that TCP proxies forward to, each requested when it is first needed.
     pub fn tcp_clusters(&self) -> HashSet<Arc<str>> {
         let versions = self.listeners.values().flat_map(|entry| entry.versions.all());
         versions.flat_map(|version| tcp_clusters_of(&version.compiled.listener)).cloned().collect()
     }
 
-    /// Virtual hosts that came on their own, as received, by the names they came under.
+    /// Virtual hosts received on their own, as received, by the names they were received under.
     pub fn virtual_hosts(&self) -> impl Iterator<Item = (String, &Any)> {
         self.on_demand.tables.iter().flat_map(|(table, hosts)| {
             let received = hosts.iter().filter_map(|(host, own)| Some((host, own.resource.as_ref()?)));
@@ -284,12 +284,12 @@ impl Builder {
         })
     }
 
-    /// Whether the listeners that are wanted from the start serve, or do not exist; always, where none are.
+    /// Whether the listeners requested from the start are active or do not exist; true if there are none.
     pub fn basis_is_answered(&self) -> bool {
         self.on_demand.basis.iter().all(|name| self.is_answered(&Demand::Listener(name.clone())))
     }
 
-    /// There is no such route table, by the server's word or for want of it.
+    /// Whether the route table does not exist, by the server's response or because none came in time.
     fn lacks_table(&self, table: &Arc<str>) -> bool {
         !self.routes.contains_key(table) && self.given_up.contains(&Awaited::Route(table.clone()))
     }
@@ -305,7 +305,7 @@ impl Builder {
 
 /// Interest and warming.
 impl Builder {
-    /// What virtual hosts of their own, demands and the listeners wanted from the start name.
+    /// The references of virtual hosts received on their own, of demands, and of listeners requested from the start.
     #[cfg(debug_assertions)]
     pub(super) fn for_each_own_host(&self, add: &mut impl FnMut(Holder, References)) {
         for (table, host) in self.on_demand.tables.iter().flat_map(|(t, hosts)| hosts.keys().map(move |h| (t, h))) {
@@ -337,17 +337,17 @@ impl Builder {
         self.refresh(ResourceType::VirtualHost, &demand.name());
     }
 
-    /// Whether every cluster has been answered; always, when they are not asked for by name.
+    /// Whether all these clusters had a response; always true if they are not requested by name.
     pub(super) fn has_clusters<'c>(&self, mut names: impl Iterator<Item = &'c Arc<str>>) -> bool {
         !self.on_demand.by_name || names.all(|name| self.is_answered(&Demand::Cluster(name.clone())))
     }
 
-    /// Whether a listener's own clusters have been answered.
+    /// Whether the clusters that a listener names directly had a response.
     pub(super) fn has_clusters_of(&self, compiled: &CompiledListener) -> bool {
         !self.on_demand.by_name || self.has_clusters(clusters_of(&compiled.listener))
     }
 
-    /// Lets a route table serve if its clusters have been answered.
+    /// Activates a route table if its clusters had a response.
     pub(super) fn warm_table(&mut self, name: &Arc<str>) {
         let warming = self.routes.get(name).and_then(|entry| entry.warming.as_ref());
         if !warming.is_some_and(|table| self.has_clusters(clusters_of_table(table))) {
@@ -358,7 +358,7 @@ impl Builder {
             entry.table = entry.warming.take();
         }
         self.relink_table(name, &before);
-        // A new table begins with what the one before had.
+        // A new table starts with the virtual hosts of the previous one.
         let hosts = self.on_demand.tables.get(name).into_iter().flatten();
         let published: Vec<_> = hosts.filter_map(|(host, own)| Some((host.clone(), own.published.clone()?))).collect();
         for (host, published) in published {
@@ -367,7 +367,7 @@ impl Builder {
         self.arrived(ResourceType::Route, name);
     }
 
-    /// Publishes virtual hosts whose clusters have been answered.
+    /// Publishes virtual hosts whose clusters had a response.
     pub(super) fn grow(&mut self) {
         for (table, host) in std::mem::take(&mut self.on_demand.pending) {
             let Some(own) = self.on_demand_host(&table, &host) else { continue };
@@ -394,7 +394,7 @@ impl Builder {
         self.on_demand.demanded.contains(&Demand::VirtualHost { table: table.clone(), host: host.clone() })
     }
 
-    /// Puts what serves a host into its table.
+    /// Puts the virtual host for a name into its table.
     fn put(&mut self, table: &Arc<str>, name: &Arc<str>, host: Option<Arc<VirtualHost>>) {
         let asked_for = self.is_demanded(table, name);
         let before = self.on_demand_host(table, name).and_then(|own| own.published.clone().flatten());
@@ -411,13 +411,13 @@ impl Builder {
         }
         for host in host.iter() {
             for domain in &host.domains {
-                // A domain on its way from one virtual host to another is for a moment with both: the newer counts.
+                // A domain that moves from one virtual host to another briefly belongs to both: the newer one counts.
                 _ = growing.domains.insert(domain, host.clone());
             }
         }
     }
 
-    /// Drops what nothing asks for by name any more.
+    /// Drops a resource that nothing requests by name any more.
     pub(super) fn forget_unnamed(&mut self, kind: ResourceType, name: &Arc<str>) {
         if !self.on_demand.by_name {
             return;
@@ -436,7 +436,7 @@ impl Builder {
         }
     }
 
-    /// Whether listeners and clusters are asked for by name.
+    /// Whether listeners and clusters are requested by name.
     pub(super) fn asks_by_name(&self) -> bool {
         self.on_demand.by_name
     }
@@ -463,8 +463,8 @@ impl RouteEntry {
     }
 }
 
-/// What is asked for on account of a demand: it, and the route table of a virtual host, which may be known before any
-/// listener names it.
+/// The names requested for a demand: its own, and for a virtual host also its route table, which may be needed before
+/// any listener names it.
 fn demanded_names(demand: &Demand) -> Vec<(Name, Holder)> {
     let mut names = vec![((demand.kind(), demand.name(), Source::Ads), Holder::Demand)];
     if let Demand::VirtualHost { table, host } = demand {
@@ -474,7 +474,7 @@ fn demanded_names(demand: &Demand) -> Vec<(Name, Holder)> {
     names
 }
 
-/// Clusters that a listener's TCP proxies lead to.
+/// Clusters that a listener's TCP proxies forward to.
 fn tcp_clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
     let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
     let proxies = chains.filter_map(|chain| match &chain.terminal {
@@ -484,7 +484,7 @@ fn tcp_clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
     proxies.flat_map(|proxy| proxy.clusters.iter().map(|entry| &entry.cluster))
 }
 
-/// Clusters that a listener's connections go to without being asked for one by one.
+/// Clusters that a listener's connections use without demanding them individually.
 pub(super) fn clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
     let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
     chains.flat_map(|chain| {

@@ -1,4 +1,4 @@
-//! The next configuration: whoever is dirty is looked at, and whatever changed is put in.
+//! Builds the next configuration: examines dirty resources, and publishes what changed.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Builder;
 use crate::{Changes, Config, PersistentMap};
 
 impl Builder {
-    /// The configuration to serve from now on. The same `Arc` as before when nothing changed.
+    /// The next configuration. The same `Arc` as before if nothing changed.
     pub fn build(&mut self) -> Arc<Config> {
         self.forget_unreferenced();
         self.warm();
@@ -21,7 +21,7 @@ impl Builder {
         self.current.clone()
     }
 
-    /// Lets resources serve whose dependencies have come.
+    /// Activates resources whose dependencies have arrived.
     pub(super) fn warm(&mut self) {
         for name in std::mem::take(&mut self.graph.dirty.clusters) {
             self.warm_cluster(&name);
@@ -36,7 +36,7 @@ impl Builder {
     }
 
     fn warm_cluster(&mut self, name: &Arc<str>) {
-        // Only a version that takes another's place changes what is named.
+        // Only a version that replaces another changes what is named.
         let warming = self.clusters.get(name).is_some_and(|entry| entry.versions.is_warming());
         let before = warming.then(|| self.cluster_references(name));
         let Some(mut entry) = self.clusters.remove(name) else { return };
@@ -77,7 +77,7 @@ impl Builder {
         }
     }
 
-    /// Takes in listeners that were refused for an address which is free by now; true when there were any.
+    /// Accepts listeners that were rejected for an address that is free by now; true if there were any.
     fn admit_contenders(&mut self) -> bool {
         let mut admitted = false;
         for contender in self.contenders.take() {
@@ -91,7 +91,7 @@ impl Builder {
         admitted
     }
 
-    /// Puts what was touched into the configuration. What turns out to be as it was is no change.
+    /// Publishes touched resources in the configuration. Those that turn out to be unchanged are not reported as changes.
     pub(super) fn publish(&mut self) {
         let touched = std::mem::take(&mut self.graph.touched);
         let (next, current) = (&mut self.next, &self.current);
@@ -128,7 +128,7 @@ fn put<T>(map: &mut PersistentMap<Arc<str>, Arc<T>>, name: &Arc<str>, value: Opt
     }
 }
 
-/// Those of the names that stand for something else than before.
+/// The names whose values differ from before.
 fn changed<T>(
     names: impl IntoIterator<Item = Arc<str>>,
     before: &PersistentMap<Arc<str>, Arc<T>>,

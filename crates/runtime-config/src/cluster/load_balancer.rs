@@ -1,34 +1,34 @@
-//! How an endpoint is chosen.
+//! Load balancing policies.
 
 use std::time::Duration;
 
-/// `lb_policy` with its options, or the extension that stands for it.
+/// `lb_policy` with its options, or the equivalent extension.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LoadBalancer {
-    /// In turn, by weight.
+    /// Weighted round robin.
     RoundRobin {
-        /// How new hosts begin.
+        /// Slow start of new hosts.
         slow_start: Option<SlowStart>,
     },
-    /// The least loaded of some.
+    /// Least request.
     LeastRequest(LeastRequest),
-    /// Any.
+    /// Random.
     Random,
-    /// By hash, on a ring.
+    /// Ring hash.
     RingHash(RingHash),
-    /// By hash, in a Maglev table.
+    /// Maglev.
     Maglev(Maglev),
     /// Decided by the discovery type (`CLUSTER_PROVIDED`).
     ClusterProvided,
 }
 
 impl LoadBalancer {
-    /// Whether hosts are chosen by the request's hash.
+    /// Whether hosts are picked by the request's hash.
     pub fn follows_hash(&self) -> bool {
         matches!(self, Self::RingHash(_) | Self::Maglev(_))
     }
 
-    /// Whether hosts are chosen by the requests they have.
+    /// Whether hosts are picked by their requests in flight.
     pub fn follows_load(&self) -> bool {
         match self {
             Self::LeastRequest(_) => true,
@@ -54,11 +54,11 @@ impl LoadBalancer {
 /// `SlowStartConfig`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowStart {
-    /// How long it takes until a host has its whole weight.
+    /// Time until a host has its full weight.
     pub window: Duration,
-    /// Above 1 weight grows faster at first, below 1 slower (1 when unset).
+    /// Above 1, weight grows faster at first; below 1, slower (1 when unset).
     pub aggression: f64,
-    /// The least part of its weight a host has, in percent (10 when unset).
+    /// Smallest fraction of its weight a host has, in percent (10 when unset).
     pub min_weight_percent: f64,
 }
 
@@ -67,11 +67,11 @@ pub struct SlowStart {
 pub struct LeastRequest {
     /// Hosts drawn when weights are equal (2 when unset).
     pub choices: u32,
-    /// All hosts are looked at instead (`FULL_SCAN`).
+    /// All hosts are compared instead (`FULL_SCAN`).
     pub full_scan: bool,
-    /// How much requests count when weights differ: weight ÷ (requests + 1) ^ bias (1 when unset).
+    /// Influence of requests in flight when weights differ: weight ÷ (requests + 1) ^ bias (1 when unset).
     pub active_request_bias: f64,
-    /// How new hosts begin.
+    /// Slow start of new hosts.
     pub slow_start: Option<SlowStart>,
 }
 
@@ -84,15 +84,15 @@ impl Default for LeastRequest {
 /// `RingHashLbConfig`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingHash {
-    /// Points at least (1024 when unset).
+    /// Minimum number of points (1024 when unset).
     pub min_size: u64,
-    /// Points at most (8,388,608 when unset).
+    /// Maximum number of points (8,388,608 when unset).
     pub max_size: u64,
-    /// Function of the points.
+    /// Hash function for the points.
     pub function: HashFunction,
-    /// What points are made from.
+    /// What points are hashed from.
     pub key: HashKey,
-    /// Requests a host may have, in percent of its fair part; 0: any number.
+    /// Requests in flight a host may have, in percent of its fair share; 0: unlimited.
     pub balance_factor: u32,
 }
 
@@ -102,22 +102,22 @@ pub enum HashFunction {
     /// xxHash64.
     #[default]
     XxHash,
-    /// MurmurHash64A, as C++'s standard library on Linux seeds it.
+    /// MurmurHash64A, seeded like C++'s standard library on Linux.
     MurmurHash2,
 }
 
 /// `MaglevLbConfig`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maglev {
-    /// Entries, a prime (65,537 when unset).
+    /// Number of entries, a prime (65,537 when unset).
     pub table_size: u64,
-    /// What a host's order of entries is made from.
+    /// What a host's order of entries is hashed from.
     pub key: HashKey,
-    /// Requests a host may have, in percent of its fair part; 0: any number.
+    /// Requests in flight a host may have, in percent of its fair share; 0: unlimited.
     pub balance_factor: u32,
 }
 
-/// What stands for a host that has no `hash_key` in its `envoy.lb` metadata.
+/// The hash key of a host without a `hash_key` in its `envoy.lb` metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashKey {
     /// Its address and port.
@@ -127,12 +127,12 @@ pub enum HashKey {
     Hostname,
 }
 
-/// What happens when few hosts are healthy.
+/// Panic mode: behaviour when few hosts are healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PanicMode {
     /// Percentage of healthy hosts below which all are used (50 when unset); 0: never.
     pub threshold_percent: u32,
-    /// Then none is used instead (`fail_traffic_on_panic`).
+    /// In panic, use no host instead (`fail_traffic_on_panic`).
     pub fail_traffic: bool,
 }
 

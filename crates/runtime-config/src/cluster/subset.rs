@@ -1,21 +1,21 @@
-//! Subsets of a cluster's hosts, and the metadata that chooses them.
+//! Subsets of a cluster's hosts, and the metadata that selects them.
 
 /// `LbSubsetConfig`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SubsetConfig {
-    /// Keys that divide hosts.
+    /// Keys by which hosts are divided.
     pub selectors: Vec<SubsetSelector>,
-    /// For requests that name no subset.
+    /// Fallback for requests without a matching subset.
     pub fallback: SubsetFallback,
     /// Metadata of the hosts of [`SubsetFallback::Default`].
     pub default_subset: MetadataMatch,
-    /// Within subsets, too, localities have their weights.
+    /// Locality weights apply within subsets, too.
     pub locality_weight_aware: bool,
-    /// Any host when the fallback has none.
+    /// Pick any host if the fallback has none.
     pub panic_mode_any: bool,
-    /// A host whose metadata is a list is in the subset of each of its values.
+    /// A host whose metadata value is a list belongs to the subset of each of its values.
     pub list_as_any: bool,
-    /// Metadata of a request that no selector names is left aside.
+    /// Metadata of a request that no selector names is ignored.
     pub allow_redundant_keys: bool,
 }
 
@@ -34,11 +34,11 @@ pub enum SubsetFallback {
 /// `LbSubsetSelector`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SubsetSelector {
-    /// Metadata a host and a request must have, by name.
+    /// Metadata keys that a host and a request must have, sorted by name.
     pub keys: Vec<Box<str>>,
-    /// Each subset has one host, used whatever its health.
+    /// Each subset has one host, picked whatever its health.
     pub single_host: bool,
-    /// For requests with these keys that no subset fits; `None`: the cluster's.
+    /// Fallback for requests with these keys that match no subset; `None`: the cluster's.
     pub fallback: Option<SelectorFallback>,
 }
 
@@ -51,16 +51,16 @@ pub enum SelectorFallback {
     Any,
     /// A host of the default subset.
     Default,
-    /// As if the request had these keys only.
+    /// Select by these keys only.
     Keys(Vec<Box<str>>),
 }
 
-/// Names and values of `envoy.lb` metadata, by name.
+/// `envoy.lb` metadata, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MetadataMatch(Vec<(Box<str>, MetadataValue)>);
 
 impl MetadataMatch {
-    /// Of any order; of equal names the last holds.
+    /// From pairs in any order; of equal names the last one counts.
     pub fn new(pairs: impl IntoIterator<Item = (Box<str>, MetadataValue)>) -> Self {
         let mut all = Self::default();
         for (name, value) in pairs {
@@ -72,18 +72,18 @@ impl MetadataMatch {
         all
     }
 
-    /// These, and those of `over`, which hold where both have a name.
+    /// The union with `over`, whose values take precedence.
     pub fn overlaid(&self, over: &Self) -> Self {
         Self::new(self.0.iter().chain(&over.0).cloned())
     }
 
-    /// The value of a name.
+    /// The value for a name.
     pub fn get(&self, name: &str) -> Option<&MetadataValue> {
         let place = self.0.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
         self.0.get(place).map(|(_, value)| value)
     }
 
-    /// Whether all of it is in `own`, with the same values, or with lists that hold them.
+    /// Whether `own` contains all of it, with the same values or with lists that contain them.
     pub fn is_in(&self, own: &Self) -> bool {
         self.0.iter().all(|(name, value)| match own.get(name) {
             Some(MetadataValue::List(list)) if list.contains(value) => true,
@@ -91,12 +91,12 @@ impl MetadataMatch {
         })
     }
 
-    /// Names and values, by name.
+    /// Names and values, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &(Box<str>, MetadataValue)> {
         self.0.iter()
     }
 
-    /// Nothing is named.
+    /// Whether it has no names.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -115,6 +115,6 @@ pub enum MetadataValue {
     Text(Box<str>),
     /// A list.
     List(Vec<MetadataValue>),
-    /// An object, by name.
+    /// An object, sorted by name.
     Object(Vec<(Box<str>, MetadataValue)>),
 }

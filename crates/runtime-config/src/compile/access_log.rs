@@ -12,7 +12,7 @@ use super::{Cx, extension_type, matcher, type_name};
 use crate::access_log::{AccessLog, Comparison, Format, JsonFormat, LogFilter, LogFormat, Operation};
 use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
 
-/// Its operator is always there.
+/// The operator is always available, so the formatter needs no support of its own.
 const REQ_WITHOUT_QUERY: &str = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery";
 const FILE_ACCESS_LOG: &str = "envoy.extensions.access_loggers.file.v3.FileAccessLog";
 
@@ -58,7 +58,7 @@ pub(super) fn log_filter(cx: &mut Cx<'_>, filter: &accesslog::AccessLogFilter) -
             cx.at("header", |cx| matcher::header(cx, header)).map(LogFilter::Header)
         }),
         Some(FilterSpecifier::GrpcStatusFilter(filter)) => {
-            // The values of the enumeration are those of gRPC.
+            // The enumeration's values are the gRPC status codes.
             let statuses = filter.statuses.iter().filter_map(|status| u8::try_from(*status).ok()).collect();
             Some(LogFilter::GrpcStatus { statuses, exclude: filter.exclude })
         }
@@ -68,7 +68,7 @@ pub(super) fn log_filter(cx: &mut Cx<'_>, filter: &accesslog::AccessLogFilter) -
     }
 }
 
-/// Depth is bounded by the decoder of the message they came in.
+/// Recursion depth is bounded by the decoder of the containing message.
 fn several(cx: &mut Cx<'_>, field: &str, filters: &[accesslog::AccessLogFilter]) -> Option<Vec<LogFilter>> {
     if filters.len() < 2 {
         return cx.fail_at(&format!("{field}.filters"), "must have two at least");
@@ -135,7 +135,7 @@ fn text(cx: &mut Cx<'_>, field: &str, format: &str) -> Option<LogFormat> {
     cx.check(field, parsed).map(LogFormat::Text)
 }
 
-/// Keys in alphabetical order: protobuf maps have none of their own.
+/// Sorted by key: protobuf maps have no order.
 fn json_object(cx: &mut Cx<'_>, object: &Struct) -> Option<JsonFormat> {
     let mut fields: Vec<(&String, &Value)> = object.fields.iter().collect();
     fields.sort_by_key(|(name, _)| *name);

@@ -60,7 +60,7 @@ pub(crate) fn port(cx: &mut Cx<'_>, address: &core::SocketAddress) -> Option<u16
     }
 }
 
-/// A number that must be a port.
+/// A number that must be a valid port.
 pub(crate) fn port_number(cx: &mut Cx<'_>, field: &str, port: u32) -> Option<u16> {
     match u16::try_from(port) {
         Ok(port) => Some(port),
@@ -101,7 +101,7 @@ fn socket_option(cx: &mut Cx<'_>, option: &core::SocketOption) -> Option<SocketO
     }
     let level = cx.check("level", i32::try_from(option.level));
     let name = cx.check("name", i32::try_from(option.name));
-    // A mark is an unsigned 32-bit number to the kernel.
+    // A mark (`SO_MARK`) is an unsigned 32-bit number to the kernel.
     let value = i32::try_from(value).ok().or_else(|| u32::try_from(value).ok().map(u32::cast_signed));
     let value = value.or_else(|| cx.fail_at("int_value", "does not fit 32 bits"));
     Some(SocketOption { level: level?, name: name?, value: value? })

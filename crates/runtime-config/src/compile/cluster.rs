@@ -30,16 +30,16 @@ use crate::hcm::HttpFilter;
 use crate::http_filters;
 use crate::route::MirrorPolicy;
 
-/// A cluster and what it needs before it can serve.
+/// A cluster, and what it needs before it can become active.
 #[derive(Debug)]
 pub(crate) struct CompiledCluster {
     /// Without endpoints.
     pub cluster: Cluster,
-    /// Endpoints written in the cluster, or names to resolve.
+    /// Endpoints configured in the cluster, or names to resolve.
     pub assignment: Arc<Assignment>,
-    /// The EDS name it awaits.
+    /// The EDS name it waits for.
     pub eds: Option<Reference>,
-    /// Secrets it awaits.
+    /// Secrets it waits for.
     pub secrets: Vec<Reference>,
 }
 
@@ -48,7 +48,7 @@ const CARES: &str = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsReso
 const MAX_RESPONSE_HEADERS_KIB: u32 = 8192;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Compiles a cluster. `encoded`: what it was decoded from.
+/// Compiles a cluster. `encoded`: its encoded form.
 pub(crate) fn cluster(
     cx: &mut Cx<'_>,
     c: &cluster::Cluster,
@@ -208,7 +208,7 @@ fn transport_match(
 
 const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-/// The protocol, who gets copies of requests, and the filters of the cluster.
+/// The protocol, mirror policies, and HTTP filters of the cluster.
 type Http = ((UpstreamHttp, Option<Arc<[MirrorPolicy]>>), Arc<[HttpFilter]>);
 
 fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<Http> {
@@ -287,7 +287,7 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
 
 const UPSTREAM_CODEC: &str = "envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec";
 
-/// The filters before the codec, which is the last one.
+/// Compiles the filters before the codec, which must be the last one.
 fn upstream_filters(cx: &mut Cx<'_>, filters: &[HttpFilterPb]) -> Option<Arc<[HttpFilter]>> {
     let Some((last, before)) = filters.split_last() else { return Some(Arc::default()) };
     let compiled = cx.each("http_filters", before, |cx, filter| {
@@ -320,7 +320,7 @@ fn upstream_filters(cx: &mut Cx<'_>, filters: &[HttpFilterPb]) -> Option<Arc<[Ht
     Some(compiled.into_iter().flatten().collect())
 }
 
-/// Envoy takes 1 to 8,192 KiB.
+/// Envoy accepts 1 to 8,192 KiB.
 fn max_response_headers(cx: &mut Cx<'_>, common: &core::HttpProtocolOptions) -> Option<usize> {
     let kib = common.max_response_headers_kb.as_ref()?.value;
     match kib {
@@ -329,7 +329,7 @@ fn max_response_headers(cx: &mut Cx<'_>, common: &core::HttpProtocolOptions) -> 
     }
 }
 
-/// Of HTTP/1.1 towards endpoints there is one thing to choose; what else can be set concerns requests received.
+/// Only one HTTP/1.1 option applies towards endpoints; the others concern requests received.
 fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) -> bool {
     let Some(options) = options else { return false };
     let enable_trailers = options.enable_trailers;
@@ -352,7 +352,7 @@ fn circuit_breakers(cx: &mut Cx<'_>, breakers: Option<&cluster::CircuitBreakers>
         cx.each("thresholds", &breakers.thresholds, |cx, entry| {
             let priority = core::RoutingPriority::try_from(entry.priority);
             let Ok(priority) = priority else { return cx.fail_at("priority", "unknown value") };
-            // As in Envoy, the first entry of a priority holds.
+            // As in Envoy, the first entry of a priority counts.
             if !seen.contains(&priority) {
                 seen.push(priority);
                 *match priority {
@@ -472,7 +472,7 @@ fn failure_refresh(cx: &mut Cx<'_>, rate: &cluster::cluster::RefreshRate) -> Opt
     })
 }
 
-/// Fits endpoints to a cluster: the transport of each is decided once, here.
+/// Matches an endpoint's transport once, when compiled.
 pub(crate) fn fit_transport(cluster: &Cluster, endpoint: &crate::cluster::Endpoint) -> Option<usize> {
     let has = |label: &(Box<str>, Box<str>)| endpoint.transport_labels.binary_search(label).is_ok();
     cluster.transport_matches.iter().position(|entry| entry.labels.iter().all(has))

@@ -42,7 +42,7 @@ pub(crate) fn policy(cx: &mut Cx<'_>, config: &filter::CorsPolicy) -> Option<Arc
     }))
 }
 
-/// The deprecated field of routes and virtual hosts, before what is said to filters there.
+/// Adds the deprecated field of routes and virtual hosts to the filter overrides of that level.
 pub(super) fn with_field(
     cx: &mut Cx<'_>,
     field: Option<&route::CorsPolicy>,

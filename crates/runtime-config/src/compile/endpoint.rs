@@ -13,10 +13,10 @@ use super::route::parts_per_million;
 use super::subset::lb_metadata;
 use crate::cluster::{DnsTarget, Endpoint, EndpointAddress, EndpointSet, Health, MetadataValue};
 
-/// Metadata key of the labels that choose a transport socket.
+/// Metadata key of the labels that select a transport socket.
 const TRANSPORT_SOCKET_MATCH: &str = "envoy.transport_socket_match";
 
-/// What an assignment's address may be.
+/// The kind of an assignment's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AddressKind {
     /// IP addresses and pipes.
@@ -25,14 +25,14 @@ pub(crate) enum AddressKind {
     Name,
 }
 
-/// An assignment, not yet fitted to a cluster's transport sockets.
+/// An assignment whose endpoints are not yet matched to a cluster's transport sockets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Assignment {
-    /// Endpoints with addresses. For names the address is a placeholder until resolved.
+    /// Endpoints with addresses. Names have a placeholder address until resolved.
     pub endpoints: Vec<Endpoint>,
-    /// `targets[i]` is what `endpoints[i]` has to be resolved from.
+    /// `targets[i]` is the name that `endpoints[i]` is resolved from.
     pub targets: Vec<DnsTarget>,
-    /// What holds for all of them.
+    /// Settings for all endpoints.
     pub policy: Policy,
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn transport_labels(metadata: Option<&core::Metadata>) -> Vec<(Box<st
     labels.map(string_fields).unwrap_or_default()
 }
 
-/// The string fields of a struct, by name.
+/// The string fields of a struct, sorted by name.
 pub(crate) fn string_fields(fields: &evenkeel_xds::pb::google::protobuf::Struct) -> Vec<(Box<str>, Box<str>)> {
     let mut labels: Vec<(Box<str>, Box<str>)> = fields
         .fields
@@ -212,7 +212,7 @@ pub(crate) fn string_fields(fields: &evenkeel_xds::pb::google::protobuf::Struct)
     labels
 }
 
-/// Priorities start at 0 and have no gaps.
+/// Checks that priorities start at 0 and have no gaps.
 fn check_priorities(cx: &mut Cx<'_>, endpoints: &[Endpoint]) {
     let mut used: Vec<u32> = endpoints.iter().map(|endpoint| endpoint.priority).collect();
     used.sort_unstable();

@@ -13,7 +13,7 @@ use super::subset::fields;
 use crate::fault::{Abort, AbortStatus, Delay, Fault, RateLimit};
 use crate::fraction::Fraction;
 
-/// What a route says: whole, in place of the filter's own.
+/// A route's configuration, which replaces the filter's own entirely.
 pub(crate) fn per_route(cx: &mut Cx<'_>, config: &filter::HttpFault) -> Option<Arc<Fault>> {
     fault(cx, config).map(Arc::new)
 }
@@ -37,7 +37,7 @@ pub(crate) fn fault(cx: &mut Cx<'_>, config: &filter::HttpFault) -> Option<Fault
     })
 }
 
-/// `Some(None)`: it is not set.
+/// `Some(None)`: not set.
 fn part<M, T>(
     cx: &mut Cx<'_>,
     field: &str,
@@ -90,7 +90,7 @@ fn rate_limit(cx: &mut Cx<'_>, config: &common::FaultRateLimit) -> Option<RateLi
     Some(RateLimit { fixed_kib, share: share(cx, config.percentage.as_ref())? })
 }
 
-/// No request, where there is none.
+/// Absent means no request.
 fn share(cx: &mut Cx<'_>, percentage: Option<&FractionalPercent>) -> Option<Fraction> {
     match percentage {
         None => Some(Fraction::NONE),

@@ -16,7 +16,7 @@ pub(super) fn fraction(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<
     Some(Fraction { numerator: fraction.numerator, denominator })
 }
 
-/// There is no runtime: its default value holds. `absent`: where the whole is not set.
+/// There is no runtime, so the default value applies. `absent`: the result if the field is not set.
 pub(super) fn runtime_fraction(
     cx: &mut Cx<'_>,
     field: &str,

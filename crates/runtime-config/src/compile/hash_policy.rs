@@ -7,7 +7,7 @@ use super::{Cx, matcher};
 use crate::cookie::Cookie;
 use crate::hash_policy::{HashPolicies, HashPolicy, HashSource};
 
-/// The policies of a route or a load balancer.
+/// Compiles the policies of a route or a load balancer.
 pub(super) fn hash_policies(cx: &mut Cx<'_>, policies: &[route::HashPolicy]) -> Option<HashPolicies> {
     let compiled = cx.each("hash_policy", policies, |cx, policy| {
         let source = source(cx, policy)?;

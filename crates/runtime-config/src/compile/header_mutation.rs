@@ -33,7 +33,7 @@ fn mutations(cx: &mut Cx<'_>, config: Option<&filter::Mutations>) -> Arc<Mutatio
     })
 }
 
-/// A filter knows the messages and no more: what else a format may ask for, it could not say.
+/// The filter only sees the messages, so operators that need anything else are rejected.
 fn mutation(cx: &mut Cx<'_>, mutation: &mutation_rules::HeaderMutation) -> Option<HeaderMutation> {
     let compiled = headers::mutation(cx, mutation)?;
     if let HeaderMutation::Add(addition) = &compiled {

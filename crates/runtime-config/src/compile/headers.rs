@@ -7,7 +7,7 @@ use super::{Cx, matcher};
 use crate::access_log::Format;
 use crate::route::{AppendAction, HeaderAddition, HeaderEdits, HeaderMutation};
 
-/// The four header fields every level of a route configuration has.
+/// The four header fields that every level of a route configuration has.
 pub(crate) struct HeaderFields<'m> {
     pub request_add: &'m [core::HeaderValueOption],
     pub request_remove: &'m [String],
@@ -15,7 +15,7 @@ pub(crate) struct HeaderFields<'m> {
     pub response_remove: &'m [String],
 }
 
-/// Names the four fields of `$message`.
+/// Collects the four fields of `$message`.
 macro_rules! header_fields {
     ($message:expr) => {
         $crate::compile::headers::HeaderFields {
@@ -57,7 +57,7 @@ pub(crate) fn mutation(cx: &mut Cx<'_>, mutation: &mutation_rules::HeaderMutatio
     }
 }
 
-/// One header that is added.
+/// A header to add.
 pub(crate) fn addition(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<HeaderAddition> {
     let header = cx.required("header", option.header.as_ref())?;
     cx.at("header", |cx| {
@@ -100,7 +100,7 @@ fn append_action(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<Ap
     }
 }
 
-/// A header that edits may touch. The path and the host have rewrites of their own; edits would get in their way.
+/// Checks that edits may modify a header. Path and host have rewrites of their own, with which edits would interfere.
 fn modifiable(cx: &mut Cx<'_>, name: &str) -> Option<String> {
     let name = header_name(cx, name)?;
     if name.starts_with(':') || name == "host" {
@@ -110,7 +110,7 @@ fn modifiable(cx: &mut Cx<'_>, name: &str) -> Option<String> {
     Some(name)
 }
 
-/// A field name as RFC 9110 has it (or a pseudo header), in lower case.
+/// A field name by RFC 9110 (or a pseudo header), in lower case.
 fn header_name(cx: &mut Cx<'_>, name: &str) -> Option<String> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let bare = name.strip_prefix(':').unwrap_or(name);

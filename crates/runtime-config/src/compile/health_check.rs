@@ -18,7 +18,7 @@ const DEFAULT_NO_TRAFFIC_INTERVAL: Duration = Duration::from_secs(60);
 /// Envoy's default of `response_buffer_size`.
 const DEFAULT_RESPONSE_BUFFER_BYTES: usize = 1024;
 
-/// A cluster's health checks, which have names where the Rust types of the API do not.
+/// A cluster's health checks with their names, a field that the API's Rust types do not have.
 #[derive(Clone, PartialEq, Message)]
 struct NamedChecks {
     #[prost(message, repeated, tag = "8")]
@@ -31,7 +31,7 @@ struct Named {
     name: String,
 }
 
-/// Compiles the health checks of a cluster, whose encoded form has their names. `None`: there are none.
+/// Compiles a cluster's health checks; the cluster's encoded form has their names. `None`: there are none.
 pub(crate) fn health_checks(
     cx: &mut Cx<'_>,
     checks: &[core::HealthCheck],
@@ -171,7 +171,7 @@ fn statuses(cx: &mut Cx<'_>, range: &envoy_type::Int64Range) -> Option<Range<u16
     }
 }
 
-/// A header with a fixed value: there is no request whose properties could be put in.
+/// A header with a fixed value: there is no request to take values from.
 fn header(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<(Box<str>, Box<str>)> {
     let header = cx.required("header", option.header.as_ref())?;
     cx.at("header", |cx| {
@@ -206,7 +206,7 @@ fn grpc_probe(cx: &mut Cx<'_>, grpc: &core::health_check::GrpcHealthCheck) -> Op
     }))
 }
 
-/// Bytes, in hexadecimal or as they are.
+/// Bytes, in hexadecimal or verbatim.
 fn payload(cx: &mut Cx<'_>, payload: &core::health_check::Payload) -> Option<Vec<u8>> {
     use core::health_check::payload::Payload;
     match &payload.payload {
@@ -225,7 +225,7 @@ fn payload(cx: &mut Cx<'_>, payload: &core::health_check::Payload) -> Option<Vec
     }
 }
 
-/// Where and whether an endpoint is checked.
+/// Whether and at which address an endpoint is checked.
 pub(crate) fn endpoint_check(
     cx: &mut Cx<'_>,
     config: Option<&endpoint::endpoint::HealthCheckConfig>,

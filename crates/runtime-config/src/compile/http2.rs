@@ -9,17 +9,17 @@ use evenkeel_xds::pb::google::protobuf::UInt32Value;
 use super::Cx;
 use crate::http2::{Http2Keepalive, Http2Options};
 
-/// What RFC 9113 section 6.9.2 gives every peer; Envoy takes no less.
+/// The initial window by RFC 9113 section 6.9.2; Envoy accepts no less.
 const SMALLEST_WINDOW: u32 = 65_535;
 /// RFC 9113 section 6.9.1.
 const LARGEST_WINDOW: u32 = i32::MAX as u32;
-/// Largest table a head is encoded or decoded with, in bytes.
+/// Largest HPACK table for encoding or decoding heads, in bytes.
 const LARGEST_HPACK_TABLE: u32 = 1024 * 1024;
-/// Envoy's least keep-alive interval and timeout.
+/// Envoy's minimum of the keepalive interval and timeout.
 const SHORTEST_KEEPALIVE: Duration = Duration::from_millis(1);
 const DEFAULT_JITTER_PERCENT: f64 = 15.0;
 
-/// Compiles the options at `field`; what is not set has its default.
+/// Compiles the options at `field`; unset ones have their defaults.
 pub(crate) fn options(cx: &mut Cx<'_>, field: &str, options: Option<&core::Http2ProtocolOptions>) -> Http2Options {
     let Some(options) = options else { return Http2Options::default() };
     cx.at(field, |cx| compile(cx, options))
@@ -39,7 +39,7 @@ fn compile(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions) -> Http2Option
     Http2Options { keepalive, ..bounded }
 }
 
-/// What a connection holds: streams, windows, tables.
+/// Sizes: streams, windows, tables.
 fn sizes(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions) -> Http2Options {
     let default = Http2Options::default();
     let streams = (&options.max_concurrent_streams, default.max_concurrent_streams);
@@ -56,7 +56,7 @@ fn sizes(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions) -> Http2Options 
     }
 }
 
-/// What ends a connection whose peer only keeps us busy.
+/// Limits that end a connection whose peer floods the proxy.
 fn floods(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions, base: Http2Options) -> Http2Options {
     let frames = (&options.max_outbound_frames, base.max_outbound_frames);
     let control_frames = (&options.max_outbound_control_frames, base.max_outbound_control_frames);
@@ -82,7 +82,7 @@ fn floods(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions, base: Http2Opti
     }
 }
 
-/// The value at `field`, or the default beside it; refused out of range.
+/// The value at `field`, or the default beside it; rejected if out of range.
 fn number(
     cx: &mut Cx<'_>,
     field: &str,

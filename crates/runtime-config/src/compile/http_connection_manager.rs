@@ -31,7 +31,7 @@ const DEFAULT_MAX_HEADERS_COUNT: u32 = 100;
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const DEFAULT_STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Envoy has none. Heads come in one piece; what takes a minute to send one only holds the connection.
+/// Envoy has no default. A head usually arrives in one piece; a client that takes a minute only holds the connection.
 const DEFAULT_REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Compiles a connection manager.
@@ -117,7 +117,7 @@ fn http2_options(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Http2O
     options
 }
 
-/// Of an idle connection, of any connection, and of a stream.
+/// Timeouts of an idle connection, of any connection, and of a stream.
 fn durations(
     cx: &mut Cx<'_>,
     common: &core::HttpProtocolOptions,
@@ -138,7 +138,7 @@ fn max_request_headers_bytes(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManage
     kib as usize * 1024
 }
 
-/// Refuses ids of other kinds than those we make.
+/// Rejects request ID extensions other than UUID.
 fn check_request_id(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) {
     if let Some(extension) = config.request_id_extension.as_ref().and_then(|e| e.typed_config.as_ref())
         && type_name(&extension.type_url) != UUID_REQUEST_ID
@@ -235,7 +235,7 @@ fn http_filters(
             }
             ROUTER => cx.fail("the router must be the last HTTP filter"),
             ON_DEMAND if filter.disabled => cx.fail("cannot be disabled"),
-            // Wherever it stands: a route is looked for once, before the first filter.
+            // Accepted at any position: a route is selected once, before the first filter.
             ON_DEMAND => {
                 let config: on_demand_filter::OnDemand = cx.unpack(any)?;
                 let clusters = match &config.odcds {

@@ -41,32 +41,32 @@ const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// `SOMAXCONN` of current kernels.
 const DEFAULT_BACKLOG: u32 = 4096;
-/// Most listeners that one names to be held along with it; more are not asked for.
+/// Most listeners that one may name to be held along with it; more are ignored.
 const MAX_COMPANIONS: usize = 256;
 
-/// A listener and what it needs before it can serve.
+/// A listener, and what it needs before it can become active.
 #[derive(Debug)]
 pub(crate) struct CompiledListener {
     pub listener: Arc<Listener>,
-    /// RDS and SDS names it awaits.
+    /// RDS and SDS names it waits for.
     pub references: source::References,
-    /// The same of each chain, in order, the default one last.
+    /// The same for each chain, in order, the default one last.
     chain_references: Vec<source::References>,
 }
 
-/// A filter chain with the RDS and SDS names it awaits.
+/// A filter chain with the RDS and SDS names it waits for.
 type ReferringChain = (Arc<FilterChain>, source::References);
 
-/// Filter chains of versions of a listener that are held, by what they were compiled from: one that comes again as it was
-/// is the same `Arc`, and keeps its connections.
+/// Filter chains of held versions of a listener, by what they were compiled from: an unchanged chain is the same `Arc`,
+/// and keeps its connections.
 #[derive(Debug, Default)]
 pub(crate) struct KnownChains {
     by_name: FastMap<String, Vec<(listener::FilterChain, ReferringChain)>>,
 }
 
 impl KnownChains {
-    /// Adds those of a version that `next` replaces. One at another address, or of another direction, is another listener:
-    /// none of its connections stays.
+    /// Adds the chains of a version that `next` replaces. A version with another address or direction is a different
+    /// listener: none of its connections stays.
     pub fn add(&mut self, version: listener::Listener, compiled: &CompiledListener, next: &listener::Listener) {
         if version.address != next.address || version.traffic_direction != next.traffic_direction {
             return;
@@ -85,7 +85,7 @@ impl KnownChains {
     }
 }
 
-/// Compiles a listener, except for chains that are known.
+/// Compiles a listener, except for known chains.
 pub(crate) fn listener(
     cx: &mut Cx<'_>,
     l: &listener::Listener,
@@ -133,7 +133,7 @@ pub(crate) fn listener(
     Some(CompiledListener { listener: Arc::new(listener), references, chain_references })
 }
 
-/// Chains that failed to compile would shift the indices, so the check waits until there are none.
+/// Chains that failed to compile would shift the indices, so the check is skipped then.
 fn chain_index(cx: &mut Cx<'_>, chains: &[Arc<FilterChain>], defined: usize) -> ChainIndex {
     if chains.len() != defined {
         return ChainIndex::default();
@@ -156,7 +156,7 @@ fn listener_filters(cx: &mut Cx<'_>, l: &listener::Listener) -> Option<ListenerF
     let mut filters = ListenerFilters {
         timeout: cx.limit("listener_filters_timeout", l.listener_filters_timeout.as_ref(), default),
         continue_on_timeout: l.continue_on_listener_filters_timeout,
-        // Redirected listeners restore the destination even without the filter, as Envoy does.
+        // Listeners with `use_original_dst` restore the destination even without the filter, as in Envoy.
         original_dst: l.use_original_dst.as_ref().is_some_and(|use_it| use_it.value),
         ..ListenerFilters::default()
     };
@@ -294,7 +294,7 @@ fn filters(cx: &mut Cx<'_>, filters: &[listener::Filter]) -> Option<(Vec<Network
     Some((network, terminal?))
 }
 
-/// `Some(None)`: the filter has nothing to say itself, but the last one does something else for it.
+/// `Some(None)`: not a filter of its own, but a setting of the terminal filter.
 fn network_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Option<NetworkFilter>> {
     let any = typed_config(cx, filter)?;
     cx.at("typed_config", |cx| match type_name(&any.type_url) {
@@ -418,7 +418,7 @@ fn tunneling(cx: &mut Cx<'_>, config: &tcp_proxy::tcp_proxy::TunnelingConfig) ->
     })
 }
 
-/// `filter_metadata.istio.config`: the object of the user a resource comes from.
+/// `filter_metadata.istio.config`: the user's object that a resource was generated from.
 pub(crate) fn origin(metadata: Option<&core::Metadata>) -> Option<Arc<str>> {
     text_of(metadata, "istio", "config").map(Into::into)
 }

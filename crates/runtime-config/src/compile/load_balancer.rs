@@ -27,7 +27,7 @@ const DEFAULT_TABLE_SIZE: u64 = 65_537;
 const MAX_TABLE_SIZE: u64 = 5_000_011;
 const DEFAULT_MIN_WEIGHT_PERCENT: f64 = 10.0;
 
-/// All of a cluster that decides which endpoint is next.
+/// All settings of a cluster that determine the next endpoint.
 #[derive(Debug)]
 pub(super) struct Balancing {
     pub load_balancer: LoadBalancer,
@@ -38,7 +38,7 @@ pub(super) struct Balancing {
     pub override_host_status: OverrideHostStatus,
 }
 
-/// Compiles what a cluster says of load balancing.
+/// Compiles a cluster's load balancing settings.
 pub(super) fn balancing(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Discovery) -> Option<Balancing> {
     let common = c.common_lb_config.clone().unwrap_or_default();
     let panic_threshold = panic_threshold(cx, common.healthy_panic_threshold.as_ref());
@@ -69,7 +69,7 @@ impl Balancing {
     }
 }
 
-/// Percent, rounded as Envoy rounds it.
+/// The threshold in percent, rounded as in Envoy.
 fn panic_threshold(cx: &mut Cx<'_>, threshold: Option<&Percent>) -> Option<u32> {
     let Some(threshold) = threshold else { return Some(PanicMode::default().threshold_percent) };
     match (0.0..=100.0).contains(&threshold.value) {
@@ -142,7 +142,7 @@ fn by_enum(cx: &mut Cx<'_>, c: &cluster::Cluster, common: &pb::CommonLbConfig) -
     Some(balancing)
 }
 
-/// Options must be those of the policy.
+/// The options must belong to the policy.
 fn options_fit(cx: &mut Cx<'_>, c: &cluster::Cluster, policy: Option<pb::LbPolicy>) -> Option<()> {
     let (field, of) = match &c.lb_config {
         None | Some(pb::LbConfig::OriginalDstLbConfig(_)) => return Some(()),
@@ -204,7 +204,7 @@ const MAGLEV: &str = "envoy.extensions.load_balancing_policies.maglev.v3.Maglev"
 const CLUSTER_PROVIDED: &str = "envoy.extensions.load_balancing_policies.cluster_provided.v3.ClusterProvided";
 const SUBSET: &str = "envoy.extensions.load_balancing_policies.subset.v3.Subset";
 
-/// The first policy that is known, as Envoy takes it. The table of supported fields has refused unknown ones by name.
+/// The first policy, as Envoy takes the first known one. The table of supported fields has rejected unknown ones by name.
 pub(super) fn first_known(cx: &mut Cx<'_>, policy: &cluster::LoadBalancingPolicy) -> Option<Balancing> {
     cx.at("policies", |cx| match policy.policies.first() {
         None => cx.fail("must not be empty"),
@@ -376,7 +376,7 @@ fn is_prime(number: u64) -> bool {
         && (2..).take_while(|divisor| divisor * divisor <= number).all(|divisor| !number.is_multiple_of(divisor))
 }
 
-/// The two messages for slow start have the same fields.
+/// The fields of both slow start messages, which are the same.
 struct SlowStartFields<'m> {
     window: Option<&'m PbDuration>,
     aggression: Option<&'m core::RuntimeDouble>,
@@ -402,7 +402,7 @@ impl<'m> SlowStartFields<'m> {
 }
 
 trait Compile {
-    /// `None` in the inner option: hosts begin with their whole weight.
+    /// `None` in the inner option: no slow start.
     fn compile(self, cx: &mut Cx<'_>) -> Option<Option<SlowStart>>;
 }
 

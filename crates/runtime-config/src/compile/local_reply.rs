@@ -32,7 +32,7 @@ fn mapper(cx: &mut Cx<'_>, config: &hcm::ResponseMapper) -> Option<Mapper> {
     Some(Mapper { filter: filter?, status, body, format: format?, headers })
 }
 
-/// `Some(None)`: there is none.
+/// `Some(None)`: not set.
 fn body_format(cx: &mut Cx<'_>, field: &str, config: Option<&SubstitutionFormatString>) -> Option<Option<BodyFormat>> {
     let Some(config) = config else { return Some(None) };
     cx.at(field, |cx| {

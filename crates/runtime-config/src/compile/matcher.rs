@@ -63,7 +63,7 @@ pub(crate) fn substitution(
 /// `HeaderMatcher`.
 pub(crate) fn header(cx: &mut Cx<'_>, m: &route::HeaderMatcher) -> Option<HeaderMatcher> {
     let name = match cx.non_empty("name", &m.name)?.to_ascii_lowercase() {
-        // One and the same in Envoy, whatever the protocol calls it.
+        // Envoy treats both as the same header, whatever the protocol calls it.
         name if name == "host" => ":authority".into(),
         name => name.into(),
     };
@@ -118,7 +118,7 @@ pub(crate) fn metadata(cx: &mut Cx<'_>, m: &matcher::MetadataMatcher) -> Option<
     (path.len() == m.path.len()).then_some(MetadataMatcher { filter, path, value, invert: m.invert })
 }
 
-/// Depth is bounded by the decoder of the message it came in.
+/// Recursion depth is bounded by the decoder of the containing message.
 fn value_matcher(cx: &mut Cx<'_>, m: &matcher::ValueMatcher) -> Option<ValueMatcher> {
     use matcher::double_matcher::MatchPattern as Number;
     use matcher::list_matcher::MatchPattern as List;

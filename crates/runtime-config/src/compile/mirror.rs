@@ -1,4 +1,4 @@
-//! `RequestMirrorPolicy`: who gets copies of requests.
+//! `RequestMirrorPolicy`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::route_action::cluster_name;
 use crate::route::{MirrorCluster, MirrorPolicy};
 use crate::route_filters::FilterOverrides;
 
-/// The policies of one level; without any, those of the level above.
+/// The policies of one level; if it has none, those of the level above.
 pub(super) fn mirror_policies(
     cx: &mut Cx<'_>,
     own: &[RequestMirrorPolicy],
@@ -56,7 +56,7 @@ fn mirror_policy(cx: &mut Cx<'_>, policy: &RequestMirrorPolicy, inherited: &Inhe
     Some(MirrorPolicy {
         cluster,
         fraction_ppm,
-        // A host of its own stays as it is.
+        // An explicitly configured host is used unchanged.
         appends_suffix: !policy.disable_shadow_host_suffix_append && host.is_empty(),
         host: (!host.is_empty()).then(|| host.into()),
         edits,

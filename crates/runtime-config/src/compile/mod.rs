@@ -1,8 +1,8 @@
-//! From protobuf messages to the compiled types, one file per kind.
+//! Compiles protobuf messages, one file per kind.
 //!
-//! A compile function takes a message and [`Cx`], which knows the path it stands at and collects problems; it returns
-//! `None` (or a partial result the caller throws away) after it has recorded one. All problems of a resource are reported
-//! at once. Fields outside the table in [`crate::support`] never reach these functions.
+//! A compile function takes a message and [`Cx`], which tracks the current field path and collects problems; after
+//! recording one, the function returns `None` (or a partial result that the caller discards). All problems of a
+//! resource are reported together. Fields outside the table in [`crate::support`] never reach these functions.
 
 pub(crate) mod access_log;
 pub(crate) mod address;
@@ -48,11 +48,11 @@ use prost::{Message, Name};
 use crate::cluster::{BindConfig, DnsResolver};
 use crate::rejection::Problem;
 
-/// What the outside world contributes: files, environment variables, and defaults from the bootstrap.
+/// External inputs: files, environment variables, and defaults from the bootstrap.
 pub struct Environment {
-    /// Contents of a file a resource names.
+    /// Reads a file that a resource names.
     pub read_file: Box<ReadFile>,
-    /// Value of an environment variable a resource names.
+    /// Reads an environment variable that a resource names.
     pub variable: Box<ReadVariable>,
     /// `cluster_manager.upstream_bind_config`, for clusters without one.
     pub bind: BindConfig,
@@ -90,12 +90,12 @@ impl std::fmt::Debug for Environment {
     }
 }
 
-/// Where a compile function stands, and what was found wrong so far.
+/// The current field path, and the problems found so far.
 pub(crate) struct Cx<'e> {
     path: String,
     pub problems: Vec<Problem>,
     pub env: &'e Environment,
-    /// Names of clusters that exist, for `validate_clusters`; `None`: not checked.
+    /// Whether a cluster exists, for `validate_clusters`; `None`: not checked.
     pub known_clusters: Option<&'e dyn Fn(&str) -> bool>,
     /// RDS and SDS names the resource refers to.
     pub references: source::References,
@@ -112,7 +112,7 @@ impl<'e> Cx<'e> {
         }
     }
 
-    /// Runs `f` one field deeper.
+    /// Runs `f` with the path extended by a field.
     pub fn at<R>(&mut self, field: &str, f: impl FnOnce(&mut Self) -> R) -> R {
         let length = self.path.len();
         if length > 0 {
@@ -124,7 +124,7 @@ impl<'e> Cx<'e> {
         result
     }
 
-    /// Runs `f` at an element: `[3]` or `["key"]`.
+    /// Runs `f` with the path extended by an element: `[3]` or `["key"]`.
     pub fn element<R>(&mut self, key: impl Display, f: impl FnOnce(&mut Self) -> R) -> R {
         let length = self.path.len();
         self.path.push_str(&format!("[{key}]"));
@@ -133,7 +133,7 @@ impl<'e> Cx<'e> {
         result
     }
 
-    /// Compiles each element of a repeated field; elements that fail are left out, with their problems recorded.
+    /// Compiles each element of a repeated field; elements that fail are omitted, with their problems recorded.
     pub fn each<'m, T: 'm, R>(
         &mut self,
         field: &str,
@@ -145,18 +145,18 @@ impl<'e> Cx<'e> {
         })
     }
 
-    /// Records a problem where we stand.
+    /// Records a problem at the current path.
     pub fn fail<R>(&mut self, reason: impl Into<String>) -> Option<R> {
         self.problems.push(Problem { path: self.path.clone(), reason: reason.into() });
         None
     }
 
-    /// Records a problem with a field of the message we stand at.
+    /// Records a problem with a field of the current message.
     pub fn fail_at<R>(&mut self, field: &str, reason: impl Into<String>) -> Option<R> {
         self.at(field, |cx| cx.fail(reason))
     }
 
-    /// `result`'s value, or its error recorded at `field`.
+    /// The value of `result`, or its error recorded at `field`.
     pub fn check<R, E: Display>(&mut self, field: &str, result: Result<R, E>) -> Option<R> {
         match result {
             Ok(value) => Some(value),
@@ -164,17 +164,17 @@ impl<'e> Cx<'e> {
         }
     }
 
-    /// A field that must be set.
+    /// Requires a field to be set.
     pub fn required<'m, T>(&mut self, field: &str, value: Option<&'m T>) -> Option<&'m T> {
         value.or_else(|| self.fail_at(field, "is required"))
     }
 
-    /// A string that must not be empty.
+    /// Requires a string not to be empty.
     pub fn non_empty<'m>(&mut self, field: &str, value: &'m str) -> Option<&'m str> {
         if value.is_empty() { self.fail_at(field, "must not be empty") } else { Some(value) }
     }
 
-    /// Decodes an extension configuration of a type that is already known to fit.
+    /// Decodes an extension configuration whose type is already known to match.
     pub fn unpack<M: Message + Name + Default>(&mut self, any: &Any) -> Option<M> {
         match M::decode(any.value.as_slice()) {
             Ok(message) => Some(message),
@@ -182,7 +182,7 @@ impl<'e> Cx<'e> {
         }
     }
 
-    /// A duration that must not be negative; absent stays absent.
+    /// A duration that must not be negative; absent yields `None`.
     pub fn duration(&mut self, field: &str, value: Option<&pb::google::protobuf::Duration>) -> Option<Duration> {
         let value = value?;
         let (seconds, nanos) = (u64::try_from(value.seconds), u32::try_from(value.nanos));
@@ -194,7 +194,7 @@ impl<'e> Cx<'e> {
         }
     }
 
-    /// A duration where 0 means "no limit": absent gives `default`.
+    /// A duration where 0 means "no limit"; absent yields `default`.
     pub fn limit(
         &mut self,
         field: &str,
@@ -216,7 +216,7 @@ pub(crate) fn type_name(type_url: &str) -> &str {
     type_url.rsplit('/').next().unwrap_or(type_url)
 }
 
-/// Checks that a `TypedExtensionConfig` holds the one type that belongs where it stands.
+/// Checks that a `TypedExtensionConfig` holds the only type allowed there.
 pub(crate) fn extension_type(
     cx: &mut Cx<'_>,
     extension: &pb::envoy::config::core::v3::TypedExtensionConfig,

@@ -10,7 +10,7 @@ use crate::outlier_detection::{FailurePercentage, OutlierDetection, SuccessRate,
 
 type Number = Option<wkt::UInt32Value>;
 
-/// Compiles a cluster's outlier detection; `None` also for a field that is wrong.
+/// Compiles a cluster's outlier detection; invalid fields are recorded as problems.
 pub(crate) fn outlier_detection(cx: &mut Cx<'_>, o: &cluster::OutlierDetection) -> Option<OutlierDetection> {
     cx.at("outlier_detection", |cx| {
         let default = OutlierDetection::default();
@@ -116,7 +116,7 @@ fn percent(cx: &mut Cx<'_>, field: &str, value: &Number, default: u32) -> u32 {
     percent
 }
 
-/// A time that must not be zero.
+/// A duration that must not be zero.
 fn time(cx: &mut Cx<'_>, field: &str, value: Option<&wkt::Duration>, default: Duration) -> Duration {
     match cx.duration(field, value) {
         Some(Duration::ZERO) => {

@@ -1,4 +1,4 @@
-//! The PROXY protocol: the listener filter, and what it shares with the upstream transport socket.
+//! The PROXY protocol: the listener filter, and what the upstream transport socket shares with it.
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::listener::proxy_protocol::v3 as listener_filter;
@@ -40,7 +40,7 @@ pub(crate) fn selection(cx: &mut Cx<'_>, config: Option<&core::ProxyProtocolPass
     })
 }
 
-/// The type of a TLV is one byte.
+/// A TLV's type is one byte.
 pub(crate) fn tlv_type(cx: &mut Cx<'_>, value: u32) -> Option<u8> {
     match u8::try_from(value) {
         Ok(kind) => Some(kind),

@@ -18,7 +18,7 @@ use crate::rbac::{
     Rules,
 };
 
-/// Whether a rule may look at a request; network filters have none.
+/// The kind of filter; rules about requests are not allowed in network filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layer {
     Network,
@@ -26,7 +26,7 @@ enum Layer {
 }
 
 impl Layer {
-    /// What dynamic metadata of the filter stands under, whatever its name.
+    /// The namespace of the filter's dynamic metadata, whatever its name.
     fn namespace(self) -> &'static str {
         match self {
             Self::Network => "envoy.filters.network.rbac",
@@ -63,7 +63,7 @@ pub(crate) fn http_filter(cx: &mut Cx<'_>, config: &http::Rbac) -> Option<RbacFi
     Some(RbacFilter { stat_prefix, rules, shadow_rules, shadow_stat_prefix })
 }
 
-/// What enforced and shadow rules leave of their outcomes.
+/// The names of the dynamic metadata for enforced and shadow rules.
 fn names(layer: Layer, prefix: &Arc<str>, shadow_prefix: &Arc<str>) -> (FieldNames, FieldNames) {
     let filter = layer.namespace();
     let enforced = FieldNames { filter, prefix: Arc::clone(prefix), kind: "enforced" };
@@ -79,7 +79,7 @@ pub(crate) fn per_route(cx: &mut Cx<'_>, config: &http::RbacPerRoute) -> Option<
     Some(RbacPerRoute { filter })
 }
 
-/// `Some(None)`: no rules are given.
+/// `Some(None)`: there are no rules.
 fn rules(
     cx: &mut Cx<'_>,
     field: &str,
@@ -141,7 +141,7 @@ fn permission(cx: &mut Cx<'_>, permission: &rbac::Permission, layer: Layer) -> O
             port_number(cx, "destination_port", *port).map(Permission::DestinationPort)
         }
         Some(Rule::DestinationPortRange(range)) => {
-            // `end` is exclusive; 65536 itself does not fit a port and means "to the last one".
+            // `end` is exclusive; 65536 itself is no port and means "up to the last one".
             let (start, end) = (u16::try_from(range.start), u32::try_from(range.end));
             match (start, end) {
                 (Ok(start), Ok(end)) if u32::from(start) < end && end <= 65536 => {
@@ -241,7 +241,7 @@ fn range_set(cx: &mut Cx<'_>, field: &str, range: &CidrRange) -> Option<CidrSet>
 }
 
 /// Envoy evaluates request rules in a network filter against empty headers. Such a policy is a mistake, and with action
-/// DENY an opening, so it is refused.
+/// DENY a security hole, so it is rejected.
 fn of_request(cx: &mut Cx<'_>, layer: Layer) -> Option<()> {
     match layer {
         Layer::Http => Some(()),

@@ -68,7 +68,7 @@ pub(crate) fn retry_policy(cx: &mut Cx<'_>, policy: Option<&route::RetryPolicy>)
     })
 }
 
-/// Which hosts are not tried again.
+/// A predicate for hosts that retries avoid.
 enum Predicate {
     PreviousHosts,
     Metadata(MetadataMatch),
@@ -77,7 +77,7 @@ enum Predicate {
 impl Predicate {
     fn metadata(self) -> Option<MetadataMatch> {
         match self {
-            // Nothing to match on matches no host.
+            // Empty metadata matches no host.
             Self::Metadata(metadata) => Some(metadata).filter(|metadata| !metadata.is_empty()),
             Self::PreviousHosts => None,
         }
@@ -98,7 +98,7 @@ fn host_predicate(cx: &mut Cx<'_>, predicate: &route::retry_policy::RetryHostPre
     }
 }
 
-/// After how many tries priorities are looked at.
+/// The update frequency of `previous_priorities`.
 fn previous_priorities(cx: &mut Cx<'_>, priority: &route::retry_policy::RetryPriority) -> Option<u32> {
     let Some(route::retry_policy::retry_priority::ConfigType::TypedConfig(any)) = &priority.config_type else {
         return cx.fail_at("typed_config", "is required");

@@ -24,7 +24,7 @@ use crate::route_filters::{FilterOverride, FilterOverrides};
 /// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.
 const DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 4096;
 
-/// What routes inherit from their virtual host and table.
+/// Settings that routes inherit from their virtual host and table.
 pub(crate) struct Inherited<'h> {
     pub max_direct_response_body_bytes: u32,
     pub retry: Option<&'h Arc<RetryPolicy>>,
@@ -33,12 +33,12 @@ pub(crate) struct Inherited<'h> {
     pub mirrors: Option<&'h Arc<[MirrorPolicy]>>,
 }
 
-/// Where a route table stands.
+/// Whether a route table is inline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inline {
-    /// In a connection manager: it may be nameless, and its clusters are checked unless it says no.
+    /// In a connection manager: the name may be empty, and clusters are checked unless disabled.
     Yes,
-    /// A resource of its own, whose clusters may come later.
+    /// A separate resource, whose clusters may arrive later.
     No,
 }
 
@@ -88,19 +88,19 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
     })
 }
 
-/// What a table that grows begins with.
+/// The initial state of a growing table.
 fn growing(hosts: &[Arc<VirtualHost>]) -> Growing {
     let mut growing = Growing::default();
     for host in hosts {
         for domain in &host.domains {
-            // What is wrong with a domain is said where the table's own are indexed.
+            // Problems with domains are reported where the table's own index is built.
             _ = growing.domains.insert(domain, host.clone());
         }
     }
     growing
 }
 
-/// Compiles a virtual host that came on its own (VHDS) for a table with this limit on direct responses.
+/// Compiles a virtual host received on its own (VHDS), for a table with this limit on direct responses.
 pub(crate) fn own_virtual_host(
     cx: &mut Cx<'_>,
     host: &route::VirtualHost,
@@ -206,13 +206,13 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
 
 const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
 
-/// `typed_per_filter_config`, before what is inherited from `outer`.
+/// `typed_per_filter_config`, followed by what is inherited from `outer`.
 pub(super) fn filter_overrides(
     cx: &mut Cx<'_>,
     configs: &HashMap<String, Any>,
     outer: &FilterOverrides,
 ) -> Option<FilterOverrides> {
-    // Problems come in the same order every time.
+    // Sorted, so that problems are reported in a fixed order.
     let mut configs: Vec<_> = configs.iter().collect();
     configs.sort_by_key(|(filter, _)| *filter);
     let count = configs.len();
@@ -238,7 +238,7 @@ fn filter_override(cx: &mut Cx<'_>, filter: &str, any: &Any) -> Option<FilterOve
         return Some(says(true, None));
     }
     let config = cx.required("config", wrapped.config.as_ref())?;
-    // An empty one only switches the filter on.
+    // An empty one only enables the filter.
     if config.type_url.is_empty() {
         return Some(says(false, None));
     }

@@ -1,4 +1,4 @@
-//! What a route does: forward, redirect, direct response; retries.
+//! Route actions: forward, redirect, direct response; retries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -173,7 +173,7 @@ fn grpc_timeout(cx: &mut Cx<'_>, action: &route::RouteAction) -> Option<GrpcTime
     Some(GrpcTimeout { as_route_timeout, most, offset })
 }
 
-/// `None`: the connection manager's holds. Zero switches it off, which is written as the longest duration.
+/// `None`: the connection manager's applies. Zero disables it, expressed as the longest duration.
 fn idle_timeout(cx: &mut Cx<'_>, action: &route::RouteAction) -> Option<Duration> {
     never_if_zero(cx.duration("idle_timeout", action.idle_timeout.as_ref()))
 }
@@ -235,7 +235,7 @@ fn weighted_cluster(
     Some(WeightedCluster { cluster, weight, headers, host_rewrite, metadata_match, filters })
 }
 
-/// The route's metadata under that of one of its clusters; `None`: any host will do.
+/// The route's metadata, overlaid by that of one of its clusters; `None`: any host will do.
 pub(crate) fn criteria(of_route: &MetadataMatch, own: Option<&core::Metadata>) -> Option<MetadataMatch> {
     let both = of_route.overlaid(&lb_metadata(own));
     (!both.is_empty()).then_some(both)

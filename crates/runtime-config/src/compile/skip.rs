@@ -22,7 +22,7 @@ pub(super) const PER_ROUTE: &str = "envoy.extensions.common.matching.v3.Extensio
 const SKIP: &str = "envoy.extensions.filters.common.matcher.action.v3.SkipFilter";
 const HEADER: &str = "envoy.type.matcher.v3.HttpRequestHeaderMatchInput";
 
-/// A filter and the requests it has nothing to do with.
+/// A filter, and the matcher of requests that skip it.
 pub(super) fn with_matcher(cx: &mut Cx<'_>, any: &Any) -> Option<(HttpFilterConfig, Arc<SkipMatcher>)> {
     let config: matching::ExtensionWithMatcher = cx.unpack(any)?;
     let skip = skip_matcher(cx, config.xds_matcher.as_ref());
@@ -34,7 +34,7 @@ pub(super) fn with_matcher(cx: &mut Cx<'_>, any: &Any) -> Option<(HttpFilterConf
     Some((filter, Arc::new(skip?)))
 }
 
-/// What a route says about which requests pass the filter by.
+/// A route's matcher of requests that skip the filter.
 pub(super) fn per_route(cx: &mut Cx<'_>, any: &Any) -> Option<Arc<dyn PerRoute>> {
     let config: matching::ExtensionWithMatcherPerRoute = cx.unpack(any)?;
     skip_matcher(cx, config.xds_matcher.as_ref()).map(|matcher| Arc::new(matcher) as Arc<dyn PerRoute>)
@@ -45,7 +45,7 @@ fn skip_matcher(cx: &mut Cx<'_>, config: Option<&xds::Matcher>) -> Option<SkipMa
     cx.at("xds_matcher", |cx| matcher(cx, config)).map(SkipMatcher)
 }
 
-/// Depth is bounded by the decoder of the message it came in.
+/// Recursion depth is bounded by the decoder of the containing message.
 fn matcher(cx: &mut Cx<'_>, config: &xds::Matcher) -> Option<Matcher> {
     use xds::matcher::MatcherType;
     let kind = match &config.matcher_type {
@@ -90,7 +90,7 @@ fn match_map(
     field: &str,
     map: &HashMap<String, xds::matcher::OnMatch>,
 ) -> Option<Vec<(Box<[u8]>, OnMatch)>> {
-    // Problems come in the same order every time.
+    // Sorted, so that problems are reported in a fixed order.
     let mut sorted: Vec<_> = map.iter().collect();
     sorted.sort_by_key(|(value, _)| *value);
     let entries: Vec<_> = cx.at(&format!("{field}.map"), |cx| {
@@ -145,7 +145,7 @@ fn predicate(cx: &mut Cx<'_>, config: &xds::matcher::matcher_list::Predicate) ->
     }
 }
 
-/// The header that is looked at.
+/// The name of the header to match.
 fn input(cx: &mut Cx<'_>, input: Option<&TypedExtensionConfig>) -> Option<Box<str>> {
     let input = cx.required("input", input)?;
     cx.at("input.typed_config", |cx| match &input.typed_config {

@@ -1,4 +1,4 @@
-//! `ConfigSource`: where a resource named by another one comes from.
+//! `ConfigSource`: the source of a resource that another one names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use super::Cx;
 use crate::demand::DEFAULT_HOLD;
 use crate::listener::OnDemandClusters;
 
-/// A resource that has to be subscribed to.
+/// A reference to a resource that has to be subscribed to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     /// Its name.
     pub name: Arc<str>,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
-    /// After this long without an answer the referrer goes on without it; `None`: it waits for ever. 15 s when unset.
+    /// After this long without a response, the referring resource proceeds without it; `None`: it waits indefinitely. 15 s when unset.
     pub initial_fetch_timeout: Option<Duration>,
 }
 
-/// Where a resource comes from.
+/// The source of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// The aggregated stream of the bootstrap (`ads`), or the server the referrer came from (`self`).
+    /// The aggregated stream of the bootstrap (`ads`), or the server that sent the referring resource (`self`).
     Ads,
-    /// A gRPC stream of its own to this static cluster.
+    /// A separate gRPC stream to this static cluster.
     Grpc {
         /// Cluster name.
         cluster: Arc<str>,
@@ -43,7 +43,7 @@ pub(crate) struct References {
 }
 
 impl References {
-    /// Adds those of a part that are not there yet.
+    /// Adds a part's references that are not present yet.
     pub fn add(&mut self, part: &Self) {
         for (all, more) in [(&mut self.routes, &part.routes), (&mut self.secrets, &part.secrets)] {
             let new: Vec<_> = more.iter().filter(|reference| !all.contains(reference)).cloned().collect();
@@ -67,7 +67,7 @@ impl Cx<'_> {
     }
 }
 
-/// Where clusters come from that are asked for when they are needed: the aggregated stream.
+/// The source of clusters that are requested on demand: must be the aggregated stream.
 pub(crate) fn on_demand_clusters(
     cx: &mut Cx<'_>,
     field: &str,

@@ -11,7 +11,7 @@ use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 use super::Cx;
 use crate::cluster::{MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 
-/// Metadata that load balancing goes by.
+/// The metadata that load balancing uses.
 pub(crate) const LB_METADATA: &str = "envoy.lb";
 
 /// `Some(None)`: without selectors there are no subsets.
@@ -32,7 +32,7 @@ pub(super) fn subset_config(cx: &mut Cx<'_>, config: &LbSubsetConfig) -> Option<
     Some((!config.subset_selectors.is_empty()).then_some(compiled))
 }
 
-/// The same, in the form of an extension.
+/// The same, from the extension's message.
 pub(super) fn typed_subset_config(cx: &mut Cx<'_>, config: &typed::Subset) -> Option<Option<SubsetConfig>> {
     no_metadata_fallback(cx, config.metadata_fallback_policy);
     let selectors = cx.each("subset_selectors", &config.subset_selectors, |cx, s| {
@@ -56,7 +56,7 @@ fn no_metadata_fallback(cx: &mut Cx<'_>, policy: i32) {
     }
 }
 
-/// The two forms number their policies alike.
+/// Both messages number their policies alike.
 fn fallback(cx: &mut Cx<'_>, policy: i32) -> Option<SubsetFallback> {
     use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::lb_subset_config::LbSubsetFallbackPolicy as Policy;
     match Policy::try_from(policy) {
@@ -110,7 +110,7 @@ pub(crate) fn lb_metadata(metadata: Option<&Metadata>) -> MetadataMatch {
     fields.map(metadata_match).unwrap_or_default()
 }
 
-/// All fields of an object, by name.
+/// All fields of an object, sorted by name.
 pub(super) fn fields(fields: &Struct) -> Vec<(Box<str>, MetadataValue)> {
     metadata_match(fields).iter().cloned().collect()
 }
@@ -119,7 +119,7 @@ fn metadata_match(fields: &Struct) -> MetadataMatch {
     MetadataMatch::new(fields.fields.iter().map(|(name, value)| (name.as_str().into(), metadata_value(value))))
 }
 
-/// Depth is bounded by the decoder of the message it came in.
+/// Recursion depth is bounded by the decoder of the containing message.
 fn metadata_value(value: &Value) -> MetadataValue {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => MetadataValue::Null,

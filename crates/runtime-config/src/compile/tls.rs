@@ -42,7 +42,7 @@ pub(crate) fn downstream(
             (Validation::Chain { subject_alt_names, .. }, false) if subject_alt_names.is_empty() => {
                 ClientCertificate::Optional
             }
-            // Whoever says which names to take takes nobody without one, as in Envoy.
+            // A context that lists accepted names requires a certificate, as in Envoy.
             (Validation::Chain { .. }, false) => ClientCertificate::Required,
         };
         match DownstreamTls::new(&DownstreamTlsContext { common, client_certificate }, secrets) {
@@ -75,7 +75,7 @@ pub(crate) fn upstream(
     Some(tls.map_or(Transport::Raw, Transport::Tls))
 }
 
-/// A header before another transport socket.
+/// A PROXY protocol header before another transport socket.
 fn upstream_proxy_protocol(cx: &mut Cx<'_>, any: &Any, secrets: &SecretStore) -> Option<Transport> {
     let config: ProxyProtocolUpstreamTransport = cx.unpack(any)?;
     let header = config.config.unwrap_or_default();
@@ -131,7 +131,7 @@ fn common(cx: &mut Cx<'_>, context: Option<&tls::CommonTlsContext>) -> Option<Co
     })
 }
 
-/// The own certificates.
+/// The context's own certificates.
 fn certificates(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Vec<CertificateSource>> {
     match (&context.tls_certificates, &context.tls_certificate_sds_secret_configs) {
         (fixed, sds) if fixed.is_empty() => {
@@ -152,7 +152,7 @@ pub(crate) fn static_certificate(cx: &mut Cx<'_>, certificate: &tls::TlsCertific
     Some(CertificateSource::Static { chain: DataSource::Inline(chain?), key: DataSource::Inline(key?) })
 }
 
-/// A secret by name over SDS.
+/// A secret that SDS delivers, by name.
 fn sds_secret(cx: &mut Cx<'_>, sds: &tls::SdsSecretConfig) -> Option<SdsSecret> {
     let name = cx.non_empty("name", &sds.name)?;
     let reference = cx.reference(name, "sds_config", sds.sds_config.as_ref())?;
@@ -163,7 +163,7 @@ fn sds_secret(cx: &mut Cx<'_>, sds: &tls::SdsSecretConfig) -> Option<SdsSecret> 
     Some(secret)
 }
 
-/// A reference as the certificate store knows it.
+/// A reference in the form the certificate store uses.
 pub(crate) fn secret_of(reference: &Reference) -> SdsSecret {
     let server = match &reference.source {
         Source::Ads => SdsServer::Ads,
@@ -202,7 +202,7 @@ fn static_validation(cx: &mut Cx<'_>, context: &tls::CertificateValidationContex
     Some(Validation::Chain { trust: TrustSource::Static(DataSource::Inline(roots)), subject_alt_names })
 }
 
-/// The delivered context supplies the roots, the default context the names.
+/// The delivered context supplies the trusted CAs, the default context the names.
 fn combined_validation(
     cx: &mut Cx<'_>,
     combined: &tls::common_tls_context::CombinedCertificateValidationContext,
@@ -283,7 +283,7 @@ fn version(cx: &mut Cx<'_>, field: &str, value: i32) -> Option<Option<TlsVersion
     }
 }
 
-/// A secret as SDS delivers it.
+/// A secret delivered by SDS.
 pub(crate) enum Secret {
     /// `tls_certificate`.
     Certificate {
@@ -296,7 +296,7 @@ pub(crate) enum Secret {
     Trust(Vec<u8>),
 }
 
-/// Reads a delivered secret.
+/// Compiles a delivered secret.
 pub(crate) fn secret(cx: &mut Cx<'_>, secret: &tls::Secret) -> Option<Secret> {
     cx.non_empty("name", &secret.name)?;
     match &secret.r#type {
@@ -306,7 +306,7 @@ pub(crate) fn secret(cx: &mut Cx<'_>, secret: &tls::Secret) -> Option<Secret> {
             Some(Secret::Certificate { chain: chain?, key: key? })
         }),
         Some(tls::secret::Type::ValidationContext(context)) => cx.at("validation_context", |cx| {
-            // The context that refers to the secret says which names it takes.
+            // The accepted names come from the context that refers to the secret.
             if !subject_alt_names(cx, context).is_empty() {
                 return cx.fail("subject alternative names in a delivered validation context are not supported");
             }

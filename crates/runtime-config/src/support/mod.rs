@@ -1,8 +1,7 @@
-//! Which fields of the Envoy API are supported: one table, checked before anything is compiled and rendered into the
-//! documentation.
+//! The table of supported fields of the Envoy API, which is checked before anything is compiled, and rendered into the documentation.
 //!
-//! A field that is set and not in the table is refused, by its full path. A field is listed as accepted without effect only
-//! where ignoring it cannot change what a user sees, with the reason.
+//! A field that is set but not in the table is rejected, by its full path. A field is listed as accepted without effect
+//! only if ignoring it cannot change what a user sees, with the reason.
 
 mod extensions;
 mod load_balancing;
@@ -23,15 +22,15 @@ pub use render::markdown;
 /// How a field is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// It works.
+    /// Supported.
     Full,
-    /// It works for these values; others are refused.
+    /// Supported for these values; others are rejected.
     Values(&'static str),
-    /// It is accepted and does nothing, for this reason.
+    /// Accepted without effect, for this reason.
     NoEffect(&'static str),
 }
 
-/// What a message type is.
+/// The kind of a message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A resource or a part of one.
@@ -45,18 +44,18 @@ pub enum Role {
 pub struct MessageSupport {
     /// Full name.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub role: Role,
-    /// Fields that work.
+    /// Supported fields.
     pub full: &'static [&'static str],
-    /// Fields that work for some values.
+    /// Fields supported for some values.
     pub values: &'static [(&'static str, &'static str)],
-    /// Reasons, each with the fields it holds for.
+    /// Reasons, each with the fields it applies to.
     pub no_effect: &'static [(&'static str, &'static [&'static str])],
 }
 
 impl MessageSupport {
-    /// How a field is treated; `None`: refused.
+    /// How a field is treated; `None`: rejected.
     pub fn field(&self, field: &str) -> Option<Support> {
         if self.full.contains(&field) {
             return Some(Support::Full);
@@ -79,7 +78,7 @@ pub fn message(full_name: &str) -> Option<&'static MessageSupport> {
     BY_NAME.get(full_name).copied()
 }
 
-/// Checks every field that is set in a resource. Nearly free when all are supported.
+/// Checks all fields set in a resource. Nearly free if all are supported.
 pub fn check(resource: &Any) -> Vec<Problem> {
     match wire::only_supported(resource) {
         true => Vec::new(),
@@ -87,32 +86,32 @@ pub fn check(resource: &Any) -> Vec<Problem> {
     }
 }
 
-/// Messages with an extension that may be unknown where `is_optional` is set, and the field that holds it.
+/// Messages whose extension may be unknown if `is_optional` is set, and the field that holds it.
 const OPTIONAL: [(&str, &str); 2] = [
     ("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", "typed_config"),
     ("envoy.config.route.v3.FilterConfig", "config"),
 ];
 
-/// Takes back that the extension beside `is_optional`, at this path, is not supported as a whole.
+/// Withdraws the problem that the extension beside `is_optional`, at this path, is unsupported as a whole.
 fn forgive(problems: &mut Vec<Problem>, holder: &str, path: &str) {
     let Some((_, field)) = OPTIONAL.iter().find(|(name, _)| *name == holder) else { return };
     let extension = path.strip_suffix("is_optional").map(|beside| format!("{beside}{field}"));
     problems.retain(|problem| Some(&problem.path) != extension.as_ref());
 }
 
-/// The unsupported fields of a resource, by the descriptors. [`check`] comes to the same, faster.
+/// The unsupported fields of a resource, by the descriptors. [`check`] gives the same result, faster.
 pub fn named_problems(schema: &Schema, resource: &Any) -> Vec<Problem> {
     let mut problems = Vec::new();
     walk_any(schema, resource, &mut |path, visit| {
         let reason = match visit {
-            // What is optional may be unknown: it was visited just before.
+            // An optional extension may be unknown: it was visited just before.
             Visit::Field { message: name, field: "is_optional" }
                 if OPTIONAL.iter().any(|(holder, _)| *holder == name) =>
             {
                 forgive(&mut problems, name, path);
                 return Descend::No;
             }
-            // An empty one only switches the filter on.
+            // An empty one only enables the filter.
             Visit::OpaqueAny { type_url: "" } if path.ends_with("].config") => return Descend::No,
             Visit::Field { message: name, field } => match message(name).and_then(|message| message.field(field)) {
                 Some(Support::NoEffect(_)) => return Descend::No,

@@ -1,4 +1,4 @@
-//! The table as Markdown.
+//! Renders the table as Markdown.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
-//! The table as field numbers: most resources are fine, and saying so takes no descriptors, only a look at their bytes.
+//! The table as field numbers: most resources are valid, and checking that needs only their bytes, no descriptors.
 //!
-//! Loading the descriptors costs milliseconds and megabytes. They are loaded once to number the table, and again only to
-//! name the field of a resource that is refused.
+//! Loading the descriptors costs milliseconds and megabytes. They are loaded once to number the table, and again only
+//! to name the field of a rejected resource.
 
 use std::sync::LazyLock;
 
@@ -33,7 +33,7 @@ struct Message {
 
 #[derive(Debug, Clone, Copy)]
 enum Rule {
-    /// Nothing to look at below.
+    /// Nothing below to check.
     Leaf,
     /// A message of the table.
     Message(usize),
@@ -104,7 +104,7 @@ impl Message {
     }
 }
 
-/// `None` for a message that is not in the table: such a field cannot be judged here.
+/// `None` for a message that is not in the table: such a field cannot be checked here.
 fn rule(field: &FieldDescriptor, by_name: &FastMap<&'static str, usize>) -> Option<Rule> {
     let (kind, map) = match field.kind() {
         Kind::Message(entry) if field.is_map() => (entry.map_entry_value_field().kind(), true),
@@ -120,7 +120,7 @@ fn rule(field: &FieldDescriptor, by_name: &FastMap<&'static str, usize>) -> Opti
     }
 }
 
-/// Takes one field off: its number, and its bytes when it is length-delimited.
+/// Splits off one field: its number, and its bytes if it is length-delimited.
 fn field<'b>(bytes: &mut &'b [u8]) -> Option<(u32, Option<&'b [u8]>)> {
     let (number, wire_type) = decode_key(bytes).ok()?;
     let skip = match wire_type {
@@ -150,7 +150,7 @@ fn entry_value(bytes: &[u8]) -> Option<&[u8]> {
     two_fields(bytes).map(|[_, value]| value.unwrap_or_default())
 }
 
-/// The bytes of fields 1 and 2 of a message that has no others, the last of each.
+/// The bytes of fields 1 and 2 of a message without other fields; the last occurrence of each.
 fn two_fields(mut bytes: &[u8]) -> Option<[Option<&[u8]>; 2]> {
     let (mut first, mut second) = (None, None);
     while !bytes.is_empty() {

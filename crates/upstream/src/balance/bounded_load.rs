@@ -1,4 +1,4 @@
-//! Consistent hashing with bounded loads (Mirrokni et al., arXiv 1608.01350; the random jump is that of arXiv 1908.08762).
+//! Consistent hashing with bounded loads (Mirrokni et al., arXiv 1608.01350), with the random jumps of arXiv 1908.08762.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,13 +11,13 @@ use crate::host::Host;
 struct BoundedLoad {
     hosts: Vec<Rc<Host>>,
     table: Shared,
-    /// `hash_balance_factor`: a host may have this percentage of its fair part of the requests in flight.
+    /// `hash_balance_factor`: a host may have this percentage of its fair share of the requests in flight.
     factor: u32,
-    /// Kept so that looking for another host allocates nothing.
+    /// Reused, so that looking for another host allocates nothing.
     order: RefCell<Vec<usize>>,
 }
 
-/// By a table, and elsewhere when that host has too many requests.
+/// Picks by table; another host if that one has too many requests.
 pub(super) fn new(hosts: Vec<Rc<Host>>, table: Shared, factor: u32) -> Box<dyn Balancer> {
     let order = RefCell::new(Vec::with_capacity(hosts.len()));
     Box::new(BoundedLoad { hosts, table, factor, order })
@@ -37,19 +37,19 @@ impl Balancer for BoundedLoad {
 }
 
 impl BoundedLoad {
-    /// Requests in flight that all hosts may have together, this one included.
+    /// Requests in flight that all hosts may have together, counting this one.
     fn slots(&self, host: &Host) -> u32 {
         let active = u64::from(host.cluster_active()) + 1;
         u32::try_from((active * u64::from(self.factor)).div_ceil(100)).unwrap_or(u32::MAX)
     }
 
-    /// Above 1 when a host has more requests than its part of `slots`.
+    /// A host's requests in flight relative to its share of `slots`; above 1 means overloaded.
     fn overload(&self, host: usize, slots: u32) -> f64 {
         let own = (f64::from(slots) * self.table.share(host)).ceil().max(1.0);
         self.hosts.get(host).map_or(f64::MAX, |host| f64::from(host.active_everywhere()) / own)
     }
 
-    /// The first host with room, in an order that the hash decides; if there is none, the least overloaded.
+    /// The first host with room, in an order determined by the hash; if there is none, the least overloaded.
     fn elsewhere(&self, chosen: usize, overload: f64, slots: u32, hash: u64) -> usize {
         let mut order = self.order.borrow_mut();
         order.clear();
@@ -75,7 +75,7 @@ impl BoundedLoad {
     }
 }
 
-/// The Mersenne Twister (Matsumoto and Nishimura 1998): Envoy's order is that of C++'s `std::mt19937`, seeded by the hash.
+/// The Mersenne Twister (Matsumoto and Nishimura 1998): Envoy shuffles hosts with C++'s `std::mt19937`, seeded by the hash.
 struct Mt19937 {
     state: [u32; Self::N],
     next: usize,
@@ -94,7 +94,7 @@ impl Mt19937 {
         Self { state, next: 0 }
     }
 
-    /// The next 32 bits. The state is renewed word by word, not all at once: few numbers are asked for.
+    /// The next 32 bits. The state is renewed word by word, not all at once, since few numbers are drawn.
     fn next(&mut self) -> u32 {
         let (now, after, far) = (self.next, (self.next + 1) % Self::N, (self.next + Self::M) % Self::N);
         let joined = (self.state[now] & 0x8000_0000) | (self.state[after] & 0x7fff_ffff);
@@ -108,7 +108,7 @@ impl Mt19937 {
         word ^ (word >> 18)
     }
 
-    /// A number in `0..bound`, each with the same chance.
+    /// A number in `0..bound`, uniformly distributed.
     fn below(&mut self, bound: u32) -> u32 {
         let Some(width) = (1u64 << 32).checked_div(u64::from(bound)) else { return 0 };
         loop {

@@ -1,4 +1,4 @@
-//! Earliest deadline first: turns in proportion to weights that may change from turn to turn.
+//! Earliest deadline first scheduling: turns in proportion to weights that may change from turn to turn.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -11,7 +11,7 @@ pub(super) struct Edf {
     queued: Cell<u64>,
 }
 
-/// When an item's turn comes. Items of equal deadline go in the order they were queued.
+/// When an item's turn comes. Items with equal deadlines go in the order they were queued.
 #[derive(Debug, PartialEq)]
 struct Deadline {
     at: f64,
@@ -22,7 +22,7 @@ struct Deadline {
 impl Eq for Deadline {}
 
 impl Ord for Deadline {
-    /// Reversed: the heap's greatest is the earliest.
+    /// Reversed: the heap's greatest element is the earliest deadline.
     fn cmp(&self, other: &Self) -> Ordering {
         other.at.total_cmp(&self.at).then_with(|| other.queued.cmp(&self.queued))
     }
@@ -35,12 +35,12 @@ impl PartialOrd for Deadline {
 }
 
 impl Edf {
-    /// A queue of `items` items as it is after `turns` turns: workers and proxies that begin with different numbers do not
-    /// all serve the same item at the same time.
+    /// A queue over `items` items in the state after `turns` turns: workers and proxies that start with different
+    /// numbers do not all serve the same item at the same time.
     pub fn new(items: usize, turns: u32, weight: impl Fn(usize) -> f64) -> Self {
         let edf = Self { queue: RefCell::new(BinaryHeap::with_capacity(items)), queued: Cell::new(items as u64) };
         let total: f64 = (0..items).map(&weight).map(positive).sum();
-        // Whole rounds are worked out; what is left of them are fewer turns than items.
+        // Whole rounds are computed directly; the remaining turns are fewer than the items.
         let mut left = u64::from(turns);
         for item in 0..items {
             let weight = positive(weight(item));
@@ -57,7 +57,7 @@ impl Edf {
     /// The item whose turn it is.
     pub fn next(&self, weight: impl Fn(usize) -> f64) -> Option<usize> {
         let mut queue = self.queue.borrow_mut();
-        // Changed in place: one walk down the heap instead of a pop and a push.
+        // Changed in place: one sift down the heap instead of a pop and a push.
         let mut due = queue.peek_mut()?;
         let item = due.item;
         due.at += 1.0 / positive(weight(item));
@@ -66,7 +66,7 @@ impl Edf {
     }
 }
 
-/// A weight that can be divided by.
+/// A weight made safe to divide by.
 fn positive(weight: f64) -> f64 {
     weight.max(f64::MIN_POSITIVE)
 }
@@ -100,7 +100,7 @@ mod tests {
             all[skipped as usize..].iter().for_each(|item| counts[*item] += 1);
             let mut late = [0_usize; 3];
             turns(&weights, skipped, 10).into_iter().for_each(|item| late[item] += 1);
-            // Turns of equal deadline may have changed places.
+            // Turns with equal deadlines may be in another order.
             let close = late.iter().zip(counts).all(|(late, count): (&usize, usize)| late.abs_diff(count) <= 1);
             assert!(close, "{skipped} turns skipped: {late:?}, not {counts:?}");
         }

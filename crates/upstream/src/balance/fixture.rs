@@ -1,4 +1,4 @@
-//! What tests of balancers share.
+//! Fixtures shared by the load balancers' tests.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::random::Random;
 use crate::shared::SharedCluster;
 
-/// A host at 10.0.0.1 that tests can tell by its port.
+/// A host at 10.0.0.1, identified by its port.
 pub fn host_with(port: u16, edit: impl FnOnce(&mut Endpoint)) -> Rc<Host> {
     host_of(&SharedCluster::default(), port, edit)
 }

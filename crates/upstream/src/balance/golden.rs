@@ -1,5 +1,5 @@
-//! Hash tables are Envoy's: the file was recorded from Envoy 1.40, and `interop::hashing` in the crate `evenkeel` compares it
-//! with a running one.
+//! Checks that hash tables equal Envoy's: the file was recorded from Envoy 1.40, and `interop::hashing` in the crate
+//! `evenkeel` compares it with a running Envoy.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn the_same_keys_go_to_the_same_hosts_as_in_envoy() {
     }
 }
 
-/// For each of the keys `key-0`, `key-1`, … the number of its host.
+/// The host numbers for the keys `key-0`, `key-1`, ….
 fn picked(scene: &str) -> String {
     let (words, weights) = scene.rsplit_once(' ').expect("weights at the end");
     let hosts: Vec<_> = weights

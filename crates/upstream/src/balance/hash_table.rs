@@ -1,5 +1,5 @@
-//! Tables that a hash is looked up in: big, so built once per set of hosts and shared by all workers, clusters and subsets
-//! that come to the same one.
+//! Lookup tables for consistent hashing. They are large, so each is built once per set of hosts and shared by all
+//! workers, clusters and subsets with the same input.
 
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use rustc_hash::FxHasher;
 use super::{Pool, bounded_load, maglev, ring_hash};
 use crate::host::Host;
 
-/// What a table is computed from.
+/// The input a table is computed from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TableInput {
     pub algorithm: Algorithm,
-    /// What stands for each host in hashes, and its part of all requests.
+    /// The hash key of each host, and its share of all requests.
     pub members: Vec<(Arc<str>, Share)>,
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Algorithm {
     Maglev { size: u64 },
 }
 
-/// A part of all requests, in `0..=1`, compared by its bits: equal input must give the very same table.
+/// A share of all requests, in `0..=1`, compared bit by bit: equal input must yield an identical table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share(pub f64);
 
@@ -45,7 +45,7 @@ impl Hash for Share {
     }
 }
 
-/// From hashes to hosts, by their place in [`TableInput::members`].
+/// Maps hashes to hosts, given as indices into [`TableInput::members`].
 #[derive(Debug)]
 pub(super) enum Table {
     Ring(ring_hash::Ring),
@@ -62,7 +62,7 @@ impl Table {
         }
     }
 
-    /// The host for a hash; later attempts look elsewhere.
+    /// The host for a hash; later attempts yield other hosts.
     pub fn get(&self, hash: u64, attempt: u32) -> Option<usize> {
         match self {
             Self::Ring(ring) => ring.get(hash, attempt),
@@ -71,7 +71,7 @@ impl Table {
     }
 }
 
-/// The tables in use in this process. Locked when endpoints or their health change, never by a request.
+/// The tables in use in this process. Locked when endpoints or their health change, never on the request path.
 #[derive(Debug, Default)]
 pub struct SharedTables(Mutex<FastMap<u64, Vec<Weak<Entry>>>>);
 
@@ -81,12 +81,12 @@ struct Entry {
     table: OnceLock<Table>,
 }
 
-/// A table in use.
+/// A reference to a table in use.
 #[derive(Debug, Clone)]
 pub(super) struct Shared(Arc<Entry>);
 
 impl SharedTables {
-    /// The table for a recipe. The first to ask builds it, outside the lock; others wait for that one table only.
+    /// The table for an input. The first caller builds it, outside the lock; others wait for that one table only.
     pub(super) fn table(&self, recipe: TableInput) -> Shared {
         let entry = self.entry(recipe);
         entry.table.get_or_init(|| Table::new(&entry.recipe));
@@ -117,7 +117,7 @@ impl Shared {
         self.0.table.get()?.get(hash, attempt)
     }
 
-    /// A host's part of all requests.
+    /// A host's share of all requests.
     pub fn share(&self, host: usize) -> f64 {
         self.0.recipe.members.get(host).map_or(0.0, |(_, share)| share.0)
     }
@@ -139,8 +139,7 @@ pub(super) fn balancer(
     }
 }
 
-/// What stands for a host in hashes: `hash_key` of its `envoy.lb` metadata, else its host name if so configured, else its
-/// address.
+/// A host's hash key: `hash_key` of its `envoy.lb` metadata, else its host name if configured so, else its address.
 fn hash_key(host: &Host, key: HashKey) -> Arc<str> {
     match (host.endpoint().hash_key.clone(), key) {
         (Some(given), _) => given,
@@ -149,7 +148,7 @@ fn hash_key(host: &Host, key: HashKey) -> Arc<str> {
     }
 }
 
-/// Hosts by hash alone.
+/// Picks hosts by hash alone.
 #[derive(Debug)]
 struct ByTable {
     hosts: Vec<Rc<Host>>,

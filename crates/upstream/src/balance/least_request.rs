@@ -1,7 +1,8 @@
-//! The host with the fewest requests in flight, of a few drawn at random; by weight when weights differ.
+//! Picks the host with the fewest requests in flight among a few drawn at random; by weight when weights differ.
 //!
-//! Requests of all workers count. With N workers that count their own only, the fewest of two is close to a random choice
-//! as soon as a worker has less than one request in flight per host; a test below shows by how much.
+//! Requests of all workers count. If each of N workers counted only its own, the least loaded of two draws would be
+//! close to a random choice as soon as a worker has less than one request in flight per host; a test below shows by how
+//! much.
 
 use std::rc::Rc;
 
@@ -19,7 +20,7 @@ struct LeastRequest {
     turns: Turns,
 }
 
-/// The least loaded of some.
+/// Least request.
 pub(super) fn new(hosts: Vec<Rc<Host>>, options: Options, random: &Random) -> Box<dyn Balancer> {
     let turns = Turns::new(&hosts, options.slow_start, random, |host| weight(host, &options));
     Box::new(LeastRequest { hosts, options, turns })
@@ -39,7 +40,7 @@ impl Balancer for LeastRequest {
     }
 }
 
-/// The weight falls with the requests in flight.
+/// A host's weight decreases with its requests in flight.
 fn weight(host: &Host, options: &Options) -> f64 {
     let (weight, requests) = (f64::from(host.weight()), f64::from(host.active_everywhere()) + 1.0);
     match options.active_request_bias {
@@ -51,11 +52,11 @@ fn weight(host: &Host, options: &Options) -> f64 {
 
 fn least_of_some<'h>(hosts: &'h [Rc<Host>], choices: u32, random: &Random) -> Option<&'h Rc<Host>> {
     let draws = (0..choices).filter_map(|_| hosts.get(random.below(hosts.len())));
-    // Of equals the first: `min_by_key` promises it.
+    // The first of equals: `min_by_key` guarantees it.
     draws.min_by_key(|host| host.active_everywhere())
 }
 
-/// One of the hosts with the fewest requests, each with the same chance.
+/// One of the hosts with the fewest requests, each with the same probability.
 fn least_of_all<'h>(hosts: &'h [Rc<Host>], random: &Random) -> Option<&'h Rc<Host>> {
     let mut hosts = hosts.iter();
     let mut best = hosts.next()?;
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn the_busy_are_avoided() {
         check(TWO, &[1, 1], &[0, 0], &[50, 50]);
-        // Only when both draws hit it.
+        // Only when both draws are that host.
         check(TWO, &[1, 1], &[50, 0], &[25, 75]);
         check(TWO, &[1, 1, 1, 1], &[9, 1, 1, 1], &[6, 31, 31, 31]);
         check(Options { choices: 5, ..TWO }, &[1, 1], &[50, 0], &[3, 97]);
@@ -115,7 +116,7 @@ mod tests {
         check(Options { active_request_bias: 2.0, ..TWO }, &[1, 9], &[0, 2], &[50, 50]);
     }
 
-    /// Requests arrive one after the other at workers in turn and stay for a while; what is the longest queue at a host?
+    /// Requests arrive one after the other at workers in turn and stay for a while. Returns the longest queue at any host.
     fn longest_queue(workers: usize, count_everywhere: bool) -> u32 {
         const HOSTS: usize = 20;
         let random = Random::seeded(11);

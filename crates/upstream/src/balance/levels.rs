@@ -1,4 +1,4 @@
-//! Hosts by priority: which level a request goes to, and which of its hosts are usable.
+//! Hosts by priority: selects the priority level for a request and the usable hosts of that level.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ pub(super) struct Levels {
     levels: Vec<Level>,
     loads: Loads,
     follows_hash: bool,
-    /// In panic nothing is picked (`fail_traffic_on_panic`).
+    /// In panic mode nothing is picked (`fail_traffic_on_panic`).
     fail_on_panic: bool,
 }
 
@@ -42,8 +42,7 @@ impl Choice {
 }
 
 impl Levels {
-    /// Arranges hosts by their health of this moment; by the weights of localities too if the cluster weighs them and
-    /// `by_locality` is set.
+    /// Groups hosts by their current health; also by locality weights if the cluster uses them and `by_locality` is set.
     pub fn new(hosts: &[Rc<Host>], making: Making<'_>, by_locality: bool) -> Self {
         let config = making.config;
         let count = hosts.iter().map(|host| host.endpoint().priority + 1).max().unwrap_or(0) as usize;
@@ -68,7 +67,7 @@ impl Levels {
         }
     }
 
-    /// Picks a host, again while it is one that was tried before and attempts are left.
+    /// Picks a host; repicks while the host was tried before and attempts are left.
     pub fn pick(&self, target: &Target<'_>, random: &Random) -> Picked<'_> {
         if self.follows_hash {
             return self.pick_by_hash(target, random);
@@ -92,7 +91,7 @@ impl Levels {
         picked
     }
 
-    /// The hash decides the level too, and it stays the same for all attempts.
+    /// The hash selects the level too, which stays the same for all attempts.
     fn pick_by_hash(&self, target: &Target<'_>, random: &Random) -> Picked<'_> {
         let hash = target.hash.unwrap_or_else(|| random.next());
         let other = self.other_loads(target);
@@ -110,7 +109,7 @@ impl Levels {
         picked
     }
 
-    /// What a retry goes by, when it leaves out priorities that were tried.
+    /// The loads for a retry that avoids priorities already tried.
     fn other_loads(&self, target: &Target<'_>) -> Option<Loads> {
         let every = target.retry?.avoid_priorities_every?;
         let tried = target.previous.iter().map(|host| host.endpoint().priority as usize);
@@ -147,7 +146,7 @@ impl Level {
             };
             return Self { healthy: Some(Choice::Flat(build(&config.load_balancer, pool, making))), degraded: None };
         }
-        // A retry may go to a priority that no first try goes to.
+        // A retry may go to a priority that has no load for first tries.
         let [healthy, degraded] = loads.availability.get(index).copied().unwrap_or_default();
         let load = |loads: &[u32]| loads.get(index).copied().unwrap_or_default();
         let choice = |health: Health| {

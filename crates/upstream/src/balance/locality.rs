@@ -16,7 +16,7 @@ pub(super) struct Locality {
     pub hosts: Vec<Rc<Host>>,
 }
 
-/// A priority's hosts by locality, in the order of names, the proxy's own first.
+/// Groups a priority's hosts by locality, sorted by name, with the proxy's own locality first.
 pub(super) fn group(hosts: &[Rc<Host>], own: &str) -> Vec<Locality> {
     let mut named: Vec<(std::sync::Arc<str>, Locality)> = Vec::new();
     for host in hosts {
@@ -37,7 +37,7 @@ fn compare(one: &str, other: &str, own: &str) -> Ordering {
     first(other).cmp(&first(one)).then_with(|| one.split('/').cmp(other.split('/')))
 }
 
-/// Hosts by hash: each host's part of all requests. With locality weights these are divided first.
+/// Hosts for consistent hashing, with each host's share of all requests. Locality weights, if any, are divided first.
 pub(super) fn shares(localities: &[Locality], wanted: impl Fn(&Host) -> bool) -> Pool {
     let mut pool = Pool { hosts: Vec::new(), shares: Vec::new() };
     let total: u64 = localities.iter().map(|locality| u64::from(locality.weight)).sum();
@@ -48,7 +48,7 @@ pub(super) fn shares(localities: &[Locality], wanted: impl Fn(&Host) -> bool) ->
 }
 
 impl Pool {
-    /// Adds hosts that share a part of all requests.
+    /// Adds hosts that divide `part` of all requests among them.
     pub fn add(&mut self, hosts: &[Rc<Host>], part: f64, wanted: impl Fn(&Host) -> bool) {
         let wanted = hosts.iter().filter(|host| wanted(host));
         let total: u64 = wanted.clone().map(|host| u64::from(host.weight())).sum();
@@ -57,7 +57,7 @@ impl Pool {
     }
 }
 
-/// Localities in turn by weight, and a balancer for each.
+/// Weighted round robin over localities, with a load balancer for each.
 #[derive(Debug)]
 pub(super) struct ByLocality {
     weights: Vec<f64>,
@@ -66,7 +66,7 @@ pub(super) struct ByLocality {
 }
 
 impl ByLocality {
-    /// `None` when no locality has a weight and a host.
+    /// `None` when no locality has both a weight and a host.
     pub fn new(localities: &[Locality], health: Health, making: Making<'_>) -> Option<Self> {
         let overprovisioning = f64::from(making.config.endpoints.overprovisioning_percent) / 100.0;
         let mut found = Self { weights: Vec::new(), turns: Edf::new(0, 0, |_| 0.0), balancers: Vec::new() };
@@ -76,7 +76,7 @@ impl ByLocality {
             if usable.is_empty() || counted == 0 || locality.weight == 0 {
                 continue;
             }
-            // A locality that has lost hosts gets less, as far as overprovisioning does not make up for them.
+            // A locality that lost hosts gets less, unless overprovisioning makes up for them.
             let there = (overprovisioning * usable.len() as f64 / counted as f64).min(1.0);
             found.weights.push(f64::from(locality.weight) * there);
             let pool = Pool { hosts: usable, shares: Vec::new() };
@@ -87,7 +87,7 @@ impl ByLocality {
         (!found.weights.is_empty()).then_some(found)
     }
 
-    /// A host of the locality whose turn it is.
+    /// A host of the next locality in turn.
     pub fn pick(&self, pick: &Pick<'_>) -> Option<&Rc<Host>> {
         let locality = self.turns.next(|locality| self.weights.get(locality).copied().unwrap_or_default())?;
         self.balancers.get(locality)?.pick(pick)

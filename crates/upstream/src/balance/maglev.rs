@@ -1,4 +1,5 @@
-//! Maglev (Eisenbud et al., NSDI 2016, section 3.4), with weights: a table that hosts fill in turn, each in its own order.
+//! Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4), with weights: hosts fill a table in turn, each in its own
+//! order of preference.
 
 use std::sync::Arc;
 
@@ -8,19 +9,19 @@ use evenkeel_runtime_config::hash::xxhash64;
 use super::hash_table::{Algorithm, Share, SharedTables, balancer};
 use super::{Balancer, Pool};
 
-/// By a Maglev table.
+/// Maglev.
 pub(super) fn new(pool: Pool, options: Options, tables: &SharedTables) -> Box<dyn Balancer> {
     balancer(pool, options.key, options.balance_factor, Algorithm::Maglev { size: options.table_size }, tables)
 }
 
-/// The table. Two bytes an entry are enough for 65,535 hosts.
+/// The table. Two bytes per entry suffice for 65,535 hosts.
 #[derive(Debug)]
 pub(super) enum Maglev {
     Narrow(Box<[u16]>),
     Wide(Box<[u32]>),
 }
 
-/// A host while the table is filled.
+/// A host's state while the table is filled.
 struct Candidate {
     host: u32,
     /// Its order of preference: `offset`, `offset + skip`, `offset + 2 × skip`, …
@@ -33,17 +34,17 @@ struct Candidate {
 const FREE: u32 = u32::MAX;
 
 impl Maglev {
-    /// The table of `size` entries; `size` must be prime.
+    /// Builds a table of `size` entries; `size` must be prime.
     pub fn new(members: &[(Arc<str>, Share)], size: u64) -> Self {
         let table = fill(members, size.max(2));
         match members.len() < usize::from(u16::MAX) {
-            // No host is beyond 65,535, nor is any entry free.
+            // No host index is beyond 65,535, and no entry is free.
             true => Self::Narrow(table.into_iter().map(|host| host as u16).collect()),
             false => Self::Wide(table.into()),
         }
     }
 
-    /// The host for a hash; later attempts change most bits of it.
+    /// The host for a hash; later attempts flip most bits of it.
     pub fn get(&self, hash: u64, attempt: u32) -> Option<usize> {
         let hash = if attempt == 0 { hash } else { hash ^ (u64::MAX - u64::from(attempt) + 1) };
         let place = |size: usize| hash.checked_rem(size as u64).map(|place| place as usize);
@@ -68,7 +69,7 @@ fn fill(members: &[(Arc<str>, Share)], size: u64) -> Vec<u32> {
             target: 0.0,
         })
         .collect();
-    // By their keys, so that the order in which hosts are listed makes no difference.
+    // Sorted by key, so that the order in which hosts are listed makes no difference.
     candidates.sort_by(|a, b| members[a.host as usize].0.cmp(&members[b.host as usize].0));
     let greatest = members.iter().map(|(_, share)| share.0).fold(0.0, f64::max);
     let mut table = vec![FREE; size as usize];
@@ -77,7 +78,7 @@ fn fill(members: &[(Arc<str>, Share)], size: u64) -> Vec<u32> {
     while filled < table.len() {
         round += 1.0;
         for candidate in &mut candidates {
-            // A host with a third of the greatest share takes an entry in every third round.
+            // For example, a host with a third of the greatest share takes an entry every third round.
             if round * candidate.share < candidate.target {
                 continue;
             }

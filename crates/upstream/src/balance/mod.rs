@@ -1,11 +1,11 @@
-//! Choosing an endpoint, as Envoy 1.40 chooses it.
+//! Load balancing, compatible with Envoy 1.40.
 //!
-//! [`HostSet`] is what a worker picks from: [`levels`] by priority and health, or one set of levels per [`subset`]. A level
-//! ends in one or several [`Balancer`]s, each over hosts that may be chosen between freely. All of it is made anew when
-//! endpoints or their health change; picking allocates nothing and takes no lock.
+//! [`HostSet`] is what a worker picks from: [`levels`] by priority and health, or one set of levels per [`subset`]. A
+//! level ends in one or more [`Balancer`]s, each over hosts among which it may choose freely. Everything is rebuilt
+//! when endpoints or their health change; picking allocates nothing and takes no lock.
 //!
-//! To add a balancer: a variant of `runtime_config::cluster::LoadBalancer`, a file here that implements [`Balancer`], and a
-//! line in [`build`]. A balancer that follows a hash also says so in `LoadBalancer::follows_hash`.
+//! To add a balancer: a variant of `runtime_config::cluster::LoadBalancer`, a file here that implements [`Balancer`],
+//! and a line in [`build`]. A balancer that uses the request's hash also says so in `LoadBalancer::follows_hash`.
 
 mod bounded_load;
 mod edf;
@@ -36,18 +36,18 @@ pub use hash_table::SharedTables;
 use levels::Levels;
 use subset::Subsets;
 
-/// One way to choose between hosts.
+/// A load balancing policy over a set of hosts.
 pub(super) trait Balancer: Debug {
-    /// A host; `None` when there is none. Attempts after the first ask for another one, which need not differ.
+    /// A host; `None` when there is none. Attempts after the first ask for another host, but may get the same one.
     fn pick(&self, pick: &Pick<'_>) -> Option<&Rc<Host>>;
 }
 
-/// What a choice goes by.
+/// Input of a pick.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pick<'a> {
     /// The request's hash, or a random number when it has none.
     pub hash: u64,
-    /// How many hosts were refused before, for this pick.
+    /// How many hosts were rejected before in this pick.
     pub attempt: u32,
     pub random: &'a Random,
 }
@@ -56,11 +56,11 @@ pub(super) struct Pick<'a> {
 #[derive(Debug)]
 pub(super) struct Pool {
     pub hosts: Vec<Rc<Host>>,
-    /// Each host's part of all requests, in all 1; only for balancers that follow a hash.
+    /// Each host's share of all requests, adding up to 1; only for balancers that use the hash.
     pub shares: Vec<f64>,
 }
 
-/// What a balancer is made with.
+/// What a balancer is built from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Making<'a> {
     pub config: &'a Cluster,
@@ -76,17 +76,17 @@ fn build(policy: &LoadBalancer, pool: Pool, making: Making<'_>) -> Box<dyn Balan
         LoadBalancer::Random => random_choice::new(pool.hosts),
         LoadBalancer::RingHash(options) => ring_hash::new(pool, options, making.tables),
         LoadBalancer::Maglev(options) => maglev::new(pool, options, making.tables),
-        // Its hosts are made on demand, and never reach this.
+        // Its hosts are created on demand and never get here.
         LoadBalancer::ClusterProvided => round_robin::new(pool.hosts, None, making.random),
     }
 }
 
-/// A cluster's hosts, arranged for picking.
+/// A cluster's hosts, grouped for load balancing.
 #[derive(Debug, Default)]
 pub(super) struct HostSet {
     /// All hosts, in the order of the configuration.
     pub hosts: Vec<Rc<Host>>,
-    /// Places in `hosts`; made when a session first asks for a host.
+    /// Indices into `hosts`; built when a stateful session first asks for a host.
     by_address: OnceCell<FastMap<Arc<str>, usize>>,
     arrangement: Arrangement,
 }
@@ -99,32 +99,32 @@ enum Arrangement {
     Subsets(Subsets),
 }
 
-/// What came of a pick.
+/// Result of a pick.
 #[derive(Debug, Default)]
 pub(super) struct Picked<'a> {
     pub host: Option<&'a Rc<Host>>,
-    /// So few hosts are healthy that health was not looked at (or, if so configured, that nothing was picked).
+    /// So few hosts are healthy that health was ignored (or, with `fail_traffic_on_panic`, that nothing was picked).
     pub panic: bool,
-    /// Which way the metadata of the request led.
+    /// How the subset was chosen.
     pub subset: SubsetOutcome,
 }
 
-/// How a subset was found.
+/// How a subset was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum SubsetOutcome {
-    /// There are no subsets.
+    /// The cluster has no subsets.
     #[default]
     None,
-    /// One fits.
+    /// A subset matched.
     Selected,
-    /// None fits; the fallback was used.
+    /// No subset matched; the fallback was used.
     Fallback,
-    /// Not even the fallback had a host: any host was taken (`panic_mode_any`).
+    /// The fallback had no host either: any host was picked (`panic_mode_any`).
     FallbackPanic,
 }
 
 impl HostSet {
-    /// Arranges hosts by their health of this moment.
+    /// Groups hosts by their current health.
     pub fn new(hosts: Vec<Rc<Host>>, making: Making<'_>) -> Self {
         let arrangement = match &making.config.subsets {
             None => Arrangement::Whole(Levels::new(&hosts, making, true)),
@@ -156,7 +156,7 @@ impl HostSet {
         }
     }
 
-    /// Hosts with that health.
+    /// Number of hosts with that health.
     pub fn count(&self, health: Health) -> usize {
         self.hosts.iter().filter(|host| host.health() == health).count()
     }

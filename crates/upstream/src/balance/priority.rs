@@ -1,20 +1,20 @@
-//! How much of the requests each priority gets, by the health of its hosts (Envoy's "priority levels", "degraded endpoints"
-//! and "panic threshold").
+//! Divides requests among priorities by the health of their hosts (Envoy's "priority levels", "degraded endpoints" and
+//! "panic threshold").
 
-/// What counts of a priority's hosts.
+/// Host counts of one priority.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Census {
-    /// Hosts, without those that are not counted yet.
+    /// Hosts without the excluded ones (never checked, or excluded on their own request).
     pub counted: u64,
     /// All hosts.
     pub hosts: u64,
     pub healthy: u64,
     pub degraded: u64,
-    /// The sums availability is measured by: numbers of hosts, or their weights (`weighted_priority_health`).
+    /// The sums that availability is computed from: numbers of hosts, or their weights (`weighted_priority_health`).
     pub available: Available,
 }
 
-/// Parts of a capacity.
+/// Available parts of a total capacity.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Available {
     pub healthy: u64,
@@ -22,27 +22,27 @@ pub(super) struct Available {
     pub total: u64,
 }
 
-/// What the shares depend on besides the hosts.
+/// Parameters of the computation besides the hosts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    /// Healthy hosts count for this percentage of themselves (`overprovisioning_factor`).
+    /// A healthy host counts as this percentage of itself (`overprovisioning_factor`).
     pub overprovisioning_percent: u32,
-    /// With a lower percentage of usable hosts, health is not looked at.
+    /// With a lower percentage of usable hosts, health is ignored.
     pub panic_threshold_percent: u32,
 }
 
-/// Percentages of requests per priority. Healthy and degraded ones add up to 100.
+/// Percentages of requests per priority. The healthy and degraded ones add up to 100.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Loads {
     pub healthy: Vec<u32>,
     pub degraded: Vec<u32>,
     pub panic: Vec<bool>,
-    /// What they were made of: how much each priority could take, healthy and degraded.
+    /// What they were computed from: the availability of each priority's healthy and degraded hosts.
     pub availability: Vec<[u32; 2]>,
 }
 
 impl Loads {
-    /// Works out the shares.
+    /// Computes the loads.
     pub fn new(levels: &[Census], rules: Rules) -> Self {
         let percent = |part: u64, total: u64| {
             (part * u64::from(rules.overprovisioning_percent)).checked_div(total).unwrap_or(0).min(100) as u32
@@ -53,7 +53,7 @@ impl Loads {
         let mut loads = Self::by_availability(&healthy, &degraded, total);
         loads.availability = healthy.iter().zip(&degraded).map(|(healthy, degraded)| [*healthy, *degraded]).collect();
         if total == 0 && rules.panic_threshold_percent == 0 {
-            // All of it has to go somewhere, and finds no host there.
+            // All requests have to go somewhere; they find no host there.
             loads.healthy.iter_mut().take(1).for_each(|first| *first = 100);
             return loads;
         }
@@ -64,8 +64,8 @@ impl Loads {
         loads
     }
 
-    /// The first priority takes what it can, the rest spills over; degraded hosts come after all healthy ones. With less
-    /// than 100 % there in all, shares are scaled up to it.
+    /// The first priority takes what it can and the rest spills over; degraded hosts come after all healthy ones. If
+    /// less than 100 % is available in all, shares are scaled up to it.
     fn by_availability(healthy: &[u32], degraded: &[u32], total: u32) -> Self {
         let mut left = 100;
         let mut share = |available: &u32| {
@@ -80,7 +80,7 @@ impl Loads {
             availability: Vec::new(),
         };
         if total > 0 {
-            // What rounding left goes to the first that has anything.
+            // The rounding remainder goes to the first priority with any availability.
             let first = |available: &[u32]| available.iter().position(|available| *available > 0);
             let place = match (first(healthy), first(degraded)) {
                 (Some(place), _) => loads.healthy.get_mut(place),
@@ -92,7 +92,7 @@ impl Loads {
         loads
     }
 
-    /// All priorities are in panic: each gets its part of the hosts, healthy or not.
+    /// All priorities are in panic: each gets a share by its number of hosts, healthy or not.
     fn by_size(&mut self, levels: &[Census]) {
         let hosts: u64 = levels.iter().map(|level| level.hosts).sum();
         self.degraded.fill(0);
@@ -103,9 +103,9 @@ impl Loads {
         self.healthy.get_mut(first).into_iter().for_each(|load| *load += left);
     }
 
-    /// The shares when priorities that were `tried`, in this order, get none; looked at after each `every` tries, as Envoy's
-    /// `previous_priorities` does. Once none is left that could take anything, all of them may be tried again. `None`:
-    /// nothing is left out.
+    /// The loads when priorities that were `tried`, in this order, get none; updated after each `every` tries, as
+    /// Envoy's `previous_priorities` does. Once no priority with availability is left, all of them may be tried again.
+    /// `None`: nothing is left out.
     pub fn without_tried(&self, tried: impl Iterator<Item = usize>, every: u32) -> Option<Self> {
         let mut out = vec![false; self.availability.len()];
         let mut since = Vec::new();
@@ -133,7 +133,7 @@ impl Loads {
         self.availability.iter().zip(out).map(|(available, out)| if *out { [0, 0] } else { *available }).collect()
     }
 
-    /// The priority for a hash, and whether its degraded hosts are to be used.
+    /// The priority for a hash, and whether to use its degraded hosts.
     pub fn choose(&self, hash: u64) -> Option<(usize, bool)> {
         let mut point = (hash % 100) as u32;
         let all = self.healthy.iter().enumerate().map(|(level, load)| (level, false, load));
@@ -157,7 +157,7 @@ fn in_panic(level: &Census, rules: Rules) -> bool {
 mod tests {
     use super::*;
 
-    /// Of 100 hosts per priority so many are healthy and degraded.
+    /// `(healthy, degraded)` hosts of 100 per priority.
     fn loads(levels: &[(u64, u64)], panic_threshold_percent: u32) -> Loads {
         let census = |(healthy, degraded): &(u64, u64)| Census {
             counted: 100,

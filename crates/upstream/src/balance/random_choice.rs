@@ -1,4 +1,4 @@
-//! Any host, each with the same chance. Weights play no part, as in Envoy.
+//! Picks any host with equal probability. Weights are ignored, as in Envoy.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use crate::host::Host;
 #[derive(Debug)]
 struct RandomChoice(Vec<Rc<Host>>);
 
-/// Any.
+/// Random.
 pub(super) fn new(hosts: Vec<Rc<Host>>) -> Box<dyn Balancer> {
     Box::new(RandomChoice(hosts))
 }

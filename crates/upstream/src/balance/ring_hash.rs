@@ -8,13 +8,13 @@ use evenkeel_runtime_config::hash::{murmur2_64, xxhash64};
 use super::hash_table::{Algorithm, Share, SharedTables, balancer};
 use super::{Balancer, Pool};
 
-/// By a ring.
+/// Ring hash.
 pub(super) fn new(pool: Pool, options: Options, tables: &SharedTables) -> Box<dyn Balancer> {
     let Options { min_size, max_size, function, .. } = options;
     balancer(pool, options.key, options.balance_factor, Algorithm::Ring { min_size, max_size, function }, tables)
 }
 
-/// Points in order of their hashes, in two arrays: looking up touches the first only.
+/// Points sorted by hash, in two arrays: a lookup searches the first only.
 #[derive(Debug)]
 pub(super) struct Ring {
     points: Box<[u64]>,
@@ -22,13 +22,13 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The ring of hosts: the one with the smallest share gets a whole number of points, so that there are at least
-    /// `min_size` in all; then it is scaled down to `max_size`.
+    /// Builds the ring. The host with the smallest share gets a whole number of points, such that there are at least
+    /// `min_size` in all; the result is then limited to `max_size`.
     pub fn new(members: &[(Arc<str>, Share)], min_size: u64, max_size: u64, function: HashFunction) -> Self {
         let least = members.iter().map(|(_, share)| share.0).fold(1.0, f64::min);
         let scale = ((least * min_size as f64).ceil() / least).min(max_size as f64);
         let mut ring: Vec<(u64, u32)> = Vec::with_capacity(if members.is_empty() { 0 } else { scale.ceil() as usize });
-        // Shares need not give whole numbers of points: the sums of what there is and what there should be run along.
+        // Shares need not yield whole numbers of points, so running sums of actual and wanted points are kept.
         let (mut points, mut wanted) = (0.0, 0.0);
         let (mut text, mut digits) = (Vec::new(), itoa::Buffer::new());
         for (host, (key, share)) in (0..).zip(members) {
@@ -57,10 +57,10 @@ impl Ring {
         }
     }
 
-    /// The host for a hash; later attempts go on along the ring.
+    /// The host for a hash; later attempts move on along the ring.
     pub fn get(&self, hash: u64, attempt: u32) -> Option<usize> {
         let first = self.points.partition_point(|point| *point < hash);
-        // Beyond the last point the ring begins again. With no points there is nothing to divide by.
+        // Past the last point the ring wraps around. Without points there is nothing to divide by.
         let place = first.checked_rem(self.points.len())? + attempt as usize;
         self.hosts.get(place % self.points.len()).map(|host| *host as usize)
     }

@@ -1,4 +1,4 @@
-//! Hosts in turn, by weight.
+//! Weighted round robin.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ struct RoundRobin {
     turns: Turns,
 }
 
-/// How turns are kept when hosts are not alike.
+/// Schedules hosts with unequal weights.
 #[derive(Debug)]
 pub(super) struct Turns {
     equal_weights: bool,
@@ -27,7 +27,7 @@ pub(super) struct Turns {
     edf: Option<Edf>,
 }
 
-/// In turn, beginning anywhere.
+/// Round robin from a random first host.
 pub(super) fn new(hosts: Vec<Rc<Host>>, slow_start: Option<SlowStart>, random: &Random) -> Box<dyn Balancer> {
     let turns = Turns::new(&hosts, slow_start, random, |host| f64::from(host.weight()));
     Box::new(RoundRobin { next: Cell::new(random.below(hosts.len())), hosts, turns })
@@ -46,7 +46,7 @@ impl Balancer for RoundRobin {
 }
 
 impl Turns {
-    /// Turns by weight, when weights differ or a host is in its slow start.
+    /// Schedules by weight if weights differ or a host is in slow start.
     pub fn new(
         hosts: &[Rc<Host>],
         slow_start: Option<SlowStart>,
@@ -63,7 +63,7 @@ impl Turns {
         Self { equal_weights, ramp, edf }
     }
 
-    /// The host whose turn it is; `None` when all hosts are alike, so that there is no need for turns.
+    /// The next host; `None` when all weights are equal, so that plain rotation suffices.
     pub fn next<'h>(&self, hosts: &'h [Rc<Host>], weight: impl Fn(&Host) -> f64) -> Option<&'h Rc<Host>> {
         let edf = self.edf.as_ref()?;
         if self.equal_weights && !self.ramp.is_on() {

@@ -1,4 +1,4 @@
-//! Slow start: a host that has just joined gets its share bit by bit.
+//! Slow start: the weight of a host that has just joined grows gradually.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,23 +9,23 @@ use tokio::time::Instant;
 
 use crate::host::Host;
 
-/// The growth of new hosts' weights.
+/// Computes the weights of hosts in slow start.
 #[derive(Debug)]
 pub(super) struct Ramp {
     options: Option<SlowStart>,
-    /// When the last host will have its whole weight; `None` once that is past.
+    /// When the last host leaves slow start; `None` once that has passed.
     until: Cell<Option<Instant>>,
 }
 
 impl Ramp {
-    /// For hosts as they are now.
+    /// For hosts with their current health.
     pub fn new(hosts: &[Rc<Host>], options: Option<SlowStart>) -> Self {
         let last = hosts.iter().filter(|host| host.health() == Health::Healthy).map(|host| host.joined()).max();
         let until = options.zip(last).map(|(options, last)| last + options.window);
         Self { options, until: Cell::new(until) }
     }
 
-    /// Whether some host does not have its whole weight yet. Reads the clock only while that may be so.
+    /// Whether any host is still in slow start. Reads the clock only while that is possible.
     pub fn is_on(&self) -> bool {
         let on = self.until.get().is_some_and(|until| Instant::now() < until);
         if !on {
@@ -34,7 +34,7 @@ impl Ramp {
         on
     }
 
-    /// What a host's weight comes to now.
+    /// A host's current weight.
     pub fn weight(&self, host: &Host, weight: f64) -> f64 {
         match (self.until.get(), &self.options) {
             (Some(_), Some(options)) if host.health() == Health::Healthy => {
@@ -45,7 +45,8 @@ impl Ramp {
     }
 }
 
-/// The part of its weight a host has some time after it joined: `max(min_weight_percent, (time ÷ window)^(1 ÷ aggression))`.
+/// The fraction of its weight that a host has at a given time after it joined: `max(min_weight_percent, (time ÷
+/// window)^(1 ÷ aggression))`.
 fn factor(options: &SlowStart, since: Duration) -> f64 {
     if since >= options.window {
         return 1.0;

@@ -1,4 +1,4 @@
-//! Subsets: requests that name metadata go to the hosts that have it (`lb_subset_config`).
+//! Subsets: requests with metadata match criteria go to the hosts that have that metadata (`lb_subset_config`).
 
 use std::rc::Rc;
 
@@ -11,11 +11,11 @@ use super::{Making, Picked, SubsetOutcome, Target};
 use crate::host::Host;
 use crate::random::Random;
 
-/// A cluster's hosts by their metadata.
+/// A cluster's hosts, grouped by their metadata.
 #[derive(Debug)]
 pub(super) struct Subsets {
     config: std::sync::Arc<SubsetConfig>,
-    /// In the order of `criteria`.
+    /// Sorted by `criteria`.
     subsets: Vec<Subset>,
     any: Option<Levels>,
     default: Option<Levels>,
@@ -23,7 +23,7 @@ pub(super) struct Subsets {
 
 #[derive(Debug)]
 struct Subset {
-    /// By name.
+    /// Sorted by name.
     criteria: Criteria,
     members: Members,
 }
@@ -33,11 +33,11 @@ type Criteria = Vec<(Box<str>, MetadataValue)>;
 #[derive(Debug)]
 enum Members {
     Levels(Levels),
-    /// `single_host_per_subset`: whatever its health.
+    /// `single_host_per_subset`: picked whatever its health.
     Single(Rc<Host>),
 }
 
-/// Criteria of a request, or those of them that a selector names.
+/// A request's criteria, or those of them that a selector names.
 #[derive(Debug, Clone, Copy)]
 struct Wanted<'a> {
     criteria: &'a MetadataMatch,
@@ -55,7 +55,7 @@ impl<'a> Wanted<'a> {
 }
 
 impl Subsets {
-    /// Divides the hosts.
+    /// Divides the hosts into subsets.
     pub fn new(hosts: &[Rc<Host>], config: &std::sync::Arc<SubsetConfig>, making: Making<'_>) -> Self {
         let levels = |hosts: &[Rc<Host>]| Levels::new(hosts, making, config.locality_weight_aware);
         let falls_back =
@@ -77,11 +77,11 @@ impl Subsets {
         self.subsets.len()
     }
 
-    /// Picks a host of the subset a request names; of the fallback when there is none.
+    /// Picks a host of the subset that the request asks for, or of the fallback if there is none.
     pub fn pick(&self, target: &Target<'_>, random: &Random) -> Picked<'_> {
         let named = target.metadata_match.map(|criteria| Wanted { criteria, keys: None });
         let mut wanted = named.map(|wanted| self.without_redundant(wanted));
-        // A fallback to fewer keys may itself fall back; each selector is tried once at most.
+        // A fallback to fewer keys may itself fall back; each selector is tried at most once.
         for _ in 0..=self.config.selectors.len() {
             let Some(named) = wanted else { break };
             if let Some(subset) = self.find(named) {
@@ -116,7 +116,7 @@ impl Subsets {
         Picked { subset, ..picked }
     }
 
-    /// With `allow_redundant_keys`, only the keys of the first selector whose keys are all there count.
+    /// With `allow_redundant_keys`, only the keys of the first selector whose keys are all present count.
     fn without_redundant<'a>(&'a self, wanted: Wanted<'a>) -> Wanted<'a> {
         if !self.config.allow_redundant_keys {
             return wanted;
@@ -132,7 +132,7 @@ impl Subsets {
         self.subsets.get(place).map(|subset| &subset.members)
     }
 
-    /// The selector of exactly these keys.
+    /// The selector with exactly these keys.
     fn selector(&self, wanted: Wanted<'_>) -> Option<&SubsetSelector> {
         self.config.selectors.iter().find(|selector| selector.keys.iter().map(|key| &**key).eq(wanted.names()))
     }
@@ -151,7 +151,7 @@ fn pick_from<'a>(levels: Option<&'a Levels>, target: &Target<'_>, random: &Rando
     levels.map(|levels| levels.pick(target, random)).unwrap_or_default()
 }
 
-/// One subset per selector and combination of values that hosts have.
+/// One subset per selector and combination of values found in hosts.
 fn divide(hosts: &[Rc<Host>], config: &SubsetConfig, making: Making<'_>) -> Vec<Subset> {
     let mut found: Vec<(Criteria, bool, Vec<Rc<Host>>)> = Vec::new();
     for selector in &config.selectors {
@@ -175,8 +175,8 @@ fn divide(hosts: &[Rc<Host>], config: &SubsetConfig, making: Making<'_>) -> Vec<
     found.into_iter().map(subset).collect()
 }
 
-/// The values a host has for a selector's keys: one combination, more when lists stand for any of their values, none when a
-/// key is missing.
+/// The combinations of values that a host has for a selector's keys: one, more when a list stands for any of its
+/// values, none when a key is missing.
 fn combinations(host: &Host, selector: &SubsetSelector, list_as_any: bool) -> Vec<Criteria> {
     let endpoint = host.endpoint();
     let mut all: Vec<Criteria> = vec![Vec::new()];
@@ -234,7 +234,7 @@ mod tests {
         SubsetConfig { selectors, fallback, default_subset: criteria(&[("version", "1")]), ..SubsetConfig::default() }
     }
 
-    /// Ports of the hosts picked: 1 and 2 are version 1 (2 for tests), 3 is version 2, 4 has a list of stages.
+    /// Ports of the hosts picked. Hosts 1 and 2 are version 1 (2 in stage test), 3 is version 2, 4 has a list of stages.
     fn picked(config: SubsetConfig, wanted: &[(&str, &str)]) -> Vec<u16> {
         let hosts = vec![
             host_with(1, |e| e.lb_metadata = criteria(&[("version", "1"), ("stage", "prod")])),

@@ -1,4 +1,4 @@
-//! Circuit breakers: limits that hold across all workers, exactly.
+//! Circuit breakers: limits that hold exactly, across all workers.
 
 mod slots;
 
@@ -21,7 +21,7 @@ evenkeel_stats::layout! {
     }
 }
 
-/// One cluster's counts over all workers, for one priority.
+/// One cluster's counts over all workers, for one routing priority.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub(super) connections: Arc<Slots>,
@@ -31,7 +31,7 @@ pub struct Counts {
     retries: AtomicU32,
 }
 
-/// What is limited.
+/// A limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
     /// `max_connections`.
@@ -46,7 +46,7 @@ pub enum Overflow {
     Retries,
 }
 
-/// Something that is counted until it is dropped. Without a limit nothing is counted.
+/// Counts one unit of a resource until dropped. Without a limit nothing is counted.
 #[derive(Debug)]
 pub struct Permit(Option<(Arc<Counts>, Overflow)>);
 
@@ -60,7 +60,7 @@ impl Counts {
         }
     }
 
-    /// Counts one up, unless as many exist as the thresholds allow. Connections have [`Slots`] instead.
+    /// Counts one up; fails at the threshold. Connections use [`Slots`] instead.
     pub fn try_acquire(self: &Arc<Self>, resource: Overflow, thresholds: &Thresholds) -> Result<Permit, Overflow> {
         let limit = match resource {
             Overflow::Connections => u32::MAX,
@@ -69,9 +69,9 @@ impl Counts {
             Overflow::Requests => thresholds.max_requests,
             Overflow::Retries => self.max_retries(thresholds),
         };
-        // A budget is a share of what is counted here.
+        // The retry budget is a share of these counts.
         let counted = thresholds.track_remaining || thresholds.retry_budget.is_some();
-        // Istio sets the greatest number to say "no limit": then workers need not share a cache line per request.
+        // Istio sets the maximum number to mean "no limit": then workers need not share a cache line per request.
         if limit == u32::MAX && !counted {
             return Ok(Permit(None));
         }
@@ -83,12 +83,12 @@ impl Counts {
         }
     }
 
-    /// Retries there may be now.
+    /// The number of concurrent retries currently allowed.
     fn max_retries(&self, thresholds: &Thresholds) -> u32 {
         let Some(budget) = &thresholds.retry_budget else { return thresholds.max_retries };
         let load = |count: &AtomicU32| f64::from(count.load(Ordering::Relaxed));
         let share = (load(&self.requests) + load(&self.pending)) * budget.percent / 100.0;
-        // The cast saturates; a share is never negative.
+        // The cast saturates; the share is never negative.
         (share as u32).max(budget.min_concurrency)
     }
 

@@ -1,8 +1,8 @@
-//! Room for connections, counted over all workers, and who waits for it.
+//! Connection limits counted over all workers, and the queue of requests that wait for room.
 //!
-//! A request that finds no room queues once, whichever worker it is on, and the room that a closed connection leaves goes
-//! straight to the one at the front: nobody else can take it, and nobody else wakes. Only those who wait, and those who
-//! give room back while somebody waits, take the queue's lock.
+//! A request that finds no room queues once, whichever worker it is on. The room that a closed connection leaves goes
+//! directly to the front of the queue: no other request can take it, and no other wakes. The queue's lock is taken only
+//! by requests that wait and by those that give room back while some wait.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,10 +15,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// A request may wait this long behind others of the worker that has the connections; then its worker gets room.
+/// A request may wait this long behind requests of the worker that holds the connections; then its worker gets room.
 pub(super) const LONGEST_UNFAIR_WAIT: Duration = Duration::from_millis(10);
 
-/// Room for a limited number of connections.
+/// Counts a limited number of connections.
 #[derive(Debug)]
 pub struct Slots {
     limit: AtomicU32,
@@ -33,7 +33,7 @@ pub struct Slots {
 #[derive(Debug, Default)]
 struct Queue {
     entries: VecDeque<Entry>,
-    /// When room last went from one worker to another that had waited too long.
+    /// When room was last moved from one worker to another that had waited too long.
     moved: Option<Instant>,
 }
 
@@ -45,20 +45,20 @@ struct Entry {
     grant: oneshot::Sender<Slot>,
 }
 
-/// One worker's part: what others have to know of it.
+/// One worker's state that other workers need to see.
 #[derive(Debug, Default)]
 pub struct Share {
-    /// Connections it keeps without using them.
+    /// Its idle connections.
     idle: AtomicU32,
-    /// Somebody waits: close one that is idle.
+    /// Another worker waits for room: close an idle connection.
     wanted: Notify,
 }
 
-/// Room for one connection, given back when dropped. Without a limit nothing is counted.
+/// Room for one connection, given back on drop. Without a limit nothing is counted.
 #[derive(Debug)]
 pub struct Slot(Option<Arc<Slots>>);
 
-/// A place in the queue; becomes a [`Slot`]. Dropping it leaves the queue.
+/// A position in the queue; resolves to a [`Slot`]. Dropping it leaves the queue.
 #[derive(Debug)]
 pub struct Waiting {
     slots: Arc<Slots>,
@@ -80,19 +80,19 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Sets the limit; more room goes to those who wait.
+    /// Sets the limit; additional room goes to waiting requests.
     pub fn set_limit(self: &Arc<Self>, limit: u32) {
         if self.limit.swap(limit, Ordering::SeqCst) != limit {
             self.dispatch();
         }
     }
 
-    /// Connections counted now.
+    /// Connections currently counted.
     pub fn taken(&self) -> u32 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// A worker joins.
+    /// Registers a worker.
     pub fn share(&self) -> Arc<Share> {
         let share = Arc::<Share>::default();
         let mut workers = lock(&self.workers);
@@ -101,7 +101,7 @@ impl Slots {
         share
     }
 
-    /// Room, if there is any. `counted`: also where nothing limits it.
+    /// Takes room, if any. `counted`: count the connection even if there is no limit.
     pub fn try_take(self: &Arc<Self>, counted: bool) -> Option<Slot> {
         let limit = self.limit.load(Ordering::SeqCst);
         if limit == u32::MAX && !counted {
@@ -112,7 +112,7 @@ impl Slots {
         taken.is_ok().then(|| Slot(Some(Arc::clone(self))))
     }
 
-    /// Queues for room on behalf of `worker`. Another worker's idle connection makes room for it, if there is one.
+    /// Queues for room on behalf of `worker`. Asks another worker to close an idle connection, if one has any.
     pub fn wait(self: &Arc<Self>, worker: &Arc<Share>, now: Instant) -> Waiting {
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
         let (grant, granted) = oneshot::channel();
@@ -122,9 +122,9 @@ impl Slots {
             self.note_length(&queue);
         }
         let waiting = Waiting { slots: Arc::clone(self), ticket, granted };
-        // Room that was given back just before the queue was seen to be in use.
+        // Room may have been given back just before the queue's length became visible.
         self.dispatch();
-        // The other side of `Share::set_idle`: either we see its idle connection, or it sees that somebody waits.
+        // Counterpart of `Share::set_idle`: either this side sees its idle connection, or it sees that a request waits.
         let workers = lock(&self.workers);
         let mut others = workers.iter().filter_map(Weak::upgrade).filter(|other| !Arc::ptr_eq(other, worker));
         if let Some(other) = others.find(|other| other.idle.load(Ordering::SeqCst) > 0) {
@@ -133,14 +133,14 @@ impl Slots {
         waiting
     }
 
-    /// Somebody waits.
+    /// Whether any request waits.
     #[inline]
     pub fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether a connection that became free on `worker` is to be closed for the sake of another worker: its own requests
-    /// come first, but not for ever.
+    /// Whether a connection that became idle on `worker` has to be closed in favour of another worker: the worker's own
+    /// requests come first, but not forever.
     pub fn must_move(&self, worker: &Arc<Share>, others_wait_here: bool, now: Instant) -> bool {
         let mut queue = lock(&self.queue);
         let Some(front) = queue.entries.front() else { return false };
@@ -158,11 +158,11 @@ impl Slots {
         due
     }
 
-    /// One connection less: its room goes to who waits longest.
+    /// Gives up one connection: its room goes to the front of the queue.
     fn give_back(self: &Arc<Self>) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             self.taken.fetch_sub(1, Ordering::SeqCst);
-            // Who queued in between may have missed it.
+            // A request that queued in between may have missed the room.
             if self.waiting.load(Ordering::SeqCst) > 0 {
                 self.dispatch();
             }
@@ -178,7 +178,7 @@ impl Slots {
         self.dispatch();
     }
 
-    /// Hands out the room there is.
+    /// Hands out available room.
     fn dispatch(self: &Arc<Self>) {
         let mut queue = lock(&self.queue);
         while !queue.entries.is_empty() {
@@ -190,13 +190,13 @@ impl Slots {
         }
     }
 
-    /// Passes room that is counted already to the first who still waits.
+    /// Passes room that is already counted to the first request that still waits.
     fn grant(self: &Arc<Self>, queue: &mut Queue) -> bool {
         while let Some(entry) = queue.entries.pop_front() {
             self.note_length(queue);
             match entry.grant.send(Slot(Some(Arc::clone(self)))) {
                 Ok(()) => return true,
-                // Dropped here it would take the lock again; the room is passed on instead.
+                // Dropping the slot here would take the lock again; the room is passed on instead.
                 Err(slot) => slot.disarm(),
             }
         }
@@ -209,25 +209,25 @@ impl Slots {
 }
 
 impl Share {
-    /// How many connections this worker keeps without using them.
+    /// Sets the number of this worker's idle connections.
     #[inline]
     pub fn set_idle(&self, idle: u32) {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// Wants one of its idle connections closed.
+    /// Asks this worker to close one of its idle connections.
     pub fn ask(&self) {
         self.wanted.notify_one();
     }
 
-    /// Waits until somebody on another worker wants room.
+    /// Waits until another worker wants room.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
     }
 }
 
 impl Slot {
-    /// Ends it without giving its room back.
+    /// Drops the slot without giving its room back.
     fn disarm(mut self) {
         self.0 = None;
     }
@@ -247,7 +247,7 @@ impl Future for Waiting {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Slot> {
         match Pin::new(&mut self.granted).poll(cx) {
             Poll::Ready(Ok(slot)) => Poll::Ready(slot),
-            // The sender is dropped only with its slot sent, or with this.
+            // The sender is dropped only after its slot was sent, or together with this.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }
@@ -258,7 +258,7 @@ impl Drop for Waiting {
         let mut queue = lock(&self.slots.queue);
         queue.entries.retain(|entry| entry.ticket != self.ticket);
         self.slots.note_length(&queue);
-        // A slot that was granted and not taken goes back with the receiver, after this lock.
+        // A slot that was granted but not taken is given back when the receiver drops, after this lock.
     }
 }
 

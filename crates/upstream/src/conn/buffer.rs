@@ -10,16 +10,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::held;
 use crate::stream::Stream;
 
-/// Size of a pooled block in bytes: one read of a TLS record and more, and most heads.
+/// Size of a pooled block in bytes: fits a whole TLS record and most heads.
 pub const BLOCK_BYTES: usize = 32 * 1024;
 /// Blocks a worker keeps for reuse.
 const MAX_POOLED_BLOCKS: usize = 64;
-/// Size of a block for what comes in bulk, in bytes: eight TLS records.
+/// Size in bytes of a block for bulk data: eight TLS records.
 pub const BULK_BYTES: usize = 128 * 1024;
 /// Blocks of that size a worker keeps for reuse.
 const MAX_POOLED_BULK_BLOCKS: usize = 2;
-/// Bytes that are kept in a block of their own size while more is awaited: a client that sends its head byte by byte should not
-/// hold a whole block meanwhile.
+/// Up to this many bytes are moved to a block of their own size while more is awaited: a client that sends its head
+/// byte by byte should not hold a whole block meanwhile.
 const MAX_PARKED_BYTES: usize = 8 * 1024;
 
 thread_local! {
@@ -30,8 +30,8 @@ thread_local! {
 /// Bytes that were read and not yet used.
 #[derive(Default)]
 pub struct Buffer {
-    /// Zeroed once and then always initialized to its full length; empty when no block is held, smaller than
-    /// [`BLOCK_BYTES`] when its bytes are parked.
+    /// Zeroed once, then always initialized to its full length. Empty when no block is held; shorter than
+    /// [`BLOCK_BYTES`] while its bytes are parked.
     block: Vec<u8>,
     start: usize,
     end: usize,
@@ -49,25 +49,25 @@ impl Buffer {
         buffer
     }
 
-    /// What is in it.
+    /// The bytes in it.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.block[self.start..self.end]
     }
 
-    /// How much is in it, in bytes.
+    /// The number of bytes in it.
     #[inline]
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Marks the first `count` bytes as used; an empty buffer gives its block back.
+    /// Marks the first `count` bytes as used; a buffer that becomes empty returns its block to the pool.
     #[inline]
     pub fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
@@ -76,8 +76,8 @@ impl Buffer {
         }
     }
 
-    /// Reads once; `Ok(0)` is the end of the stream. At most `limit` bytes are ever held. Where memory is scarce it may have
-    /// to wait, however much there is to read.
+    /// Reads once; `Ok(0)` is the end of the stream. Never holds more than `limit` bytes. While memory is scarce, the
+    /// read may have to wait even if data is available.
     pub fn poll_fill(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -107,7 +107,7 @@ impl Buffer {
         Poll::Ready(Ok(count))
     }
 
-    /// The same into an empty buffer, from a stream that brings much: the more is read at once, the less often are the peers woken.
+    /// Like [`Buffer::poll_fill`], into an empty buffer and from a stream with bulk data: larger reads wake the peers less often.
     pub fn poll_fill_bulk(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -121,8 +121,8 @@ impl Buffer {
         self.poll_fill(stream, BULK_BYTES, cx)
     }
 
-    /// The same from a connection of either side, most of which have nothing to read most of the time: then no block is taken, and
-    /// given back, in vain.
+    /// Like [`Buffer::poll_fill`], from a connection of either side. Most have nothing to read most of the time; then
+    /// no block is taken from the pool only to be given back.
     pub fn poll_receive(&mut self, stream: &mut Stream, limit: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if stream.poll_readable(cx).is_pending() {
             self.park();
@@ -148,7 +148,7 @@ impl Buffer {
         }
     }
 
-    /// Gives the block back and keeps what little there is in one of its size.
+    /// Returns the block to the pool and keeps the few remaining bytes in one of their size.
     fn park(&mut self) {
         if self.block.len() == BLOCK_BYTES && self.len() <= MAX_PARKED_BYTES {
             let parked = self.bytes().to_vec();
@@ -212,7 +212,7 @@ mod tests {
         assert!(buffer.is_empty() && buffer.block.is_empty());
     }
 
-    /// Has one byte each time it is asked, and then none for once.
+    /// Alternates between one byte per read and nothing to read.
     struct Trickle(bool);
 
     impl AsyncRead for Trickle {

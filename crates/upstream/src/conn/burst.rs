@@ -1,9 +1,9 @@
-//! Messages of a busy worker leave one right after the other.
+//! Batches the sends of a busy worker, so that they leave one right after the other.
 //!
-//! A send whose receiver sleeps has to wake it, which costs as much as the send itself, and more on a virtual machine. A receiver
-//! that is faster than the worker falls asleep in the microseconds between two of its sends, each time anew. So a worker that
-//! has more to do lets small messages wait until the tasks that are ready now have had their turn, or until there are [`MOST`]:
-//! of their sends only the first finds its receiver asleep.
+//! A send to a sleeping receiver has to wake it, which costs as much as the send itself, and more on a virtual machine.
+//! A receiver that is faster than the worker falls asleep in the microseconds between two of its sends, every time. So
+//! a worker that has more to do delays small messages until the tasks that are ready now have run, or until [`MOST`]
+//! are waiting: then only the first of these sends finds its receiver asleep.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,52 +16,53 @@ use socket2::SockRef;
 
 use super::spare;
 
-/// Messages that wait at most.
+/// Most messages that wait.
 const MOST: usize = 32;
-/// Largest message that waits, in bytes: a larger one keeps its receiver busy for longer.
+/// Largest message that waits, in bytes: a larger one keeps its receiver awake for longer anyway.
 const MAX_BYTES: usize = 16 * 1024;
-/// Sends that are made at once after the worker slept: with hardly anything to do there is nothing to win.
+/// Number of sends made immediately after the worker slept: batching gains nothing when there is hardly anything to do.
 const AT_ONCE: u32 = 4;
 
 thread_local! {
     static BURST: RefCell<Burst> = const { RefCell::new(Burst::new()) };
 }
 
-/// The messages of this thread.
+/// The pending messages of this thread.
 struct Burst {
     waiting: Vec<Message>,
-    /// They are numbered in order; this is the first one's number, or the next one's where none waits.
+    /// Messages are numbered in order; this is the number of the first waiting one, or the next number if none waits.
     first: u64,
-    /// Those that did not leave as a whole, until they are asked for.
+    /// Messages that were not sent completely, until their owners ask for them.
     stuck: Vec<(u64, Unsent)>,
-    /// Sends that are still made at once.
+    /// Sends still to be made immediately.
     at_once: u32,
-    /// The task that sends; without it nothing waits.
+    /// The task that sends; without it nothing is delayed.
     sender: Option<Waker>,
 }
 
 struct Message {
     socket: RawFd,
-    /// Empty when it is not to be sent after all.
+    /// Empty if the message was withdrawn.
     bytes: Vec<u8>,
-    /// Woken when it gets stuck.
+    /// Woken if the message gets stuck.
     task: Waker,
 }
 
-/// A message that the socket did not take, or not all of it.
+/// A message that the socket did not accept, or only partly.
 struct Unsent {
     bytes: Vec<u8>,
     sent: io::Result<usize>,
 }
 
-/// A message that waits, or waited. Dropped before it has left it is not sent: its owner drops it before the socket.
+/// A message that is or was waiting. Dropping the ticket before the message is sent withdraws it: the owner drops it
+/// before the socket.
 #[derive(Debug)]
 pub(super) struct Ticket {
     number: u64,
     length: usize,
 }
 
-/// Sends what waits whenever the tasks that were ready before have had their turn. For as long as the worker runs.
+/// Sends the waiting messages whenever the tasks that were ready before have run. Runs as long as the worker.
 pub async fn run() {
     poll_fn(|cx| {
         with(|burst| _ = burst.sender.get_or_insert_with(|| cx.waker().clone()));
@@ -71,12 +72,13 @@ pub async fn run() {
     .await;
 }
 
-/// The worker slept, and has something to do again.
+/// Notes that the worker slept and has work again.
 pub fn worker_woke() {
     with(|burst| burst.at_once = AT_ONCE);
 }
 
-/// Runs what takes its time in each turn, such as a handshake: messages leave before, and do not wait for it.
+/// Runs a future whose polls take long, such as a handshake; waiting messages are sent before each poll instead of
+/// being held up by it.
 pub async fn ahead_of<T>(long: impl Future<Output = T>) -> T {
     let mut long = pin!(long);
     poll_fn(|cx| {
@@ -86,7 +88,8 @@ pub async fn ahead_of<T>(long: impl Future<Output = T>) -> T {
     .await
 }
 
-/// Takes the bytes for this socket, unless they should be sent at once. The task is woken only if they cannot be sent.
+/// Queues the bytes for this socket, unless they should be sent immediately (`None`). The task is woken only if they
+/// cannot be sent completely.
 pub(super) fn join(socket: RawFd, bytes: &mut Vec<u8>, task: &Waker) -> Option<Ticket> {
     let (ticket, full) = with(|burst| {
         if bytes.len() > MAX_BYTES {
@@ -117,12 +120,13 @@ impl Ticket {
         self.length
     }
 
-    /// It has not been tried yet.
+    /// Whether the message is still waiting.
     pub(super) fn waits(&self) -> bool {
         with(|burst| burst.message(self.number).is_some()).unwrap_or(false)
     }
 
-    /// What is left of the message and how much of it was sent; `None` when all of it was. One that waits is taken back.
+    /// The unsent rest of the message as its bytes and how many of them were sent; `None` when all were sent. A message
+    /// that still waits is withdrawn.
     pub(super) fn outcome(self) -> io::Result<Option<(Vec<u8>, usize)>> {
         let stuck = with(|burst| burst.take_back(self.number)).flatten();
         stuck.map(|stuck| stuck.sent.map(|sent| (stuck.bytes, sent))).transpose()
@@ -170,8 +174,8 @@ fn send_all() {
         if message.bytes.is_empty() {
             continue;
         }
-        // SAFETY: the socket is open: whoever closes it has dropped the ticket before, and that empties the message. Nobody else
-        // runs between taking the messages and the last send.
+        // SAFETY: the socket is open: whoever closes it has dropped the ticket before, and that empties the message.
+        // Nothing else runs between taking the messages and the last send.
         let socket = unsafe { BorrowedFd::borrow_raw(message.socket) };
         let sent = match SockRef::from(&socket).send(&message.bytes) {
             Ok(sent) if sent == message.bytes.len() => continue,
@@ -182,7 +186,7 @@ fn send_all() {
         message.task.wake_by_ref();
         with(|burst| burst.stuck.push((number, stuck)));
     }
-    // Wakers go outside the borrow: one may be the last that knows its task.
+    // Wakers are dropped outside the borrow: one may be the last reference to its task.
     messages.drain(..).for_each(|message| spare::keep(message.bytes));
     with(|burst| {
         if burst.waiting.capacity() == 0 {
@@ -211,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Two ends of a connection, neither of which blocks.
+    /// Both ends of a non-blocking connection.
     fn pair() -> (UnixStream, UnixStream) {
         let (ours, peer) = UnixStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("an option");
@@ -226,7 +230,8 @@ mod tests {
         String::from_utf8(text).expect("text")
     }
 
-    /// Runs `test` with what gives the sender's task a turn, and what counts how often it, and the messages' task, were woken.
+    /// Calls `test` with a function that polls the sender's task, and with counters of how often that task and the
+    /// messages' task were woken.
     fn with_sender(test: impl FnOnce(&mut dyn FnMut(), &Arc<Count>, &Arc<Count>)) {
         let (sender, task) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let waker = Waker::from(Arc::clone(&sender));

@@ -10,20 +10,19 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long before it passes a deadline gets a timer of its own. More than the time between two calls of [`tick`], so that none is
-/// overlooked.
+/// A deadline closer than this gets a timer of its own. Must exceed the time between two calls of [`tick`], so that none is missed.
 const NEAR: Duration = Duration::from_secs(3);
 
-/// A deadline that is moved far more often than it passes.
+/// A deadline that is moved far more often than it is reached.
 ///
-/// Most are minutes away and are given up long before, one for each request: so on a thread that calls [`tick`] a far one is no more
-/// than an entry in a list, which is gone through once a second, and only a near one has a timer. Where nobody ticks, all have one. That
-/// is touched only when it fires too early or stands too late, which for a busy connection is once per timeout and not once per
-/// request.
+/// Most deadlines are minutes away and are dropped long before, one per request. So on a thread that calls [`tick`] a
+/// far deadline is just an entry in a list that is scanned once a second, and only a near one has a timer. On threads
+/// that do not tick, every deadline has a timer. A timer is touched only when it fires too early or is set too late:
+/// for a busy connection once per timeout instead of once per request.
 #[derive(Default)]
 pub struct Deadline {
     timer: Option<Pin<Box<Sleep>>>,
-    /// Its place in this thread's list, which is why it cannot leave the thread.
+    /// Its key in this thread's list, which is why it cannot leave the thread.
     far: Option<usize>,
     here: PhantomData<Rc<()>>,
 }
@@ -40,14 +39,14 @@ struct Far {
 }
 
 struct Entry {
-    /// Not before then, less [`NEAR`], does the task need to look.
+    /// The task need not check before this, less [`NEAR`].
     at: Instant,
-    /// It was told to look, and has not looked since.
+    /// The task was woken to check, and has not checked since.
     woken: bool,
     waker: Waker,
 }
 
-/// Wakes those whose deadlines have come near. To be called about once a second.
+/// Wakes the tasks whose deadlines have come near. Call about once a second.
 pub fn tick(now: Instant) {
     FAR.with_borrow_mut(|far| {
         let far = far.get_or_insert_with(|| Far { entries: Slab::new(), ticked: now });
@@ -81,9 +80,9 @@ impl Deadline {
         Poll::Pending
     }
 
-    /// Waits without a timer, if `at` is far away and somebody ticks.
+    /// Waits without a timer, if `at` is far away and this thread ticks.
     fn wait_from_afar(&mut self, at: Instant, cx: &mut Context<'_>) -> bool {
-        // During thread exit nobody ticks any more.
+        // During thread exit nothing ticks any more.
         let waits = FAR.try_with(|far| {
             let mut far = far.borrow_mut();
             let Some(Far { entries, ticked }) = &mut *far else { return false };
@@ -95,7 +94,7 @@ impl Deadline {
             }
             match self.far.and_then(|key| entries.get_mut(key)) {
                 Some(entry) => {
-                    // One that is to be woken too early only looks in vain.
+                    // One that is woken too early merely checks again.
                     if entry.woken || at < entry.at {
                         (entry.at, entry.woken) = (at, false);
                     }
@@ -115,7 +114,7 @@ impl Drop for Deadline {
     fn drop(&mut self) {
         if let Some(key) = self.far {
             let entry = FAR.try_with(|far| far.borrow_mut().as_mut().and_then(|far| far.entries.try_remove(key)));
-            // Behind the borrow: a waker's task may be gone with it, and with that another deadline.
+            // Dropped after the borrow ends: a waker may hold the last reference to its task, and that task another deadline.
             drop(entry);
         }
     }
@@ -129,7 +128,7 @@ pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// `now + after`, and never for a duration too long to add.
+/// `now + after`; `None` if that overflows.
 pub fn after(now: Instant, after: Option<Duration>) -> Option<Instant> {
     after.and_then(|duration| now.checked_add(duration))
 }
@@ -174,7 +173,7 @@ mod tests {
         assert!(woken());
         tick(after(98));
         assert!(!woken(), "once is enough");
-        // It was moved while it waited.
+        // Moved while it waited.
         assert!(deadline.poll(Some(after(200)), &mut cx).is_pending());
         tick(after(98));
         assert!(!woken() && deadline.timer.is_none() && far() == 1);

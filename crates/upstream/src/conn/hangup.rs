@@ -1,8 +1,9 @@
-//! Clients that leave behind bytes that nobody reads yet.
+//! Detects clients that hang up while bytes they sent are not being read.
 //!
-//! The reactor tells that a socket can be read, and a client's end is read behind its last byte. Where what it has sent has to wait, the
-//! end would wait as long. So for that time its socket is also watched by an epoll instance of the worker's own, which tells of ends and
-//! resets and of nothing else. A client whose window is full cannot even send its end; it can only be looked for, once a second.
+//! The reactor reports that a socket is readable, and a client's FIN is only seen after its last byte. While those
+//! bytes have to wait, so would the FIN. For that time the socket is therefore also registered with a separate epoll
+//! instance of the worker, which reports hang-ups and resets only. A client whose send window is full cannot even send
+//! its FIN; such a client has to be probed, once a second.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,21 +19,21 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
 
-/// Events taken from the system at once.
+/// Events fetched from the kernel at once.
 const EVENTS: usize = 64;
-/// Clients that are looked for at each tick, in turn: a look takes some 10 µs.
+/// Clients probed at each tick, in turn: a probe takes some 10 µs.
 const LOOKS_PER_TICK: usize = 256;
 
 thread_local! {
     static WATCH: RefCell<Watch> = const { RefCell::new(Watch { epoll: None, clients: Slab::new(), next_look: 0 }) };
 }
 
-/// The connections of this thread that are not read.
+/// This thread's connections that are currently not read.
 struct Watch {
-    /// `None` until [`run`] runs: then nothing is watched.
+    /// `None` until [`run`] runs; until then nothing is watched.
     epoll: Option<Rc<OwnedFd>>,
     clients: Slab<Client>,
-    /// Where the looks of the next tick begin.
+    /// Index at which the next tick's probes begin.
     next_look: usize,
 }
 
@@ -40,32 +41,32 @@ struct Client {
     waker: Waker,
     ended: bool,
     reset: bool,
-    /// It should be looked for; `None`: that is in vain.
+    /// A probe is due; `None`: probing this client is pointless.
     look: Option<bool>,
 }
 
-/// What is known of a client.
+/// What was noticed about a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
-    /// It sends no more than what lies unread. Told once.
+    /// It sends nothing beyond what is unread. Reported once.
     End,
-    /// The connection is no more.
+    /// The connection was reset.
     Reset,
-    /// A second has passed: it may have left and could not say so.
+    /// A second has passed: the client may be gone without being able to say so, and should be probed.
     Look,
 }
 
-/// A connection that is watched while it is not read. Dropped before the connection is.
+/// Watches a connection while it is not read. Must be dropped before the connection.
 #[derive(Debug)]
 pub struct Hangup {
     key: usize,
     socket: RawFd,
 }
 
-/// Hears of the connections that are watched. For as long as the worker runs.
+/// Receives the events of watched connections. Runs as long as the worker.
 pub async fn run() {
     let Ok(epoll) = epoll::create(CreateFlags::CLOEXEC).map(Rc::new) else { return };
-    // SAFETY: the descriptor is this instance's own, and stays open as long as the last that knows it.
+    // SAFETY: the descriptor is this instance's own, and stays open as long as its last reference.
     let readiness = unsafe { AsyncFd::register_with_interest(Rc::clone(&epoll), Interest::READABLE) };
     let Ok(readiness) = readiness else { return };
     WATCH.with_borrow_mut(|watch| watch.epoll = Some(Rc::clone(&epoll)));
@@ -76,7 +77,7 @@ pub async fn run() {
     }
 }
 
-/// Has clients looked for. To be called about once a second.
+/// Requests probes of clients. Call about once a second.
 pub fn tick() {
     WATCH.with_borrow_mut(|watch| {
         let most = watch.clients.capacity();
@@ -101,7 +102,7 @@ pub fn tick() {
 }
 
 impl Hangup {
-    /// Begins to watch; `None` where that is not possible.
+    /// Starts watching; `None` where that is not possible.
     pub fn watch(stream: &TcpStream) -> Option<Self> {
         let socket = stream.as_raw_fd();
         WATCH.with_borrow_mut(|watch| {
@@ -137,7 +138,7 @@ impl Hangup {
         .unwrap_or(Poll::Pending)
     }
 
-    /// It is in vain to look for this client.
+    /// Stops the probes: they are pointless for this client.
     pub fn stop_looking(&self) {
         self.with(|client| client.look = None);
     }
@@ -153,17 +154,17 @@ impl Drop for Hangup {
         let client = WATCH.try_with(|watch| {
             let mut watch = watch.borrow_mut();
             if let Some(epoll) = &watch.epoll {
-                // It fails only for a socket that is closed, and so forgotten, already.
+                // Fails only for a socket that is already closed, and so already deregistered.
                 let _ = control(epoll, libc::EPOLL_CTL_DEL, self.socket, self.key);
             }
             watch.clients.try_remove(self.key)
         });
-        // Behind the borrow: the waker may be the last that knows its task.
+        // Dropped after the borrow ends: the waker may be the last reference to its task.
         drop(client);
     }
 }
 
-/// Takes events from the system; returns how many there were.
+/// Handles events from the kernel; returns how many there were.
 fn hear(epoll: &OwnedFd) -> usize {
     let mut space = [MaybeUninit::uninit(); EVENTS];
     let Ok((events, _)) = epoll::wait(epoll, &mut space, Some(&Timespec::default())) else { return 0 };
@@ -180,11 +181,11 @@ fn hear(epoll: &OwnedFd) -> usize {
     events.len()
 }
 
-/// Adds a socket, or takes it out. Errors and hang-ups are told of without being asked for.
+/// Adds or removes a socket. Errors and hang-ups are always reported, without being asked for.
 fn control(epoll: &OwnedFd, operation: libc::c_int, socket: RawFd, key: usize) -> io::Result<()> {
     let mut event = libc::epoll_event { events: (libc::EPOLLRDHUP | libc::EPOLLET) as u32, u64: key as u64 };
-    // Crates take open descriptors only.
-    // SAFETY: the system reads the event during the call; a descriptor that is not open is an error.
+    // The crates' wrappers take open descriptors only.
+    // SAFETY: the kernel reads the event during the call; a descriptor that is not open yields an error.
     match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, socket, &raw mut event) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -202,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// The signs of a client that has sent something nobody reads, and then does `act`, as far as the last that is expected.
+    /// Checks the signs of a client that has sent something unread and then does `act`, up to the last `expected` one.
     async fn signs(act: impl FnOnce(std::net::TcpStream) -> Option<std::net::TcpStream>, expected: &[Sign]) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("loopback can be listened on");
         let mut client = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");

@@ -1,5 +1,5 @@
-//! Bytes that the buffers of this thread's connections hold. A task has its thread to itself while it runs, so the difference
-//! between before and after is what it took or gave back: see [`crate::worker::Charged`].
+//! Counts the bytes held by the buffers of this thread's connections. Only one task runs on a thread at a time, so the
+//! difference between before and after its turn is what the task took or gave back: see [`crate::worker::Charged`].
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -9,26 +9,26 @@ thread_local! {
     static READING: Cell<Reading> = const { Cell::new(Reading::Allowed) };
 }
 
-/// Whether the task that runs may read from its sockets.
+/// Whether the running task may read from its sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Allowed,
-    /// Once in this turn.
+    /// Once more in this turn.
     Once,
     /// Not in this turn.
     Paused,
-    /// Not in this turn, and it wanted to.
+    /// Not in this turn, and it tried to.
     Missed,
 }
 
-/// Runs a task's turn in which it may read once or not at all; true when it would have read more.
+/// Runs a task's turn in which it may read once or not at all; also returns whether it tried to read more.
 pub fn hardly_reading<T>(once: bool, run: impl FnOnce() -> T) -> (T, bool) {
     READING.set(if once { Reading::Once } else { Reading::Paused });
     let result = run();
     (result, READING.replace(Reading::Allowed) == Reading::Missed)
 }
 
-/// Whether a read has to wait; whoever paused the task wakes it.
+/// Whether a read has to wait; the code that paused the task wakes it again.
 #[inline]
 pub fn is_paused() -> bool {
     match READING.get() {
@@ -40,7 +40,7 @@ pub fn is_paused() -> bool {
     }
 }
 
-/// Something was read.
+/// Notes that a read was made.
 #[inline]
 pub fn has_read() {
     if READING.get() == Reading::Once {
@@ -48,20 +48,20 @@ pub fn has_read() {
     }
 }
 
-/// A buffer of this thread has grown from `before` to `now` bytes, or shrunk.
+/// Notes that a buffer of this thread grew or shrank from `before` to `now` bytes.
 #[inline]
 pub fn changed(before: usize, now: usize) {
-    // During thread exit nobody counts any more.
+    // During thread exit nothing is counted any more.
     _ = HELD.try_with(|held| held.set(held.get() + now as i64 - before as i64));
 }
 
-/// Bytes held now; what counts is the difference to another look.
+/// Bytes held now. Only the difference between two readings is meaningful.
 #[inline]
 pub fn now() -> i64 {
     HELD.try_with(Cell::get).unwrap_or(0)
 }
 
-/// Bytes that are kept, and count as held for as long as they last.
+/// Bytes that count as held for as long as this value lives.
 #[derive(Debug, Default)]
 pub struct HeldBytes(Vec<u8>);
 

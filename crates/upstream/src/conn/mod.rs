@@ -1,5 +1,5 @@
-//! What every connection is driven with: a buffer for what was read, one for what is to be written, a deadline, a pipe for bulk,
-//! a queue to another thread, a worker's sends one after the other, and an ear for clients that leave.
+//! The building blocks of every connection: a read buffer, a write buffer, a deadline, a pipe for bulk data, a queue to
+//! another thread, batched sends per worker, and detection of clients that hang up while they are not read from.
 
 pub mod buffer;
 pub mod burst;

@@ -1,4 +1,4 @@
-//! Write buffers. A connection owns one only while bytes are in it, as with [`super::Buffer`].
+//! Write buffers. Like [`super::Buffer`], a connection owns one only while it holds bytes.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,29 +11,29 @@ use super::burst::{self, Ticket};
 use super::{held, spare};
 use crate::stream::Stream;
 
-/// Bytes on their way to a peer. Dropped before the stream they go to: see [`Outgoing::leaves_in_burst`].
+/// Bytes to be sent to a peer. Must be dropped before the stream they go to: see [`Outgoing::leaves_in_burst`].
 #[derive(Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
-    /// Bytes that the stream took, of all there were.
+    /// Total bytes that the stream has accepted.
     taken: usize,
-    /// Capacity that is counted as held: what waits for the peer while others have their turn.
+    /// Capacity counted as held, because it waits for the peer while other tasks run.
     counted: usize,
-    /// The stream took bytes since it was flushed last: TLS may still hold them.
+    /// The stream accepted bytes since its last flush: TLS may still buffer them.
     unflushed: bool,
     /// All bytes wait for the worker's next burst, or left with it.
     ticket: Option<Ticket>,
-    /// They could not: they wait for the socket.
+    /// The burst could not send them all: they wait for the socket.
     stuck: bool,
 }
 
 impl Outgoing {
-    /// Where to append.
+    /// The buffer to append to.
     #[inline]
     pub fn writer(&mut self) -> &mut Vec<u8> {
         if self.ticket.is_some() {
-            // An error comes again with the next send.
+            // An error shows again with the next send.
             _ = self.end_burst();
         }
         if self.bytes.capacity() == 0 {
@@ -42,36 +42,37 @@ impl Outgoing {
         &mut self.bytes
     }
 
-    /// Bytes that are still to be sent.
+    /// Bytes still to be sent.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing is left to send.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that the stream took, as far as it was asked.
+    /// Total bytes that the stream is known to have accepted.
     #[inline]
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// All bytes were taken by the socket.
+    /// Whether the socket accepted all bytes.
     #[inline]
     pub fn is_sent(&self) -> bool {
         self.bytes.is_empty() && !self.unflushed && self.ticket.is_none()
     }
 
-    /// They wait for the worker's next burst.
+    /// Whether the bytes wait for the worker's next burst.
     pub fn is_in_burst(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::waits)
     }
 
-    /// Has what there is leave with the worker's next burst, where that is any use: the caller need not wait for it. The task is
-    /// woken if something is left to do, which [`Outgoing::poll_send`] does; until then nothing may be sent to the stream by other ways.
+    /// Queues the bytes for the worker's next burst, if that is worthwhile; on true, the caller need not wait for them.
+    /// The task is woken only if something is left to send, which [`Outgoing::poll_send`] does. Until then nothing else
+    /// may be written to the stream.
     pub fn leaves_in_burst(&mut self, stream: &Stream, cx: &mut Context<'_>) -> bool {
         if let Stream::Tcp(stream) = stream
             && self.ticket.is_none()
@@ -83,7 +84,7 @@ impl Outgoing {
         self.is_in_burst()
     }
 
-    /// Learns what became of what was to leave in a burst, or takes it back.
+    /// Takes the outcome of a queued burst, or takes the bytes back if they have not been sent yet.
     fn end_burst(&mut self) -> io::Result<()> {
         let Some(ticket) = self.ticket.take() else { return Ok(()) };
         let length = ticket.length();
@@ -97,7 +98,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Forgets what was not sent.
+    /// Discards everything unsent.
     pub fn clear(&mut self) {
         self.ticket = None;
         self.stuck = false;
@@ -106,7 +107,7 @@ impl Outgoing {
         spare::keep(std::mem::take(&mut self.bytes));
     }
 
-    /// Sends and flushes all there is. May be called again after an error, which it then repeats or turns into another.
+    /// Sends and flushes everything. May be called again after an error; it then returns that error or another one.
     pub fn poll_send(&mut self, stream: &mut (impl AsyncWrite + Unpin), cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.end_burst()?;
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
@@ -145,7 +146,7 @@ impl Drop for Outgoing {
 mod tests {
     use super::*;
 
-    /// Takes three bytes at a time and is then busy once.
+    /// Accepts three bytes at a time, then is pending once.
     #[derive(Default)]
     struct Slow {
         taken: Vec<u8>,

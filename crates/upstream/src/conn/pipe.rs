@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The sending end. Dropping it ends the queue behind what was sent.
+/// The sending end. Dropping it closes the queue; items already sent can still be received.
 #[derive(Debug)]
 pub struct Sender<T>(Arc<Mutex<State<T>>>);
 
-/// The receiving end. Dropping it makes sending pointless.
+/// The receiving end. After it is dropped, sent items are discarded.
 #[derive(Debug)]
 pub struct Receiver<T>(Arc<Mutex<State<T>>>);
 
@@ -19,7 +19,7 @@ pub struct Closed;
 #[derive(Debug)]
 struct State<T> {
     queue: VecDeque<(T, usize)>,
-    /// Bytes in the queue, and how many of them leave no more room.
+    /// Bytes in the queue, and the number from which it has no more room.
     held: usize,
     limit: usize,
     closed: bool,
@@ -34,7 +34,7 @@ pub fn pipe<T>(limit: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&state)), Receiver(state))
 }
 
-/// Held for a few instructions: the other thread hardly ever waits for it.
+/// The lock is held for a few instructions, so the other thread hardly ever waits for it.
 fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -45,7 +45,7 @@ fn watch(slot: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-/// Wakes without the lock, which the woken thread will want.
+/// Call without holding the lock: the woken thread will need it.
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
@@ -53,7 +53,7 @@ fn wake(waker: Option<Waker>) {
 }
 
 impl<T> Sender<T> {
-    /// Sends an item that stands for so many bytes. It is always taken; [`Sender::poll_room`] says when to go on.
+    /// Sends an item that counts as `bytes` bytes. It is always accepted; [`Sender::poll_room`] says when to send more.
     pub fn send(&self, item: T, bytes: usize) {
         let mut state = lock(&self.0);
         if state.closed {
@@ -66,7 +66,7 @@ impl<T> Sender<T> {
         wake(receiver);
     }
 
-    /// Bytes that were sent and not received.
+    /// Bytes that were sent and not yet received.
     pub fn held(&self) -> usize {
         lock(&self.0).held
     }
@@ -76,7 +76,7 @@ impl<T> Sender<T> {
         self.poll_until(|state| state.held < state.limit, cx)
     }
 
-    /// Ready when all that was sent was received.
+    /// Ready when everything sent was received.
     pub fn poll_empty(&self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         self.poll_until(|state| state.queue.is_empty(), cx)
     }
@@ -95,7 +95,7 @@ impl<T> Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next item; `None` when the sender is gone and everything was received.
+    /// The next item; `None` when the sender is gone and the queue is empty.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let mut state = lock(&self.0);
         let Some((item, bytes)) = state.queue.pop_front() else {
@@ -112,7 +112,7 @@ impl<T> Receiver<T> {
         Poll::Ready(Some(item))
     }
 
-    /// Looks at the last item that was sent, without taking anything: ready with what `found` makes of it, or with `None` when the
+    /// Inspects the last item sent without taking it: ready with what `found` returns for it, or with `None` when the
     /// sender is gone. Items sent later wake the task.
     pub fn poll_last<R>(&self, found: impl Fn(&T) -> Option<R>, cx: &mut Context<'_>) -> Poll<Option<R>> {
         let mut state = lock(&self.0);
@@ -128,7 +128,7 @@ impl<T> Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Ready when the sender is gone, with whether there is anything it has sent that was not received.
+    /// Ready when the sender is gone; true if items remain that were not received.
     pub fn poll_left(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut state = lock(&self.0);
         if state.closed {

@@ -1,8 +1,8 @@
-//! Write buffers that have been sent, kept for the next bytes.
+//! Pool of write buffers whose bytes have been sent.
 
 use std::cell::RefCell;
 
-/// Buffers a worker keeps, and the most bytes each of them may hold on to.
+/// Most buffers in a worker's pool, and the largest capacity in bytes of one that is kept.
 const MAX_POOLED: usize = 64;
 const MAX_POOLED_BYTES: usize = 64 * 1024;
 
@@ -10,13 +10,13 @@ thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty buffer, with memory if there is any.
+/// An empty buffer, with capacity if the pool has one.
 #[inline]
 pub(super) fn take() -> Vec<u8> {
     POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }
 
-/// Keeps a buffer's memory for the next, within limits.
+/// Returns a buffer's memory to the pool, within the limits above.
 pub(super) fn keep(mut bytes: Vec<u8>) {
     if (1..=MAX_POOLED_BYTES).contains(&bytes.capacity()) {
         bytes.clear();

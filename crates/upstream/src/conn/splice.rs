@@ -1,4 +1,4 @@
-//! Bytes from one socket to another through a pipe, without a copy into this process (splice(2)).
+//! Moves bytes from one socket to another through a pipe, without copying them into this process (splice(2)).
 
 use std::cell::RefCell;
 use std::io;
@@ -9,9 +9,9 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Bytes asked of a socket at once, and the pipe's capacity. The system's default for pipes is 64 KiB.
+/// Bytes requested of a socket at once, and the pipe's capacity. The kernel's default for pipes is 64 KiB.
 const PIPE_BYTES: usize = 512 * 1024;
-/// Pipes a worker has at most, two descriptors each: idle and in use.
+/// Most pipes per worker, idle and in use. Each takes two descriptors.
 const MAX_PIPES: usize = 64;
 
 thread_local! {
@@ -35,7 +35,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// `None` when the worker has as many as it may, or the system has no more.
+    /// `None` when the worker has as many as it may, or the kernel grants no more.
     pub fn take() -> Option<Self> {
         let ends = POOL.with_borrow_mut(|pool| match pool.idle.pop() {
             Some(ends) => Some(ends),
@@ -54,7 +54,7 @@ impl Pipe {
         self.held
     }
 
-    /// Takes bytes out of `from`; ready with 0 at its end. To be called while nothing is held.
+    /// Moves bytes from `from` into the pipe; ready with 0 at the end of the stream. The pipe must be empty.
     pub fn poll_fill(&mut self, from: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let Some(ends) = &self.ends else { return Poll::Ready(Ok(0)) };
         loop {
@@ -70,7 +70,7 @@ impl Pipe {
         }
     }
 
-    /// Gives `to` some of what is held.
+    /// Moves bytes from the pipe to `to`.
     pub fn poll_drain(&mut self, to: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let Some(ends) = &self.ends else { return Poll::Ready(Ok(0)) };
         loop {
@@ -96,7 +96,7 @@ impl Drop for Pipe {
             let mut pool = pool.borrow_mut();
             match self.held {
                 0 => pool.idle.push(ends),
-                // What is left in it must never come out elsewhere.
+                // Never reuse a pipe that still holds another connection's bytes.
                 _ => pool.made -= 1,
             }
         });
@@ -106,7 +106,7 @@ impl Drop for Pipe {
 impl Ends {
     fn new() -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // A user who has many pipes gets small ones: slower, and no error.
+        // Past its pipe quota, a user gets small pipes: slower, but no error.
         let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
         Ok(Self { read, write })
     }

@@ -1,4 +1,4 @@
-//! The client's end of a connection.
+//! The client role of a connection.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -18,29 +18,30 @@ use crate::conn::Buffer;
 use crate::stream::Stream as Socket;
 use crate::turn;
 
-/// A connection to an upstream, driven by a task of its own. Dropping it lets the streams it has come to their ends, and then
-/// closes it.
+/// A connection to an upstream, driven by a task of its own. After it is dropped, its streams run to completion, then
+/// the connection is closed.
 #[derive(Debug)]
 pub struct Client {
     shared: Rc<Shared>,
-    /// Streams opened at once at most, whatever the peer allows.
+    /// Limit on concurrent streams, regardless of what the peer allows.
     max_streams: usize,
 }
 
-/// What a new stream of a connection would find.
+/// The state of a connection that a new stream would find.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
-    /// The peer has said how much it takes. Until then a second stream might be one too many.
+    /// The peer's SETTINGS are known. Until then a second stream might exceed its limit.
     pub settled: bool,
-    /// Streams that are not read hold so much that others should go elsewhere; see [`super::windows`].
+    /// Streams that are not read hold so many bytes that new requests should use another connection; see [`super::windows`].
     pub pressed: bool,
-    /// How much, in bytes.
+    /// The number of these bytes.
     pub held: usize,
 }
 
 impl Client {
-    /// Begins to speak over a connected socket. `watchers` are told whenever it may be worth trying [`Client::can_open`] again;
-    /// `on_end` is called when the connection has ended, with whether its peer broke the protocol.
+    /// Starts an HTTP/2 connection over a connected socket. `watchers` are notified whenever it may be worth trying
+    /// [`Client::can_open`] again; `on_end` is called when the connection has ended, with whether its peer violated the
+    /// protocol.
     pub fn start(
         socket: Socket,
         options: &Http2Options,
@@ -61,10 +62,10 @@ impl Client {
         Self { shared, max_streams: options.max_concurrent_streams as usize }
     }
 
-    /// Sends a request. `https`: what `:scheme` says.
+    /// Sends a request. `https` selects the value of `:scheme`.
     ///
     /// # Errors
-    /// Nothing was sent; it may be sent on another connection.
+    /// Nothing was sent; the request may use another connection.
     pub fn open(&self, head: &RequestHead, https: bool, framing: Framing, end: bool) -> Result<Stream, OpenError> {
         let mut core = self.shared.0.borrow_mut();
         if core.streams.over.is_some() {
@@ -81,10 +82,11 @@ impl Client {
         Ok(Stream::new(Rc::clone(&self.shared), index))
     }
 
-    /// Whether [`Client::open`] would work now, and whether it should be left.
+    /// Whether [`Client::open`] would succeed now, and whether another connection would be better.
     pub fn can_open(&self) -> Result<Offer, OpenError> {
         let core = self.shared.0.borrow();
-        // A peer that takes no stream at all may take some later; nobody waits for that, or connections to it would pile up.
+        // A peer that allows no streams at all may allow some later. Requests do not wait for that, or connections to
+        // it would pile up.
         if core.streams.over.is_some() || core.streams.peer_leaves || core.codec.takes_no_streams() {
             return Err(OpenError::GoingAway);
         }
@@ -96,13 +98,13 @@ impl Client {
         Ok(Offer { settled: core.codec.is_settled(), pressed: windows.is_pressed(), held: windows.held() })
     }
 
-    /// One whose driver is somebody else's concern.
+    /// A client whose connection is driven by the caller.
     #[cfg(test)]
     pub(super) fn over(shared: Rc<Shared>, options: &Http2Options) -> Self {
         Self { shared, max_streams: options.max_concurrent_streams as usize }
     }
 
-    /// Waits until it may be worth trying again what the peer did not allow.
+    /// Waits until [`Client::can_open`] may return something else.
     pub async fn changed(&self) {
         let watchers = self.shared.0.borrow().streams.watchers.clone();
         match watchers {

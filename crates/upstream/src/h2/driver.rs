@@ -1,4 +1,4 @@
-//! The connection itself: its socket, its turn, its timers.
+//! Drives an HTTP/2 connection: socket, codec, timers.
 
 use std::cell::RefCell;
 use std::io;
@@ -26,35 +26,35 @@ use crate::random::Random;
 use crate::stream::Stream as Socket;
 use crate::turn;
 
-/// Reads in one turn, after which others have theirs.
+/// Reads per turn, after which other tasks run.
 const READS_PER_TURN: usize = 4;
-/// Room for what was read and not yet decoded, in bytes: a frame and what follows it.
+/// Limit for bytes read but not yet decoded: one frame and what follows it.
 const INPUT_BYTES: usize = 64 * 1024;
-/// How long a connection that ends may take to send its last words.
+/// How long a closing connection may take to send its remaining output.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// A connection without streams for so long gives up the memory it kept for the next ones.
+/// A connection that had no streams for this long frees the memory it kept for further ones.
 const KEEPS_MEMORY: Duration = Duration::from_secs(1);
-/// How often streams are looked at whose handles are gone and whose peers do not read.
+/// Interval of the check for orphaned streams whose peers do not read.
 const ORPHANS_EVERY: Duration = Duration::from_secs(1);
 
-/// What bounds a connection beside its [`Http2Options`].
+/// Limits of a connection beyond its [`Http2Options`].
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Largest head, in bytes.
     pub max_head_bytes: usize,
     /// Most header lines in a head.
     pub max_headers: usize,
-    /// What happens to header names with underscores.
+    /// How header names with underscores are handled.
     pub underscores: Underscores,
-    /// What a connection begins with, and each head, has so long from its first byte; `None`: for ever.
+    /// The connection preface and each head must be complete within this time of their first byte; `None`: no limit.
     pub head_timeout: Option<Duration>,
-    /// A connection without streams is ended after this long; `None`: never.
+    /// A connection without streams is closed after this long; `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// Between the two GOAWAYs of a connection that is asked to end.
+    /// Time between the two GOAWAYs of a draining connection.
     pub drain_timeout: Duration,
-    /// How long a peer may leave the rest of an answer unread whose stream nobody holds any more; `None`: for ever.
+    /// How long a peer may leave the rest of a response unread after the stream's handle was dropped; `None`: no limit.
     pub flush_timeout: Option<Duration>,
-    /// How many streams a client may reset prematurely.
+    /// Limit on streams that a client resets prematurely.
     pub premature_resets: PrematureResets,
 }
 
@@ -64,24 +64,24 @@ pub(super) struct Driver {
     socket: Socket,
     input: Buffer,
     phase: Phase,
-    /// What the peer broke, when that ended the connection.
+    /// The peer's violation that ended the connection, if any.
     pub(super) violation: Option<Violation>,
-    /// It ended because a request's head did not arrive in time.
+    /// The connection ended because a request's head did not arrive in time.
     pub(super) head_was_late: bool,
-    /// What has begun to arrive, as [`Codec::begun`] says, and when.
+    /// What has begun to arrive, as identified by [`Codec::begun`], and when.
     begun: Option<(u32, Instant)>,
     deadline: Deadline,
     limits: Limits,
     keepalive: Option<Keepalive>,
-    /// The second GOAWAY is due.
+    /// When the second GOAWAY is due.
     drained_at: Option<Instant>,
     next_look_at_orphans: Option<Instant>,
-    /// Idle since then, it has given up its memory.
+    /// The `idle_since` for which it has already freed its memory.
     shrunk: Option<Instant>,
     started: Instant,
-    /// What the gauge of unsent bytes holds of this connection.
+    /// This connection's contribution to the gauge of unsent bytes.
     reported_unsent: i64,
-    /// Bytes that count as held: unsent ones, and received ones that streams have not read.
+    /// This connection's bytes counted as held: unsent ones, and received ones that streams have not read.
     reported_held: usize,
     stats: Rc<Writer<Stats>>,
 }
@@ -89,17 +89,17 @@ pub(super) struct Driver {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Nothing is read any more; what is to be said is said until then.
+    /// Nothing is read any more; pending output is sent until then.
     Closing(Instant),
     Closed,
 }
 
-/// PINGs at intervals.
+/// Keepalive PINGs.
 struct Keepalive {
     settings: Http2Keepalive,
     random: Random,
     next_ping: Option<Instant>,
-    /// Nothing received by then: the peer is gone.
+    /// If nothing is received by then, the peer counts as gone.
     expected: Option<Instant>,
 }
 
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// Whether the connection has ended because its peer broke the protocol.
+    /// Whether the connection ended because its peer violated the protocol.
     pub(super) fn was_broken(&self) -> bool {
         matches!(
             self.violation,
@@ -145,8 +145,8 @@ impl Driver {
         )
     }
 
-    /// One turn: reads, lets waiting streams send, writes, looks at the clock. Ready when the connection is closed; until
-    /// then the task is woken when there is more to do.
+    /// Runs one turn: reads, lets waiting streams send, writes, checks timers. Ready when the connection is closed;
+    /// until then the task is woken when there is more to do.
     pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let shared = Rc::clone(&self.shared);
         let mut core = shared.0.borrow_mut();
@@ -180,19 +180,19 @@ impl Driver {
             self.end(core, End::Lost);
             self.phase = Phase::Closed;
         }
-        // Reading was left out for want of room, and nothing else would bring it about again.
+        // Reading was skipped because the output was full, and nothing else would resume it.
         if congested && !core.codec.is_congested() {
             cx.waker().wake_by_ref();
         }
         self.poll_closing(core, cx)
     }
 
-    /// Reads what is there and hands it to the codec.
+    /// Reads what is available and feeds it to the codec.
     fn poll_read(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Result<(), End> {
-        // What was read before the first turn.
+        // Bytes read before the first turn.
         self.decode(core)?;
         for _ in 0..READS_PER_TURN {
-            // A peer that does not read what it is sent is not read from; it goes on when some was written.
+            // A peer that does not read its input is not read from; reading resumes when some output was written.
             if core.codec.is_congested() {
                 return Ok(());
             }
@@ -229,7 +229,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Writes what is to be said, TLS' own words included.
+    /// Writes pending output, including TLS's own records.
     fn poll_write(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !core.codec.output().is_empty() {
             let sent = ready!(Pin::new(&mut self.socket).poll_write(cx, core.codec.output()))?;
@@ -238,14 +238,14 @@ impl Driver {
             }
             core.codec.written(sent);
             if core.codec.output().is_empty() {
-                // Streams that waited for room in the output.
+                // Streams that waited for room in the output buffer.
                 core.pump();
             }
         }
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
-    /// By when what has begun to arrive has to be there.
+    /// The deadline for the preface or head that has begun to arrive.
     fn whole_until(&mut self, core: &Core) -> Option<Instant> {
         let limit = self.limits.head_timeout?;
         let begun = core.codec.begun(self.input.bytes());
@@ -317,7 +317,7 @@ impl Driver {
         }
     }
 
-    /// Asks the peer to open no more streams; those there are go on.
+    /// Asks the peer to open no more streams; existing ones continue.
     pub(super) fn drain(&mut self) {
         let mut core = self.shared.0.borrow_mut();
         if self.phase == Phase::Open && self.drained_at.is_none() {
@@ -344,7 +344,7 @@ impl Driver {
         if self.phase == Phase::Open {
             self.phase = match end {
                 End::Lost => Phase::Closed,
-                // A peer that floods is not given the time to.
+                // A flooding peer is not given the time to read.
                 End::Broken(ConnectionError {
                     violation: Violation::OutboundFlood | Violation::OutboundControlFlood,
                     ..
@@ -388,7 +388,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Whoever drops a driver drops the connection.
+        // Dropping the driver drops the connection.
         self.shared.0.borrow_mut().finish(Reset {
             reason: Reason::NO_ERROR,
             by: ResetBy::Connection,
@@ -401,11 +401,11 @@ impl Drop for Driver {
 
 /// Why a connection ends.
 enum End {
-    /// The peer closed it, or it failed, or the peer is gone.
+    /// The peer closed it, it failed, or the peer stopped responding.
     Lost,
-    /// Nobody used it.
+    /// The idle timeout passed.
     Idle,
-    /// What the peer had begun to send did not come.
+    /// A preface or head was not completed in time.
     Late,
     /// The peer broke the protocol or a limit.
     Broken(ConnectionError),
@@ -437,7 +437,7 @@ impl Keepalive {
         self.next_ping = after(now, self.settings.interval.map(jittered));
     }
 
-    /// Anything received shows that the peer is there.
+    /// Anything received proves that the peer is alive.
     fn heard(&mut self, now: Instant) {
         if self.expected.take().is_some() {
             self.schedule(now);

@@ -1,4 +1,4 @@
-//! What is kept for one stream: what was received and not taken, what is to be sent and does not fit.
+//! State of one stream: bytes received but not taken, and bytes to be sent that did not fit.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::memory::Chunk;
 use super::reset::Reset;
 
-/// Interim responses that may wait to be taken.
+/// Most interim responses that wait to be taken.
 pub(super) const MAX_INTERIM: usize = 8;
 
 /// One stream.
@@ -19,37 +19,37 @@ pub(super) struct Entry {
     pub(super) key: StreamKey,
     /// The task that holds the handle.
     waker: Option<Waker>,
-    /// It was woken and has not looked since.
+    /// The task was woken and has not polled since.
     notified: bool,
-    /// Body bytes that were not taken.
+    /// Body bytes received but not taken yet.
     pub(super) received: Chunk,
-    /// Bytes by which its window is wider than others, because its reader keeps up.
+    /// Bytes by which its window was widened because its reader keeps up.
     pub(super) widened: usize,
-    /// The peer's last byte is in `received`.
+    /// The peer has ended its side; its last byte is in `received`.
     pub(super) peer_ended: bool,
     pub(super) trailers: Option<Box<Headers>>,
-    /// Interim responses that were not taken.
+    /// Interim responses received but not taken yet.
     pub(super) interim: VecDeque<ResponseHead>,
     /// The response, until it is taken.
     pub(super) answer: Option<(ResponseHead, ResponseMeta)>,
-    /// What windows or the connection's buffer had no room for.
+    /// Bytes for which flow control windows or the connection's buffer had no room.
     pub(super) unsent: Chunk,
     pub(super) end: End,
     pub(super) reset: Option<Reset>,
-    /// The handle is gone; only `unsent` is left to do, of which the peer has taken nothing since then.
+    /// Set when the handle was dropped with `unsent` bytes left: the time since which the peer has taken none of them.
     pub(super) orphaned: Option<Instant>,
 }
 
-/// How far this side's end has come.
+/// State of this side's end of stream.
 #[derive(Debug)]
 pub(super) enum End {
     /// More may be sent.
     Open,
-    /// It follows the last unsent byte.
+    /// The end follows the last unsent byte.
     Queued,
     /// Trailers follow the last unsent byte.
     Trailers(Box<Headers>),
-    /// It is in the output, or nobody wants it any more.
+    /// The end is in the output, or no longer wanted.
     Sent,
 }
 
@@ -72,7 +72,7 @@ impl Entry {
         }
     }
 
-    /// Wakes the handle's task, once until it looks.
+    /// Wakes the handle's task, once until it polls again.
     pub(super) fn wake(&mut self) {
         if !self.notified
             && let Some(waker) = &self.waker
@@ -82,7 +82,7 @@ impl Entry {
         }
     }
 
-    /// The handle's task looks: it wants to be woken when something changes after this.
+    /// Called when the handle's task polls: it is woken when something changes after this.
     pub(super) fn watch(&mut self, waker: &Waker) {
         self.notified = false;
         if !self.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -90,12 +90,12 @@ impl Entry {
         }
     }
 
-    /// This side's end is out of the handle's hands.
+    /// Whether the handle has ended this side.
     pub(super) fn ended(&self) -> bool {
         !matches!(self.end, End::Open)
     }
 
-    /// Takes `data` if nothing waits before it, as far as there is room, and queues the rest.
+    /// Sends as much of `data` as there is room for, if nothing is queued before it, and queues the rest.
     pub(super) fn send(&mut self, codec: &mut Codec, data: &[u8], end: bool) {
         if self.ended() || self.reset.is_some() {
             return;
@@ -121,7 +121,7 @@ impl Entry {
             return;
         }
         if self.unsent.is_empty() {
-            // A stream that is gone takes none, and its reset says so.
+            // A closed stream sends none; its reset reports that.
             let _ = codec.send_trailers(self.key, trailers);
             self.end = End::Sent;
         } else {
@@ -129,7 +129,7 @@ impl Entry {
         }
     }
 
-    /// Sends on what waits, now that there is room. Returns how many bytes left.
+    /// Sends queued bytes, now that there is room. Returns how many were sent.
     pub(super) fn pump(&mut self, codec: &mut Codec) -> usize {
         if self.unsent.is_empty() {
             return 0;
@@ -152,7 +152,7 @@ impl Entry {
         sent
     }
 
-    /// Nothing can be sent any more.
+    /// Drops queued bytes; nothing can be sent any more.
     pub(super) fn drop_unsent(&mut self) {
         self.unsent.clear();
         self.end = End::Sent;

@@ -1,10 +1,10 @@
-//! Memory lent to streams and connections while they have use for it; idle ones hold none.
+//! Buffers lent to streams and connections while they need them; idle ones hold none.
 
 use std::cell::RefCell;
 
 use evenkeel_http::{RequestHead, ResponseHead};
 
-/// What a worker keeps for reuse, and how much of it.
+/// A worker's pool of reusable values, limited in number.
 struct Spare<T> {
     items: RefCell<Vec<T>>,
     most: usize,
@@ -27,23 +27,23 @@ impl<T> Spare<T> {
     }
 }
 
-/// Largest buffer of a stream that is kept, in bytes.
+/// Largest stream buffer that is kept, in bytes.
 const MAX_KEPT_BYTES: usize = 32 * 1024;
-/// Buffers of streams that stay when they were not needed lately.
+/// Stream buffers that [`trim`] leaves in the pool.
 const RESTING_BODIES: usize = 64;
-/// Largest buffer of a connection that is kept, in bytes: the output of a turn in which hundreds of streams answered.
+/// Largest connection buffer that is kept, in bytes: the output of a turn in which hundreds of streams sent responses.
 const MAX_KEPT_OUTPUT_BYTES: usize = 1024 * 1024;
 
 thread_local! {
-    /// Of streams, for their bodies.
+    /// Buffers for streams' bodies.
     static BODIES: Spare<Vec<u8>> = const { Spare::new(256) };
-    /// Of connections, for their output. Nearly all are small; those that are not are few, since connections take turns.
+    /// Buffers for connections' output. Nearly all are small; only few are large, since connections take turns.
     static OUTPUTS: Spare<Vec<u8>> = const { Spare::new(4) };
     static REQUESTS: Spare<RequestHead> = const { Spare::new(256) };
     static RESPONSES: Spare<ResponseHead> = const { Spare::new(256) };
 }
 
-// During thread exit there is nothing to take from or to give to; then memory is allocated and freed.
+// During thread exit the pools are gone; then memory is allocated and freed.
 
 fn take() -> Vec<u8> {
     BODIES.try_with(Spare::take).ok().flatten().unwrap_or_default()
@@ -56,47 +56,47 @@ fn give(mut buffer: Vec<u8>) {
     }
 }
 
-/// An empty buffer for a connection's output, with memory if there is some to spare.
+/// An empty buffer for a connection's output, with capacity if the pool has one.
 pub(super) fn take_output() -> Vec<u8> {
     OUTPUTS.try_with(Spare::take).ok().flatten().unwrap_or_default()
 }
 
-/// Gives it back.
+/// Returns a connection's output buffer to the pool.
 pub(super) fn give_output(buffer: Vec<u8>) {
     if (1..=MAX_KEPT_OUTPUT_BYTES).contains(&buffer.capacity()) {
         _ = OUTPUTS.try_with(|spare| spare.give(buffer));
     }
 }
 
-/// Lets go of what large turns of the past needed. To be called about once a second.
+/// Frees memory that only large turns in the past needed. Call about once a second.
 pub fn trim() {
     _ = BODIES.try_with(|spare| spare.items.borrow_mut().truncate(RESTING_BODIES));
     _ = OUTPUTS.try_with(|spare| spare.items.borrow_mut().retain(|buffer| buffer.capacity() <= MAX_KEPT_BYTES));
 }
 
-/// An empty head, with memory if there is some to spare.
+/// An empty head, with capacity if the pool has one.
 pub(super) fn take_request() -> RequestHead {
     REQUESTS.try_with(Spare::take).ok().flatten().unwrap_or_default()
 }
 
-/// Keeps a request head's memory for another request.
+/// Returns a request head's memory to the pool.
 pub fn give_request(mut head: RequestHead) {
     head.clear();
     _ = REQUESTS.try_with(|spare| spare.give(head));
 }
 
-/// An empty head, with memory if there is some to spare.
+/// An empty head, with capacity if the pool has one.
 pub(super) fn take_response() -> ResponseHead {
     RESPONSES.try_with(Spare::take).ok().flatten().unwrap_or_default()
 }
 
-/// Gives it back.
+/// Returns a response head's memory to the pool.
 pub(super) fn give_response(mut head: ResponseHead) {
     head.clear();
     _ = RESPONSES.try_with(|spare| spare.give(head));
 }
 
-/// Bytes that come in at one end and leave at the other. Costs no memory while it is empty.
+/// A byte queue. Holds no memory while it is empty.
 #[derive(Debug, Default)]
 pub struct Chunk {
     bytes: Vec<u8>,
@@ -104,17 +104,17 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// What is in it.
+    /// The bytes in the queue.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// How much is in it, in bytes.
+    /// Number of bytes in the queue.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// Whether nothing is in it.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

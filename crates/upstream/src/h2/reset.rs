@@ -1,29 +1,29 @@
-//! Why a stream is no more.
+//! Why a stream ended before its message was complete.
 
 use evenkeel_http::h2::{Fault, Reason};
 
-/// A stream was cut off.
+/// The stream was reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the stream was reset by {by}: {reason}")]
 pub struct Reset {
-    /// The code.
+    /// The error code.
     pub reason: Reason,
-    /// Who did it.
+    /// Which side reset it.
     pub by: ResetBy,
-    /// The peer has not looked at the request: it may be sent again whatever it is (RFC 9113 section 8.7).
+    /// The peer has not processed the request: it may be retried whatever its method (RFC 9113 section 8.7).
     pub unprocessed: bool,
 }
 
-/// Who cut a stream off.
+/// Which side reset a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetBy {
     /// The peer, with RST_STREAM or GOAWAY.
     Peer,
-    /// This side, for what the peer sent, or because it was asked to.
+    /// This side, because of what the peer sent, or on request.
     Local,
-    /// This side, for what is wrong with the peer's message.
+    /// This side, because the peer's message is malformed.
     Fault(Fault),
-    /// The connection ended: lost or closed in order (`NO_ERROR`), or because the peer broke its protocol.
+    /// The connection ended: it was lost or closed in order (`NO_ERROR`), or the peer violated the protocol.
     Connection,
 }
 

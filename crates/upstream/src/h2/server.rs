@@ -1,4 +1,4 @@
-//! The server's end of a connection.
+//! The server role of a connection.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -16,45 +16,45 @@ use super::stream::Stream;
 use crate::conn::Buffer;
 use crate::stream::Stream as Socket;
 
-/// A client's connection. Nothing moves on it, and on none of its streams, but while [`Server::poll_accept`] is polled.
+/// A downstream connection. It and all of its streams make progress only while [`Server::poll_accept`] is polled.
 pub struct Server {
     driver: Driver,
     over: bool,
 }
 
-/// What a client did.
+/// An event on a downstream connection.
 #[derive(Debug)]
 pub enum Accepted {
-    /// It made a request.
+    /// A request.
     Request(Incoming),
-    /// It made a request, which was cut off before anybody looked at it.
+    /// A request that was reset before it was accepted.
     Cut(RequestHead, Cut),
-    /// It sent a head that is none, and got its answer.
+    /// A malformed head, which was answered already.
     Refused(Fault),
 }
 
-/// A request's end before its beginning.
+/// The end of a request that was reset before it was accepted.
 #[derive(Debug)]
 pub struct Cut {
-    /// How.
+    /// How it was reset.
     pub reset: Reset,
-    /// Bytes of its body that had come.
+    /// Body bytes received until then.
     pub received: usize,
 }
 
-/// A request and the stream it came on.
+/// A request and its stream.
 #[derive(Debug)]
 pub struct Incoming {
-    /// The stream, to be answered on.
+    /// The stream, on which to respond.
     pub stream: Stream,
-    /// Its request head.
+    /// The request head.
     pub head: RequestHead,
-    /// What the frames say of it besides.
+    /// What the frames tell beyond the head.
     pub meta: RequestMeta,
 }
 
 impl Server {
-    /// A connection whose first bytes may have been read already.
+    /// Starts a connection whose first bytes may have been read already.
     pub fn new(
         socket: Socket,
         input: Buffer,
@@ -65,7 +65,7 @@ impl Server {
         Self { driver: Driver::new(true, (socket, input), options, limits, stats), over: false }
     }
 
-    /// The next request, or what had been one; `None` when the connection has ended. Cancel safe.
+    /// The next event; `None` when the connection has ended. Cancel safe.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Accepted>> {
         if let Some(accepted) = self.next() {
             return Poll::Ready(Some(accepted));
@@ -80,22 +80,22 @@ impl Server {
         }
     }
 
-    /// Whether the connection has ended because its client reset streams as soon as it had opened them.
+    /// Whether the connection ended because its client reset streams right after opening them.
     pub fn reset_too_many(&self) -> bool {
         self.driver.violation == Some(Violation::PrematureResets)
     }
 
-    /// Whether the connection has ended because its client broke the protocol.
+    /// Whether the connection ended because its client violated the protocol.
     pub fn was_broken(&self) -> bool {
         self.driver.was_broken()
     }
 
-    /// Whether the connection has ended because a request's head did not arrive in time.
+    /// Whether the connection ended because a request's head did not arrive in time.
     pub fn head_was_late(&self) -> bool {
         self.driver.head_was_late
     }
 
-    /// Asks the client to open no more streams. Those there are go on, then the connection ends.
+    /// Asks the client to open no more streams. Existing ones continue, then the connection ends.
     pub fn drain(&mut self) {
         self.driver.drain();
     }

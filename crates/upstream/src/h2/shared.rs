@@ -1,4 +1,4 @@
-//! What a connection's driver and its streams share.
+//! State shared by a connection's driver and its streams.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,13 +24,13 @@ use super::stats::{self, Counter, Gauge, Stats};
 use super::windows::Windows;
 use crate::turn;
 
-/// Payload of the PINGs that ask whether the peer is there.
+/// Payload of keepalive PINGs.
 pub(super) const KEEPALIVE_PING: [u8; 8] = *b"evenkeel";
 
-/// Where no stream is.
+/// Marks a slot without a stream.
 const NONE: u32 = u32::MAX;
 
-/// A connection as its driver and its streams see it.
+/// A connection's state, shared by its driver and its streams.
 pub(super) struct Shared(pub(super) RefCell<Core>);
 
 impl std::fmt::Debug for Shared {
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Shared {
 pub(super) struct Core {
     pub(super) codec: Codec,
     pub(super) streams: Streams,
-    /// This is the server's end.
+    /// This is the server role.
     server: bool,
     /// The driver's task.
     driver: Option<Waker>,
@@ -56,32 +56,32 @@ pub(super) struct Core {
     lent: bool,
 }
 
-/// The streams of one connection, and what the codec said of the connection.
+/// The streams of one connection, and the connection-level events of the codec.
 pub(super) struct Streams {
     pub(super) entries: Slab<Entry>,
-    /// The codec's slot of an open stream → its entry.
+    /// Maps the codec's slot of an open stream to its entry.
     by_slot: Vec<u32>,
-    /// Requests nobody has accepted yet; at most the streams a peer may open.
+    /// Requests not accepted yet; at most as many as the peer may open streams.
     pub(super) requests: VecDeque<(usize, RequestHead, RequestMeta)>,
-    /// What was wrong with requests that did not come to be, and nobody has heard of; at most what one turn reads.
+    /// Faults of malformed requests that are not reported yet; at most what one turn reads.
     pub(super) refused: VecDeque<Fault>,
-    /// What the peer may send.
+    /// Flow control of what the peer may send.
     pub(super) windows: Windows,
-    /// Bytes that wait in all streams' queues.
+    /// Bytes queued in all streams.
     pub(super) unsent: usize,
-    /// Entries without a handle.
+    /// Number of entries without a handle.
     pub(super) orphans: usize,
-    /// The connection is over, for this reason.
+    /// The connection has ended, for this reason.
     pub(super) over: Option<Reset>,
-    /// The peer announced that it goes away.
+    /// The peer sent GOAWAY.
     pub(super) peer_leaves: bool,
-    /// A PING went out ahead of a stream, and its answer is to be waited for.
+    /// A PING was sent ahead of a stream, and the driver has to await its answer.
     pub(super) pinged: bool,
-    /// Idle for so long, a connection is asked whether it is still there when a stream is opened.
+    /// A connection idle for this long is checked with a PING when a stream is opened.
     ping_when_idle_for: Option<Duration>,
-    /// Since when there is no stream.
+    /// Since when there has been no stream.
     pub(super) idle_since: Option<Instant>,
-    /// Told whenever another stream might be opened, or none any more.
+    /// Notified whenever another stream might be opened, or none can be any more.
     pub(super) watchers: Option<Rc<Notify>>,
     pub(super) stats: Rc<Writer<Stats>>,
 }
@@ -104,11 +104,11 @@ impl Core {
             watchers: None,
             stats,
         };
-        // Preface and SETTINGS are in the codec's own first buffer.
+        // The connection preface and SETTINGS are in the codec's own first buffer.
         Self { codec, streams, server, driver: None, woken: false, lent: true }
     }
 
-    /// Has the driver run when all tasks that are ready now have had their turn.
+    /// Schedules the driver behind all tasks that are ready now.
     pub(super) fn touch(&mut self) {
         if !self.woken
             && let Some(driver) = &self.driver
@@ -118,14 +118,14 @@ impl Core {
         }
     }
 
-    /// The driver runs.
+    /// Called when the driver starts a turn.
     pub(super) fn begin_turn(&mut self, driver: &Waker) {
         if !self.driver.as_ref().is_some_and(|known| known.will_wake(driver)) {
             self.driver = Some(driver.clone());
         }
     }
 
-    /// The driver has done all it could.
+    /// Called when the driver has done all it could.
     pub(super) fn end_turn(&mut self) {
         self.woken = false;
         if self.codec.output().is_empty()
@@ -136,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Runs `f` with an entry and the codec, which has memory for what it may have to say, and has the driver write that.
+    /// Runs `f` with an entry and the codec, which is lent an output buffer first, and wakes the driver if there is output.
     pub(super) fn act<R>(&mut self, entry: usize, f: impl FnOnce(&mut Entry, &mut Codec) -> R) -> Option<R> {
         self.lend();
         let entry = self.streams.entries.get_mut(entry)?;
@@ -149,7 +149,7 @@ impl Core {
         Some(result)
     }
 
-    /// Lends the codec memory before it writes.
+    /// Lends the codec an output buffer. Call before it may write.
     pub(super) fn lend(&mut self) {
         if !self.lent {
             self.lent = true;
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Takes what the peer sent.
+    /// Decodes bytes from the peer.
     pub(super) fn receive(&mut self, input: &[u8]) -> Result<usize, evenkeel_http::h2::ConnectionError> {
         self.lend();
         let result = self.codec.receive(input, &mut self.streams);
@@ -165,7 +165,7 @@ impl Core {
         result
     }
 
-    /// Gives streams that wait for room their turn, in the codec's order.
+    /// Lets streams that wait for room send, in the codec's order.
     pub(super) fn pump(&mut self) {
         while let Some(key) = self.codec.next_writable() {
             let Some(index) = self.streams.index(key) else { continue };
@@ -175,14 +175,14 @@ impl Core {
             if entry.orphaned.is_some() {
                 match entry.unsent.is_empty() {
                     true => self.settle(index),
-                    // Its peer reads on.
+                    // Its peer is still reading.
                     false => entry.orphaned = Some(turn::now()),
                 }
             }
         }
     }
 
-    /// Asks, ahead of a new stream, whether a peer that was not used for long is still there (`connection_idle_interval`).
+    /// Sends a PING ahead of a new stream if the connection was idle for long (`connection_idle_interval`).
     pub(super) fn ping_if_idle(&mut self) {
         let idle = self.streams.idle_since.map(|since| since.elapsed());
         if let (Some(idle), Some(limit)) = (idle, self.streams.ping_when_idle_for)
@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// A stream took `count` bytes.
+    /// Notes that a stream's reader took `count` bytes.
     pub(super) fn took(&mut self, index: usize, count: usize) {
         let Some(entry) = self.streams.entries.get(index) else { return };
         if !entry.peer_ended {
@@ -217,7 +217,7 @@ impl Core {
         }
     }
 
-    /// The handle of a stream is gone. A response that is queued is still sent; what was not ended is cut off.
+    /// Called when a stream's handle is dropped. A complete response is still sent; an unfinished message is reset.
     pub(super) fn abandon(&mut self, index: usize) {
         let Some(entry) = self.streams.entries.get_mut(index) else { return };
         if entry.reset.is_none() {
@@ -225,15 +225,15 @@ impl Core {
             if answered && !entry.unsent.is_empty() {
                 entry.orphaned = Some(turn::now());
                 self.streams.orphans += 1;
-                // The driver has to watch how long it is one.
+                // The driver has to enforce the flush timeout.
                 self.touch();
                 return;
             }
             if !(entry.ended() && entry.peer_ended) {
                 let reason = match (answered, self.server) {
-                    // After a whole answer the rest of the request is not wanted, which is no error (RFC 9113 section 8.1).
+                    // After a complete response the rest of the request is not needed, which is no error (RFC 9113 section 8.1).
                     (true, _) => Reason::NO_ERROR,
-                    // An answer breaks off. To gRPC's clients CANCEL would be their own doing.
+                    // The response is truncated. gRPC clients would take CANCEL for their own cancellation.
                     (false, true) => Reason::INTERNAL_ERROR,
                     (false, false) => Reason::CANCEL,
                 };
@@ -243,7 +243,7 @@ impl Core {
         self.forget(index);
     }
 
-    /// An orphan has sent its last byte.
+    /// Ends an orphaned stream whose last byte was sent.
     fn settle(&mut self, index: usize) {
         if self.streams.entries.get(index).is_some_and(|entry| !entry.peer_ended) {
             self.cut(index, Reason::NO_ERROR);
@@ -252,7 +252,7 @@ impl Core {
         self.forget(index);
     }
 
-    /// Cuts off streams that nobody holds any more and whose peer has not read for too long.
+    /// Resets orphaned streams whose peer has not read for too long.
     pub(super) fn cut_stuck_orphans(&mut self, since_before: Instant) {
         let stuck = |entry: &Entry| entry.orphaned.is_some_and(|since| since <= since_before);
         let stuck: Vec<usize> =
@@ -264,7 +264,7 @@ impl Core {
         }
     }
 
-    /// Resets a stream whose peer has not read for too long what waits for it.
+    /// Resets a stream whose peer has not read its queued bytes for too long.
     pub(super) fn give_up(&mut self, index: usize) {
         if self.streams.entries.get(index).is_some_and(|entry| !entry.unsent.is_empty()) {
             self.streams.stats.inc(Counter::tx_flush_timeout);
@@ -291,13 +291,13 @@ impl Core {
     pub(super) fn forget(&mut self, index: usize) {
         self.streams.remove(index);
         self.give_back();
-        // The driver may have to say good-bye now, or to watch how long it is idle.
+        // The driver may have to send the last GOAWAY now, or to start the idle timer.
         if self.streams.entries.is_empty() || !self.codec.output().is_empty() {
             self.touch();
         }
     }
 
-    /// The connection is over: tells every stream.
+    /// Ends the connection: tells every stream.
     pub(super) fn finish(&mut self, reset: Reset) {
         if self.streams.over.is_some() {
             return;
@@ -328,7 +328,7 @@ impl Drop for Core {
 }
 
 impl Streams {
-    /// The entry of a stream, unless its handle is gone.
+    /// The index of a stream's entry, unless its handle is gone.
     pub(super) fn index(&self, key: StreamKey) -> Option<usize> {
         let index = *self.by_slot.get(key.slot()).filter(|index| **index != NONE)? as usize;
         self.entries.get(index).filter(|entry| entry.key == key).map(|_| index)
@@ -374,7 +374,7 @@ impl Streams {
         }
     }
 
-    /// Gives up the memory that an idle connection does not need.
+    /// Frees the memory that an idle connection does not need.
     pub(super) fn shrink(&mut self) {
         if self.entries.is_empty() {
             self.entries.shrink_to_fit();
@@ -397,7 +397,7 @@ impl Sink for Streams {
 
     fn interim(&mut self, stream: StreamKey, head: &mut ResponseHead) {
         if let Some(entry) = self.entry(stream) {
-            // Past the limit the oldest is left out: they carry nothing that the answer depends on.
+            // Beyond the limit the oldest is dropped: the final response does not depend on interim ones.
             if entry.interim.len() == MAX_INTERIM {
                 entry.interim.pop_front();
             }

@@ -1,5 +1,6 @@
-//! Both ends of a connection that many clients share, most of whom do not read: what is left for the one who does. No sockets, no clock:
-//! time is rounds, in each of which every stream's task has its turn and the wire takes so many bytes each way.
+//! Simulates both ends of a connection that many clients share, most of whom do not read, and measures what is left for
+//! the one who does. No sockets and no clock: time is counted in rounds, in each of which every stream's task runs once
+//! and the wire carries a fixed number of bytes each way.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,18 +21,18 @@ use super::stream::{Received, Stream};
 use super::windows::most_held;
 use crate::random::Random;
 
-/// Bytes that the wire takes in one round, each way.
+/// Bytes that the wire carries per round, each way.
 const BYTES_PER_ROUND: usize = 64 * 1024;
-/// Rounds from one end to the other.
+/// One-way delay, in rounds.
 const DELAY: usize = 2;
-/// What a task hands over at once, as the proxy's do.
+/// What a task writes at once, like the proxy's tasks.
 const BLOCK: usize = 32 * 1024;
-/// What those who do not read ask for.
+/// Size requested by clients that do not read.
 const LARGE: usize = 2 * 1024 * 1024;
-/// Requests of the client who reads, one after the other.
+/// Number of sequential requests of the client that reads.
 const ASKED: usize = 100;
 
-/// Which way the bodies go: that of answers nobody reads, or of requests.
+/// Which bodies are not read: those of responses (`Down`) or of requests (`Up`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Down,
@@ -41,15 +42,15 @@ enum Direction {
 /// How a reader reads.
 #[derive(Debug, Clone, Copy)]
 enum Pace {
-    /// All there is, at once.
+    /// Everything there is, immediately.
     Honest,
-    /// So many bytes per round.
+    /// This many bytes per round.
     Slow(usize),
-    /// As the honest do until it has so many bytes, and nothing after that.
+    /// Like `Honest` until it has this many bytes, then nothing.
     StopsAt(usize),
 }
 
-/// One body on its way.
+/// One body in transfer.
 struct Transfer {
     writer: Option<Stream>,
     reader: Option<Stream>,
@@ -63,7 +64,7 @@ struct Transfer {
 /// One end of the wire.
 struct End {
     shared: Rc<Shared>,
-    /// What is on its way here, and when it arrives.
+    /// Bytes on their way to this end, and when they arrive.
     coming: VecDeque<(usize, Vec<u8>)>,
     input: Vec<u8>,
 }
@@ -87,7 +88,7 @@ fn end(server: bool, options: &Http2Options) -> End {
         idle_timeout: None,
         drain_timeout: std::time::Duration::ZERO,
         flush_timeout: None,
-        // Hundreds leave at once.
+        // Hundreds of streams are dropped at once.
         premature_resets: PrematureResets { total_stream_count: u32::MAX, ..PrematureResets::default() },
     };
     let codec = match server {
@@ -100,7 +101,7 @@ fn end(server: bool, options: &Http2Options) -> End {
 }
 
 impl End {
-    /// Takes what has arrived.
+    /// Receives what has arrived.
     fn receive(&mut self, round: usize) {
         while let Some((_, bytes)) = self.coming.pop_front_if(|(at, _)| *at <= round) {
             self.input.extend(bytes);
@@ -116,7 +117,7 @@ impl End {
         core.pump();
     }
 
-    /// What leaves in this round.
+    /// The bytes sent in this round.
     fn send(&mut self) -> Vec<u8> {
         let mut core = self.shared.0.borrow_mut();
         let mut sent = Vec::new();
@@ -143,7 +144,7 @@ impl World {
         world
     }
 
-    /// The end that holds what is not read.
+    /// The end that holds unread bytes.
     fn holder(&self) -> &End {
         if self.direction == Direction::Down { &self.near } else { &self.far }
     }
@@ -161,7 +162,7 @@ impl World {
         self.transfers.push(Transfer { writer, reader, pace, size, written, taken, begun });
     }
 
-    /// One round.
+    /// Runs one round.
     fn pass(&mut self) {
         self.round += 1;
         self.near.receive(self.round);
@@ -176,7 +177,7 @@ impl World {
         assert!(held <= most, "{held} bytes are held, {most} may be, in round {}", self.round);
     }
 
-    /// The far end takes requests in the order they were made.
+    /// The far end accepts requests in the order they were made.
     fn accept(&mut self) {
         while let Some((index, ..)) = { self.far.shared.0.borrow_mut().streams.requests.pop_front() } {
             let mut stream = Stream::new(Rc::clone(&self.far.shared), index);
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    /// Rounds that requests of `size` bytes take, one after the other, in order.
+    /// Rounds that each of `count` sequential requests of `size` bytes takes.
     fn honest(&mut self, size: usize, count: usize) -> Vec<usize> {
         let mut rounds: Vec<_> = (0..count)
             .map(|_| {
@@ -211,7 +212,7 @@ impl World {
         rounds
     }
 
-    /// Until those who stop have stopped, and hold what they may.
+    /// Runs until those who stop have stopped, and hold what they may.
     fn come_to_rest(&mut self) {
         let reads_on = |transfer: &Transfer| matches!(transfer.pace, Pace::StopsAt(bytes) if transfer.taken < bytes);
         while self.transfers.iter().any(reads_on) {
@@ -227,7 +228,7 @@ impl World {
 }
 
 impl Transfer {
-    /// Both ends' tasks have their turn.
+    /// Runs both ends' tasks once.
     fn pass(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         if let Some(writer) = &mut self.writer {
@@ -260,19 +261,19 @@ fn p99(sorted: &[usize]) -> usize {
     sorted[(sorted.len() * 99).div_ceil(100) - 1]
 }
 
-/// A reader that does not read, of one kind or another.
+/// A random kind of client that does not read, or hardly.
 fn hostile(random: &Random) -> Pace {
     match random.below(4) {
         0 | 1 => Pace::StopsAt(0),
         2 => Pace::Slow(1 + random.below(100)),
-        // Long enough to be given a wide window.
+        // Long enough to be given a widened window.
         _ => Pace::StopsAt(random.below(LARGE / 4)),
     }
 }
 
-/// Streams of which all but one are not read, each of its own kind, and what an honest client then sees.
+/// Runs `stalled` streams that are not read, each of a random kind, and checks what an honest client then sees.
 fn check(direction: Direction, stalled: usize, seed: u64) {
-    // Of less than the smallest window, and little more than a head.
+    // Less than the smallest window, and little more than a head.
     const SIZES: [usize; 2] = [15_000, 100];
     let alone = SIZES.map(|size| World::new(direction).honest(size, ASKED));
     let (mut world, random) = (World::new(direction), Random::seeded(seed));
@@ -305,7 +306,7 @@ fn an_honest_client_beside_hundreds_that_do_not_read_waits_no_longer() {
     }
 }
 
-/// The first of many bodies gets a wide window, and the last as much as there is.
+/// The first of many bodies gets a wide window, the last gets what is left.
 #[test]
 fn a_large_body_is_as_fast_beside_them() {
     for direction in [Direction::Down, Direction::Up] {

@@ -1,4 +1,4 @@
-//! Envoy's codec statistics: `http2.` for clients' connections, `cluster.NAME.http2.` for upstreams'.
+//! Envoy's HTTP/2 codec statistics: `http2.` for downstream connections, `cluster.NAME.http2.` for upstream ones.
 
 use evenkeel_http::h2::{ConnectionError, Counter as Event, Violation};
 use evenkeel_stats::{ScopeName, Writer, layout};
@@ -19,7 +19,7 @@ layout! {
 
 pub use http2::{Counter, Gauge, Stats};
 
-/// `http2.`: all clients' connections.
+/// `http2.`: all downstream connections.
 pub fn downstream_name() -> ScopeName {
     ScopeName::plain("http2.")
 }
@@ -30,7 +30,7 @@ pub fn upstream_name(cluster: &str) -> ScopeName {
     ScopeName { dotted: format!("{}http2.", outer.dotted), family: format!("{}http2_", outer.family), tags: outer.tags }
 }
 
-/// Counts what the codec found worth it.
+/// Counts an event of the codec.
 pub(super) fn count(stats: &Writer<Stats>, event: Event) {
     stats.inc(match event {
         Event::RxReset => Counter::rx_reset,
@@ -43,7 +43,7 @@ pub(super) fn count(stats: &Writer<Stats>, event: Event) {
     });
 }
 
-/// Counts the end of a connection whose peer broke the protocol or a limit.
+/// Counts a connection that ended because its peer broke the protocol or a limit.
 pub(super) fn count_violation(stats: &Writer<Stats>, error: &ConnectionError) {
     stats.inc(Counter::goaway_sent);
     stats.inc(match error.violation {
@@ -53,7 +53,7 @@ pub(super) fn count_violation(stats: &Writer<Stats>, error: &ConnectionError) {
         Violation::InboundEmptyFramesFlood => Counter::inbound_empty_frames_flood,
         Violation::InboundPriorityFramesFlood => Counter::inbound_priority_frames_flood,
         Violation::InboundWindowUpdateFramesFlood => Counter::inbound_window_update_frames_flood,
-        // The messages were counted as they came.
+        // These were counted per message already.
         Violation::Messaging => return,
         Violation::Protocol | Violation::Compression | Violation::PrematureResets => return,
     });

@@ -1,4 +1,4 @@
-//! The handle of one stream.
+//! The handle of a stream.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -11,32 +11,32 @@ use super::memory::{self, Chunk};
 use super::reset::{Reset, ResetBy};
 use super::shared::{Core, Shared};
 
-/// One stream, in either role, in the hands of one task: whoever polled last is woken.
+/// One stream, in either role, held by one task: the task that polled last is woken.
 ///
-/// Sending never waits: what flow control does not let through is queued, and [`Stream::poll_sent`] says when that is gone.
-/// Dropping it cuts the stream off, except that a server's whole response is still sent.
+/// Sending never waits: what flow control holds back is queued, and [`Stream::poll_sent`] is ready when the queue is
+/// empty. Dropping the handle resets the stream, except that a server's complete response is still sent.
 pub struct Stream {
     shared: Rc<Shared>,
     entry: usize,
 }
 
-/// What [`Stream::poll_chunk`] found.
+/// Result of [`Stream::poll_chunk`].
 #[derive(Debug)]
 pub enum Received {
     /// Bytes are in the chunk.
     Data,
     /// The peer's message is complete.
     End,
-    /// It is complete, with trailers.
+    /// The peer's message is complete, with trailers.
     Trailers(Headers),
 }
 
-/// What [`Stream::poll_head`] found.
+/// Result of [`Stream::poll_head`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// An interim response; the answer is still to come.
+    /// An interim response; the final one is still to come.
     Interim,
-    /// The response.
+    /// The final response.
     Final(ResponseMeta),
 }
 
@@ -45,7 +45,7 @@ impl Stream {
         Self { shared, entry }
     }
 
-    /// Waits for the response's head, and before it for each interim one. `head` is filled; its memory is used again.
+    /// Waits for the next response head, interim or final. `head` is overwritten and its memory reused.
     pub fn poll_head(&mut self, head: &mut ResponseHead, cx: &mut Context<'_>) -> Poll<Result<Answer, Reset>> {
         let mut core = self.shared.0.borrow_mut();
         let entry = entry_of(&mut core, self.entry)?;
@@ -65,10 +65,10 @@ impl Stream {
         Poll::Ready(Ok(answer))
     }
 
-    /// Gives body bytes to `take`, at most `limit` of them at once, which opens the peer's window for as many. All that came is
-    /// delivered, whatever became of the stream after that: a whole message is one (RFC 9113 section 8.1), and of one that breaks
-    /// off each part counts.
-    /// `take` must not use other streams of the same connection.
+    /// Passes body bytes to `take`, at most `limit` at a time, and releases as much of the peer's window. All bytes
+    /// received are delivered, even if the stream was reset afterwards: a complete message stays complete (RFC 9113
+    /// section 8.1), and of a truncated one every byte counts. `take` must not use other streams of the same
+    /// connection.
     pub fn poll_data(
         &mut self,
         limit: usize,
@@ -97,8 +97,8 @@ impl Stream {
         Poll::Pending
     }
 
-    /// As [`Stream::poll_data`], for a user who holds bytes until they are used: puts them into `chunk`, which must be empty. Most
-    /// often they only change hands.
+    /// As [`Stream::poll_data`], for a caller that holds bytes until they are used: puts them into `chunk`, which must
+    /// be empty. Usually the buffers are swapped, not copied.
     pub fn poll_chunk(
         &mut self,
         limit: usize,
@@ -117,7 +117,7 @@ impl Stream {
         self.poll_data(limit, &mut |data| chunk.push(data), cx)
     }
 
-    /// The peer's end with its trailers, if all before it was taken. Never waits.
+    /// The end of the peer's message with its trailers, if everything before it was taken. Never waits.
     pub fn take_end(&mut self) -> Option<Option<Headers>> {
         let mut core = self.shared.0.borrow_mut();
         let entry =
@@ -127,11 +127,11 @@ impl Stream {
 
     /// Sends an interim response.
     pub fn interim(&mut self, head: &ResponseHead) {
-        // A stream that is gone takes nothing, and its reset says so; the same below.
+        // A closed stream sends nothing; its reset reports that. The same holds below.
         self.act(|entry, codec| _ = codec.interim(entry.key, head));
     }
 
-    /// Sends the response's head. `framing` says how long its body is, as far as that is known.
+    /// Sends the response's head. `framing` tells the body's length, as far as it is known.
     pub fn respond(&mut self, head: &ResponseHead, framing: Framing, end: bool) {
         self.act(|entry, codec| {
             _ = codec.respond(entry.key, head, framing, end);
@@ -141,7 +141,7 @@ impl Stream {
         });
     }
 
-    /// Sends body bytes, and with `end` the end of the message.
+    /// Sends body bytes; with `end`, also ends the message.
     pub fn send_data(&mut self, data: &[u8], end: bool) {
         self.act(|entry, codec| entry.send(codec, data, end));
     }
@@ -151,12 +151,12 @@ impl Stream {
         self.act(|entry, codec| entry.send_trailers(codec, trailers));
     }
 
-    /// Tells the client that it may send the request again, whatever it is (REFUSED_STREAM, RFC 9113 section 8.7).
+    /// Tells the client that it may retry the request, whatever its method (REFUSED_STREAM, RFC 9113 section 8.7).
     pub fn refuse(&mut self) {
         self.shared.0.borrow_mut().cut(self.entry, Reason::REFUSED_STREAM);
     }
 
-    /// Ready when all that was given to be sent has left the stream's queue.
+    /// Ready when everything sent has left the stream's queue.
     pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         let result = self.poll_entry(cx, |entry| match entry.reset {
             Some(reset) => Some(Err(reset)),
@@ -165,17 +165,17 @@ impl Stream {
         result.map(Result::flatten)
     }
 
-    /// Bytes that were given to be sent and have not left the stream's queue.
+    /// Bytes still in the stream's queue.
     pub fn unsent(&self) -> usize {
         self.shared.0.borrow().streams.entries.get(self.entry).map_or(0, |entry| entry.unsent.len())
     }
 
-    /// The peer has not read for too long: cuts the stream off, if bytes wait in its queue.
+    /// Resets the stream if bytes wait in its queue, because the peer has not read for too long.
     pub fn give_up(&mut self) {
         self.shared.0.borrow_mut().give_up(self.entry);
     }
 
-    /// Ready when the stream was cut off.
+    /// Ready when the stream was reset.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Reset> {
         self.poll_entry(cx, |entry| entry.reset).map(|result| result.unwrap_or_else(|reset| reset))
     }

@@ -1,4 +1,4 @@
-//! Both roles against each other, over real sockets on one thread.
+//! Tests of both roles against each other, over real sockets on one thread.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use super::*;
 use crate::conn::Buffer;
 use crate::stream::Stream as Socket;
 
-/// No test takes nearly as long.
+/// Far longer than any test takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn limits() -> Limits {
@@ -43,7 +43,7 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (near.expect("connected"), far.expect("accepted").0)
 }
 
-/// A client and a server that are connected, with the scopes of their statistics.
+/// A connected client and server, with their statistics' scopes.
 struct Pair {
     client: Client,
     server: Server,
@@ -93,7 +93,7 @@ async fn head(stream: &mut Stream) -> Result<(u16, Answer), Reset> {
     Ok((head.status, answer))
 }
 
-/// The next request, with the connection going on meanwhile.
+/// The next request; the connection is driven meanwhile.
 async fn next(server: &mut Server) -> Option<Incoming> {
     loop {
         match poll_fn(|cx| server.poll_accept(cx)).await? {
@@ -128,7 +128,7 @@ async fn send_all(stream: &mut Stream, mut bytes: &[u8], end: bool) -> Result<()
     Ok(())
 }
 
-/// Answers each request with its own body and a trailer that says how long that was.
+/// Answers each request with its own body and a trailer with that body's length.
 fn echo(mut server: Server) {
     spawn_local(async move {
         while let Some(Incoming { mut stream, head, .. }) = next(&mut server).await {
@@ -191,7 +191,7 @@ fn a_stream_that_is_not_read_stops_its_sender_and_no_other() {
             head(&mut slow).await.expect("an answer")
         });
         let mut unread = next(&mut server).await.expect("a request").stream;
-        // All of the other's megabyte arrives while the slow one is stuck.
+        // The other stream's megabyte arrives completely while the slow one is stuck.
         let mut fast = open(&client, "/fast", false);
         let other = spawn_local(async move { send_all(&mut fast, &vec![2; 1024 * 1024], true).await });
         let mut read = next(&mut server).await.expect("a request").stream;
@@ -252,7 +252,7 @@ fn streams_take_turns() {
 fn resets_reach_the_other_side() {
     run(async {
         let Pair { client, mut server, client_stats, server_stats } = pair().await;
-        // The client goes away.
+        // The client drops the stream.
         let stream = open(&client, "/", false);
         let mut served = next(&mut server).await.expect("a request").stream;
         drop(stream);
@@ -292,7 +292,7 @@ fn an_answer_before_the_end_of_the_request_arrives_whole() {
         let mut served = next(&mut server).await.expect("a request").stream;
         served.respond(&ok(), Framing::Chunked, false);
         served.send_data(&[7; 300_000], true);
-        // Still on its way; the rest of the request is not wanted.
+        // The response is still being sent; the rest of the request is not wanted.
         drop(served);
         spawn_local(async move { while next(&mut server).await.is_some() {} });
         assert_eq!(head(&mut stream).await.expect("an answer").0, 200);
@@ -427,7 +427,7 @@ fn an_idle_connection_says_good_bye() {
         let mut stream = open(&client, "/", true);
         let mut served = next(&mut server).await.expect("a request").stream;
         let ending = spawn_local(async move { next(&mut server).await.is_none() });
-        // Longer than idle, but not idle.
+        // Longer than the idle timeout, but with an open stream.
         tokio::time::sleep(Duration::from_millis(30)).await;
         assert!(!ending.is_finished());
         served.respond(&ok(), Framing::None, true);
@@ -470,7 +470,7 @@ fn a_stream_whose_reader_was_given_up_is_reset_with_what_waits_for_it() {
         idle.respond(&ok(), Framing::Chunked, false);
         assert!(served.unsent() > 0);
         served.give_up();
-        // Nothing waits for this one.
+        // This stream has nothing queued.
         idle.give_up();
         idle.send_data(b"ok", true);
         spawn_local(async move { while next(&mut server).await.is_some() {} });

@@ -1,52 +1,52 @@
-//! How much a connection's peer may send before it is read.
+//! Flow control: how many bytes the peer may send before they are read.
 //!
-//! Many requests of many clients share a connection, and any number of them may not read. What they leave unread must not be what
-//! the others are short of, so the connection's window goes back as bytes are received, whoever they are for, and does not bound
-//! what is held. That is bounded by the windows of streams, which go back as readers take bytes:
+//! Many requests of many clients share a connection, and any number of them may stop reading. Bytes they leave unread
+//! must not starve the others, so the connection's window is released as bytes are received, for whichever stream, and
+//! does not bound the bytes held. They are bounded by the streams' windows, which are released as readers take bytes:
 //!
-//! - A stream begins with [`WINDOW`]. While its reader keeps up its window is doubled, up to the configured size, out of the
-//!   connection's `room`; as less is left, less of it is to be had. So a fast download gets all it has use for, and one that is not
-//!   read holds [`WINDOW`].
-//! - When much is held ([`Windows::is_pressed`]) all windows are made smaller by `SETTINGS`, so that a new stream begins with
-//!   [`NARROW_WINDOW`], and whoever chooses connections chooses another for new requests.
-//! - Readers that take nothing are reset after the flush timeout, which is not decided here.
+//! - A stream begins with [`WINDOW`]. While its reader keeps up, its window is doubled, up to the configured size, out
+//!   of the connection's `room`; the less room is left, the smaller the share a stream can get. So a fast download gets
+//!   all it can use, and one that is not read holds [`WINDOW`].
+//! - When many bytes are held ([`Windows::is_pressed`]), all windows are reduced by `SETTINGS`, so that a new stream
+//!   begins with [`NARROW_WINDOW`], and the connection pool uses another connection for new requests.
+//! - Streams whose readers take nothing are reset after the flush timeout, which is decided elsewhere.
 //!
-//! What is held is at most [`most_held`], however many streams are not read.
+//! At most [`most_held`] bytes are held, however many streams are not read.
 
 use evenkeel_http::h2::{Connection as Codec, StreamKey};
 use evenkeel_runtime_config::http2::Http2Options;
 
-/// What a peer may send on a new stream, in bytes; what it may in any case until it has our settings (RFC 9113 section 6.9.2).
+/// Initial window of a new stream, in bytes; also what a peer may send before it has our SETTINGS (RFC 9113 section 6.9.2).
 pub(super) const WINDOW: u32 = 65_535;
-/// The same while much is held: one full frame.
+/// The same while many bytes are held: one full frame.
 pub(super) const NARROW_WINDOW: u32 = 16 * 1024;
-/// A window is doubled if that takes at most this part of the room that is left.
+/// A window is doubled if that takes at most 1 ÷ this of the remaining room.
 const PART_OF_ROOM: usize = 8;
 
-/// One connection's account of bytes received, held and given back.
+/// One connection's account of bytes received, held and released.
 #[derive(Debug)]
 pub(super) struct Windows {
     /// Received bytes that streams hold.
     held: usize,
-    /// Above so many they are too many.
+    /// With more bytes held than this, the connection is pressed.
     pressed_above: usize,
-    /// They are, or were and have not become half as many.
+    /// The connection is pressed, or was and has not fallen to half of the limit.
     pressed: bool,
-    /// The peer was told to keep to [`NARROW_WINDOW`].
+    /// The peer was told to use [`NARROW_WINDOW`].
     narrowed: bool,
-    /// Bytes of the connection's window to give back when the codec can be called again.
+    /// Bytes of the connection's window to release at the next call of the codec.
     due: usize,
-    /// The same, once the peer has confirmed that it keeps to smaller windows: one that never does has no more to send.
+    /// Like `due`, but held back until the peer acknowledges the smaller stream windows: a peer that never does cannot send more.
     withheld: usize,
-    /// Bytes by which windows of streams may still be widened.
+    /// Bytes by which streams' windows may still be widened.
     room: usize,
 }
 
-/// Most bytes that `streams` streams hold if none of them is read.
+/// Most bytes that `streams` streams can hold if none of them is read.
 #[cfg(test)]
 pub(super) fn most_held(options: &Http2Options, streams: usize) -> usize {
     let connection = options.connection_window as usize;
-    // What brings about that windows are made smaller, what is on its way until they are, what windows were widened by.
+    // The amount that makes windows shrink, what arrives until they do, and what windows were widened by.
     connection / 4 + connection + connection / 2 + streams * NARROW_WINDOW as usize
 }
 
@@ -69,19 +69,19 @@ impl Windows {
         self.held
     }
 
-    /// So much is held that new streams should go elsewhere.
+    /// Whether so many bytes are held that new streams should use another connection.
     pub(super) fn is_pressed(&self) -> bool {
         self.pressed
     }
 
-    /// Bytes were received that a stream holds.
+    /// Notes received bytes that a stream holds.
     pub(super) fn hold(&mut self, bytes: usize) {
         self.held += bytes;
         self.pressed |= self.held > self.pressed_above;
         self.pass(bytes);
     }
 
-    /// Bytes were received that nobody holds.
+    /// Notes received bytes that no stream holds.
     pub(super) fn pass(&mut self, bytes: usize) {
         match self.narrowed {
             true => self.withheld += bytes,
@@ -89,13 +89,14 @@ impl Windows {
         }
     }
 
-    /// A stream let go of bytes, its reader having taken them or not.
+    /// Notes that a stream no longer holds bytes, whether its reader took them or not.
     pub(super) fn let_go(&mut self, bytes: usize) {
         self.held = self.held.saturating_sub(bytes);
         self.pressed &= self.held > self.pressed_above / 2;
     }
 
-    /// A stream's reader took bytes, and has no more there if it `keeps_up`. Returns by how many bytes the stream's window is wider.
+    /// Releases bytes that a stream's reader took; it `keeps_up` if nothing is left to read. Returns by how many bytes
+    /// the stream's window was widened.
     pub(super) fn release(&mut self, codec: &mut Codec, stream: StreamKey, bytes: usize, keeps_up: bool) -> usize {
         let room = if keeps_up { self.room / PART_OF_ROOM } else { 0 };
         let wider = codec.release_and_widen(stream, bytes, room);
@@ -103,17 +104,17 @@ impl Windows {
         wider
     }
 
-    /// A stream whose window was wider by so many bytes is no more.
+    /// Returns the room of an ended stream whose window was widened by so many bytes.
     pub(super) fn narrow(&mut self, bytes: usize) {
         self.room += bytes;
     }
 
-    /// Nothing is to be told to the peer.
+    /// Whether there is nothing to tell the peer.
     pub(super) fn is_settled(&self) -> bool {
         self.due == 0 && self.withheld == 0 && self.pressed == self.narrowed
     }
 
-    /// Tells the peer what it may send now. The codec has memory for it.
+    /// Sends pending window updates and settings. The codec must have been lent an output buffer.
     pub(super) fn tell(&mut self, codec: &mut Codec) {
         if codec.is_stream_window_confirmed() {
             self.due += std::mem::take(&mut self.withheld);

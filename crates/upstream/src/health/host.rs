@@ -1,4 +1,4 @@
-//! What the whole process knows of one host's health: flags that every worker reads, and what outlier detection counts.
+//! Process-wide health state of one host: flags that every worker reads, and counts for outlier detection.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,27 +7,27 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use crate::breaker::Slots;
 use crate::keep_alive::KeepAlive;
 
-/// Why a host is not healthy, as bits. Envoy's `HealthFlag`s that do not come from discovery.
+/// Reasons why a host is not healthy, as a bit set. Envoy's `HealthFlag`s that do not come from service discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HealthFlags(u32);
 
 impl HealthFlags {
-    /// Active checks failed, or none has passed yet.
+    /// Active health checks failed, or none has passed yet.
     pub const FAILED_ACTIVE_HC: Self = Self(1);
     /// Ejected by outlier detection.
     pub const FAILED_OUTLIER_CHECK: Self = Self(1 << 1);
-    /// Answers active checks, but says that it is degraded.
+    /// Passes active health checks, but reports to be degraded.
     pub const DEGRADED_ACTIVE_HC: Self = Self(1 << 2);
-    /// No active check has ended yet.
+    /// No active health check has completed yet.
     pub const PENDING_ACTIVE_HC: Self = Self(1 << 3);
-    /// The last active check ended by its timeout.
+    /// The last active health check timed out.
     pub const ACTIVE_HC_TIMEOUT: Self = Self(1 << 4);
-    /// Discovery removed it; it stays while it passes its checks.
+    /// Removed by service discovery; it stays while it passes its health checks.
     pub const PENDING_DYNAMIC_REMOVAL: Self = Self(1 << 5);
-    /// It asked to be left out, and does not count among its priority's hosts.
+    /// Asked to be excluded, so it does not count among its priority's hosts.
     pub const EXCLUDED_VIA_IMMEDIATE_HC_FAIL: Self = Self(1 << 6);
 
-    /// Names as `/clusters` shows them, each behind a slash.
+    /// Names as `/clusters` shows them, each with a leading slash.
     const NAMES: [(Self, &'static str); 7] = [
         (Self::FAILED_ACTIVE_HC, "/failed_active_hc"),
         (Self::FAILED_OUTLIER_CHECK, "/failed_outlier_check"),
@@ -38,33 +38,33 @@ impl HealthFlags {
         (Self::ACTIVE_HC_TIMEOUT, "/active_hc_timeout"),
     ];
 
-    /// Any of `flags` is set.
+    /// Whether any of `flags` is set.
     pub fn has(self, flags: Self) -> bool {
         self.0 & flags.0 != 0
     }
 
-    /// None is set.
+    /// No flag.
     pub const NONE: Self = Self(0);
 
-    /// Those of them that are in `flags`.
+    /// The flags that are also in `flags`.
     #[must_use]
     pub const fn only(self, flags: Self) -> Self {
         Self(self.0 & flags.0)
     }
 
-    /// Those of them that are not in `flags`.
+    /// The flags that are not in `flags`.
     #[must_use]
     pub const fn without(self, flags: Self) -> Self {
         Self(self.0 & !flags.0)
     }
 
-    /// Both sets.
+    /// The union of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Names of those set, in Envoy's order.
+    /// Names of the flags set, in Envoy's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.has(*flag)).map(|(_, name)| name)
     }
@@ -74,20 +74,20 @@ impl HealthFlags {
 #[derive(Debug, Default)]
 pub struct HostHealth {
     flags: AtomicU32,
-    /// Requests in flight from all workers, to it and to all hosts of its cluster; counted where a balancer goes by them.
+    /// Requests in flight from all workers, to it and to all hosts of its cluster; counted only if the load balancer uses them.
     active: AtomicU32,
     cluster_active: Arc<AtomicU32>,
-    /// Failures in a row, by [`InARow`].
+    /// Consecutive failures, indexed by [`InARow`].
     in_a_row: [AtomicU32; 3],
-    /// Counts of each worker that knows the host.
+    /// The tallies of workers that know the host.
     tallies: Mutex<Vec<Weak<Tally>>>,
-    /// How long it keeps idle connections.
+    /// How long the host keeps idle connections.
     pub(crate) keep_alive: KeepAlive,
-    /// Room for connections of all workers, where they are limited per host.
+    /// Connection slots for all workers, if connections are limited per host.
     pub(crate) connections: Arc<Slots>,
 }
 
-/// What is counted as long as nothing else comes between.
+/// Kinds of consecutive failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InARow {
     Any5xx,
@@ -95,7 +95,7 @@ pub(super) enum InARow {
     LocalOrigin,
 }
 
-/// One worker's requests to a host. Only its worker writes it, so counting is a load and a store.
+/// One worker's count of requests to a host. Only that worker writes it, so counting is a load and a store.
 #[derive(Debug, Default)]
 pub struct Tally {
     external: Pair,
@@ -109,7 +109,7 @@ struct Pair {
     success: AtomicU64,
 }
 
-/// Requests and how many of them went well.
+/// Requests, and how many of them succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Volume {
     pub total: u64,
@@ -125,7 +125,7 @@ impl Pair {
     }
 
     fn volume(&self) -> Volume {
-        // Success first: read in this order it never exceeds the total.
+        // Success is read first: in this order it never exceeds the total.
         let success = self.success.load(Ordering::Acquire);
         Volume { total: self.total.load(Ordering::Acquire).max(success), success }
     }
@@ -150,18 +150,18 @@ impl std::ops::Add for Volume {
 }
 
 impl HostHealth {
-    /// A host of the cluster whose requests in flight are counted there.
+    /// A host of the cluster with the given count of requests in flight.
     pub(crate) fn of_cluster(active: &Arc<AtomicU32>) -> Self {
         Self { cluster_active: active.clone(), ..Self::default() }
     }
 
-    /// A request begins. Relaxed: balancers compare counts that change under their eyes anyway.
+    /// Counts a request. Relaxed: the counts that load balancers compare may change at any time anyway.
     pub(crate) fn begin_request(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);
         self.cluster_active.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request that was counted ends.
+    /// Uncounts a request.
     pub(crate) fn end_request(&self) {
         self.active.fetch_sub(1, Ordering::Relaxed);
         self.cluster_active.fetch_sub(1, Ordering::Relaxed);
@@ -172,35 +172,35 @@ impl HostHealth {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// The same, to all hosts of its cluster.
+    /// Requests in flight from all workers to all hosts of its cluster.
     pub(crate) fn cluster_active(&self) -> u32 {
         self.cluster_active.load(Ordering::Relaxed)
     }
 
-    /// What is known of it now.
+    /// The current flags.
     pub fn flags(&self) -> HealthFlags {
         HealthFlags(self.flags.load(Ordering::Acquire))
     }
 
-    /// It asks to be left out until it passes its checks again; true when that is news.
+    /// The host asked to be excluded until it passes its health checks again; true if that is new.
     pub(crate) fn fail_at_once(&self) -> bool {
         let failed = HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL);
         self.change(failed, HealthFlags::default())
     }
 
-    /// Sets and clears flags at once; true when that changed anything.
+    /// Sets and clears flags atomically; true if any changed.
     pub(super) fn change(&self, set: HealthFlags, clear: HealthFlags) -> bool {
         let next = |flags: u32| (flags & !clear.0) | set.0;
         let before = self.flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, |flags| Some(next(flags)));
         before.is_ok_and(|before| before != next(before))
     }
 
-    /// One more in a row; how many there are now.
+    /// Counts a consecutive failure; returns their number.
     pub(super) fn again(&self, what: InARow) -> u32 {
         self.in_a_row[what as usize].fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// The row ends. Writes only when there is one: healthy hosts' counts stay in every worker's cache.
+    /// Resets the count. Writes only if it is not zero: healthy hosts' counts stay in every worker's cache.
     pub(super) fn end_row(&self, what: InARow) {
         let count = &self.in_a_row[what as usize];
         if count.load(Ordering::Relaxed) != 0 {
@@ -208,7 +208,7 @@ impl HostHealth {
         }
     }
 
-    /// A worker begins to count for this host.
+    /// Registers a worker's tally for this host.
     pub fn tally(&self) -> Arc<Tally> {
         let tally = Arc::<Tally>::default();
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +217,7 @@ impl HostHealth {
         tally
     }
 
-    /// Counts of all workers: what hosts answered, and what the proxy saw itself.
+    /// Totals of all workers: external (responses) and local origin.
     pub(super) fn volumes(&self) -> (Volume, Volume) {
         let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         let live = tallies.iter().filter_map(Weak::upgrade);

@@ -1,7 +1,7 @@
-//! Health of hosts: active checks and outlier detection. Both run once for the whole process, on the control thread, and
-//! set flags in [`HostHealth`] that every worker reads when it arranges its hosts.
+//! Host health: active health checks and outlier detection. Both run once per process, on the control thread, and set
+//! flags in [`HostHealth`] that every worker reads when it builds its host sets.
 //!
-//! A new kind of active check is one file beside `active/http.rs` and one arm in `active/mod.rs`.
+//! A new kind of active check is a file beside `active/http.rs` and an arm in `active/mod.rs`.
 
 mod active;
 mod host;
@@ -27,7 +27,7 @@ use crate::random::Random;
 
 pub(crate) use outlier::report;
 
-/// Keeps the checks and detectors of all clusters going. Lives on the control thread, within its `LocalSet`.
+/// Runs the checks and outlier detectors of all clusters. Lives on the control thread, within its `LocalSet`.
 #[derive(Debug)]
 pub struct HealthManager {
     shared: Arc<SharedClusters>,
@@ -40,7 +40,7 @@ pub struct HealthManager {
 struct Watched {
     config: Arc<Cluster>,
     shared: Arc<SharedCluster>,
-    /// Holding the hosts keeps their health while no worker has taken them over yet.
+    /// Holding the hosts keeps their health state until workers have applied the configuration.
     hosts: Vec<Arc<HostHealth>>,
     outliers: Option<Outliers>,
     checks: Option<Checks>,
@@ -50,9 +50,9 @@ struct Watched {
 #[derive(Debug)]
 struct Checks {
     checks: Arc<[HealthCheck]>,
-    /// Of each, in the same order.
+    /// One per check, in the same order.
     stats: Vec<Rc<Writer<health_check_stats::Stats>>>,
-    /// Of all together, where there are several.
+    /// Combined, if there are several checks.
     all: Option<Writer<all_checks_stats::Stats>>,
     random: Rc<Random>,
     sessions: HashMap<EndpointAddress, Checked>,
@@ -63,12 +63,12 @@ struct Checks {
 struct Checked {
     endpoint: Arc<Endpoint>,
     votes: Rc<Votes>,
-    /// One for each check.
+    /// One task per check.
     tasks: Vec<AbortHandle>,
 }
 
 impl Checked {
-    /// It was removed by discovery, and failed.
+    /// Whether it was removed by service discovery and has failed a check.
     fn is_over(&self) -> bool {
         self.tasks.iter().any(AbortHandle::is_finished)
     }
@@ -93,12 +93,12 @@ impl Drop for Outliers {
 }
 
 impl HealthManager {
-    /// Watches nothing yet.
+    /// A manager without clusters.
     pub fn new(shared: Arc<SharedClusters>, registry: Arc<Registry>) -> Self {
         Self { shared, registry, clusters: HashMap::new() }
     }
 
-    /// Sets the gauges that are a matter of looking.
+    /// Sets the gauges that are computed on demand.
     pub fn publish_gauges(&self, config: &Config) {
         self.clusters.values().filter_map(|cluster| cluster.checks.as_ref()).for_each(Checks::publish);
         for (name, cluster) in &config.clusters {
@@ -106,7 +106,7 @@ impl HealthManager {
         }
     }
 
-    /// Follows the configuration after the one before. To be called before the workers get it.
+    /// Applies a configuration that replaces `before`. Call before the workers get it.
     pub fn update(&mut self, config: &Config, before: &Config) {
         for name in &*config.changed_clusters(before) {
             self.follow(name, config.clusters.get(name));
@@ -138,7 +138,7 @@ impl Watched {
         self.update_outliers(registry);
     }
 
-    /// Starts and ends checks so that there are those wanted for each host.
+    /// Starts and stops checks as configured for each host.
     fn update_checks(&mut self, registry: &Registry) {
         let Some(wanted) = &self.config.health_checks else { return self.stop_checks() };
         let changed = self.checks.as_ref().is_some_and(|checks| !Arc::ptr_eq(&checks.checks, wanted));
@@ -175,7 +175,7 @@ impl Watched {
             };
             checks.sessions.insert(endpoint.address.clone(), checked);
         }
-        // A host that discovery removed stays as long as it passes its checks, unless configured otherwise.
+        // A host removed by service discovery stays while it passes its checks, unless configured otherwise.
         for (address, left) in before {
             let stays = !self.config.ignore_health_on_removal
                 && !left.is_over()
@@ -229,7 +229,7 @@ impl Watched {
 }
 
 impl Checks {
-    /// A scope for each check, and one for all where there are several.
+    /// Registers a scope for each check, and a combined one if there are several.
     fn count_in(&mut self, registry: &Registry, cluster: &Cluster) {
         let stats = |check: &HealthCheck| {
             let name = match &*check.name {

@@ -1,9 +1,9 @@
-//! Outlier detection: hosts are ejected for what they do with requests, as Envoy ejects them.
+//! Outlier detection: ejects hosts for their failures, as Envoy does.
 //!
-//! Workers count ([`OutlierDetector::report`]): failures in a row in atomics all workers share, so that a threshold holds
-//! exactly however requests are spread; rates in tallies of their own. The worker that counts the failure that reaches a
-//! threshold ejects at once, under a lock that is taken for nothing else but the control thread's look at rates and ejection
-//! times ([`OutlierDetector::tick`]). Time is an argument everywhere.
+//! Workers count ([`OutlierDetector::report`]): consecutive failures in atomics that all workers share, so that a
+//! threshold holds exactly however requests are spread; rates in per-worker tallies. The worker that counts the failure
+//! that reaches a threshold ejects the host immediately, under a lock that otherwise only the control thread takes, to
+//! evaluate rates and ejection times ([`OutlierDetector::tick`]). The current time is always passed as an argument.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,18 +37,18 @@ evenkeel_stats::layout! {
 
 use outlier_stats::{Counter, Gauge};
 
-/// How a request ended, as outlier detection sees it.
+/// The outcome of a request, as outlier detection sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The host answered with this status; for gRPC, with the status its `grpc-status` stands for.
+    /// The host responded with this status; for gRPC, with the HTTP status that its `grpc-status` corresponds to.
     Answered(u16),
-    /// There was no connection, or it ended before an answer.
+    /// Connecting failed, or the connection ended before a response.
     ConnectFailed,
-    /// A connection was made. Says nothing by itself unless local origin is told apart.
+    /// A connection was made. Counts only with `split_external_local_origin_errors`.
     Connected,
-    /// A connection was made, and no more is expected of the host (TCP proxying).
+    /// A connection was made, and no further outcome will follow (TCP proxying).
     ConnectedFinally,
-    /// No answer in time.
+    /// No response in time.
     TimedOut,
 }
 
@@ -64,21 +64,21 @@ struct State {
     random: Random,
 }
 
-/// A host and what its ejections are computed from.
+/// A host and the state of its ejections.
 #[derive(Debug)]
 struct Member {
     host: Arc<HostHealth>,
-    /// When it was ejected; `None`: it is not.
+    /// When it was ejected; `None` while it is not.
     ejected: Option<Instant>,
-    /// How many times the base time its next ejection lasts.
+    /// The next ejection lasts this many times the base time.
     multiplier: u32,
-    /// Added to the current ejection time.
+    /// Added to the current ejection's time.
     jitter: Duration,
-    /// Counts at the beginning of the interval: what hosts answered, what the proxy saw itself.
+    /// Counts at the beginning of the interval: external (responses) and local origin.
     seen: (Volume, Volume),
 }
 
-/// Why a host is to be ejected.
+/// Why a host is ejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Consecutive5xx,
@@ -90,14 +90,14 @@ enum Reason {
     FailurePercentageLocalOrigin,
 }
 
-/// Whose errors are looked at.
+/// The origin of the errors evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     External,
     Local,
 }
 
-/// Counts an outcome; true when a host was ejected for it, and the worker's and its peers' host sets are out of date.
+/// Counts an outcome; true when a host was ejected for it, so that the host sets of all workers are out of date.
 pub(crate) fn report(
     detector: &OutlierDetector,
     config: &OutlierDetection,
@@ -156,7 +156,7 @@ fn answered(
     ejected | (reached(host, row) && detector.eject(host, Reason::Consecutive5xx, now))
 }
 
-/// Exactly one of the requests that fail at the same time on several workers counts the one that matters.
+/// Of the failures counted at the same time on several workers, exactly one reaches the threshold.
 fn reached(host: &HostHealth, (row, threshold): (InARow, Threshold)) -> bool {
     host.again(row) == threshold.count
 }
@@ -167,7 +167,7 @@ impl OutlierDetector {
         Self(Mutex::new(State { config, members: Vec::new(), stats, random }))
     }
 
-    /// The cluster's configuration and hosts as they are now. Ejected hosts that stay, stay ejected.
+    /// Sets the cluster's current configuration and hosts. Ejected hosts that remain stay ejected.
     pub(super) fn update(&self, config: &Arc<OutlierDetection>, hosts: impl Iterator<Item = Arc<HostHealth>>) {
         let mut state = self.state();
         state.config = config.clone();
@@ -181,7 +181,7 @@ impl OutlierDetector {
         state.publish();
     }
 
-    /// Outlier detection was taken out of the configuration: nobody stays ejected.
+    /// Called when outlier detection was removed from the configuration: ends all ejections.
     pub(super) fn release_all(&self) -> bool {
         let mut state = self.state();
         let mut changed = false;
@@ -192,13 +192,12 @@ impl OutlierDetector {
         changed
     }
 
-    /// When [`OutlierDetector::tick`] is due after the last time.
+    /// The interval between calls of [`OutlierDetector::tick`].
     pub(super) fn interval(&self) -> Duration {
         self.state().config.interval
     }
 
-    /// Ends ejections whose time is over, then looks at the rates of the interval that ends. True when any host's health
-    /// changed.
+    /// Ends ejections whose time is over, then evaluates the rates of the past interval. True when any host's health changed.
     pub(super) fn tick(&self, now: Instant) -> bool {
         let mut state = self.state();
         let state = &mut *state;
@@ -217,7 +216,7 @@ impl OutlierDetector {
         changed
     }
 
-    /// A host passed an active check: that ends its ejection, unless configured otherwise.
+    /// A host that passes an active health check is unejected, unless configured otherwise.
     pub(super) fn passed_health_check(&self, host: &Arc<HostHealth>, now: Instant) -> bool {
         let mut state = self.state();
         if !state.config.successful_health_check_unejects {
@@ -260,7 +259,7 @@ impl State {
         self.stats.set(Gauge::ejections_active, self.ejected() as i64);
     }
 
-    /// Ejects a host if the cluster can spare it and chance, as configured, agrees.
+    /// Ejects a host if `max_ejection_percent` allows it, with the probability of the `enforcing_*` setting.
     fn eject(&mut self, index: usize, reason: Reason, now: Instant) -> bool {
         self.stats.inc(reason.detected());
         let active = self.ejected();
@@ -290,7 +289,7 @@ impl State {
         member.host.change(HealthFlags::FAILED_OUTLIER_CHECK, HealthFlags::default())
     }
 
-    /// Ejects by success rate and failure percentage; `volumes` are those of the interval, one per member.
+    /// Ejects by success rate and failure percentage; `volumes` are the counts of the interval, one per member.
     fn compare(&mut self, origin: Origin, volumes: &[Volume], now: Instant) -> bool {
         let rate = |volume: &Volume| 100.0 * volume.success as f64 / volume.total as f64;
         let enough = |least: u64| -> Vec<(usize, f64)> {
@@ -332,7 +331,7 @@ impl State {
     }
 }
 
-/// The success rate below which a host is an outlier: the mean less some standard deviations.
+/// The success rate below which a host is an outlier: the mean minus `factor` standard deviations.
 fn ejection_rate(rates: &[(usize, f64)], factor: f64) -> f64 {
     let count = rates.len() as f64;
     let mean = rates.iter().map(|(_, rate)| rate).sum::<f64>() / count;
@@ -341,7 +340,7 @@ fn ejection_rate(rates: &[(usize, f64)], factor: f64) -> f64 {
 }
 
 impl Member {
-    /// Ends the ejection when its time is over; a host that stayed in for an interval has its next ejection shortened.
+    /// Ends the ejection when its time is over; for each interval without ejection, shortens the next one.
     fn forgive(&mut self, config: &OutlierDetection, now: Instant) -> bool {
         let Some(since) = self.ejected else {
             self.multiplier = self.multiplier.saturating_sub(1);
@@ -359,11 +358,11 @@ impl Member {
         self.host.change(HealthFlags::default(), HealthFlags::FAILED_OUTLIER_CHECK)
     }
 
-    /// What was counted since the last time.
+    /// Counts since the last call.
     fn interval(&mut self) -> (Volume, Volume) {
         let now = self.host.volumes();
         let before = std::mem::replace(&mut self.seen, now);
-        // A worker that forgot the host took its counts along: they can go down.
+        // A worker that drops the host takes its counts along, so they can decrease.
         let since = |now: Volume, before: Volume| Volume {
             total: now.total.saturating_sub(before.total),
             success: now.success.saturating_sub(before.success).min(now.total.saturating_sub(before.total)),
@@ -574,7 +573,7 @@ mod tests {
         };
         let mut f = Fixture::new(6, config.clone());
         for host in 0..6 {
-            // Answers are mixed, so that no row of failures matters.
+            // Responses are interleaved, so that consecutive failures do not matter.
             let good = if host == 3 { 60 } else { 99 };
             f.report(host, Outcome::Answered(500), 100 - good);
             f.report(host, Outcome::Answered(200), good);

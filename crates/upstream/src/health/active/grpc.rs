@@ -1,4 +1,4 @@
-//! `GrpcHealthCheck`: `grpc.health.v1.Health/Check` answers `SERVING`.
+//! `GrpcHealthCheck`: `grpc.health.v1.Health/Check` must return `SERVING`.
 
 use bytes::Bytes;
 use evenkeel_base::grpc;
@@ -89,7 +89,7 @@ impl Prober {
 }
 
 fn judge(status: StatusCode, head: &HeaderMap, trailers: Option<&HeaderMap>, body: &[u8]) -> Verdict {
-    // A head with a status of the call is the whole answer: there is no message that could say anything.
+    // A response with `grpc-status` in its head is complete without a message, so it cannot report `SERVING`.
     let grpc_status = trailers.and_then(|trailers| trailers.get("grpc-status"));
     let is_grpc = head.get(CONTENT_TYPE).is_some_and(|kind| grpc::is_grpc(kind.as_bytes()));
     let fine = status == StatusCode::OK && is_grpc && grpc_status.is_some_and(|status| status.as_bytes() == b"0");
@@ -99,11 +99,11 @@ fn judge(status: StatusCode, head: &HeaderMap, trailers: Option<&HeaderMap>, bod
     }
 }
 
-/// The one message of an answer that says anything. Empty ones say nothing, and what is cut short is none.
+/// The only non-empty message of a response; `None` if there are several or it is truncated.
 fn only_message(mut body: &[u8]) -> Option<HealthCheckResponse> {
     let mut only = None;
     while let Some((&[flags, a, b, c, d], rest)) = body.split_first_chunk() {
-        // Nobody has asked for compressed ones.
+        // Compression was not offered.
         if flags != 0 {
             return None;
         }

@@ -1,4 +1,4 @@
-//! `HttpHealthCheck`: a request, judged by the answer's status, and maybe its body. HTTP/1.1 or HTTP/2.
+//! `HttpHealthCheck`: a request over HTTP/1.1 or HTTP/2, judged by the response's status and, if configured, its body.
 
 use bytes::Bytes;
 use evenkeel_runtime_config::health_check::HttpProbe;
@@ -14,7 +14,7 @@ use tokio::task::spawn_local;
 use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
 use crate::alpn::Wanted;
 
-/// What Envoy's checks call themselves; servers know it.
+/// The user agent of Envoy's checks, which servers recognize.
 const AGENT: &str = "Envoy/HC";
 
 /// Checks one host.
@@ -23,13 +23,13 @@ pub(super) struct Prober {
     kept: Option<Client>,
 }
 
-/// A connection that takes requests.
+/// A connection for requests.
 pub(super) enum Client {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// Runs a connection's tasks on this thread, as everything of its stream.
+/// Spawns a connection's tasks on this thread, where its stream lives.
 #[derive(Debug, Clone, Copy)]
 struct LocalExecutor;
 
@@ -40,7 +40,7 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
 }
 
 impl Client {
-    /// Connects; the connection is driven by a task of its own and ends with the client.
+    /// Connects. The connection is driven by a task of its own and ends with the client.
     pub async fn connect(target: &CheckTarget, http2: bool) -> Result<Self, Verdict> {
         let stream = target.connect().await.map_err(|_| Verdict::NetworkFailure)?;
         let io = TokioIo::new(stream);
@@ -98,7 +98,7 @@ impl Check for Prober {
 
 impl Prober {
     async fn exchange(&mut self, target: &CheckTarget) -> Result<Verdict, Verdict> {
-        // A configuration no request can be made of was refused; the address of a host always makes a URI.
+        // A configuration from which no request can be built was rejected; a host's address always makes a URI.
         let request = self.request(target).ok_or(Verdict::NetworkFailure)?;
         let kept = self.kept.take().filter(Client::is_open);
         let mut client = match kept {

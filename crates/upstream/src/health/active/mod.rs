@@ -1,7 +1,8 @@
 //! Active health checks: one task per host on the control thread, for the whole process.
 //!
-//! To add a kind of check: a variant of `runtime_config::health_check::Probe`, a file here with a [`Check`] that asks a host once, and a
-//! line in [`probers!`] below. Everything else (intervals, thresholds, timeouts, flags, statistics) is here and in `session.rs`.
+//! To add a kind of check: a variant of `runtime_config::health_check::Probe`, a file here with a [`Check`] that probes
+//! a host once, and a line in [`probers!`] below. Everything else (intervals, thresholds, timeouts, flags, statistics)
+//! is here and in `session.rs`.
 
 mod grpc;
 mod http;
@@ -40,7 +41,7 @@ evenkeel_stats::layout! {
 }
 
 evenkeel_stats::layout! {
-    /// `cluster.NAME.health_check.`, where several checks have to pass.
+    /// `cluster.NAME.health_check.`, if the cluster has several checks.
     pub mod all_checks_stats {
         counters {}
         gauges { healthy, degraded }
@@ -51,39 +52,39 @@ evenkeel_stats::layout! {
 
 use health_check_stats::{Counter, Gauge};
 
-/// Bytes of an answer that are read; a longer one is a failure.
+/// Most bytes of a response that are read; a longer one fails the check.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 
-/// Where a host is checked.
+/// Where to check a host.
 pub(super) struct CheckTarget {
     cluster: Arc<Cluster>,
     host: Rc<Host>,
-    /// Name to ask for, if the endpoint has one of its own.
+    /// The endpoint's own host name for health checks, if it has one.
     hostname: Box<str>,
-    /// What ALPN is to agree on.
+    /// The protocol to negotiate by ALPN.
     wanted: Wanted,
     reuse_connection: bool,
 }
 
 /// A kind of check.
 trait Check: Sized {
-    /// What is asked, and what the answer must be.
+    /// What to send, and what response to expect.
     type Probe: Clone;
 
-    /// What ALPN is to agree on with a host.
+    /// The protocol to negotiate with a host by ALPN.
     fn wanted(probe: &Self::Probe) -> Wanted;
 
-    /// The checks of one host.
+    /// A prober for one host.
     fn new(probe: Self::Probe) -> Self;
 
-    /// Asks the host once. Dropping the future when the time is up loses whatever connection it kept, and nothing else.
+    /// Probes the host once. Dropping the future on timeout loses at most the connection it kept.
     async fn check(&mut self, target: &CheckTarget) -> Verdict;
 }
 
-/// The registry: the kinds of checks there are, each under its name in [`Probe`].
+/// The registry of check kinds, each under its name in [`Probe`].
 macro_rules! probers {
     ($($name:ident => $check:ty,)*) => {
-        /// One kind of check, with the connection it keeps.
+        /// A prober of any kind, with the connection it keeps.
         enum Prober {
             $($name($check),)*
         }
@@ -116,22 +117,22 @@ probers! {
     Grpc => grpc::Prober,
 }
 
-/// One check of one host, for as long as that is to be checked.
+/// One health check of one host; runs while the host is to be checked.
 pub(super) struct Checking {
     pub checks: Arc<[HealthCheck]>,
-    /// Which of them.
+    /// The index of this check.
     pub index: usize,
     pub target: CheckTarget,
     pub votes: Rc<Votes>,
     pub shared: Arc<SharedCluster>,
     pub stats: Rc<Writer<health_check_stats::Stats>>,
     pub random: Rc<Random>,
-    /// It was not checked before.
+    /// The host was not checked before.
     pub first: bool,
 }
 
 impl CheckTarget {
-    /// The endpoint's own place, unless the check or the endpoint names another for checks.
+    /// The endpoint's own address, unless the check or the endpoint configures another for health checks.
     pub fn new(cluster: &Arc<Cluster>, check: &HealthCheck, endpoint: &Endpoint) -> Self {
         let mut place = endpoint.clone();
         if let Some(address) = &endpoint.check.address {
@@ -164,7 +165,7 @@ impl CheckTarget {
         connect(&self.cluster, &self.host, self.wanted, None).await
     }
 
-    /// What to ask for: the endpoint's name for checks, the check's, or the cluster's name, as Envoy has it.
+    /// The authority to request: the endpoint's host name for checks, the check's, or the cluster's name, as in Envoy.
     fn authority<'a>(&'a self, configured: &'a str) -> &'a str {
         let candidates = [&*self.hostname, configured];
         candidates.into_iter().find(|name| !name.is_empty()).unwrap_or(&self.cluster.name)
@@ -172,7 +173,7 @@ impl CheckTarget {
 }
 
 impl Checking {
-    /// Ends only when the host was removed by discovery and then fails.
+    /// Runs until the host, having been removed by service discovery, fails a check.
     pub async fn run(self) {
         let Some(check) = self.checks.get(self.index) else { return };
         let (votes, health) = (&*self.votes, self.votes.health());
@@ -184,7 +185,7 @@ impl Checking {
             let verdict = match timeout(check.timeout, prober.check(&self.target)).await {
                 Ok(verdict) => verdict,
                 Err(_) => {
-                    // Whatever the answer would have been, the connection is in the middle of it.
+                    // The connection is in the middle of the unanswered check, so it is dropped.
                     prober = Prober::new(&check.probe);
                     Verdict::Timeout
                 }
@@ -198,7 +199,7 @@ impl Checking {
             if votes.cast(self.index, &change) {
                 self.shared.health_changed();
             }
-            // Among several a check that passes says nothing of a host that fails another.
+            // With several checks, one that passes must not uneject a host that fails another.
             let passed = self.checks.len() == 1 || !health.flags().has(HealthFlags::FAILED_ACTIVE_HC);
             if let (Verdict::Healthy { .. }, true, Some(outliers)) = (verdict, passed, self.shared.outliers())
                 && outliers.passed_health_check(health, Instant::now())
@@ -213,7 +214,7 @@ impl Checking {
         }
     }
 
-    /// Statistics and log of one check.
+    /// Counts and logs a check's result.
     fn note(&self, check: &HealthCheck, verdict: Verdict, changed: bool) {
         let (cluster, host) = (&*self.target.cluster.name, &*self.target.host.label);
         let name = Some(&*check.name).filter(|name| !name.is_empty());
@@ -234,7 +235,7 @@ impl Checking {
     }
 }
 
-/// Sets the gauges of one check by what it said of the hosts.
+/// Sets the gauges of one check.
 pub(super) fn publish<'h>(
     stats: &Writer<health_check_stats::Stats>,
     check: usize,
@@ -249,7 +250,7 @@ pub(super) fn publish<'h>(
     stats.set(Gauge::degraded, degraded);
 }
 
-/// Sets the gauges of all checks together.
+/// Sets the gauges of all checks combined.
 pub(super) fn publish_all<'h>(stats: &Writer<all_checks_stats::Stats>, hosts: impl Iterator<Item = &'h Votes>) {
     let [healthy, degraded] = count(hosts.map(|votes| votes.health().flags()));
     stats.set(all_checks_stats::Gauge::healthy, healthy);
@@ -266,7 +267,7 @@ fn count(hosts: impl Iterator<Item = HealthFlags>) -> [i64; 2] {
     })
 }
 
-/// Whether `text` holds all of `parts`, one behind the other, with anything in between.
+/// Whether `text` contains all of `parts`, in order and without overlap.
 fn holds_in_order(text: &[u8], parts: &[Vec<u8>]) -> bool {
     let mut rest = text;
     parts.iter().all(|part| {

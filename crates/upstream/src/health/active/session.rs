@@ -1,4 +1,4 @@
-//! One host under one health check: thresholds, flags, and when to check again. No I/O and no clock.
+//! The state of one health check of one host: thresholds, flags, and the next interval. No I/O and no clock.
 
 use std::time::Duration;
 
@@ -7,40 +7,40 @@ use evenkeel_runtime_config::health_check::{HealthCheck, Intervals};
 use super::super::host::HealthFlags;
 use crate::random::Random;
 
-/// How one check ended.
+/// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The host is well; `degraded`: but asks for less traffic (`x-envoy-degraded`).
+    /// The host is healthy; if `degraded`, it asks for less traffic (`x-envoy-degraded`).
     Healthy {
-        /// It said so.
+        /// The response reports it as degraded.
         degraded: bool,
     },
-    /// It answered, and not as a healthy host does.
+    /// It responded, but not as a healthy host does.
     Unhealthy {
-        /// The answer counts towards the threshold only.
+        /// The result counts towards the threshold, rather than failing the host immediately.
         retriable: bool,
     },
-    /// No connection, or it broke.
+    /// Connecting failed, or the connection broke.
     NetworkFailure,
-    /// No answer in time.
+    /// No response in time.
     Timeout,
 }
 
-/// What a check changed.
+/// The effect of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// Flags to set.
     pub set: HealthFlags,
     /// Flags to clear.
     pub clear: HealthFlags,
-    /// The host's health is another now.
+    /// The host's health changed.
     pub changed: bool,
-    /// The threshold for a change is not reached yet.
+    /// Results point to a change, but its threshold is not reached yet.
     pending: bool,
     healthy: bool,
 }
 
-/// A host's standing under one check.
+/// The state of a host under one check.
 #[derive(Debug)]
 pub struct Session {
     failed: bool,
@@ -57,24 +57,24 @@ impl Change {
 }
 
 impl Session {
-    /// A host whose `failed` flag stands as given; `first`: it was never checked.
+    /// `failed`: the host's current state; `first`: it was never checked.
     pub fn new(failed: bool, first: bool) -> Self {
         Self { failed, first, in_a_row: 0 }
     }
 
-    /// The host was marked as failed by something else than this check.
+    /// The host was marked as failed by something other than this check.
     pub fn note_failed(&mut self) {
         if !std::mem::replace(&mut self.failed, true) {
             self.in_a_row = 0;
         }
     }
 
-    /// Takes the result of a check.
+    /// Applies the result of a check.
     pub fn conclude(&mut self, check: &HealthCheck, verdict: Verdict) -> Change {
         let first = std::mem::take(&mut self.first);
         let (mut set, mut clear) = (HealthFlags::default(), HealthFlags::PENDING_ACTIVE_HC);
         let healthy = matches!(verdict, Verdict::Healthy { .. });
-        // Results that confirm what is known begin the count anew.
+        // Results that confirm the current state reset the count.
         self.in_a_row = if healthy == self.failed { self.in_a_row + 1 } else { 0 };
         let threshold = if healthy { check.healthy_threshold } else { check.unhealthy_threshold };
         let at_once = match verdict {
@@ -95,7 +95,7 @@ impl Session {
         }
         match verdict {
             Verdict::Timeout if self.failed => set = set.and(HealthFlags::ACTIVE_HC_TIMEOUT),
-            // A success that is not enough yet says nothing of why the host is out.
+            // A success below the threshold does not change why the host is failed.
             Verdict::Healthy { .. } if self.failed => {}
             _ => clear = clear.and(HealthFlags::ACTIVE_HC_TIMEOUT),
         }
@@ -109,7 +109,7 @@ impl Session {
     }
 }
 
-/// The pause after a check. `traffic`: some worker has had a connection to the cluster.
+/// The interval until the next check. `traffic`: some worker has had a connection to the cluster.
 pub fn pause(intervals: &Intervals, change: &Change, traffic: bool, random: &Random) -> Duration {
     let base = match (traffic, change.healthy, change.pending) {
         (true, true, false) => intervals.interval,
@@ -123,7 +123,7 @@ pub fn pause(intervals: &Intervals, change: &Change, traffic: bool, random: &Ran
     base + some_of(share, random) + some_of(intervals.jitter, random)
 }
 
-/// A random part of a time.
+/// A random fraction of a duration.
 pub fn some_of(limit: Duration, random: &Random) -> Duration {
     let micros = usize::try_from(limit.as_micros()).unwrap_or(usize::MAX);
     Duration::from_micros(random.below(micros) as u64)
@@ -166,7 +166,7 @@ mod tests {
     const HEALTHY: Verdict = Verdict::Healthy { degraded: false };
     const REFUSED: Verdict = Verdict::Unhealthy { retriable: false };
 
-    /// After each verdict: failed?, and the pause in seconds.
+    /// The state after each verdict: failed, and the interval in seconds.
     fn story(verdicts: &[Verdict]) -> Vec<(bool, u64)> {
         let (check, random) = (check(), Random::seeded(1));
         let mut session = Session::new(true, true);

@@ -1,4 +1,4 @@
-//! `TcpHealthCheck`: a connection can be made, and maybe the right bytes come back.
+//! `TcpHealthCheck`: a connection can be made and, if configured, the expected bytes come back.
 
 use evenkeel_runtime_config::health_check::TcpProbe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,7 +25,7 @@ impl Check for Prober {
     }
 
     async fn check(&mut self, target: &CheckTarget) -> Verdict {
-        // Nothing to say: only a new connection tells whether the host still takes any.
+        // With nothing to send, only a new connection shows whether the host still accepts any.
         let reusable = target.reuse_connection && !self.probe.send.is_empty();
         let kept = self.kept.take().filter(|_| reusable);
         let mut stream = match kept {

@@ -1,4 +1,4 @@
-//! What each of a host's checks says of it. A host is well when all of them say so.
+//! Combines the results of a host's health checks: a host is healthy when all of them pass.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use super::super::host::{HealthFlags, HostHealth};
 use super::session::Change;
 
-/// Flags that are a matter of checks.
+/// The flags that health checks set.
 const VOTED: HealthFlags = HealthFlags::FAILED_ACTIVE_HC
     .and(HealthFlags::DEGRADED_ACTIVE_HC)
     .and(HealthFlags::PENDING_ACTIVE_HC)
     .and(HealthFlags::ACTIVE_HC_TIMEOUT);
 
-/// One host's checks, in the cluster's order. A flag is set while one of them holds it.
+/// The flags set by each of a host's checks, in the cluster's order. A host has a flag while any check sets it.
 #[derive(Debug)]
 pub(in super::super) struct Votes {
     health: Arc<HostHealth>,
     flags: Box<[Cell<HealthFlags>]>,
-    /// The host asked to be left out, which all checks know.
+    /// The host asked to be excluded, which was applied to all checks.
     excluded: Cell<bool>,
 }
 
 impl Votes {
-    /// All checks begin with what is known of the host.
+    /// All checks start with the host's known flags.
     pub(in super::super) fn new(health: &Arc<HostHealth>, checks: usize) -> Self {
         let known = health.flags().only(VOTED);
         Self { health: health.clone(), flags: vec![Cell::new(known); checks].into(), excluded: Cell::new(false) }
@@ -33,12 +33,12 @@ impl Votes {
         &self.health
     }
 
-    /// What a check has said last.
+    /// The flags last set by a check.
     pub(in super::super) fn of(&self, check: usize) -> HealthFlags {
         self.flags.get(check).map(Cell::get).unwrap_or_default()
     }
 
-    /// A host that asked to be left out has to pass each of its checks again.
+    /// A host that asked to be excluded has to pass each of its checks again.
     pub(super) fn note_exclusion(&self) {
         let excluded = self.health.flags().has(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL);
         if excluded && !self.excluded.replace(excluded) {
@@ -47,7 +47,7 @@ impl Votes {
         self.excluded.set(excluded);
     }
 
-    /// Takes in what a check has changed; true when that is news of the host.
+    /// Applies a check's change; true when the host's health changed.
     pub(super) fn cast(&self, check: usize, change: &Change) -> bool {
         if let Some(flags) = self.flags.get(check) {
             flags.set(flags.get().without(change.clear).and(change.set.only(VOTED)));
