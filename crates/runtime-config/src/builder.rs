@@ -42,6 +42,7 @@ use crate::compile::cluster::cluster;
 use crate::compile::endpoint::{AddressKind, Assignment, assignment, locality_name};
 use crate::compile::listener::{CompiledListener, KnownChains, listener};
 use crate::compile::route::{Inline, route_table};
+use crate::compile::route_change::{changed_table, name_of_table};
 use crate::compile::source::{Reference, Source};
 use crate::compile::tls::{Secret, secret, secret_of};
 use crate::compile::{Cx, Environment};
@@ -88,6 +89,14 @@ struct RouteEntry {
     table: Option<Arc<RouteTable>>,
     /// A table that waits for its clusters.
     warming: Option<Arc<RouteTable>>,
+}
+
+impl RouteEntry {
+    /// The resource last received, with what it was compiled to.
+    fn newest(&self) -> Option<(&Any, &RouteTable)> {
+        let table = self.warming.as_ref().or(self.table.as_ref())?;
+        Some((&self.resource, table))
+    }
 }
 
 #[derive(Debug)]
@@ -214,16 +223,27 @@ impl Builder {
 
     /// Sets a route table received by RDS.
     pub fn set_route(&mut self, resource: &Any) -> Result<(), Rejection> {
-        let message: route_pb::RouteConfiguration = decode("RouteConfiguration", resource)?;
-        if self.routes.get(message.name.as_str()).is_some_and(|entry| entry.resource == *resource) {
+        let known = self.routes.get(&*name_of_table(resource)).and_then(RouteEntry::newest);
+        if known.is_some_and(|(before, _)| before == resource) {
             return Ok(());
         }
+        let mut cx = Cx::new(&self.environment);
+        let changed = known.and_then(|known| changed_table(&mut cx, known, resource));
+        let table = changed.map_or_else(|| self.whole_table(resource), Ok)?;
+        self.set_table(resource, table);
+        Ok(())
+    }
+
+    fn whole_table(&self, resource: &Any) -> Result<RouteTable, Rejection> {
+        let message: route_pb::RouteConfiguration = decode("RouteConfiguration", resource)?;
         // With on-demand discovery, clusters are requested because routes name them, so unknown ones are fine.
         let known = |name: &str| self.asks_by_name() || self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
-        let table =
-            check("RouteConfiguration", &message.name, resource, cx, |cx| route_table(cx, &message, Inline::No))?;
+        check("RouteConfiguration", &message.name, resource, cx, |cx| route_table(cx, &message, Inline::No))
+    }
+
+    fn set_table(&mut self, resource: &Any, table: RouteTable) {
         let name = table.name.clone();
         self.given_up.remove(&Awaited::Route(name.clone()));
         let before = self.table_references(&name);
@@ -233,7 +253,6 @@ impl Builder {
         self.relink_table(&name, &before);
         self.graph.dirty.routes.insert(name.clone());
         self.arrived(ResourceType::Route, &name);
-        Ok(())
     }
 
     /// Sets endpoints received by EDS, under their `cluster_name`.

@@ -22,7 +22,7 @@ pub struct RouteTable {
     /// All virtual hosts, in order of definition.
     pub virtual_hosts: Vec<Arc<VirtualHost>>,
     /// Index of virtual hosts by domain.
-    pub domains: DomainIndex,
+    pub domains: Arc<DomainIndex>,
     /// Match `Host: name:port` as `name`.
     pub ignore_port_in_host_matching: bool,
     /// Header edits for every route.
@@ -54,6 +54,8 @@ pub struct VirtualHost {
     pub include_attempt_count_in_response: bool,
     /// Retry policy of routes without one.
     pub retry: Option<Arc<RetryPolicy>>,
+    /// It was compiled from files, too.
+    pub reads_files: bool,
 }
 
 impl VirtualHost {

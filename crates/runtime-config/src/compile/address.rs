@@ -126,10 +126,13 @@ pub(crate) fn data_source(cx: &mut Cx<'_>, field: &str, source: Option<&core::Da
     cx.at(field, |cx| match &source.specifier {
         Some(Specifier::InlineString(text)) => Some(text.clone().into_bytes()),
         Some(Specifier::InlineBytes(bytes)) => Some(bytes.clone()),
-        Some(Specifier::Filename(path)) => match (cx.env.read_file)(path.as_ref()) {
-            Ok(bytes) => Some(bytes),
-            Err(error) => cx.fail_at("filename", format!("cannot read {path:?}: {error}")),
-        },
+        Some(Specifier::Filename(path)) => {
+            cx.reads_files = true;
+            match (cx.env.read_file)(path.as_ref()) {
+                Ok(bytes) => Some(bytes),
+                Err(error) => cx.fail_at("filename", format!("cannot read {path:?}: {error}")),
+            }
+        }
         Some(Specifier::EnvironmentVariable(name)) => match (cx.env.variable)(name) {
             Some(value) => Some(value.into_bytes()),
             None => cx.fail_at("environment_variable", format!("{name:?} is not set")),

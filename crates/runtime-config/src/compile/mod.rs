@@ -31,13 +31,14 @@ pub(crate) mod rbac;
 pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod route_action;
+pub(crate) mod route_change;
 mod skip;
 pub(crate) mod source;
 pub(crate) mod stateful_session;
 pub(crate) mod subset;
 pub(crate) mod tls;
 
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -97,6 +98,8 @@ pub(crate) struct Cx<'e> {
     pub env: &'e Environment,
     /// Whether a cluster exists, for `validate_clusters`; `None`: not checked.
     pub known_clusters: Option<&'e dyn Fn(&str) -> bool>,
+    /// The result depends on files.
+    pub reads_files: bool,
     /// RDS and SDS names the resource refers to.
     pub references: source::References,
 }
@@ -108,6 +111,7 @@ impl<'e> Cx<'e> {
             problems: Vec::new(),
             env,
             known_clusters: None,
+            reads_files: false,
             references: source::References::default(),
         }
     }
@@ -127,14 +131,15 @@ impl<'e> Cx<'e> {
     /// Runs `f` with the path extended by an element: `[3]` or `["key"]`.
     pub fn element<R>(&mut self, key: impl Display, f: impl FnOnce(&mut Self) -> R) -> R {
         let length = self.path.len();
-        self.path.push_str(&format!("[{key}]"));
+        // Writing to a string does not fail.
+        let _ = write!(self.path, "[{key}]");
         let result = f(self);
         self.path.truncate(length);
         result
     }
 
     /// Compiles each element of a repeated field; elements that fail are omitted, with their problems recorded.
-    pub fn each<'m, T: 'm, R>(
+    pub fn each<'m, T: 'm + ?Sized, R>(
         &mut self,
         field: &str,
         items: impl IntoIterator<Item = &'m T>,

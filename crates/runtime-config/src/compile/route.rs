@@ -14,6 +14,7 @@ use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
 use super::{Cx, cors, matcher, skip, type_name};
+use crate::FastMap;
 use crate::domains::DomainIndex;
 use crate::growing::Growing;
 use crate::http_filters::per_route;
@@ -44,6 +45,26 @@ pub(crate) enum Inline {
 
 /// Compiles a route table.
 pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, inline: Inline) -> Option<RouteTable> {
+    table_of(cx, table, inline, |cx, inherited| {
+        let hosts = cx.each("virtual_hosts", &table.virtual_hosts, |cx, host| shared_host(cx, host, inherited));
+        let named = table.virtual_hosts.iter().map(|host| (&*host.name, host.domains.iter().map(String::as_str)));
+        Some(Hosts { hosts, domains: domains(cx, named) })
+    })
+}
+
+/// The virtual hosts of a table.
+pub(super) struct Hosts {
+    pub hosts: Vec<Arc<VirtualHost>>,
+    pub domains: Arc<DomainIndex>,
+}
+
+/// Compiles a route table, except for its virtual hosts: `hosts` supplies them.
+pub(super) fn table_of(
+    cx: &mut Cx<'_>,
+    table: &route::RouteConfiguration,
+    inline: Inline,
+    hosts: impl FnOnce(&mut Cx<'_>, &Inherited<'_>) -> Option<Hosts>,
+) -> Option<RouteTable> {
     if inline == Inline::No {
         cx.non_empty("name", &table.name)?;
     }
@@ -61,8 +82,7 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
     let mirrors = mirror_policies(cx, &table.request_mirror_policies, &inherited)?;
     let inherited = Inherited { mirrors: mirrors.as_ref(), ..inherited };
     let headers = Arc::new(edits(cx, &header_fields!(table)));
-    let virtual_hosts =
-        cx.each("virtual_hosts", &table.virtual_hosts, |cx, host| virtual_host(cx, host, &inherited).map(Arc::new));
+    let Hosts { hosts: virtual_hosts, domains } = hosts(cx, &inherited)?;
     let growing = match &table.vhds {
         None => None,
         Some(_) if inline == Inline::Yes => return cx.fail_at("vhds", "needs a route configuration of its own (RDS)"),
@@ -78,7 +98,7 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
     };
     Some(RouteTable {
         name: table.name.as_str().into(),
-        domains: domains(cx, &table.virtual_hosts),
+        domains,
         virtual_hosts,
         ignore_port_in_host_matching: table.ignore_port_in_host_matching,
         headers,
@@ -130,26 +150,44 @@ pub(crate) fn max_direct_response_body_bytes(table: &route::RouteConfiguration) 
     max_body.map_or(DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES, |max| max.value)
 }
 
-fn domains(cx: &mut Cx<'_>, hosts: &[route::VirtualHost]) -> DomainIndex {
+/// Indexes virtual hosts, each given by its name and its domains.
+pub(super) fn domains<'h, D>(cx: &mut Cx<'_>, hosts: impl Iterator<Item = (&'h str, D)>) -> Arc<DomainIndex>
+where
+    D: Iterator<Item = &'h str>,
+{
     let mut index = DomainIndex::default();
-    let mut names = HashMap::new();
+    let mut names = FastMap::default();
     cx.at("virtual_hosts", |cx| {
-        for (number, host) in hosts.iter().enumerate() {
+        for (number, (name, domains)) in hosts.enumerate() {
             cx.element(number, |cx| {
-                if let Some(first) = names.insert(host.name.as_str(), number) {
-                    cx.fail_at::<()>("name", format!("{:?} is also the name of virtual_hosts[{first}]", host.name));
+                if let Some(first) = names.insert(name, number) {
+                    cx.fail_at::<()>("name", format!("{name:?} is also the name of virtual_hosts[{first}]"));
                 }
-                if host.domains.is_empty() {
+                let mut domains = domains.peekable();
+                if domains.peek().is_none() {
                     cx.fail_at::<()>("domains", "must not be empty");
                 }
-                cx.each("domains", &host.domains, |cx, domain| match index.insert(domain, number) {
+                cx.each("domains", domains, |cx, domain| match index.insert(domain, number) {
                     Ok(()) => Some(()),
                     Err(error) => cx.fail(format!("{domain:?}: {error}")),
                 });
             });
         }
     });
-    index
+    Arc::new(index)
+}
+
+/// Compiles a virtual host of a table.
+pub(super) fn shared_host(
+    cx: &mut Cx<'_>,
+    host: &route::VirtualHost,
+    inherited: &Inherited<'_>,
+) -> Option<Arc<VirtualHost>> {
+    let read = cx.reads_files;
+    cx.reads_files = false;
+    let compiled = virtual_host(cx, host, inherited);
+    cx.reads_files |= read;
+    compiled.map(Arc::new)
 }
 
 #[allow(deprecated)] // `cors` is still accepted by Envoy.
@@ -177,6 +215,7 @@ fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_
         include_request_attempt_count: host.include_request_attempt_count,
         include_attempt_count_in_response: host.include_attempt_count_in_response,
         retry,
+        reads_files: cx.reads_files,
     })
 }
 

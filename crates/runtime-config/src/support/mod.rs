@@ -18,6 +18,7 @@ use crate::FastMap;
 use crate::rejection::Problem;
 
 pub use render::markdown;
+pub(crate) use wire::{field, is_supported};
 
 /// How a field is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

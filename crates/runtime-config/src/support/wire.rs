@@ -14,11 +14,16 @@ use prost_reflect::{FieldDescriptor, Kind};
 use super::{MessageSupport, Role, Support};
 use crate::FastMap;
 
+static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
+
 /// Whether every field that is set is supported. False also for bytes that do not decode.
 pub(super) fn only_supported(resource: &Any) -> bool {
-    static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
-    let name = type_url::message_name(&resource.type_url);
-    TABLE.by_name.get(name).is_some_and(|&message| TABLE.message(message, &resource.value, 0))
+    is_supported(type_url::message_name(&resource.type_url), &resource.value)
+}
+
+/// The same of a message of this type.
+pub(crate) fn is_supported(name: &str, bytes: &[u8]) -> bool {
+    TABLE.by_name.get(name).is_some_and(|&message| TABLE.message(message, bytes, 0))
 }
 
 struct Table {
@@ -121,7 +126,7 @@ fn rule(field: &FieldDescriptor, by_name: &FastMap<&'static str, usize>) -> Opti
 }
 
 /// Splits off one field: its number, and its bytes if it is length-delimited.
-fn field<'b>(bytes: &mut &'b [u8]) -> Option<(u32, Option<&'b [u8]>)> {
+pub(crate) fn field<'b>(bytes: &mut &'b [u8]) -> Option<(u32, Option<&'b [u8]>)> {
     let (number, wire_type) = decode_key(bytes).ok()?;
     let skip = match wire_type {
         WireType::Varint => {

@@ -16,4 +16,5 @@ mod peers;
 mod properties;
 mod rejections;
 mod rewrites;
+mod route_changes;
 mod routes;
