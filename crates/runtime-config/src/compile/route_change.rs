@@ -10,7 +10,7 @@ use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use prost::{Message, Name};
 
 use super::Cx;
-use super::route::{Hosts, Inline, domains, shared_host, table_of};
+use super::route::{Hosts, Inline, domains, max_direct_response_body_bytes, shared_host, table_of};
 use crate::FastMap;
 use crate::domains::DomainIndex;
 use crate::route::{RouteTable, VirtualHost};
@@ -21,8 +21,8 @@ const NAME: u32 = 1;
 /// `RouteConfiguration.virtual_hosts`.
 const VIRTUAL_HOSTS: u32 = 2;
 
-/// Compiles `resource`, which replaces `before`, from which `table` was compiled. `None`: it has to be compiled whole, because something else
-/// than virtual hosts has changed, because what stands in a virtual host depends on more than its bytes, or because it is invalid.
+/// Compiles `resource`, which replaces `before`, from which `table` was compiled. `None`: it has to be compiled whole, because virtual hosts
+/// depend on something else that may have changed, or because it is invalid.
 pub(crate) fn changed_table(
     cx: &mut Cx<'_>,
     (before, table): (&Any, &RouteTable),
@@ -32,11 +32,11 @@ pub(crate) fn changed_table(
         return None;
     }
     let (old, new) = (Split::of(&before.value)?, Split::of(&resource.value)?);
-    if old.others != new.others || old.hosts.len() != table.virtual_hosts.len() {
+    let (old_outline, outline) = (old.outline()?, new.outline()?);
+    if old.hosts.len() != table.virtual_hosts.len() || inherited(&old_outline) != inherited(&outline) {
         return None;
     }
-    let outline = route::RouteConfiguration::decode(&*old.others.concat()).ok()?;
-    // Which clusters there are may have changed.
+    // Which clusters exist may have changed.
     if outline.validate_clusters.is_some_and(|validate| validate.value) {
         return None;
     }
@@ -56,6 +56,11 @@ pub(crate) fn changed_table(
         Some(Hosts { hosts, domains })
     })?;
     cx.problems.is_empty().then_some(table)
+}
+
+/// What virtual hosts take from their table, beside `validate_clusters`: the limit on direct responses, and mirrors.
+fn inherited(table: &route::RouteConfiguration) -> (u32, &[route::route_action::RequestMirrorPolicy]) {
+    (max_direct_response_body_bytes(table), &table.request_mirror_policies)
 }
 
 /// The name of a table that may be valid.
@@ -93,6 +98,13 @@ impl<'b> Split<'b> {
             }
         }
         Some(split)
+    }
+
+    /// The table without its virtual hosts. `None`: it is invalid.
+    fn outline(&self) -> Option<route::RouteConfiguration> {
+        let bytes = self.others.concat();
+        let supported = is_supported(&route::RouteConfiguration::full_name(), &bytes);
+        route::RouteConfiguration::decode(&*bytes).ok().filter(|_| supported)
     }
 }
 

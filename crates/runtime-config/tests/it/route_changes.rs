@@ -17,6 +17,9 @@ fn text(hosts: &[(usize, usize)], table: usize) -> String {
         1 => "request_headers_to_remove: [x-a]\n",
         2 => "ignore_port_in_host_matching: true\nmax_direct_response_body_size_bytes: 3\n",
         3 => "validate_clusters: true\n",
+        4 => "request_mirror_policies: [{ cluster: c0 }]\n",
+        5 => "vhds: { config_source: { ads: {} } }\n",
+        6 => "internal_only_headers: [\"a b\"]\n",
         _ => "",
     };
     let host = |(number, version): &(usize, usize)| {
@@ -85,7 +88,7 @@ fn a_changed_table_is_as_one_that_came_whole() {
                 0 => hosts.insert(at.min(hosts.len()), (next, 0)),
                 1 if hosts.len() > 1 => _ = hosts.remove(at),
                 2 => hosts.reverse(),
-                3 => table = random.below(4),
+                3 => table = random.below(7),
                 // A name that another one has.
                 4 if step % 5 == 0 => hosts.push((at, 1)),
                 _ if !hosts.is_empty() => hosts[at].1 = random.below(9),
@@ -106,11 +109,11 @@ fn a_changed_table_is_as_one_that_came_whole() {
 #[test]
 fn virtual_hosts_that_have_not_changed_stay() {
     let mut builder = builder(&around());
-    let mut set = |hosts: &[(usize, usize)]| {
-        outcome(&mut builder, &input::route(&text(hosts, 0))).expect("valid").expect("served")
+    let mut set = |hosts: &[(usize, usize)], table: usize| {
+        outcome(&mut builder, &input::route(&text(hosts, table))).expect("valid").expect("served")
     };
-    let first = set(&[(0, 0), (1, 0), (2, 6), (3, 0)]);
-    let second = set(&[(3, 0), (0, 0), (1, 1), (2, 6)]);
+    let first = set(&[(0, 0), (1, 0), (2, 6), (3, 0)], 0);
+    let second = set(&[(3, 0), (0, 0), (1, 1), (2, 6)], 1);
     let is_kept = |old: usize, new: usize| Arc::ptr_eq(&first.virtual_hosts[old], &second.virtual_hosts[new]);
     assert!(is_kept(3, 0) && is_kept(0, 1), "wherever they stand");
     assert!(!is_kept(1, 2));
