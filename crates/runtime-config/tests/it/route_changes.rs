@@ -81,11 +81,10 @@ fn a_changed_table_is_as_one_that_came_whole() {
     let mut made = HashMap::new();
     for _ in 0..20 {
         let (mut kept, mut hosts, mut table) = (builder(&around), vec![(0, 0), (1, 0), (2, 0)], 0);
-        let mut next = 3;
         for step in 0..30 {
             let at = random.below(hosts.len().max(1));
             match random.below(8) {
-                0 => hosts.insert(at.min(hosts.len()), (next, 0)),
+                0 => hosts.insert(at.min(hosts.len()), (step + 3, 0)),
                 1 if hosts.len() > 1 => _ = hosts.remove(at),
                 2 => hosts.reverse(),
                 3 => table = random.below(7),
@@ -94,7 +93,6 @@ fn a_changed_table_is_as_one_that_came_whole() {
                 _ if !hosts.is_empty() => hosts[at].1 = random.below(9),
                 _ => {}
             }
-            next += 1;
             let yaml = text(&hosts, table);
             let resource = made.entry(yaml.clone()).or_insert_with(|| input::route(&yaml));
             let (kept, whole) = (outcome(&mut kept, resource), outcome(&mut builder(&around), resource));
