@@ -45,7 +45,7 @@ pub(crate) fn changed_table(
         let compile = |(at, bytes): (usize, &&[u8])| match known.unchanged(at, bytes) {
             Some(host) => Some(Arc::clone(host)),
             None => {
-                let supported = is_supported(&route::VirtualHost::full_name(), bytes);
+                let supported = is_supported(&route::VirtualHost::full_name(), bytes, 1);
                 let message = route::VirtualHost::decode(*bytes).ok().filter(|_| supported)?;
                 shared_host(cx, &message, inherited)
             }
@@ -103,7 +103,7 @@ impl<'b> Split<'b> {
     /// The table without its virtual hosts. `None`: it is invalid.
     fn outline(&self) -> Option<route::RouteConfiguration> {
         let bytes = self.others.concat();
-        let supported = is_supported(&route::RouteConfiguration::full_name(), &bytes);
+        let supported = is_supported(&route::RouteConfiguration::full_name(), &bytes, 0);
         route::RouteConfiguration::decode(&*bytes).ok().filter(|_| supported)
     }
 }

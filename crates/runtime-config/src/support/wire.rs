@@ -18,12 +18,12 @@ static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
 
 /// Whether every field that is set is supported. False also for bytes that do not decode.
 pub(super) fn only_supported(resource: &Any) -> bool {
-    is_supported(type_url::message_name(&resource.type_url), &resource.value)
+    is_supported(type_url::message_name(&resource.type_url), &resource.value, 0)
 }
 
-/// The same of a message of this type.
-pub(crate) fn is_supported(name: &str, bytes: &[u8]) -> bool {
-    TABLE.by_name.get(name).is_some_and(|&message| TABLE.message(message, bytes, 0))
+/// The same of a message of this type, so many levels below its resource.
+pub(crate) fn is_supported(name: &str, bytes: &[u8], depth: usize) -> bool {
+    TABLE.by_name.get(name).is_some_and(|&message| TABLE.message(message, bytes, depth))
 }
 
 struct Table {

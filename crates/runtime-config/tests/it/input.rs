@@ -32,6 +32,26 @@ pub fn listener(text: &str) -> Any {
     resource("envoy.config.listener.v3.Listener", text)
 }
 
+/// The text of a listener on port 80 whose route table of this name comes by RDS, with hosts on demand.
+pub fn rds_listener(table: &str) -> String {
+    format!(
+        "\
+name: web
+address: {{ socket_address: {{ address: 127.0.0.1, port_value: 80 }} }}
+filter_chains:
+- filters:
+  - name: h
+    typed_config:
+      \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      stat_prefix: s
+      rds: {{ route_config_name: {table}, config_source: {{ ads: {{}}, resource_api_version: V3 }} }}
+      http_filters:
+      - {{ name: d, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand }} }}
+      - {{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}
+"
+    )
+}
+
 pub fn cluster(text: &str) -> Any {
     resource("envoy.config.cluster.v3.Cluster", text)
 }

@@ -7,20 +7,6 @@ use evenkeel_xds::Any;
 
 use crate::input;
 
-const LISTENER: &str = "\
-name: web
-address: { socket_address: { address: 127.0.0.1, port_value: 80 } }
-filter_chains:
-- filters:
-  - name: h
-    typed_config:
-      \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-      stat_prefix: s
-      rds: { route_config_name: t, config_source: { ads: {}, resource_api_version: V3 } }
-      http_filters:
-      - { name: d, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand } }
-      - { name: r, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router } }
-";
 const TABLE: &str = "\
 name: t
 vhds: { config_source: { ads: {}, resource_api_version: V3 } }
@@ -45,7 +31,7 @@ fn demand(host: &str) -> Demand {
 
 fn builder() -> Builder {
     let mut builder = input::builder();
-    builder.set_listener(&input::listener(LISTENER)).unwrap();
+    builder.set_listener(&input::listener(&input::rds_listener("t"))).unwrap();
     builder.set_route(&input::route(TABLE)).unwrap();
     builder
 }
@@ -198,7 +184,8 @@ fn listeners_are_asked_for_along_with_those_that_name_them() {
     let mut builder = input::builder();
     builder.ask_by_name([Arc::from("web")]);
     let naming = |names: &str| {
-        format!("{LISTENER}metadata: {{ filter_metadata: {{ evenkeel.dev: {{ listeners: \"{names}\" }} }} }}\n")
+        let listener = input::rds_listener("t");
+        format!("{listener}metadata: {{ filter_metadata: {{ evenkeel.dev: {{ listeners: \"{names}\" }} }} }}\n")
     };
     builder.set_listener(&input::listener(&naming("a,b"))).unwrap();
     builder.build();
@@ -238,8 +225,8 @@ fn what_is_wrong_is_named() {
     check(&mut builder, "t", &host("a", "a", "c"), "is not of the form ROUTE_CONFIGURATION/HOST");
     check(&mut builder, "t/a", &host("a", "", "c"), "domains: must not be empty");
     check(&mut builder, "t/a", &host("a", "a, A", "c"), "domains[1]: \"A\": the domain is listed twice");
-    let inline =
-        LISTENER.replace("rds: {", "route_config: { name: t, vhds: { config_source: { ads: {} } } }\n      no: {");
+    let inline = input::rds_listener("t")
+        .replace("rds: {", "route_config: { name: t, vhds: { config_source: { ads: {} } } }\n      no: {");
     let inline =
         inline.lines().filter(|line| !line.contains("no: {")).fold(String::new(), |all, line| all + line + "\n");
     let error = builder.set_listener(&input::listener(&inline)).unwrap_err().to_string();

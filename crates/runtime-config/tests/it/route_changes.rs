@@ -45,18 +45,11 @@ fn text(hosts: &[(usize, usize)], table: usize) -> String {
 /// What stands around the table: a listener that names it, and clusters that it may name; c2 is not there.
 fn around() -> Vec<Any> {
     let cluster = |name: &str| input::cluster(&format!("{{ name: {name}, type: STATIC, connect_timeout: 1s }}"));
-    let listener = "name: l
-address: { socket_address: { address: 127.0.0.1, port_value: 80 } }
-filter_chains:
-- filters:
-  - name: f
-    typed_config:
-      \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-      stat_prefix: s
-      rds: { route_config_name: r, config_source: { ads: {}, resource_api_version: V3 } }
-      http_filters: [{ name: r, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router } }]
-";
-    ["c0", "c1", "c3", "c4", "c5"].map(cluster).into_iter().chain([input::listener(listener)]).collect()
+    ["c0", "c1", "c3", "c4", "c5"]
+        .map(cluster)
+        .into_iter()
+        .chain([input::listener(&input::rds_listener("r"))])
+        .collect()
 }
 
 fn builder(around: &[Any]) -> Builder {

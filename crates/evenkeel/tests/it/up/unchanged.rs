@@ -52,6 +52,52 @@ fn all_pages(url: &str, what: &str, fits: impl Fn(&str) -> bool) {
     eventually(what, || (0..10).all(|_| fits(&get(url, PAGE))).then_some(()));
 }
 
+/// What cannot be done is said at once, with its place. `v3` is what is applied in the end.
+fn what_cannot_be_done_is_said(state: &Path, v3: &str) {
+    let fault =
+        v3.replace("    - route:", "    - fault: {abort: {httpStatus: 500, percentage: {value: 100}}}\n      route:");
+    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &fault);
+    let parts = ["standard input:", "unsupported-field", "fault", "reviews configured"];
+    assert!(status == 0 && parts.iter().all(|part| said.contains(part)), "{said}");
+    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &v3.replace("subset:", "subst:"));
+    assert!(status == 1 && said.contains("did you mean `subset`?") && said.contains("nothing was changed"), "{said}");
+    let nowhere = v3.replace("subset: v3", "subset: v4");
+    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &nowhere);
+    assert!(status == 0 && said.contains("missing-subset") && said.contains("configured"), "{said}");
+    let bogus = v3.replace("    - route:", "    - headers: {request: {set: {x-a: '%BOGUS%'}}}\n      route:");
+    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &bogus);
+    let parts = ["standard input:", "refused-by-proxy", "BOGUS", "nothing was changed"];
+    assert!(status == 1 && parts.iter().all(|part| said.contains(part)), "{said}");
+    evenkeel(state, &["apply", "-f", "-"], v3);
+    let (status, said) = evenkeel(
+        state,
+        &["apply", "-n", "elsewhere", "-f", "-"],
+        &v3.replace("  name: reviews\n", "  name: reviews\n  namespace: shop\n"),
+    );
+    assert!(status == 1 && said.contains("--namespace says elsewhere"), "{said}");
+}
+
+/// Every name that is printed is understood. Returns a replica's.
+fn names_are_understood(state: &Path) -> String {
+    let (_, table) = evenkeel(state, &["proxy-status"], "");
+    let name = table.lines().find_map(|line| line.split(' ').next().filter(|name| name.starts_with("ratings-v1-")));
+    let name = name.expect("a row of ratings").to_owned();
+    for wanted in [&*name, "ratings-v1", "ratings", "deploy/ratings-v1", "ratings-v1.default"] {
+        let (status, said) = evenkeel(state, &["exec", wanted, "--", "sh", "-c", "echo $HOSTNAME"], "");
+        assert!(status == 0 && name.starts_with(said.trim()), "{wanted}: {said}");
+        let (status, said) = evenkeel(state, &["proxy-status", wanted], "");
+        assert!(status == 0 && said.contains(&name) && said.lines().count() == 2, "{wanted}: {said}");
+        let (status, said) = evenkeel(state, &["history", wanted], "");
+        assert!(status == 0 && said.lines().next().is_some_and(|line| line.contains(&name)), "{wanted}: {said}");
+        let (_, said) = evenkeel(state, &["logs", wanted, "--tail", "1000"], "");
+        assert!(said.contains("listening on port 9080"), "{wanted}: {said}");
+    }
+    assert_eq!(evenkeel(state, &["logs", "--proxy", "ratings-v1"], "").0, 0);
+    let (status, said) = evenkeel(state, &["proxy-config", "workers"], "");
+    assert!(status == 0 && said.contains(&name) && said.matches(".default:").count() == REPLICAS - 1, "{said}");
+    name
+}
+
 #[test]
 fn tutorials_steps_are_followed_on_the_example_and_survive_a_restart() {
     let _among_others = MACHINE.read().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -71,46 +117,8 @@ fn tutorials_steps_are_followed_on_the_example_and_survive_a_restart() {
     assert_eq!(said, "virtualservice.networking.istio.io/reviews configured\n");
     all_pages(&url, "red stars", |page| page.contains("#c00"));
 
-    // What cannot be done is said at once, with its place.
-    let fault =
-        v3.replace("    - route:", "    - fault: {abort: {httpStatus: 500, percentage: {value: 100}}}\n      route:");
-    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &fault);
-    let parts = ["standard input:", "unsupported-field", "fault", "reviews configured"];
-    assert!(status == 0 && parts.iter().all(|part| said.contains(part)), "{said}");
-    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &v3.replace("subset:", "subst:"));
-    assert!(status == 1 && said.contains("did you mean `subset`?") && said.contains("nothing was changed"), "{said}");
-    let nowhere = v3.replace("subset: v3", "subset: v4");
-    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &nowhere);
-    assert!(status == 0 && said.contains("missing-subset") && said.contains("configured"), "{said}");
-    let bogus = v3.replace("    - route:", "    - headers: {request: {set: {x-a: '%BOGUS%'}}}\n      route:");
-    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &bogus);
-    let parts = ["standard input:", "refused-by-proxy", "BOGUS", "nothing was changed"];
-    assert!(status == 1 && parts.iter().all(|part| said.contains(part)), "{said}");
-    evenkeel(state, &["apply", "-f", "-"], &v3);
-    let (status, said) = evenkeel(
-        state,
-        &["apply", "-n", "elsewhere", "-f", "-"],
-        &v3.replace("  name: reviews\n", "  name: reviews\n  namespace: shop\n"),
-    );
-    assert!(status == 1 && said.contains("--namespace says elsewhere"), "{said}");
-
-    // Every name that is printed is understood.
-    let (_, table) = evenkeel(state, &["proxy-status"], "");
-    let name = table.lines().find_map(|line| line.split(' ').next().filter(|name| name.starts_with("ratings-v1-")));
-    let name = name.expect("a row of ratings").to_owned();
-    for wanted in [&*name, "ratings-v1", "ratings", "deploy/ratings-v1", "ratings-v1.default"] {
-        let (status, said) = evenkeel(state, &["exec", wanted, "--", "sh", "-c", "echo $HOSTNAME"], "");
-        assert!(status == 0 && name.starts_with(said.trim()), "{wanted}: {said}");
-        let (status, said) = evenkeel(state, &["proxy-status", wanted], "");
-        assert!(status == 0 && said.contains(&name) && said.lines().count() == 2, "{wanted}: {said}");
-        let (status, said) = evenkeel(state, &["history", wanted], "");
-        assert!(status == 0 && said.lines().next().is_some_and(|line| line.contains(&name)), "{wanted}: {said}");
-        let (_, said) = evenkeel(state, &["logs", wanted, "--tail", "1000"], "");
-        assert!(said.contains("listening on port 9080"), "{wanted}: {said}");
-    }
-    assert_eq!(evenkeel(state, &["logs", "--proxy", "ratings-v1"], "").0, 0);
-    let (status, said) = evenkeel(state, &["proxy-config", "workers"], "");
-    assert!(status == 0 && said.contains(&name) && said.matches(".default:").count() == REPLICAS - 1, "{said}");
+    what_cannot_be_done_is_said(state, &v3);
+    let name = names_are_understood(state);
 
     // New replicas, by the same names of workloads.
     let (status, said) = evenkeel(state, &["restart", "ratings-v1"], "");
