@@ -441,7 +441,7 @@ pub async fn keep(
             _ = look_at_proxies.tick() => {
                 configuration.remember_proxies(SystemTime::now(), proxies.take_settled());
                 configuration.resume_history(world.borrow().generation, Instant::now());
-                match shrunk.look(configuration.builder.objects()) {
+                match shrunk.observe(configuration.builder.objects()) {
                     Advice::Nothing => {}
                     Advice::Rebuild => {
                         memory::at_once(true);

@@ -34,9 +34,9 @@ pub enum Wanted {
     Either,
 }
 
-/// The protocol spoken on a connection.
+/// The protocol negotiated on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spoken {
+pub enum Negotiated {
     /// HTTP/1 as it is on the wire.
     Http1,
     /// HTTP/2 frames, which carry messages of this version.
@@ -69,22 +69,22 @@ pub fn leads_to_sidecar(configured: &[Vec<u8>]) -> bool {
     configured.iter().any(|protocol| protocol == MESH_HTTP1)
 }
 
-/// The protocol spoken after `agreed` was negotiated.
-pub fn spoken(agreed: Option<&[u8]>, wanted: Wanted) -> Spoken {
+/// The protocol of a connection on which ALPN agreed on `agreed`.
+pub fn negotiated(agreed: Option<&[u8]>, wanted: Wanted) -> Negotiated {
     match (wanted, agreed) {
-        (Wanted::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Spoken::Http2(Version::Http11),
-        (Wanted::Http2, _) | (Wanted::Either, Some(HTTP2 | MESH_HTTP2)) => Spoken::Http2(Version::Http2),
-        _ => Spoken::Http1,
+        (Wanted::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Negotiated::Http2(Version::Http11),
+        (Wanted::Http2, _) | (Wanted::Either, Some(HTTP2 | MESH_HTTP2)) => Negotiated::Http2(Version::Http2),
+        _ => Negotiated::Http1,
     }
 }
 
 /// The protocol a client speaks, by what was negotiated with it; `None` if that leaves it open. Only a client that is
 /// `known` by a certificate can be an Evenkeel proxy, whatever the context's own list says.
-pub fn spoken_by_client(agreed: Option<&[u8]>, known: bool) -> Option<Spoken> {
+pub fn negotiated_by_client(agreed: Option<&[u8]>, known: bool) -> Option<Negotiated> {
     match agreed? {
-        MULTIPLEXED_HTTP1 if known => Some(Spoken::Http2(Version::Http11)),
-        HTTP2 | MESH_HTTP2 => Some(Spoken::Http2(Version::Http2)),
-        HTTP1 | MESH_HTTP1 | b"http/1.0" | b"istio-http/1.0" => Some(Spoken::Http1),
+        MULTIPLEXED_HTTP1 if known => Some(Negotiated::Http2(Version::Http11)),
+        HTTP2 | MESH_HTTP2 => Some(Negotiated::Http2(Version::Http2)),
+        HTTP1 | MESH_HTTP1 | b"http/1.0" | b"istio-http/1.0" => Some(Negotiated::Http1),
         _ => None,
     }
 }
@@ -113,18 +113,18 @@ mod tests {
     #[test]
     fn what_is_spoken_then() {
         let check = |wanted, agreed: Option<&str>, expected| {
-            assert_eq!(spoken(agreed.map(str::as_bytes), wanted), expected, "{wanted:?} {agreed:?}");
+            assert_eq!(negotiated(agreed.map(str::as_bytes), wanted), expected, "{wanted:?} {agreed:?}");
         };
-        check(Wanted::SharedHttp1, Some("evenkeel-h2-http/1.1"), Spoken::Http2(Version::Http11));
-        check(Wanted::SharedHttp1, Some("istio-http/1.1"), Spoken::Http1);
-        check(Wanted::SharedHttp1, Some("h2"), Spoken::Http1);
-        check(Wanted::SharedHttp1, None, Spoken::Http1);
-        check(Wanted::Http2, None, Spoken::Http2(Version::Http2));
-        check(Wanted::Either, Some("h2"), Spoken::Http2(Version::Http2));
-        check(Wanted::Either, None, Spoken::Http1);
-        assert_eq!(spoken_by_client(Some(b"istio"), true), None);
-        assert_eq!(spoken_by_client(Some(b"h2"), false), Some(Spoken::Http2(Version::Http2)));
-        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), true), Some(Spoken::Http2(Version::Http11)));
-        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), false), None);
+        check(Wanted::SharedHttp1, Some("evenkeel-h2-http/1.1"), Negotiated::Http2(Version::Http11));
+        check(Wanted::SharedHttp1, Some("istio-http/1.1"), Negotiated::Http1);
+        check(Wanted::SharedHttp1, Some("h2"), Negotiated::Http1);
+        check(Wanted::SharedHttp1, None, Negotiated::Http1);
+        check(Wanted::Http2, None, Negotiated::Http2(Version::Http2));
+        check(Wanted::Either, Some("h2"), Negotiated::Http2(Version::Http2));
+        check(Wanted::Either, None, Negotiated::Http1);
+        assert_eq!(negotiated_by_client(Some(b"istio"), true), None);
+        assert_eq!(negotiated_by_client(Some(b"h2"), false), Some(Negotiated::Http2(Version::Http2)));
+        assert_eq!(negotiated_by_client(Some(MULTIPLEXED_HTTP1), true), Some(Negotiated::Http2(Version::Http11)));
+        assert_eq!(negotiated_by_client(Some(MULTIPLEXED_HTTP1), false), None);
     }
 }
