@@ -18,6 +18,7 @@ mod entry;
 mod graph;
 mod names;
 mod on_demand;
+mod removals;
 mod warm;
 
 use std::collections::{HashMap, HashSet};
@@ -57,6 +58,7 @@ use entry::{ClusterEntry, ListenerEntry, Version, Versions};
 use graph::Graph;
 pub use names::SubscriptionChange;
 use on_demand::OnDemand;
+use removals::Removals;
 
 /// The resources received so far, and the configuration built from them. Lives on the control thread.
 #[derive(Debug)]
@@ -75,6 +77,7 @@ pub struct Builder {
     given_up: HashSet<Awaited>,
     contenders: Contenders,
     on_demand: OnDemand,
+    removals: Removals,
     graph: Graph,
     /// The configuration of the next build.
     next: Config,
@@ -175,6 +178,7 @@ impl Builder {
             given_up: HashSet::new(),
             contenders: Contenders::default(),
             on_demand: OnDemand::default(),
+            removals: Removals::default(),
             graph: Graph::default(),
             next: Config::default(),
             current: Arc::new(Config::default()),
@@ -265,6 +269,7 @@ impl Builder {
             assignment(cx, &message, AddressKind::Address)
         })?;
         let name: Arc<str> = message.cluster_name.into();
+        self.removals.cancel(ResourceType::Endpoint, &name);
         self.endpoints.insert(name.clone(), Arc::new(assigned));
         self.arrived(ResourceType::Endpoint, &name);
         Ok(())
@@ -336,16 +341,14 @@ impl Builder {
     /// Removes a cluster that CDS no longer lists. Static clusters stay.
     pub fn remove_cluster(&mut self, name: &str) {
         if self.clusters.get(name).is_none_or(|entry| !entry.is_static) {
-            self.drop_cluster(&name.into());
-            self.note_absent(Demand::Cluster(name.into()));
+            self.remove(ResourceType::Cluster, name.into());
         }
     }
 
     /// EDS no longer has this name: clusters that use it have no endpoints.
     pub fn remove_endpoints(&mut self, name: &str) {
-        if let Some(assigned) = self.endpoints.get_mut(name) {
-            *assigned = Arc::new(Assignment::default());
-            self.arrived(ResourceType::Endpoint, &name.into());
+        if self.endpoints.contains_key(name) {
+            self.remove(ResourceType::Endpoint, name.into());
         }
     }
 
@@ -506,6 +509,7 @@ impl Builder {
 
     fn cluster(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
         let message: cluster_pb::Cluster = decode("Cluster", resource)?;
+        self.removals.cancel(ResourceType::Cluster, &message.name);
         let entry = self.clusters.get(message.name.as_str());
         refuse_static("Cluster", &message.name, is_static, entry.is_some_and(|entry| entry.is_static))?;
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {

@@ -1,5 +1,6 @@
 //! End-to-end and interoperation tests of the `evenkeel` binary.
 
+mod any_order;
 mod control_planes;
 mod differential;
 mod docs;
