@@ -98,6 +98,21 @@ impl UpstreamTls {
         &self.alpn
     }
 
+    /// The server name that is sent and verified; none is sent when absent.
+    pub fn server_name(&self) -> Option<String> {
+        self.server_name.as_ref().map(|name| name.to_str().into_owned())
+    }
+
+    /// Whether a certificate of its own is presented.
+    pub fn presents_certificate(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// The names of which the server's certificate must have one; empty: any. `None`: nothing is verified.
+    pub fn accepted_names(&self) -> Option<&[SanMatcher]> {
+        self.trust.as_ref().map(|_| &*self.names)
+    }
+
     async fn connect_with<S>(&self, io: S, alpn: Option<&[&[u8]]>) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,

@@ -19,6 +19,8 @@ use crate::view::{ClientKind, ProxyKind};
 pub struct Context<'a> {
     client: &'a Client,
     facts: &'a Facts,
+    /// Whether routes name the position of the rule that they come from.
+    traced: bool,
     /// The snapshot.
     pub snapshot: Tracked<'a>,
 }
@@ -75,7 +77,18 @@ impl Viewer for Context<'_> {
 impl<'a> Context<'a> {
     /// A view of `snapshot` for `client`; questions about the client are recorded in `facts`.
     pub(crate) fn new(client: &'a Client, snapshot: Tracked<'a>, facts: &'a Facts) -> Self {
-        Self { client, facts, snapshot }
+        Self { client, facts, traced: false, snapshot }
+    }
+
+    /// The same, for routes that name the position of their rule. Proxies are never sent such routes: a line added to a
+    /// file would change them all.
+    pub(crate) fn traced(self, traced: bool) -> Self {
+        Self { traced, ..self }
+    }
+
+    /// Whether routes name the position of the rule that they come from.
+    pub fn is_traced(&self) -> bool {
+        self.traced
     }
 
     fn ask(&self, question: Question) -> Answer {

@@ -45,5 +45,6 @@ mod whole;
 
 pub use context::Context;
 pub use incremental::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange, Translator};
+pub use origin::{config_path, split_origin};
 pub use view::{ClientKind, NodeError, ProxyKind, ProxyView};
-pub use whole::resources;
+pub use whole::{resources, traced_resources};

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_model::Labels;
+use evenkeel_model::{Labels, Workload};
 
 use crate::pb::core::Node;
 use crate::pb::google::protobuf::{Struct, value::Kind};
@@ -120,6 +120,20 @@ impl ProxyView {
     /// separate resource.
     pub fn wants_whole_tables(&self) -> bool {
         !self.client_kind.is_evenkeel()
+    }
+
+    /// The view of a workload's proxy that holds all it may use, as its node would describe it.
+    pub fn of_workload(kind: ProxyKind, workload: &Workload) -> Self {
+        Self {
+            kind,
+            addresses: workload.addresses.clone(),
+            pod: workload.pod.clone(),
+            namespace: workload.namespace.clone(),
+            service_account: workload.service_account.clone(),
+            labels: workload.labels.clone(),
+            client_kind: ClientKind::Envoy,
+            takes_proxy_protocol: false,
+        }
     }
 
     /// Reads an xDS node: Istio's id `TYPE~IP~POD.NAMESPACE~DOMAIN` and metadata.

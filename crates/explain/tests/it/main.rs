@@ -1,0 +1,3 @@
+//! Questions about small meshes.
+
+mod decisions;
