@@ -308,7 +308,12 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut <Cli as clap::CommandFactory>::command(), "evenkeel", &mut io::stdout());
+            clap_complete::generate(
+                shell,
+                &mut <Cli as clap::CommandFactory>::command(),
+                "evenkeel",
+                &mut io::stdout(),
+            );
             Ok(0)
         }
         Command::Proxy(options) => {

@@ -290,16 +290,18 @@ fn duration<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S:
 impl Answer {
     /// The answer as JSON: the first proxy's decision, the call's outcome, the policies of all proxies, and `hops`.
     pub fn to_json(&self) -> Value {
-        let own = serde_json::to_value(self).unwrap_or_default();
-        let nothing = Hop::default();
-        let first = self.hops.first().unwrap_or(&nothing);
-        let mut all = serde_json::to_value(first).unwrap_or_default();
+        let (Ok(Value::Object(mut own)), Ok(Value::Object(mut first))) =
+            (serde_json::to_value(self), serde_json::to_value(self.hops.first().unwrap_or(&Hop::default())))
+        else {
+            return Value::Null;
+        };
+        let (hops, notes) = (own.remove("hops"), own.remove("notes"));
         let policies: Vec<&Policy> = self.hops.iter().flat_map(|hop| &hop.policies).collect();
-        if let (Some(all), Value::Object(own)) = (all.as_object_mut(), own) {
-            all.remove("proxy");
-            all.insert("policies".to_owned(), serde_json::to_value(policies).unwrap_or_default());
-            all.extend(own);
-        }
-        all
+        first.insert("policies".to_owned(), serde_json::to_value(policies).unwrap_or_default());
+        first.retain(|name, _| name != "proxy" && name != "notes" && !own.contains_key(name));
+        own.extend(first);
+        own.insert("notes".to_owned(), notes.unwrap_or_default());
+        own.insert("hops".to_owned(), hops.unwrap_or_default());
+        Value::Object(own)
     }
 }

@@ -92,12 +92,14 @@ fn of_set(
         for condition in conditions {
             let span = condition.map_or(&http.origin, |condition| &condition.origin);
             let position = span.to_string();
-            let is_here = |route: &Route| route.origin.as_deref().and_then(|origin| split_origin(origin).1) == Some(&position);
+            let is_here =
+                |route: &Route| route.origin.as_deref().and_then(|origin| split_origin(origin).1) == Some(&position);
             if chosen.is_some_and(is_here) {
                 *is_found = true;
                 continue;
             }
-            let compiled = trace.host.as_ref().and_then(|host: &Arc<VirtualHost>| host.routes.iter().find(|route| is_here(route)));
+            let compiled =
+                trace.host.as_ref().and_then(|host: &Arc<VirtualHost>| host.routes.iter().find(|route| is_here(route)));
             let reason = match (compiled, condition) {
                 (_, _) if *is_found => "an earlier rule applies".to_owned(),
                 (Some(route), _) => not_matched(route, trace.matched.as_ref(), random),
@@ -128,7 +130,9 @@ fn not_generated(asked: &Asked<'_>, condition: &HttpMatch) -> String {
     if !condition.gateways.is_empty() && !condition.gateways.iter().any(|gateway| asked.gateways.contains(gateway)) {
         return format!("it applies only at {}", listed(&condition.gateways));
     }
-    if let Some(namespace) = condition.source_namespace.as_ref().filter(|wanted| is_mesh && ***wanted != *client.namespace) {
+    if let Some(namespace) =
+        condition.source_namespace.as_ref().filter(|wanted| is_mesh && ***wanted != *client.namespace)
+    {
         return format!("sourceNamespace is {}, must be \"{namespace}\"", client.namespace);
     }
     if is_mesh && !client.labels.selected_by(&condition.source_labels) {
@@ -151,6 +155,10 @@ fn others(asked: &Asked<'_>, serving: &[&Arc<RouteSet>], all: &mut Vec<Considere
         let is_serving = serving.iter().any(|other| (&other.namespace, &other.name) == (&set.namespace, &set.name));
         let Some(covering) = set.hosts.iter().find(|own| own.value.covers(host)) else { continue };
         if is_serving || !seen.insert((set.kind, set.namespace.clone(), set.name.clone())) {
+            continue;
+        }
+        // Rules for every host, at some other place, are no candidates.
+        if covering.value.as_str() == "*" && !set.gateways.iter().any(|gateway| asked.gateways.contains(gateway)) {
             continue;
         }
         let applies = set.gateways.iter().any(|gateway| asked.gateways.contains(gateway));
@@ -178,9 +186,12 @@ fn others(asked: &Asked<'_>, serving: &[&Arc<RouteSet>], all: &mut Vec<Considere
 }
 
 fn listed(gateways: &[GatewayRef]) -> String {
-    let names: Vec<String> = gateways.iter().map(|gateway| match gateway {
-        GatewayRef::Mesh => "`mesh` (sidecars)".to_owned(),
-        GatewayRef::Named { namespace, name } => format!("Gateway {namespace}/{name}"),
-    }).collect();
+    let names: Vec<String> = gateways
+        .iter()
+        .map(|gateway| match gateway {
+            GatewayRef::Mesh => "`mesh` (sidecars)".to_owned(),
+            GatewayRef::Named { namespace, name } => format!("Gateway {namespace}/{name}"),
+        })
+        .collect();
     names.join(", ")
 }

@@ -97,8 +97,9 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
     hop.route = route(world, &trace).or_else(|| l4_route(world, proxy, arrival, &explanation));
     hop.virtual_host = hop.virtual_host.take().or_else(|| trace.host.as_ref().map(|host| host.name.to_string()));
     let gateways = gateways_of(world, side, workload);
-    let asked = Asked { world, workload, gateways: &gateways, port: arrival.destination.port(), host: arrival.host.clone() };
-    if has_request || trace.host.is_some() {
+    let asked =
+        Asked { world, workload, gateways: &gateways, port: arrival.destination.port(), host: arrival.host.clone() };
+    if side != Side::Inbound && (has_request || trace.host.is_some()) {
         hop.considered = considered::rules(&asked, &trace, arrival.random);
     }
     add_policies(world, proxy, side, arrival, (&explanation, &trace), &mut hop);
@@ -193,7 +194,8 @@ fn chain_name(chain: &evenkeel_runtime_config::listener::FilterChain, listener: 
     if !chain.name.is_empty() {
         return chain.name.to_string();
     }
-    let is_default = listener.default_filter_chain.as_ref().is_some_and(|default| std::ptr::eq(&raw const **default, chain));
+    let is_default =
+        listener.default_filter_chain.as_ref().is_some_and(|default| std::ptr::eq(&raw const **default, chain));
     let at = listener.filter_chains.iter().position(|other| std::ptr::eq(&raw const **other, chain));
     match (is_default, at) {
         (true, _) => "default".to_owned(),
@@ -238,18 +240,24 @@ fn route(world: &World, trace: &Trace) -> Option<Route> {
 
 /// The tcp or tls rule of a route set that leads to the chosen cluster: filter chains do not name their rule.
 fn l4_route(world: &World, proxy: &Proxy, arrival: &Arrival, explanation: &Explanation) -> Option<Route> {
-    let Some(Step::Endpoints { cluster, .. } | Step::NoCluster { cluster, .. }) = explanation.steps.last() else { return None };
+    let Some(Step::Endpoints { cluster, .. } | Step::NoCluster { cluster, .. }) = explanation.steps.last() else {
+        return None;
+    };
     let parts = transport::Parts::of(cluster)?;
     let host = arrival.host.as_ref()?;
     let leads = |destinations: &[evenkeel_model::WeightedDestination]| {
         destinations.iter().any(|to| {
-            to.destination.host.as_str() == parts.host && to.destination.subset.as_deref().unwrap_or_default() == parts.subset
+            to.destination.host.as_str() == parts.host
+                && to.destination.subset.as_deref().unwrap_or_default() == parts.subset
         })
     };
-    let gateways = gateways_of(world, if proxy.workload.has_proxy { Side::Outbound } else { Side::Gateway }, &proxy.workload);
-    let applies = |condition: &evenkeel_model::L4Match| condition.port.is_none_or(|port| port == arrival.destination.port());
+    let gateways =
+        gateways_of(world, if proxy.workload.has_proxy { Side::Outbound } else { Side::Gateway }, &proxy.workload);
+    let applies =
+        |condition: &evenkeel_model::L4Match| condition.port.is_none_or(|port| port == arrival.destination.port());
     for set in world.snapshot.route_sets.iter() {
-        let is_for = set.hosts.iter().any(|own| own.value.covers(host)) && set.gateways.iter().any(|at| gateways.contains(at));
+        let is_for =
+            set.hosts.iter().any(|own| own.value.covers(host)) && set.gateways.iter().any(|at| gateways.contains(at));
         if !is_for {
             continue;
         }
@@ -434,8 +442,15 @@ fn mirrors(trace: &Trace, cluster: Option<&Compiled>) -> Vec<Mirror> {
 }
 
 /// How the call ends here.
-fn verdict(explanation: &Explanation, trace: &Trace, hop: &Hop, arrival: &Arrival, cluster: Option<&Compiled>) -> Verdict {
-    let details = explanation.answer.as_ref().map(|answer| answer.details.clone()).filter(|details| !details.is_empty());
+fn verdict(
+    explanation: &Explanation,
+    trace: &Trace,
+    hop: &Hop,
+    arrival: &Arrival,
+    cluster: Option<&Compiled>,
+) -> Verdict {
+    let details =
+        explanation.answer.as_ref().map(|answer| answer.details.clone()).filter(|details| !details.is_empty());
     let status = explanation.answer.as_ref().map(|answer| answer.status);
     let made = |outcome, flag: &'static str, reason: String| Verdict {
         outcome,
@@ -463,8 +478,12 @@ fn verdict(explanation: &Explanation, trace: &Trace, hop: &Hop, arrival: &Arriva
                 false => made(Outcome::Reset, "UH", why),
             }
         }
-        Some(Step::NoCluster { cluster, status: 0 }) => made(Outcome::Reset, "NC", format!("{} does not exist", short(cluster))),
-        Some(Step::NoCluster { cluster, .. }) => made(Outcome::Direct, "NC", format!("{} does not exist", short(cluster))),
+        Some(Step::NoCluster { cluster, status: 0 }) => {
+            made(Outcome::Reset, "NC", format!("{} does not exist", short(cluster)))
+        }
+        Some(Step::NoCluster { cluster, .. }) => {
+            made(Outcome::Direct, "NC", format!("{} does not exist", short(cluster)))
+        }
         Some(Step::Rbac { verdict }) if !verdict.allowed => {
             let reason = match &verdict.policy {
                 Some(policy) => format!("denied by {policy}"),
@@ -474,7 +493,10 @@ fn verdict(explanation: &Explanation, trace: &Trace, hop: &Hop, arrival: &Arriva
             Verdict { details: Some(details), ..made(Outcome::Deny, "", reason) }
         }
         Some(Step::Redirect { location, .. } | Step::TlsRedirect { location } | Step::PathRedirect { location }) => {
-            Verdict { location: Some(location.clone()), ..made(Outcome::Redirect, "", format!("redirected to {location}")) }
+            Verdict {
+                location: Some(location.clone()),
+                ..made(Outcome::Redirect, "", format!("redirected to {location}"))
+            }
         }
         Some(Step::DirectResponse { .. }) => {
             let reason = match hop.virtual_host.as_deref() {
@@ -562,7 +584,8 @@ fn departure(
         TlsClient { server_name: tls.server_name(), alpn, identity }
     });
     // A client's own TLS passes through.
-    let tls = tls.or_else(|| arrival.tls.clone().filter(|_| trace.chain.as_ref().is_some_and(|chain| chain.tls.is_none())));
+    let tls =
+        tls.or_else(|| arrival.tls.clone().filter(|_| trace.chain.as_ref().is_some_and(|chain| chain.tls.is_none())));
     let request = trace.sent.clone().or_else(|| arrival.request.clone().filter(|_| tls_inside(arrival, trace)));
     Some(Departure { to, tls, request })
 }

@@ -1,6 +1,8 @@
 //! Why a route does not match a request: the proxy's own matchers, asked one by one.
 
-use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher, StringMatcher, query_parameter, split_path};
+use evenkeel_runtime_config::matching::{
+    HeaderMatcher, HeaderValueMatcher, StringMatcher, query_parameter, split_path,
+};
 use evenkeel_runtime_config::route::{PathMatch, RouteMatch};
 use evenkeel_runtime_config::route_match::is_grpc;
 use evenkeel_runtime_config::view::{PlainRequest, RequestView};
@@ -23,7 +25,9 @@ pub fn reasons(wanted: &RouteMatch, request: &PlainRequest, random: u64) -> Vec<
         let (path, wanted) = (String::from_utf8_lossy(path), path_text(&wanted.path, wanted.case_sensitive));
         all.push(format!("path {path} is not {wanted}"));
     }
-    all.extend(wanted.headers.iter().filter(|header| !header.matches(request)).map(|header| header_text(header, request)));
+    all.extend(
+        wanted.headers.iter().filter(|header| !header.matches(request)).map(|header| header_text(header, request)),
+    );
     for parameter in wanted.query_parameters.iter().filter(|parameter| !parameter.matches(query)) {
         let has = query_parameter(query, parameter.name.as_bytes()).map(String::from_utf8_lossy);
         let wanted = parameter.value.as_ref().map_or_else(|| "present".to_owned(), string_text);

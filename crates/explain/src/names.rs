@@ -100,7 +100,8 @@ fn of_agent(name: &str, proxy: &Proxy, snapshot: &Snapshot) -> Option<Resolved> 
     for table in tables.values() {
         let table = NameTable::decode(table.any().value.as_slice()).ok()?;
         let parents = name.match_indices('.').map(|(at, _)| format!("*{}", &name[at..]));
-        let entry = std::iter::once(name.to_owned()).chain(parents).find_map(|name| Some((table.table.get(&name)?, name)));
+        let entry =
+            std::iter::once(name.to_owned()).chain(parents).find_map(|name| Some((table.table.get(&name)?, name)));
         if let Some((info, found)) = entry
             && let Some(address) = info.ips.first().and_then(|ip| ip.parse().ok())
         {

@@ -87,14 +87,16 @@ impl Facts<'_> {
             (self.source.to_string(), self.client.to_string(), self.destination.0.to_string());
         let port = self.destination.1.to_string();
         let principal = self.principal.as_deref();
-        let account = principal.and_then(|principal| {
-            Some(format!("{}/{}", namespace(principal)?, principal.rsplit_once("/sa/")?.1))
-        });
+        let account = principal
+            .and_then(|principal| Some(format!("{}/{}", namespace(principal)?, principal.rsplit_once("/sa/")?.1)));
         let header;
         let (key, has): (String, Option<&str>) = match &condition.key {
             ConditionKey::RequestHeader(_) if self.request.is_none() && self.is_deny => return Vec::new(),
             ConditionKey::RequestHeader(name) => {
-                header = self.request.and_then(|request| request.header(name)).map(|value| String::from_utf8_lossy(&value).into_owned());
+                header = self
+                    .request
+                    .and_then(|request| request.header(name))
+                    .map(|value| String::from_utf8_lossy(&value).into_owned());
                 (format!("request.headers[{name}]"), header.as_deref())
             }
             ConditionKey::SourceIp => ("source.ip".to_owned(), Some(&source)),
@@ -238,7 +240,9 @@ fn lower(wanted: &StringMatch) -> StringMatch {
 
 fn text(wanted: &StringMatch) -> &str {
     match wanted {
-        StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) | StringMatch::Regex(text) => text,
+        StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) | StringMatch::Regex(text) => {
+            text
+        }
         StringMatch::Present => "*",
     }
 }
@@ -253,12 +257,12 @@ fn shown(wanted: &StringMatch) -> String {
     }
 }
 
-/// Whether a path has the segments of a template: `*` or `{*}` one, `**` or `{**}` any number.
+/// Whether a path has the segments of a template: `*` or `{*}` one, `**` or `{**}` at least one.
 fn is_of_template(template: &str, path: &str) -> bool {
     fn rest(template: &[&str], path: &[&str]) -> bool {
         match (template.split_first(), path.split_first()) {
             (None, None) => true,
-            (Some((&("**" | "{**}"), template)), _) => (0..=path.len()).any(|taken| rest(template, &path[taken..])),
+            (Some((&("**" | "{**}"), template)), _) => (1..=path.len()).any(|taken| rest(template, &path[taken..])),
             (Some((&("*" | "{*}"), template)), Some((segment, path))) => !segment.is_empty() && rest(template, path),
             (Some((wanted, template)), Some((segment, path))) => wanted == segment && rest(template, path),
             (Some(_), None) | (None, Some(_)) => false,
@@ -296,7 +300,11 @@ mod tests {
                 Operation { methods: vec![exact("GET")], ports: vec![9], ..Operation::default() },
                 Operation { methods: vec![exact("GET"), exact("HEAD")], ..Operation::default() },
             ],
-            when: vec![Condition { key: ConditionKey::RequestHeader("x-a".into()), values: vec![exact("1")], not_values: Vec::new() }],
+            when: vec![Condition {
+                key: ConditionKey::RequestHeader("x-a".into()),
+                values: vec![exact("1")],
+                not_values: Vec::new(),
+            }],
         };
         let missing = facts(&request).missing(&rule);
         let told: Vec<String> = missing.iter().map(|m| format!("{}: {} / {}", m.field, m.wanted, m.got)).collect();

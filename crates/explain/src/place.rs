@@ -84,7 +84,8 @@ impl Places {
 /// The object whose name is written at `origin`: the document, or an item of a List.
 fn object_at<'n>(document: &'n Node, origin: &Span) -> Option<&'n Node> {
     let is_it = |node: &Node| {
-        node.at_path("metadata.name").is_some_and(|name| (name.span.line, name.span.column) == (origin.line, origin.column))
+        node.at_path("metadata.name")
+            .is_some_and(|name| (name.span.line, name.span.column) == (origin.line, origin.column))
     };
     if is_it(document) {
         return Some(document);

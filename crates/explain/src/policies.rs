@@ -1,6 +1,8 @@
 //! What the policies of a workload say about a call.
 
-use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, Selectable, Workload};
+use evenkeel_model::{
+    AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, Selectable, Workload,
+};
 
 use crate::answer::{Missing, PeerAuthentication, Policy};
 use crate::near_miss::Facts;
@@ -35,7 +37,9 @@ fn asked(
         false => facts.missing(rule),
     };
     let rules: Vec<Vec<Missing>> = policy.rules.iter().map(missing).collect();
-    let closest = rules.iter().enumerate().min_by_key(|(_, missing)| missing.len());
+    // Of rules that miss as much, the one that names the caller comes closer.
+    let of_caller = |missing: &[Missing]| missing.iter().filter(|one| one.field.starts_with("from")).count();
+    let closest = rules.iter().enumerate().min_by_key(|(_, missing)| (missing.len(), of_caller(missing)));
     // What the proxy's filter says counts; the rest is told in the policy's own terms.
     let (rule, missing) = match (named.flatten(), closest) {
         (Some(rule), _) => (Some(rule), Vec::new()),
@@ -78,7 +82,8 @@ pub fn authentication(world: &World, workload: &Workload, port: u16) -> PeerAuth
     );
     let of_workload = own.iter().find(|p| !p.selector.is_empty() && workload.labels.selected_by(&p.selector));
     let of_port = of_workload.filter(|p| p.port_modes.get(&port).is_some_and(Option::is_some));
-    let whole = |list: &'_ [std::sync::Arc<Peer>]| list.iter().find(|p| p.selector.is_empty() && p.mode.is_some()).cloned();
+    let whole =
+        |list: &'_ [std::sync::Arc<Peer>]| list.iter().find(|p| p.selector.is_empty() && p.mode.is_some()).cloned();
     let refused = own.iter().chain(root).find(|p| p.refused && workload.labels.selected_by(&p.selector));
     let own_mode = of_workload.filter(|p| p.mode.is_some());
     let chosen = refused
@@ -88,13 +93,15 @@ pub fn authentication(world: &World, workload: &Workload, port: u16) -> PeerAuth
                 (p.clone(), p.port_modes.get(&port).copied().flatten(), format!("spec.portLevelMtls.{port}.mode"))
             })
         })
-        .or_else(|| own_mode.cloned().or_else(|| whole(own)).or_else(|| whole(root)).map(|p| {
-            let mode = p.mode;
-            (p, mode, "spec.mtls.mode".to_owned())
-        }));
+        .or_else(|| {
+            own_mode.cloned().or_else(|| whole(own)).or_else(|| whole(root)).map(|p| {
+                let mode = p.mode;
+                (p, mode, "spec.mtls.mode".to_owned())
+            })
+        });
     // Whoever is named has to say the same as the query that proxies are configured by.
-    let source = chosen.filter(|(_, said, _)| *said == Some(mode)).map(|(p, _, field)| {
-        world.source(format!("PeerAuthentication {}/{}", p.namespace, p.name), &p.origin, &field)
-    });
+    let source = chosen
+        .filter(|(_, said, _)| *said == Some(mode))
+        .map(|(p, _, field)| world.source(format!("PeerAuthentication {}/{}", p.namespace, p.name), &p.origin, &field));
     PeerAuthentication { mode: mode.to_string(), source }
 }

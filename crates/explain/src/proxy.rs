@@ -31,7 +31,6 @@ impl Proxy {
         let (config, refused) = compile(&resources);
         Self { workload, resources, config, refused }
     }
-
 }
 
 fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {

@@ -152,9 +152,7 @@ impl<'o> Maker<'o> {
             "conditions": [{"type": "Ready", "status": "True"}],
         });
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            self.text,
-            "---\napiVersion: v1\nkind: Pod\nmetadata: {metadata}\nspec: {spec}\nstatus: {status}"
-        );
+        let _ =
+            writeln!(self.text, "---\napiVersion: v1\nkind: Pod\nmetadata: {metadata}\nspec: {spec}\nstatus: {status}");
     }
 }

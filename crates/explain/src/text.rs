@@ -26,14 +26,8 @@ struct Style {
 }
 
 const PLAIN: Style = Style { bold: "", dim: "", good: "", bad: "", warn: "", end: "" };
-const COLOUR: Style = Style {
-    bold: "\x1b[1m",
-    dim: "\x1b[2m",
-    good: "\x1b[32m",
-    bad: "\x1b[31m",
-    warn: "\x1b[33m",
-    end: "\x1b[0m",
-};
+const COLOUR: Style =
+    Style { bold: "\x1b[1m", dim: "\x1b[2m", good: "\x1b[32m", bad: "\x1b[31m", warn: "\x1b[33m", end: "\x1b[0m" };
 
 impl Answer {
     /// The answer for people.
@@ -80,7 +74,14 @@ impl Text {
             Outcome::Forward => ("✗", bad, format!("fails with{status}{flag}")),
             Outcome::Direct => ("•", warn, format!("answered by the proxy with{status}{flag}")),
             Outcome::Redirect => ("↪", warn, format!("redirected with{status}")),
-            Outcome::Deny => ("✗", bad, format!("denied{}", if status.is_empty() { ": the connection is closed".to_owned() } else { format!(" with{status}") })),
+            Outcome::Deny => (
+                "✗",
+                bad,
+                format!(
+                    "denied{}",
+                    if status.is_empty() { ": the connection is closed".to_owned() } else { format!(" with{status}") }
+                ),
+            ),
             Outcome::Reset => ("✗", bad, format!("the connection is closed{flag}")),
         }
     }
@@ -107,7 +108,7 @@ impl Text {
             self.fact("mutual TLS", &[format!("{}  {dim}{source}{end}", peer.mode)]);
         }
         self.policies(hop);
-        if let Some(host) = &hop.virtual_host {
+        if let Some(host) = hop.virtual_host.as_ref().filter(|_| proxy.side != "inbound") {
             self.fact("virtual host", std::slice::from_ref(host));
         }
         self.route(hop);
@@ -121,14 +122,18 @@ impl Text {
         }
         if hop.verdict.outcome != Outcome::Forward || hop.verdict.status.is_some() {
             let (mark, colour, text) = self.outcome(&hop.verdict);
-            let details = hop.verdict.details.as_ref().map(|details| format!("  {dim}{details}{end}")).unwrap_or_default();
+            let details =
+                hop.verdict.details.as_ref().map(|details| format!("  {dim}{details}{end}")).unwrap_or_default();
             self.fact("outcome", &[format!("{colour}{mark} {text}{end}{details}"), hop.verdict.reason.clone()]);
         }
     }
 
     fn route(&mut self, hop: &Hop) {
         let Style { dim, end, .. } = self.style;
-        let Some(route) = &hop.route else { return };
+        let Some(route) = hop.route.as_ref().filter(|route| hop.proxy.side != "inbound" || route.source.is_some())
+        else {
+            return;
+        };
         let name = match (&*route.name, &route.source) {
             ("", None) => "made by the mesh".to_owned(),
             ("", Some(source)) => source.object.clone(),
@@ -153,7 +158,7 @@ impl Text {
             }
             let name = if rule.name.is_empty() { rule.source.object.clone() } else { rule.name.clone() };
             let place = rule.source.position().unwrap_or_default();
-            lines.push(format!("{dim}{place}{end} {name}: {}", rule.reason));
+            lines.push(format!("{name}: {}  {dim}{place}{end}", rule.reason));
         }
         if later > MAX_LATER {
             lines.push(format!("{dim}and {} more rules after it{end}", later - MAX_LATER));
@@ -184,12 +189,20 @@ impl Text {
             (false, false) if denied => ("✗", warn, "does not match".to_owned()),
             (false, false) => ("·", dim, "does not match".to_owned()),
         };
-        let mut lines = vec![format!("{colour}{mark}{end} {} {} {says}  {dim}{}{end}", policy.action, policy.source.object, policy.source.position().unwrap_or_default())];
-        // What a DENY policy misses is of interest only next to nothing else.
-        if !policy.matches && (!is_deny || !denied) {
+        let mut lines = vec![format!(
+            "{colour}{mark}{end} {} {} {says}  {dim}{}{end}",
+            policy.action,
+            policy.source.object,
+            policy.source.position().unwrap_or_default()
+        )];
+        // That a DENY policy does not match needs no reason.
+        if !policy.matches && !is_deny {
             for missing in &policy.missing {
                 let rule = policy.rule.map(|rule| format!("rules[{rule}].")).unwrap_or_default();
-                lines.push(format!("    {rule}{} asks for {}, the call has {}", missing.field, missing.wanted, missing.got));
+                lines.push(format!(
+                    "    {rule}{} asks for {}, the call has {}",
+                    missing.field, missing.wanted, missing.got
+                ));
             }
             if policy.rule.is_none() {
                 lines.push("    it has no rules, which match nothing".to_owned());
@@ -225,7 +238,8 @@ impl Text {
                 "tls" => "TLS",
                 _ => "plain text",
             };
-            let place = transport.source.as_ref().map(|source| format!("  {dim}{}{end}", at(source))).unwrap_or_default();
+            let place =
+                transport.source.as_ref().map(|source| format!("  {dim}{}{end}", at(source))).unwrap_or_default();
             let mut lines = vec![format!("{mode}, {}{place}", transport.reason)];
             lines.extend(transport.identity.iter().map(|identity| format!("presents {identity}")));
             if !transport.accepts.is_empty() {
@@ -235,7 +249,8 @@ impl Text {
             self.fact("transport", &lines);
         }
         if hop.proxy.side != "inbound" && hop.virtual_host.is_some() && !hop.clusters.is_empty() {
-            let timeout = hop.timeout.map_or_else(|| "no timeout".to_owned(), |timeout| format!("timeout {}", written(timeout)));
+            let timeout =
+                hop.timeout.map_or_else(|| "no timeout".to_owned(), |timeout| format!("timeout {}", written(timeout)));
             let retries = match &hop.retries {
                 None => "no retries".to_owned(),
                 Some(retries) => {
@@ -262,7 +277,8 @@ impl Text {
         lines.extend(cluster.sources.iter().map(|source| format!("  {dim}from {}{end}", at(source))));
         for endpoint in cluster.endpoints.iter().take(MAX_ENDPOINTS) {
             let workload = endpoint.workload.as_ref().map(|name| format!("  {name}")).unwrap_or_default();
-            let locality = if endpoint.locality.is_empty() { String::new() } else { format!("  {dim}{}{end}", endpoint.locality) };
+            let locality =
+                if endpoint.locality.is_empty() { String::new() } else { format!("  {dim}{}{end}", endpoint.locality) };
             let health = if endpoint.healthy { "" } else { "  unhealthy" };
             lines.push(format!("  → {}{workload}{locality}{health}", endpoint.address));
         }
@@ -292,21 +308,26 @@ impl Text {
     fn flow(&mut self, first: &str, text: &str, indent: usize) {
         let extra = text.chars().take_while(|letter| *letter == ' ').count();
         let mut line = format!("{first}{}", " ".repeat(extra));
-        let (mut column, mut is_new) = (indent + extra, true);
-        for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let (mut column, mut is_new, mut spaces) = (indent + extra, true, 0);
+        for word in text.trim_start().split(' ') {
+            if word.is_empty() {
+                // Two spaces divide columns.
+                spaces += 1;
+                continue;
+            }
             let width = visible(word);
-            if !is_new && column + 1 + width > WIDTH {
+            if !is_new && column + 1 + spaces + width > WIDTH {
                 self.line(&line);
                 line = " ".repeat(indent + extra + 2);
                 (column, is_new) = (indent + extra + 2, true);
             }
             if !is_new {
-                line.push(' ');
-                column += 1;
+                line.push_str(&" ".repeat(1 + spaces));
+                column += 1 + spaces;
             }
             line.push_str(word);
             column += width;
-            is_new = false;
+            (is_new, spaces) = (false, 0);
         }
         self.line(&line);
     }
@@ -324,7 +345,12 @@ impl Text {
 /// The object that decided against the call, or the rule that serves it.
 fn deciding(hop: &Hop) -> Option<&Source> {
     match hop.verdict.outcome {
-        Outcome::Deny => hop.policies.iter().find(|policy| policy.decides).map(|policy| &policy.source),
+        Outcome::Deny => {
+            let closest = || {
+                hop.policies.iter().filter(|policy| policy.action == "ALLOW").min_by_key(|policy| policy.missing.len())
+            };
+            hop.policies.iter().find(|policy| policy.decides).or_else(closest).map(|policy| &policy.source)
+        }
         Outcome::Reset => hop.peer_authentication.as_ref()?.source.as_ref(),
         Outcome::Direct | Outcome::Redirect => hop.route.as_ref()?.source.as_ref(),
         Outcome::Forward => None,

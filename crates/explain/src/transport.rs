@@ -65,7 +65,8 @@ pub fn describe(world: &World, workload: &Workload, cluster: &Cluster, endpoint:
         return Transport { mode: "plaintext", source, reason, ..Transport::default() };
     };
     let is_mesh = is_mesh(tls);
-    let accepts = tls.accepted_names().unwrap_or_default().iter().map(|name| name.to_string().replace('`', "")).collect();
+    let accepts =
+        tls.accepted_names().unwrap_or_default().iter().map(|name| name.to_string().replace('`', "")).collect();
     Transport {
         mode: if tls.presents_certificate() { "mtls" } else { "tls" },
         sni: tls.server_name(),
@@ -92,9 +93,10 @@ fn written(world: &World, workload: &Workload, cluster: &str) -> (Option<Source>
     let port_level = |above: &str| {
         let list = world.places.node(&rule.origin, &format!("{above}.portLevelSettings"))?;
         let wanted = serde_json::Value::from(parts.port);
-        let at = list.as_sequence()?.iter().position(|entry| {
-            entry.at_path("port.number").is_some_and(|number| number.to_json() == wanted)
-        })?;
+        let at = list
+            .as_sequence()?
+            .iter()
+            .position(|entry| entry.at_path("port.number").is_some_and(|number| number.to_json() == wanted))?;
         place(&format!("{above}.portLevelSettings[{at}]"))
     };
     let of_subset = subset.and_then(|at| {

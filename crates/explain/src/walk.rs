@@ -62,7 +62,9 @@ impl World {
                     (_, 0) => "these files have no Deployment, StatefulSet, DaemonSet or Pod".to_owned(),
                     (Some(near), _) => format!("did you mean `{near}`?"),
                     (None, 1..=12) => format!("there are {}", all.join(", ")),
-                    (None, _) => format!("there are {}, … ({} in all)", all.get(..12).unwrap_or_default().join(", "), all.len()),
+                    (None, _) => {
+                        format!("there are {}, … ({} in all)", all.get(..12).unwrap_or_default().join(", "), all.len())
+                    }
                 };
                 Err(QuestionError::NoWorkload { name: asked, there })
             }
@@ -90,7 +92,10 @@ impl World {
                 answer.notes.extend(to);
             }
             None => {
-                let text = format!("{}.{} has no sidecar: its call is not routed by the mesh", workload.pod, workload.namespace);
+                let text = format!(
+                    "{}.{} has no sidecar: its call is not routed by the mesh",
+                    workload.pod, workload.namespace
+                );
                 answer.notes.push(text);
                 let to = self.without_proxy(&resolved, arrival.destination);
                 let departure = Departure { to, tls: arrival.tls.clone(), request: arrival.request.clone() };
@@ -102,7 +107,8 @@ impl World {
 
     fn from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
         let target = &question.target;
-        let gateways: Vec<&Arc<Workload>> = self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
+        let gateways: Vec<&Arc<Workload>> =
+            self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
         let mut ports = Vec::new();
         let mut serving: Option<Arc<Workload>> = None;
         for gateway in gateways {
@@ -164,7 +170,14 @@ impl World {
             (false, false) => return,
         };
         let Departure { to, tls, request } = departure;
-        let arrival = Arrival { source: from.source, destination: to, tls, request, host: from.host.clone(), random: from.random };
+        let arrival = Arrival {
+            source: from.source,
+            destination: to,
+            tls,
+            request,
+            host: from.host.clone(),
+            random: from.random,
+        };
         self.walk(&self.proxy(workload), side, arrival, answer);
     }
 

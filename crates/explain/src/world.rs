@@ -69,7 +69,8 @@ impl World {
     /// The object and position of a route's origin (`istio.config` of its metadata).
     pub(crate) fn of_route(&self, origin: &str) -> Option<(RouteOwner, Source)> {
         let (path, position) = split_origin(origin);
-        let set = self.snapshot.route_sets.iter().find(|set| config_path(set.kind, &set.namespace, &set.name) == path)?;
+        let set =
+            self.snapshot.route_sets.iter().find(|set| config_path(set.kind, &set.namespace, &set.name) == path)?;
         let owner = RouteOwner { kind: set.kind, namespace: set.namespace.clone(), name: set.name.clone() };
         let span = position.map_or_else(|| set.origin.clone(), parse_span);
         let source = Source::at(owner.to_string(), &span);

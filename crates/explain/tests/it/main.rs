@@ -1,3 +1,6 @@
-//! Questions about small meshes.
+//! Questions about small meshes, and their answers.
 
-mod decisions;
+mod answers;
+mod json;
+mod mesh;
+mod texts;
