@@ -13,6 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("process", &["base"]),
     ("api", &["base"]),
     ("model", &["api", "base"]),
+    ("analyze", &["model", "api", "base"]),
     ("envoy-api", &[]),
     ("xds", &["envoy-api", "http", "base"]),
     ("translate", &["model", "api", "xds", "base"]),
@@ -35,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "local",
             "lab",
             "agent",
+            "analyze",
             "control",
             "explain",
             "proxy",
@@ -57,7 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose sources and manifests know no runtime, clock or socket.
-const PURE: &[&str] = &["base", "api", "model", "translate", "runtime-config", "http"];
+const PURE: &[&str] = &["base", "api", "model", "analyze", "translate", "runtime-config", "http"];
 
 /// What a pure crate may not depend on.
 const IMPURE_DEPENDENCIES: &[&str] =
