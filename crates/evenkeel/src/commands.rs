@@ -18,7 +18,7 @@ use evenkeel_proxy::memory;
 use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
-use crate::{admin, compiled, explain, heaps, history, proxy_config, proxy_status, purge, validate};
+use crate::{admin, analyze, compiled, effective, explain, heaps, history, proxy_config, proxy_status, purge, validate};
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
 ///
@@ -68,6 +68,10 @@ enum Command {
     /// Show what happens to a call, and why: listener, rule, policy, endpoints, each with file and line.
     #[command(after_help = explain::EXAMPLES)]
     Explain(Box<explain::ExplainArguments>),
+    /// Report every mistake of a configuration at once, with Istio's message codes.
+    Analyze(Box<analyze::AnalyzeArguments>),
+    /// Show what holds for a host: the merged result of all objects that touch it.
+    Effective(effective::EffectiveArguments),
     /// Print a script that completes commands in a shell.
     Completion {
         /// The shell.
@@ -126,6 +130,8 @@ impl Command {
             Self::Logs(_)
                 | Self::Validate(_)
                 | Self::Explain(_)
+                | Self::Analyze(_)
+                | Self::Effective(_)
                 | Self::Completion { .. }
                 | Self::ProxyConfig(_)
                 | Self::ProxyStatus(_)
@@ -307,6 +313,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(validate::run(&[paths, files].concat(), strict, &mut io::stdout().lock())?)
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
+        Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
+        Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
         Command::Completion { shell } => {
             clap_complete::generate(
                 shell,

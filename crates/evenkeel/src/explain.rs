@@ -3,9 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, ValueEnum};
-use evenkeel_base::Severity;
 use evenkeel_explain::question::parse_header;
 use evenkeel_explain::{Caller, Question, Target, World};
 
@@ -78,12 +76,7 @@ pub enum Output {
 pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let question = arguments.question()?;
     let manifests = Manifests::read(&arguments.files);
-    let errors = manifests.diagnostics.count(Severity::Error);
-    if errors > 0 {
-        let (found, _) = manifests.diagnostics.clone().split_infos();
-        let errors = found.into_iter().filter(|finding| finding.severity == Severity::Error).collect();
-        eprint(&evenkeel_base::Diagnostics::render(&errors, &manifests.sources(), io::stderr().is_terminal()));
-    }
+    manifests.report_errors();
     let world = World::new(manifests.objects, manifests.texts);
     let answer = world.ask(&question)?;
     match arguments.output {
@@ -119,9 +112,4 @@ impl ExplainArguments {
         };
         Ok(Question { from, target, random: self.random })
     }
-}
-
-fn eprint(text: &str) {
-    // Nothing can be done if standard error is gone.
-    let _ = io::stderr().write_all(text.as_bytes()).context("standard error");
 }

@@ -2,9 +2,11 @@
 
 mod admin;
 mod allocator;
+mod analyze;
 mod apply;
 mod commands;
 mod compiled;
+mod effective;
 mod explain;
 mod heaps;
 mod help;

@@ -1,13 +1,13 @@
 //! Reads the manifests that a command is given: files, directories, standard input.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use evenkeel_api::Object;
-use evenkeel_base::{Diagnostic, Diagnostics, Sources, Span};
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 use evenkeel_control::source::files::{self, Files};
 
 /// What was read, all of it together.
@@ -64,6 +64,15 @@ impl Manifests {
         for (path, _, text) in files.texts() {
             self.texts.insert(path.to_string_lossy().into(), text.into());
         }
+    }
+
+    /// Prints on standard error which documents were refused: an answer without them may be wrong.
+    pub fn report_errors(&self) {
+        let is_error = |finding: &Diagnostic| finding.severity == Severity::Error;
+        let errors: Diagnostics = self.diagnostics.clone().into_iter().filter(is_error).collect();
+        let text = errors.render(&self.sources(), io::stderr().is_terminal());
+        // Nothing can be done if standard error is gone.
+        let _ = io::stderr().write_all(text.as_bytes());
     }
 
     /// The files, for rendering findings.

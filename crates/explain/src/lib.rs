@@ -13,6 +13,7 @@
 //! | which proxy is next? | `walk.rs` |
 //! | which rules did not match, and why? | `considered.rs`, `mismatch.rs` |
 //! | what do policies say, and what was missing? | `policies.rs`, `near_miss.rs` |
+//! | what holds for a host, and what lost? | `effective.rs` |
 //! | where is a field written? | `place.rs` |
 //! | the answer, as JSON and as text | `answer.rs`, `text.rs` |
 
@@ -22,6 +23,7 @@
 
 pub mod answer;
 mod considered;
+pub mod effective;
 mod hop;
 mod mismatch;
 mod names;
@@ -37,5 +39,6 @@ mod walk;
 mod world;
 
 pub use answer::Answer;
+pub use effective::Effective;
 pub use question::{Caller, Question, QuestionError, Target};
 pub use world::World;

@@ -35,7 +35,7 @@ impl World {
     }
 
     /// The workload, or Pod, of this name.
-    fn find(&self, name: &str, namespace: Option<&str>) -> Result<Arc<Workload>, QuestionError> {
+    pub fn find(&self, name: &str, namespace: Option<&str>) -> Result<Arc<Workload>, QuestionError> {
         let is_it = |workload: &&Arc<Workload>| {
             (&*workload.workload_name == name || &*workload.pod == name)
                 && namespace.is_none_or(|namespace| &*workload.namespace == namespace)
