@@ -17,6 +17,7 @@ mod manifests;
 mod proxy_config;
 mod proxy_status;
 mod purge;
+mod settle;
 mod validate;
 
 use std::io::Write;

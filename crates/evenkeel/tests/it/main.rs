@@ -13,4 +13,5 @@ mod mesh;
 mod proxy;
 mod restart;
 mod scope;
+mod settle;
 mod up;
