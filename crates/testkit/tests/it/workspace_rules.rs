@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("process", &["base"]),
     ("api", &["base"]),
-    ("model", &["api", "base"]),
+    ("model", &["api", "tls", "base"]),
     ("envoy-api", &[]),
     ("xds", &["envoy-api", "http", "base"]),
     ("translate", &["model", "api", "xds", "base"]),
