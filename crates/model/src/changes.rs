@@ -53,6 +53,9 @@ impl Changes {
             all.add_workload(workload);
         }
         all.sidecars = !differing(&old.sidecars, &new.sidecars).is_empty();
+        for credential in old.credentials.differing(&new.credentials) {
+            all.exact.insert(Key::Credential(credential.namespace.clone(), credential.name.clone()));
+        }
         let gateways = differing(&old.gateways, &new.gateways);
         if !gateways.is_empty() {
             all.exact.insert(Key::Gateways);

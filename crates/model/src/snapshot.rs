@@ -14,8 +14,9 @@ use crate::policy;
 use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::{
-    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List,
-    MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer, Workload,
+    AuthorizationAction, AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped,
+    Labels, List, MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer,
+    Workload,
 };
 
 /// Everything the control plane knows at one moment. It is immutable; the next snapshot shares all unchanged parts with
@@ -39,6 +40,8 @@ pub struct Snapshot {
     pub destination_rules: Grouped<(Arc<str>, Hostname), DestinationRule>,
     /// All Gateways, in the order of precedence.
     pub gateways: List<Gateway>,
+    /// What Secrets hold for TLS, by namespace and name.
+    pub credentials: Ordered<(Arc<str>, Arc<str>), Credential>,
     /// All PeerAuthentications by namespace, there in the order of precedence.
     pub peer_authentications: List<PeerAuthentication>,
     /// All Sidecars by namespace, there in the order of precedence.
@@ -111,6 +114,11 @@ impl Snapshot {
         let known =
             by_port.into_iter().flat_map(|by_port| by_port.values()).flatten().filter_map(|e| e.identity.as_ref());
         known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
+    }
+
+    /// The credential of a Secret.
+    pub fn credential(&self, namespace: &Arc<str>, name: &Arc<str>) -> Option<&Arc<Credential>> {
+        self.credentials.get(&(namespace.clone(), name.clone()))
     }
 
     /// Whether a service's port has endpoints and all of them accept mutual TLS of the mesh.

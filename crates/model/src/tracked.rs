@@ -9,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 
 use crate::workload::Selectable;
 use crate::{
-    AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
+    AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
     PeerAuthentication, RouteSet, Service, Snapshot, Viewer,
 };
 
@@ -34,6 +34,8 @@ pub enum Key {
     RouteSetsTo(Hostname),
     /// The route sets that apply at a gateway, with all their content.
     RouteSetsAt(GatewayRef),
+    /// The credential of a Secret, by namespace and name.
+    Credential(Arc<str>, Arc<str>),
     /// The Gateways.
     Gateways,
     /// Those of them that pass TLS on to the service its SNI names.
@@ -215,6 +217,12 @@ impl<'a> Tracked<'a> {
         self.reads.note(Key::Mesh);
         self.reads.note(key(namespace.clone()));
         self.reads.note(key(self.snapshot.mesh.root_namespace.clone()));
+    }
+
+    /// See [`Snapshot::credential`].
+    pub fn credential(self, namespace: &Arc<str>, name: &Arc<str>) -> Option<&'a Arc<Credential>> {
+        self.reads.note(Key::Credential(namespace.clone(), name.clone()));
+        self.snapshot.credential(namespace, name)
     }
 
     /// See [`Snapshot::gateways_for`].

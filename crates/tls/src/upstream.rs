@@ -11,10 +11,9 @@ use rustls::{ClientConfig, ClientConnection, SignatureScheme};
 use rustls_pki_types::{IpAddr, Ipv4Addr, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::config::{UpstreamTlsContext, Validation};
+use crate::config::{PeerChecks, UpstreamTlsContext, Validation};
 use crate::error::{ConfigError, HandshakeError};
 use crate::identity::Identity;
-use crate::san::SanMatcher;
 use crate::secrets::{SdsSecret, SecretStore, Slot};
 use crate::stream::TlsStream;
 use crate::suites::Suites;
@@ -30,7 +29,7 @@ pub struct UpstreamTls {
     identity: Option<Slot<Identity>>,
     /// `None` verifies nothing (no validation context).
     trust: Option<Slot<TrustBundle>>,
-    names: Vec<SanMatcher>,
+    checks: PeerChecks,
     server_name: Option<ServerName<'static>>,
     alpn: Vec<Vec<u8>>,
     suites: Suites,
@@ -47,9 +46,9 @@ struct BuiltConfig {
 impl UpstreamTls {
     /// Compiles a context; static secrets are read and checked here.
     pub fn new(context: &UpstreamTlsContext, secrets: &SecretStore) -> Result<Self, ConfigError> {
-        let (trust, names) = match &context.common.validation {
-            Validation::None => (None, Vec::new()),
-            Validation::Chain { trust, subject_alt_names } => (Some(secrets.trust(trust)?), subject_alt_names.clone()),
+        let (trust, checks) = match &context.common.validation {
+            Validation::None => (None, PeerChecks::default()),
+            Validation::Chain { trust, checks } => (Some(secrets.trust(trust)?), checks.clone()),
         };
         let server_name = match context.sni.as_str() {
             "" => None,
@@ -63,7 +62,7 @@ impl UpstreamTls {
         Ok(Self {
             identity,
             trust,
-            names,
+            checks,
             server_name,
             alpn: context.common.alpn.iter().map(|protocol| protocol.clone().into_bytes()).collect(),
             suites: Suites::new(&context.common.params)?,
@@ -154,7 +153,7 @@ impl UpstreamTls {
 
     fn build(&self, identity: Option<&Identity>, trust: Option<&TrustBundle>) -> Result<ClientConfig, ConfigError> {
         let verifier = match trust {
-            Some(trust) => ServerVerifier::chain(trust, self.names.clone()),
+            Some(trust) => ServerVerifier::chain(trust, &self.checks),
             None => ServerVerifier::accept_any(),
         };
         let builder = ClientConfig::builder_with_provider(self.suites.provider.clone())
@@ -201,7 +200,7 @@ impl fmt::Debug for UpstreamTls {
         f.debug_struct("UpstreamTls")
             .field("identity", &self.identity)
             .field("trust", &self.trust)
-            .field("names", &self.names)
+            .field("checks", &self.checks)
             .field("server_name", &self.server_name)
             .field("alpn", &alpn)
             .finish_non_exhaustive()

@@ -158,6 +158,11 @@ impl<'a> Context<'a> {
         self.ask(Question::TakesProxyProtocol) == Answer::Yes
     }
 
+    /// Whether its certificate has proved that it belongs to its namespace.
+    pub fn is_authenticated(&self) -> bool {
+        self.ask(Question::IsAuthenticated) == Answer::Yes
+    }
+
     /// The workload of a sidecar, or the gateway's own Pod; `None` until it is in the snapshot. A result that depends
     /// on it is not shared.
     pub fn workload(&self) -> Option<&'a Arc<Workload>> {

@@ -41,6 +41,8 @@ pub enum Question {
     Locality,
     /// What is its workload's label of this name?
     Label(Arc<str>),
+    /// Has its certificate proved its namespace?
+    IsAuthenticated,
     /// Does a load balancer in front of it send the PROXY protocol?
     TakesProxyProtocol,
     /// All properties of its workload, which are different for each proxy.
@@ -95,6 +97,7 @@ impl Client {
             Question::IsIn(namespace) => yes_or_no(self.view.namespace == *namespace),
             Question::Namespace => Answer::Text(self.view.namespace.clone()),
             Question::HasAddress(address) => yes_or_no(self.view.addresses.contains(address)),
+            Question::IsAuthenticated => yes_or_no(self.view.authenticated),
             Question::TakesProxyProtocol => yes_or_no(self.view.takes_proxy_protocol),
             Question::Locality => {
                 Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))

@@ -40,6 +40,7 @@ mod origin;
 mod pb;
 mod plan;
 mod proto;
+mod secrets;
 mod sessions;
 mod whole;
 

@@ -18,7 +18,7 @@ use crate::name_table::NameInfo;
 use crate::pb::config::listener::FilterChain;
 use crate::pb::config::route::Route;
 use crate::view::ClientKind;
-use crate::{clusters, endpoints, grpc, listeners, name_table, routes};
+use crate::{clusters, endpoints, grpc, listeners, name_table, routes, secrets};
 
 /// A unit: it is generated at once, and generated again when something it depends on has changed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +56,8 @@ pub enum Collection {
     Names,
     /// The listener of a target that a gRPC program dials; the first to claim it gets it.
     Target(Arc<str>),
+    /// A secret, by its resource's name.
+    Secret(Arc<str>),
 }
 
 /// A part that a unit adds to a collection.
@@ -75,6 +77,8 @@ pub enum Part {
     GatewayRoutes(GatewayRoutes),
     /// A name.
     Name(String, NameInfo),
+    /// The secret is used by what is written there.
+    Secret(Span),
 }
 
 impl Part {
@@ -87,7 +91,7 @@ impl Part {
     /// service on a port with a thousand need not regenerate the port's listener.
     pub fn adds_nothing_to(&self, first: &Self) -> bool {
         match (first, self) {
-            (Self::Http(_), Self::Http(_)) => true,
+            (Self::Http(_), Self::Http(_)) | (Self::Secret(_), Self::Secret(_)) => true,
             (Self::VirtualHost(first), Self::VirtualHost(own)) => own.adds_nothing_to(first),
             _ => false,
         }
@@ -198,6 +202,7 @@ impl Unit {
             Self::Gateways => {
                 listeners::gateway::listeners(context, out);
                 routes::gateway::servers(context, out);
+                secrets::of_gateways(context, out);
             }
             Self::Service(host) => {
                 let Some(service) = context.service(host) else { return };
@@ -241,6 +246,7 @@ impl Unit {
                 false => routes::gateway::table(context, name, parts, out),
             },
             Self::Assembly(Collection::Names) => name_table::table(parts, out),
+            Self::Assembly(Collection::Secret(name)) => secrets::secret(context, name, out),
             // Only units of gRPC programs add parts to it.
             Self::Assembly(Collection::Target(_)) => {}
         }

@@ -33,6 +33,8 @@ pub struct ProxyView {
     /// Whether a load balancer in front of it sends the PROXY protocol (metadata `PROXY_CONFIG`:
     /// `gatewayTopology.proxyProtocol`).
     pub takes_proxy_protocol: bool,
+    /// Whether its certificate has proved that it belongs to its namespace. A node cannot say so itself.
+    pub authenticated: bool,
 }
 
 /// Pod names are unique, so hashing the rest for each proxy with each change is not worth it.
@@ -174,6 +176,7 @@ impl ProxyView {
             labels: metadata.texts("LABELS"),
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
+            authenticated: false,
         })
     }
 }

@@ -6,6 +6,7 @@ mod gateway;
 mod mesh_config;
 mod never_matching;
 mod peer_authentication;
+mod server_tls;
 mod service_entry;
 mod sidecar;
 mod string_match;
@@ -20,7 +21,9 @@ pub use destination_rule::{
     LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol, ProxyProtocolVersion, RetryBudget,
     RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Warmup,
 };
-pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
+pub use gateway::{
+    Gateway, GatewayPort, GatewaySpec, Server, ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol,
+};
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};

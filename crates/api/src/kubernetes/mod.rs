@@ -25,7 +25,7 @@ pub use pod::{
 pub use probe::{
     ExecAction, GrpcAction, HttpGetAction, HttpHeader, Lifecycle, LifecycleHandler, Probe, SleepAction, TcpSocketAction,
 };
-pub use secret::{Bytes, Secret};
+pub use secret::{Bytes, Secret, Text};
 pub use service::{ClusterIp, Service, ServicePort, ServiceSpec, ServiceType};
 pub use volume::{ConfigMapVolume, EmptyDir, FileMode, KeyToPath, SecretVolume, Volume, VolumeMount};
 pub use workload::{

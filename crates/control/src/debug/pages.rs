@@ -342,7 +342,7 @@ impl Pages {
                     "name": &*resource.name,
                     "version": resource.version.to_string(),
                     "origin": resource.origin.as_deref(),
-                    "resource": json::any_to_json(&schema, &resource.any()),
+                    "resource": public(json::any_to_json(&schema, &resource.any())),
                 })
             };
             let all: Vec<Value> = resources.of(kind).values().map(one).collect();
@@ -352,6 +352,21 @@ impl Pages {
         }
         json_page(&Value::Object(dump))
     }
+}
+
+/// `[redacted]` in base64, as Envoy prints it in place of private keys.
+const REDACTED_BASE64: &str = "W3JlZGFjdGVkXQ==";
+
+/// A resource as it may be shown: without private keys.
+fn public(mut resource: Value) -> Value {
+    if let Some(certificate) = resource.pointer_mut("/tls_certificate").and_then(Value::as_object_mut) {
+        for field in ["private_key", "password"] {
+            if let Some(source) = certificate.get_mut(field) {
+                *source = json!({"inline_bytes": REDACTED_BASE64});
+            }
+        }
+    }
+    resource
 }
 
 /// How long the client has not answered a response.

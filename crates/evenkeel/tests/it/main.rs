@@ -4,6 +4,7 @@ mod control_planes;
 mod differential;
 mod docs;
 mod freshness;
+mod gateway_secrets;
 mod h2spec;
 mod hangup;
 mod interop;

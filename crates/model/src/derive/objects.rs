@@ -186,14 +186,18 @@ impl Objects {
         put(self.in_force.entry(id.kind).or_default(), place, object.clone(), is_there);
         if let Some(labels) = running_labels(object) {
             for (name, value) in &labels {
-                let places = self.running_with.entry(label_key(&id.namespace, name, value)).or_default();
-                match is_there {
-                    true => drop(places.insert(place.clone())),
-                    false => drop(places.remove(place)),
+                // The empty namespace stands for all.
+                for namespace in [&*id.namespace, ""] {
+                    let places = self.running_with.entry(label_key(namespace, name, value)).or_default();
+                    match is_there {
+                        true => drop(places.insert(place.clone())),
+                        false => drop(places.remove(place)),
+                    }
+                    tracker.changed(Fact::RunningWith(namespace, name, value));
                 }
-                tracker.changed(Fact::RunningWith(&id.namespace, name, value));
             }
             self.running_with.retain_some(label_keys(&id.namespace, &labels));
+            self.running_with.retain_some(label_keys("", &labels));
             put(self.running.entry(id.namespace.clone()).or_default(), place, labels, is_there);
             tracker.changed(Fact::Running(&id.namespace));
         }
@@ -342,6 +346,18 @@ impl<'t> Cx<'t> {
         let places = objects.running_with.get(&label_key(namespace, name, value)).into_iter().flatten();
         let here = objects.running.get(namespace);
         places.filter_map(|place| here?.get(place)).any(|labels| selects(selector, labels))
+    }
+
+    /// The namespaces with a Pod or Deployment template that matches a selector, which must not be empty.
+    pub(super) fn namespaces_of_selected(&self, selector: &Labels) -> BTreeSet<&'t Arc<str>> {
+        let (name, value) = first_label(selector);
+        let objects = &self.read(Fact::RunningWith("", name, value)).objects;
+        let places = objects.running_with.get(&label_key("", name, value)).into_iter().flatten();
+        let namespace = |place: &Place| {
+            let labels = objects.running.iter().find_map(|(namespace, here)| Some((namespace, here.get(place)?)));
+            labels.filter(|(_, labels)| selects(selector, labels)).map(|(namespace, _)| namespace)
+        };
+        places.filter_map(namespace).collect()
     }
 
     /// The objects of a kind that select Pods with these labels in this namespace, in the order of precedence.

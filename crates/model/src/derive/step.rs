@@ -13,7 +13,8 @@ use super::example;
 use super::run::Run;
 use super::tracking::Tracker;
 use super::{
-    destination_rules, endpoints, gateways, mesh, objects, policies, route_sets, services, sidecars, workloads,
+    credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, route_sets,
+    services, sidecars, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -173,9 +174,15 @@ derived! {
         /// The DestinationRules of a namespace for a host, merged.
         Rules(namespace: Arc<str>, host: Hostname) = destination_rules::merge_step;
     }
+    credentials: credentials::Table {
+        /// The certificates and roots of a Secret.
+        Credential(key: ObjectKey) = credentials::object_step, for Secret by id;
+    }
     gateways: gateways::Table {
         /// All Gateways.
         Gateways = gateways::all_step, for Gateway by all;
+        /// Reports Secrets that the servers of a Gateway cannot use.
+        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway by id;
     }
     routes: route_sets::Table {
         /// Reads the routes of an object.

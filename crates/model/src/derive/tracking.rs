@@ -52,6 +52,8 @@ pub(super) enum Fact<'a> {
     RuleDrafts(&'a str, &'a str),
     /// The merged rules of a namespace for this host.
     Rules(&'a str, &'a str),
+    /// The credentials of this name, in all namespaces.
+    Credential(&'a str),
     /// The Gateway of this namespace and name.
     Gateway(&'a str, &'a str),
     /// All Gateways.

@@ -153,10 +153,15 @@ impl Drawn {
                 )
             }
             12 => format!(
-                "{}spec: {{selector: {{app: {other}}}, servers: [{{port: {{number: {}, name: p, protocol: {}}}, hosts: ['{long}']}}]}}\n",
+                "{}spec: {{selector: {{app: {other}}}, servers: [{{port: {{number: {}, name: p, protocol: {}, hosts: ['{long}']}}]}}\n",
                 self.meta("Gateway", NETWORKING),
                 80 + number,
-                random.pick(&["HTTP", "TCP"])
+                random.pick(&[
+                    "HTTP}",
+                    "TCP}",
+                    "HTTPS}, tls: {mode: SIMPLE, credentialName: a}",
+                    "HTTPS}, tls: {mode: MUTUAL, credentialName: b}",
+                ])
             ),
             _ => {
                 let selector = random.pick(&["", "", "workloadSelector: {labels: {app: a}}, "]);

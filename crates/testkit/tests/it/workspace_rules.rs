@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("process", &["base"]),
     ("api", &["base"]),
-    ("model", &["api", "base"]),
+    ("model", &["api", "tls", "base"]),
     ("analyze", &["model", "api", "base"]),
     ("envoy-api", &[]),
     ("xds", &["envoy-api", "http", "base"]),

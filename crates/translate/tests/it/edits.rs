@@ -1,9 +1,10 @@
 //! Edits of a mesh, at random: an object of any kind is written, changed or removed. Names are few, so that they meet.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use evenkeel_api::Kind;
-use evenkeel_testkit::Random;
+use evenkeel_testkit::{Identity, Random, TestCa, objects};
 
 /// Names of each kind, of which a run picks.
 const NAMES: usize = 4;
@@ -25,6 +26,13 @@ const DESTINATIONS: [&str; 3] = ["s0.shop.svc.cluster.local", "e0.example.com", 
 const NETWORKING: &str = "networking.istio.io/v1";
 const SECURITY: &str = "security.istio.io/v1";
 
+/// What Secrets hold.
+static SECRETS: LazyLock<(TestCa, [Identity; 2])> = LazyLock::new(|| {
+    let ca = TestCa::new();
+    let identities = ["e0.example.com", "e1.example.com"].map(|host| ca.for_dns(&[host]));
+    (ca, identities)
+});
+
 /// One file and its text; no text: it is gone.
 pub fn edit(random: &mut Random) -> (String, String) {
     let mut draw = Draw {
@@ -33,7 +41,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         app: random.pick(&["a", "b", "c"]),
         random,
     };
-    let (file, text) = match draw.random.below(14) {
+    let (file, text) = match draw.random.below(15) {
         0 | 1 => draw.service(),
         2 | 3 => draw.service_entry(),
         4 => draw.pod(),
@@ -43,6 +51,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         10 => draw.peer_authentication(),
         11 => draw.sidecar(),
         12 => draw.of_the_cluster(),
+        13 => draw.secret(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ => draw.authorization_policy(),
     };
@@ -208,10 +217,32 @@ impl Draw<'_> {
              {port: {number: 8088, name: http-b, protocol: HTTP}, hosts: [e0.example.com]}]",
             "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [\"*.example.com\"], tls: {mode: PASSTHROUGH}}]",
             "[{port: {number: 15443, name: tls, protocol: TLS}, hosts: [\"*\"], tls: {mode: AUTO_PASSTHROUGH}}]",
+            "[{port: {number: 8443, name: https, protocol: HTTPS}, hosts: [e0.example.com], \
+             tls: {mode: SIMPLE, credentialName: k0}}, \
+             {port: {number: 8443, name: https-b, protocol: HTTPS}, hosts: [e1.example.com], \
+             tls: {mode: MUTUAL, credentialNames: [k1, k2]}}]",
             "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [e0.example.com], tls: {mode: PASSTHROUGH}}, \
              {port: {number: 9443, name: mesh, protocol: TLS}, hosts: [\"shop/*\"], tls: {mode: AUTO_PASSTHROUGH}}]",
         ]);
         self.object(NETWORKING, "Gateway", 'g', &format!("{{selector: {selector}, servers: {servers}}}"))
+    }
+
+    /// What it holds is one of four texts, good ones and bad ones.
+    fn secret(&mut self) -> (String, String) {
+        let (ca, hosts) = &*SECRETS;
+        let suffix = self.pick(&["", "-cacert"]);
+        let name = format!("k{}{suffix}", self.n);
+        let namespace = self.namespace;
+        let text = match self.random.below(4) {
+            0 => objects::secret(namespace, &name, &[]),
+            1 => objects::secret(namespace, &name, &[("cacert", &ca.root_pem())]),
+            _ => {
+                let identity = &hosts[self.random.below(hosts.len())];
+                let key = &hosts[self.random.below(hosts.len())].key_pem;
+                objects::secret(namespace, &name, &[("tls.crt", &identity.cert_pem), ("tls.key", key)])
+            }
+        };
+        (format!("secret-{namespace}-{name}.yaml"), text)
     }
 
     fn peer_authentication(&mut self) -> (String, String) {

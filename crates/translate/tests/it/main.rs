@@ -5,6 +5,7 @@ mod decisions;
 mod edits;
 mod endpoints;
 mod fleet;
+mod gateway_tls;
 mod golden;
 mod grpc;
 mod incremental;
