@@ -20,6 +20,8 @@ pub enum Key {
     Mesh,
     /// The services of exactly this host, in any namespace.
     Service(Hostname),
+    /// The other names of this host.
+    Aliases(Hostname),
     /// Whether there are services whose host this name covers.
     ServicesUnder(Hostname),
     /// The endpoints of the service of this namespace and host.
@@ -90,6 +92,12 @@ impl<'a> Tracked<'a> {
     pub fn service(self, host: &Hostname, client: &impl Viewer) -> Option<&'a Arc<Service>> {
         self.reads.note(Key::Service(host.clone()));
         self.snapshot.service(host.as_str(), client)
+    }
+
+    /// See [`Snapshot::aliases`].
+    pub fn aliases(self, host: &Hostname) -> &'a [Arc<Service>] {
+        self.reads.note(Key::Aliases(host.clone()));
+        self.snapshot.aliases(host)
     }
 
     /// See [`Snapshot::service_if`].

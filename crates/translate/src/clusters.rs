@@ -21,7 +21,8 @@ use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTH
 use crate::origin;
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
-    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy, TransportSocketMatch,
+    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbPolicy,
+    TransportSocketMatch,
 };
 use crate::pb::config::cluster::{
     CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
@@ -43,6 +44,10 @@ use crate::tls::{self, InnerProtocol};
 const INBOUND_SOURCE: &str = "127.0.0.6";
 /// Connection pools to original destinations are closed after this time without a request.
 const PASSTHROUGH_IDLE: Duration = Duration::from_secs(300);
+/// How often names are looked up that have no TTL (Istio's default of `dnsRefreshRate`).
+const DNS_REFRESH_RATE: Duration = Duration::from_secs(60);
+/// The spread of these lookups (Istio's `PILOT_DNS_JITTER_DURATION`).
+const DNS_JITTER: Duration = Duration::from_millis(100);
 /// The key by which `transport_socket_matches` match endpoint metadata.
 pub const TLS_MODE: &str = "tlsMode";
 /// Its value for endpoints behind a proxy.
@@ -181,7 +186,7 @@ fn discovery(
     cluster: &mut Cluster,
 ) {
     let kind = match service.resolution {
-        Resolution::Static => DiscoveryType::Eds,
+        Resolution::Static | Resolution::Alias => DiscoveryType::Eds,
         Resolution::Dns => DiscoveryType::StrictDns,
         Resolution::DnsRoundRobin => DiscoveryType::LogicalDns,
         Resolution::Passthrough => DiscoveryType::OriginalDst,
@@ -194,6 +199,7 @@ fn discovery(
         }
         DiscoveryType::OriginalDst => set_cluster_provided(cluster),
         _ => {
+            look_up_as_istio(cluster);
             let none = Labels::new();
             let labels = labels.unwrap_or(&none);
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
@@ -202,6 +208,15 @@ fn discovery(
             cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &ranking));
         }
     }
+}
+
+/// How names are looked up: Istio's `dnsRefreshRate` and jitter; a server's TTL takes precedence.
+#[expect(deprecated, reason = "Istio sends these fields; their successors are extensions of each kind of cluster")]
+fn look_up_as_istio(cluster: &mut Cluster) {
+    cluster.dns_lookup_family = DnsLookupFamily::V4Only as i32;
+    cluster.dns_refresh_rate = Some(duration(DNS_REFRESH_RATE));
+    cluster.dns_jitter = Some(duration(DNS_JITTER));
+    cluster.respect_dns_ttl = true;
 }
 
 fn set_cluster_provided(cluster: &mut Cluster) {

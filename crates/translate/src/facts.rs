@@ -43,6 +43,8 @@ pub enum Question {
     Label(Arc<str>),
     /// Does a load balancer in front of it send the PROXY protocol?
     TakesProxyProtocol,
+    /// Does its agent answer its workload's DNS queries?
+    CapturesDns,
     /// All properties of its workload, which are different for each proxy.
     Workload,
 }
@@ -96,6 +98,7 @@ impl Client {
             Question::Namespace => Answer::Text(self.view.namespace.clone()),
             Question::HasAddress(address) => yes_or_no(self.view.addresses.contains(address)),
             Question::TakesProxyProtocol => yes_or_no(self.view.takes_proxy_protocol),
+            Question::CapturesDns => yes_or_no(self.view.captures_dns),
             Question::Locality => {
                 Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))
             }

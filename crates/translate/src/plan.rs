@@ -201,6 +201,9 @@ impl Unit {
             }
             Self::Service(host) => {
                 let Some(service) = context.service(host) else { return };
+                if service.alias_of.is_some() {
+                    return name_table::of_alias(context, service, out);
+                }
                 clusters::of_service(context, service, out);
                 if context.is_sidecar() {
                     listeners::outbound::of_service(context, service, out);
@@ -211,7 +214,7 @@ impl Unit {
                 }
             }
             Self::Endpoints(host) => {
-                let Some(service) = context.service(host) else { return };
+                let Some(service) = context.service(host).filter(|service| service.alias_of.is_none()) else { return };
                 clusters::with_endpoints(context, service, out);
                 endpoints::of_service(context, service, out);
                 if context.is_sidecar() {

@@ -10,6 +10,7 @@ mod service_entry;
 mod sidecar;
 mod string_match;
 mod virtual_service;
+mod workload_entry;
 
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
@@ -23,7 +24,7 @@ pub use destination_rule::{
 pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
-pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
+pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
     CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundTrafficPolicy,
     SidecarPort, SidecarSpec,
@@ -34,6 +35,7 @@ pub use virtual_service::{
     HttpRewrite, HttpRoute, HttpRouteDestination, L4MatchAttributes, PortSelector, RegexRewrite, RouteDestination,
     TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
 };
+pub use workload_entry::{WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus};
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! EndpointSlices, for Services without a selector.
+//! EndpointSlices: endpoints of Services besides the Pods that they select.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -46,9 +46,11 @@ object! {
         target_ref: Option<TargetRef> = "targetRef",
         /// Its zone.
         zone: Option<String> = "zone",
+        /// Its name under that of a headless Service.
+        hostname: Option<Label> = "hostname",
     }
     later: ["hints"];
-    inert: ["hostname", "nodeName", "deprecatedTopology"];
+    inert: ["nodeName", "deprecatedTopology"];
 }
 
 object! {

@@ -148,6 +148,8 @@ derived! {
         Addresses = services::addresses_step;
         /// The services of a host.
         Host(host: Hostname) = services::host_step;
+        /// The other names of hosts.
+        Aliases = services::aliases_step;
     }
     policies: policies::Table {
         /// The PeerAuthentications of a namespace.
@@ -156,8 +158,8 @@ derived! {
         Policy(key: ObjectKey) = policies::authorization_step, for AuthorizationPolicy by id;
     }
     workloads: workloads::Table {
-        /// The workload of a Pod.
-        Workload(key: ObjectKey) = workloads::pod_step, for Pod by id;
+        /// The workload of a Pod or WorkloadEntry.
+        Workload(key: ObjectKey) = workloads::object_step, for Pod | WorkloadEntry by id;
         /// Reports two Services with different protocols for one port.
         Conflict(overruled: Hostname, first: Hostname, port: u16) = workloads::conflict_step;
     }
