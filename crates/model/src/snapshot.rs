@@ -130,6 +130,11 @@ impl Snapshot {
         self.index.workloads.get(&address)?.first()
     }
 
+    /// The addresses whose proxies accept mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
+    pub fn mutual_addresses(&self) -> impl Iterator<Item = (IpAddr, &Arc<str>)> {
+        self.index.mutual.iter().map(|(network, text)| (*network, text))
+    }
+
     /// The workload of this Pod.
     pub fn workload(&self, namespace: &Arc<str>, pod: &Arc<str>) -> Option<&Arc<Workload>> {
         self.workloads.get(&(namespace.clone(), pod.clone()))

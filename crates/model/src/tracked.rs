@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
@@ -36,6 +37,8 @@ pub enum Key {
     RouteSetsTo(Hostname),
     /// The route sets that apply at a gateway, with all their content.
     RouteSetsAt(GatewayRef),
+    /// The addresses whose proxies accept mutual TLS.
+    MutualAddresses,
     /// The Gateways.
     Gateways,
     /// Those of them that pass TLS on to the service its SNI names.
@@ -147,6 +150,12 @@ impl<'a> Tracked<'a> {
     pub fn all_take_mtls(self, service: &Service, port: u16) -> bool {
         self.note_peers(service);
         self.snapshot.all_take_mtls(service, port)
+    }
+
+    /// See [`Snapshot::mutual_addresses`].
+    pub fn mutual_addresses(self) -> impl Iterator<Item = (IpAddr, &'a Arc<str>)> {
+        self.reads.note(Key::MutualAddresses);
+        self.snapshot.mutual_addresses()
     }
 
     fn note_peers(self, service: &Service) {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::Span;
+use evenkeel_base::mutual_addresses::MutualPorts;
 use evenkeel_base::spiffe::SpiffeId;
 
 use crate::Service;
@@ -61,6 +62,8 @@ pub struct Workload {
     pub ready: bool,
     /// Whether it has a proxy that accepts mutual TLS.
     pub has_proxy: bool,
+    /// The ports on which its proxy accepts mutual TLS of whoever calls its address; `None`: on none.
+    pub mutual: Option<MutualPorts>,
     /// Ports its containers declare; those of a WorkloadEntry by the names of the services' ports.
     pub ports: Vec<ContainerPort>,
     /// Whether it is a WorkloadEntry.

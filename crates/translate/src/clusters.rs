@@ -62,11 +62,18 @@ pub type Generated = (Cluster, Option<Span>);
 pub fn basics(context: Context<'_>, out: &mut Output) {
     let mut all = vec![black_hole(context)];
     if context.is_sidecar() {
-        all.extend([passthrough(context), inbound_passthrough(context)]);
+        all.push(inbound_passthrough(context));
     }
     for cluster in all {
         out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
     }
+}
+
+/// The cluster of a sidecar for calls to where the workload made them. It is generated again when a workload comes or
+/// goes.
+pub fn as_called(context: Context<'_>, out: &mut Output) {
+    let cluster = passthrough(context);
+    out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
 }
 
 /// The clusters that lead to the workload, one per port.
@@ -516,7 +523,28 @@ fn passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
     let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
     set_http_options(common, UpstreamProtocol::AsReceived, None, &mut cluster);
+    if context.client_kind().is_evenkeel() && context.snapshot.mesh().enable_auto_mtls {
+        call_pods_securely(context, &mut cluster);
+    }
     cluster
+}
+
+/// Calls of a workload by its address use mutual TLS if its proxy accepts it. Original destinations have no endpoint
+/// metadata that could say so; Evenkeel's proxy has a table of addresses instead. Envoy, as with Istio, sends plain text.
+fn call_pods_securely(context: Context<'_>, cluster: &mut Cluster) {
+    let networks = context.snapshot.mutual_addresses().map(|(network, runs)| format!("{network} {runs}"));
+    let addresses = networks.collect::<Vec<_>>().join("\n");
+    if addresses.is_empty() {
+        return;
+    }
+    let bytes = Bytes { inner: InnerProtocol::Http, http2: false };
+    cluster.transport_socket_matches = vec![TransportSocketMatch {
+        name: "tlsMode-istio".to_owned(),
+        r#match: Some(one_field(TLS_MODE, TLS_MODE_ISTIO)),
+        // The address names no service, so any identity of the mesh may answer, and there is no SNI.
+        transport_socket: Some(tls::mesh_client(context.snapshot.mesh(), "", &[], offered(bytes))),
+    }];
+    cluster.metadata = Some(metadata("evenkeel.dev", "mutual_tls", &addresses));
 }
 
 fn black_hole(context: Context<'_>) -> Cluster {

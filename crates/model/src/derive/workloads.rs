@@ -9,6 +9,7 @@ use evenkeel_api::istio::{WorkloadEntry, WorkloadEntrySpec};
 use evenkeel_api::kubernetes::{self, EndpointPort, EndpointSlice, PodSpec};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::mutual_addresses::{MutualPorts, split, write_network};
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
@@ -39,6 +40,9 @@ pub(super) struct Table {
     odds: HashMap<Pod, Vec<PortConflict>>,
     changed: BTreeSet<Pod>,
     changed_addresses: BTreeSet<IpAddr>,
+    /// Ports on which addresses accept mutual TLS, by network and last byte.
+    mutual: HashMap<IpAddr, BTreeMap<u8, MutualPorts>>,
+    changed_networks: BTreeSet<IpAddr>,
 }
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
@@ -63,7 +67,15 @@ impl Results for Table {
             changed |= next.workloads.set(&pod, workload);
         }
         for (address, workloads) in self.changed_addresses() {
+            self.set_mutual(address, workloads.first().and_then(|workload| workload.mutual.clone()));
             set(&mut next.index.workloads, address, workloads.into_iter().collect());
+        }
+        for network in std::mem::take(&mut self.changed_networks) {
+            let text = self.mutual.get(&network).map(|here| write_network(here.iter().map(|(last, p)| (*last, p))));
+            match text {
+                Some(text) => drop(next.index.mutual.insert(network, text.into())),
+                None => drop(next.index.mutual.remove(&network)),
+            }
         }
         changed
     }
@@ -94,6 +106,7 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
         locality: locality(&object.labels),
         ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
         has_proxy: has_proxy(object, &pod.spec) && !is_router(cx, object),
+        mutual: None,
         ports: container_ports(&pod.spec),
         is_entry: false,
         named_address: None,
@@ -104,6 +117,7 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
         origin: object.origin.clone(),
     };
     made.named_ports = named_ports(cx, &made);
+    made.mutual = cx.mutual_ports(&made.namespace, &made.labels).filter(|_| made.has_proxy);
     Some(made)
 }
 
@@ -129,6 +143,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
             Some(mode) => mode == "istio",
             None => spec.takes_mtls(),
         },
+        mutual: None,
         ports: spec.ports.iter().map(port).collect(),
         is_entry: true,
         named_address: address.filter(|address| !matches!(address, EndpointAddress::Ip(_))),
@@ -140,6 +155,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
         labels,
     };
     made.named_ports = named_ports(cx, &made);
+    made.mutual = cx.mutual_ports(&made.namespace, &made.labels).filter(|_| made.has_proxy);
     Some(made)
 }
 
@@ -320,6 +336,25 @@ impl Table {
             }
             self.changed_addresses.insert(*address);
         }
+    }
+
+    fn set_mutual(&mut self, address: IpAddr, ports: Option<MutualPorts>) {
+        let (network, last) = split(address);
+        let here = self.mutual.entry(network).or_default();
+        if here.get(&last) == ports.as_ref() {
+            if here.is_empty() {
+                self.mutual.remove(&network);
+            }
+            return;
+        }
+        match ports {
+            Some(ports) => drop(here.insert(last, ports)),
+            None => drop(here.remove(&last)),
+        }
+        if here.is_empty() {
+            self.mutual.remove(&network);
+        }
+        self.changed_networks.insert(network);
     }
 
     fn set_conflicts(&mut self, pod: &Pod, workload: Option<&Workload>, tracker: &mut Tracker) {

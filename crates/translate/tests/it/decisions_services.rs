@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 use evenkeel_runtime_config::Config;
-use evenkeel_translate::ProxyView;
+use evenkeel_runtime_config::cluster::Transport;
+use evenkeel_translate::{ClientKind, ProxyView};
+use evenkeel_xds::ResourceType;
 
 use crate::decisions::{Client, PLAIN_HTTP, PLAIN_TCP, mesh, outcome};
 use crate::own_proxy::compile;
@@ -487,4 +489,80 @@ fn an_endpoint_with_an_account_takes_mutual_tls() {
     assert_eq!(of(""), "EDS 192.0.2.1:80+mtls 192.0.2.2:80 192.0.2.3:80+mtls");
     let disabled = peer_authentication("{mtls: {mode: DISABLE}}");
     assert_eq!(of(&disabled), "EDS 192.0.2.1:80 192.0.2.2:80 192.0.2.3:80");
+}
+
+#[test]
+fn workloads_are_called_securely_by_their_address() {
+    let in_shop = |name: &str, labels: &str, address: &str| {
+        pod(name, "x", address).replace("labels: {app: x}", &format!("labels: {{{labels}}}"))
+    };
+    let mesh = Mesh::read(
+        &(client()
+            + &pod("web-0", "web", "10.244.0.2")
+            + &pod("web-1", "web", "10.244.0.3")
+            + &in_shop("bare-0", "app: bare, sidecar.istio.io/inject: \"false\"", "10.244.0.4")
+            + &pod("plain-0", "plain", "10.244.0.5")
+            + &pod("mixed-0", "mixed", "10.244.1.9")
+            + &workload_entry("vm", "{address: 10.5.0.1, serviceAccount: vm}")
+            + &object("security.istio.io/v1", "PeerAuthentication", "all", "{mtls: {mode: STRICT}}")
+            + &object(
+                "security.istio.io/v1",
+                "PeerAuthentication",
+                "plain",
+                "{selector: {matchLabels: {app: plain}}, mtls: {mode: DISABLE}, portLevelMtls: {9000: {mode: STRICT}}}",
+            )
+            + &object(
+                "security.istio.io/v1",
+                "PeerAuthentication",
+                "mixed",
+                "{selector: {matchLabels: {app: mixed}}, portLevelMtls: {8500: {mode: DISABLE}}}",
+            )),
+    );
+    let with = |client_kind: ClientKind| {
+        let view = ProxyView { client_kind, ..mesh.view("sidecar client-0.shop") };
+        mesh.proxy(&view)
+    };
+    let transport = |config: &Config, to: &str| {
+        let cluster = config.clusters.get("PassthroughCluster").expect("a cluster");
+        match cluster.transport_to(to.parse().expect("an address")) {
+            Transport::Raw => "plain",
+            Transport::Tls(_) => "mutual",
+            Transport::ProxyProtocol(_) => "PROXY",
+        }
+    };
+    let config = with(ClientKind::EvenkeelLearned);
+    for (to, expected) in [
+        ("10.244.0.2:8080", "mutual"),
+        ("10.244.0.3:1", "mutual"),
+        ("10.244.0.1:80", "mutual"),
+        ("10.244.0.4:80", "plain"),
+        ("10.244.0.5:80", "plain"),
+        ("10.244.0.5:9000", "mutual"),
+        ("10.244.1.9:80", "mutual"),
+        ("10.244.1.9:8500", "plain"),
+        ("10.5.0.1:22", "mutual"),
+        ("192.0.2.1:443", "plain"),
+    ] {
+        assert_eq!(transport(&config, to), expected, "{to}");
+    }
+    assert_eq!(outbound(&config, &PLAIN_TCP, "10.244.0.2:8080", ""), "PassthroughCluster");
+    // Envoy gets what Istio sends.
+    assert_eq!(transport(&with(ClientKind::Envoy), "10.244.0.2:8080"), "plain");
+}
+
+#[test]
+fn ten_thousand_addresses_are_small() {
+    let table = |address: &dyn Fn(usize) -> String| {
+        let pods: String = (0..10_000).map(|n| pod(&format!("web-{n}"), "web", &address(n))).collect();
+        let mesh = Mesh::read(&(client() + &pods));
+        let view = ProxyView { client_kind: ClientKind::EvenkeelLearned, ..mesh.view("sidecar client-0.shop") };
+        let set = translate(&view, &mesh.snapshot);
+        set.of(ResourceType::Cluster).get("PassthroughCluster").expect("a cluster").any().value.len()
+    };
+    // One network for all, and 100 machines with 100 Pods each, every second address taken.
+    let dense = table(&|n| format!("10.245.{}.{}", n / 250, n % 250 + 1));
+    let sparse = table(&|n| format!("10.246.{}.{}", n / 100, n % 100 * 2 + 1));
+    assert!(dense < 2_000, "{dense} bytes");
+    assert!(sparse < 45_000, "{sparse} bytes");
+    println!("10,000 Pods: {dense} and {sparse} bytes");
 }
