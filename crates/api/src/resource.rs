@@ -111,6 +111,8 @@ kinds! {
     Pod: "" ["v1"] Namespaced => kubernetes::Pod;
     Service: "" ["v1"] Namespaced => kubernetes::Service;
     EndpointSlice: "discovery.k8s.io" ["v1"] Namespaced => kubernetes::EndpointSlice;
+    Ingress: "networking.k8s.io" ["v1"] Namespaced => kubernetes::Ingress;
+    IngressClass: "networking.k8s.io" ["v1"] Cluster => kubernetes::IngressClass;
     Deployment: "apps" ["v1"] Namespaced => kubernetes::Deployment;
     StatefulSet: "apps" ["v1"] Namespaced => kubernetes::StatefulSet;
     DaemonSet: "apps" ["v1"] Namespaced => kubernetes::DaemonSet;
@@ -231,7 +233,7 @@ const LATER: &[(&str, &[&str])] = &[
     ("batch", &["Job", "CronJob"]),
     ("autoscaling", &["HorizontalPodAutoscaler"]),
     ("policy", &["PodDisruptionBudget", "PodSecurityPolicy"]),
-    ("networking.k8s.io", &["Ingress", "IngressClass", "NetworkPolicy", "IPAddress", "ServiceCIDR"]),
+    ("networking.k8s.io", &["NetworkPolicy", "IPAddress", "ServiceCIDR"]),
     ("rbac.authorization.k8s.io", &["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]),
     ("apiextensions.k8s.io", &["CustomResourceDefinition"]),
     (

@@ -34,6 +34,10 @@ pub struct Service {
     /// Whether it is a Service with `clusterIP: None`, or a ServiceEntry that selects workloads and has neither address nor
     /// resolution: clients connect to endpoints' own addresses.
     pub headless: bool,
+    /// Which endpoints are preferred.
+    pub distribution: Distribution,
+    /// Whether only endpoints on the client's machine are used (`internalTrafficPolicy: Local`).
+    pub node_local: bool,
     /// Whether it is outside the mesh (`location: MESH_EXTERNAL`), so without mutual TLS of the mesh.
     pub external: bool,
     /// The namespaces that see it.
@@ -202,6 +206,18 @@ pub enum Resolution {
     Alias,
 }
 
+/// Which endpoints a service prefers (`trafficDistribution`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// None.
+    #[default]
+    Any,
+    /// Those in the client's zone, then in its region.
+    SameZone,
+    /// Those on the client's machine, then in its sub-zone, zone and region.
+    SameNode,
+}
+
 /// An endpoint for one port of a service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
@@ -211,6 +227,10 @@ pub struct Endpoint {
     pub port: u16,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// Whether it is about to end: it keeps the sessions it has, and takes no others.
+    pub draining: bool,
+    /// The machine it runs on; empty if unknown.
+    pub node: Arc<str>,
     /// Its host name below that of a headless service: `web-0`.
     pub host_name: Option<Arc<str>>,
     /// Its labels, which subsets select by.

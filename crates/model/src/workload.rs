@@ -70,6 +70,8 @@ pub struct Workload {
     pub is_entry: bool,
     /// The DNS name or Unix socket that a WorkloadEntry has instead of an address.
     pub named_address: Option<EndpointAddress>,
+    /// The machine it runs on; empty if unknown.
+    pub node: Arc<str>,
     /// Its share of the load; 1 if not given.
     pub weight: u32,
     /// The network it is in; empty: the same as all others without one.

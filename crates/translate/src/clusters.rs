@@ -211,7 +211,7 @@ fn discovery(
             let labels = labels.unwrap_or(&none);
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
             let named = endpoints.filter(|e| !matches!(e.address, EndpointAddress::Unix(_)));
-            let ranking = EndpointRanking::new(context, policy);
+            let ranking = EndpointRanking::new(context, service, policy);
             cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &ranking));
         }
     }

@@ -129,6 +129,12 @@ impl<'a> Context<'a> {
         self.client.locality()
     }
 
+    /// The machine that the proxy's workload runs on; empty if unknown.
+    pub fn node(&self) -> Arc<str> {
+        self.ask(Question::Node);
+        self.client.node()
+    }
+
     /// A label of the proxy's workload; may be empty.
     pub fn label(&self, name: &Arc<str>) -> Arc<str> {
         self.ask(Question::Label(name.clone()));

@@ -8,8 +8,8 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    Destination, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Resolution, RouteSet, Service, Sidecar,
-    SidecarOutboundPolicy,
+    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Resolution, RouteSet, Service,
+    Sidecar, SidecarOutboundPolicy,
 };
 
 use crate::context::{Context, PortProtocol};
@@ -50,6 +50,11 @@ impl<'a> Context<'a> {
             found = self.service(target)?;
         }
         None
+    }
+
+    /// Whether the proxy may use an endpoint: any, unless the service is limited to the client's machine.
+    pub fn may_reach(&self, service: &Service, endpoint: &Endpoint) -> bool {
+        !service.node_local || self.node() == endpoint.node
     }
 
     /// The Services that are other names of this one.

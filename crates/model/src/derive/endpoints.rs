@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntrySpec;
-use evenkeel_api::kubernetes::{EndpointSlice, ServiceSpec, SliceEndpoint};
+use evenkeel_api::kubernetes::{EndpointConditions, EndpointSlice, ServiceSpec, SliceEndpoint};
 use evenkeel_api::{Kind, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
@@ -166,6 +166,8 @@ fn of_workload(
             address: address.clone(),
             port,
             ready: workload.ready || not_ready_too,
+            draining: false,
+            node: workload.node.clone(),
             host_name: host_name.cloned(),
             labels: workload.labels.clone(),
             workload_name: workload.workload_name.clone(),
@@ -184,6 +186,8 @@ fn bare(service: &Service, address: EndpointAddress, port: u16) -> Endpoint {
         address,
         port,
         ready: true,
+        draining: false,
+        node: "".into(),
         host_name: None,
         labels: Labels::new(),
         workload_name: service.name.clone(),
@@ -260,8 +264,9 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too
         let found = slice.endpoints.iter().filter_map(|e| slice_endpoint(cx, service, e, number.0));
         for mut endpoint in found {
             endpoint.ready |= not_ready_too;
-            if !list.iter().any(|known| (&known.address, known.port) == (&endpoint.address, endpoint.port)) {
-                list.push(endpoint);
+            match list.iter_mut().find(|known| (&known.address, known.port) == (&endpoint.address, endpoint.port)) {
+                Some(known) => known.draining |= endpoint.draining && !known.ready,
+                None => list.push(endpoint),
             }
         }
     }
@@ -273,7 +278,10 @@ fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port
     let address = read_address(written)?;
     let pod = endpoint.target_ref.as_ref().filter(|t| t.kind == "Pod");
     let workload = pod.and_then(|t| cx.workload(t.namespace.as_deref().unwrap_or(&service.namespace), &t.name));
-    let ready = endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true);
+    let condition = |of: fn(&EndpointConditions) -> Option<bool>| endpoint.conditions.as_ref().and_then(of);
+    let ready = condition(|c| c.ready).unwrap_or(true);
+    // Istio's `endpointHealthStatus`.
+    let draining = !ready && condition(|c| c.serving).unwrap_or(true) && condition(|c| c.terminating).unwrap_or(true);
     let known = match workload {
         None => bare(service, address, port),
         Some(w) => Endpoint {
@@ -281,6 +289,7 @@ fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port
             workload_name: w.workload_name.clone(),
             identity: w.has_proxy.then(|| w.identity.clone()),
             locality: w.locality.clone(),
+            node: w.node.clone(),
             mtls: w.has_proxy && cx.mtls_mode(&w.namespace, &w.labels, port) != MtlsMode::Disable,
             ..bare(service, address, port)
         },
@@ -290,5 +299,6 @@ fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port
         _ => known.locality.clone(),
     };
     let host_name = endpoint.hostname.as_ref().filter(|_| service.headless).map(|name| name.0.clone());
-    Some(Endpoint { ready, locality, host_name, ..known })
+    let node = endpoint.node_name.as_deref().map_or_else(|| known.node.clone(), Into::into);
+    Some(Endpoint { ready, draining, node, locality, host_name, ..known })
 }

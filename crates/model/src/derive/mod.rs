@@ -8,6 +8,7 @@
 mod destination_rules;
 mod endpoints;
 mod gateways;
+mod ingresses;
 mod mesh;
 mod objects;
 mod policies;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::{self, Location, ServiceEntrySpec};
-use evenkeel_api::kubernetes::{self, ClusterIp, ServiceType, TransportProtocol};
+use evenkeel_api::kubernetes::{
+    self, ClusterIp, InternalTrafficPolicy, ServiceType, TrafficDistribution, TransportProtocol,
+};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
@@ -19,13 +21,15 @@ use super::tracking::{Cx, Fact, Tracker};
 use super::{reuse_if_equal, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
-use crate::service::preferred;
+use crate::service::{Distribution, preferred};
 use crate::{
     List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility,
 };
 
 /// The annotation of a Service that limits which namespaces see it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
+/// The annotation that says which endpoints are preferred.
+const DISTRIBUTION_ANNOTATION: &str = "networking.istio.io/traffic-distribution";
 /// The longest chain of aliases that is followed, in hops.
 const MAX_ALIAS_HOPS: usize = 16;
 
@@ -405,6 +409,16 @@ impl<'t> Cx<'t> {
         preferred(self.services_of(host).iter().map(|(_, service)| service), namespace)
     }
 
+    /// The service that a route to a host leads to: its own, or that of the host that it is another name of.
+    pub(super) fn destination(&self, host: &Hostname, namespace: &str) -> Option<&'t Arc<Service>> {
+        let mut found = self.service(host, namespace)?;
+        for _ in 0..MAX_ALIAS_HOPS {
+            let Some(target) = &found.alias_of else { return Some(found) };
+            found = self.service(target, namespace)?;
+        }
+        None
+    }
+
     /// The services that a host matches: its own, or those that a wildcard covers.
     pub(super) fn covered(&self, host: &Hostname) -> Vec<&'t Arc<Service>> {
         if !host.is_wildcard() {
@@ -477,11 +491,25 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
             (false, None) => Resolution::Static,
         },
         headless,
+        distribution: distribution(spec.traffic_distribution, object),
+        node_local: spec.internal_traffic_policy == Some(InternalTrafficPolicy::Local),
         external: false,
         export_to: Visibility::from_export_to(export_to, &object.namespace),
         alias_of,
         subject_alt_names: Vec::new(),
         origin: object.origin.clone(),
+    }
+}
+
+/// Istio's `GetTrafficDistribution`: the field, else the annotation, in any case.
+fn distribution(field: Option<TrafficDistribution>, object: &Object) -> Distribution {
+    let annotation = object.annotations.get(DISTRIBUTION_ANNOTATION).map(|text| text.to_ascii_lowercase());
+    match (field, annotation.as_deref()) {
+        (Some(TrafficDistribution::PreferSameNode), _) => Distribution::SameNode,
+        (Some(_), _) => Distribution::SameZone,
+        (None, Some("prefersamenode")) => Distribution::SameNode,
+        (None, Some("preferclose" | "prefersamezone")) => Distribution::SameZone,
+        (None, _) => Distribution::Any,
     }
 }
 
@@ -525,6 +553,8 @@ fn of_entry<'e>(object: &'e Object, spec: &'e ServiceEntrySpec) -> impl Iterator
         headless: spec.workload_selector.is_some()
             && spec.addresses.is_empty()
             && spec.resolution.is_none_or(|resolution| resolution == istio::Resolution::None),
+        distribution: distribution(None, object),
+        node_local: false,
         external: spec.location != Some(Location::MeshInternal),
         export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), &object.namespace),
         alias_of: None,

@@ -177,11 +177,11 @@ derived! {
     }
     gateways: gateways::Table {
         /// All Gateways.
-        Gateways = gateways::all_step, for Gateway by all;
+        Gateways = gateways::all_step, for Gateway | Ingress | IngressClass by all;
     }
     routes: route_sets::Table {
         /// Reads the routes of an object.
-        Route(key: ObjectKey) = route_sets::object_step, for VirtualService by id;
+        Route(key: ObjectKey) = route_sets::object_step, for VirtualService | Ingress by id;
         /// The route sets of a host at a gateway.
         GatewayHost(gateway: GatewayRef, host: Hostname) = route_sets::gateway_host_step;
         /// The route sets that own a host in the mesh.

@@ -53,7 +53,11 @@ fn document(random: &mut Random) -> String {
     let drawn = Drawn { namespace, name, other, host, long, export, selector, number };
     match random.below(16) {
         kind @ 0..6 if !random.once_in(6) => drawn.workload(kind, random),
-        0..6 => drawn.workload_entry(random),
+        0..6 => match random.below(3) {
+            0 => drawn.workload_entry(random),
+            1 => drawn.ingress(random),
+            _ => drawn.ingress_class(random),
+        },
         kind @ 6..14 => drawn.traffic(kind, random),
         14 => drawn.peer_authentication(random),
         _ => drawn.of_the_mesh(random),
@@ -118,6 +122,25 @@ impl Drawn {
                 self.meta(random.pick(&["Deployment", "StatefulSet", "DaemonSet"]), "apps/v1")
             ),
         }
+    }
+
+    fn ingress(&self, random: &mut Random) -> String {
+        let Self { name, other, .. } = self;
+        let class = random.pick(&["ingressClassName: a", "ingressClassName: b", ""]);
+        let host = random.pick(&["host: x.example.com, ", "host: '*.example.com', ", ""]);
+        let port = random.pick(&["number: 80", "name: http"]);
+        let meta = self.meta("Ingress", "networking.k8s.io/v1");
+        format!(
+            "{meta}spec:\n  rules: [{{{host}http: {{paths: [{{path: /{name}, pathType: Prefix, backend: {{service: {{name: {other}, port: {{{port}}}}}}}}}]}}}}]\n  {class}\n"
+        )
+    }
+
+    fn ingress_class(&self, random: &mut Random) -> String {
+        let controller = random.pick(&["istio.io/ingress-controller", "example.com/other"]);
+        let name = self.name;
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {{name: {name}}}\nspec: {{controller: {controller}}}\n"
+        )
     }
 
     /// What runs elsewhere.

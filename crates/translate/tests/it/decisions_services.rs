@@ -113,7 +113,7 @@ fn a_port_without_mutual_tls_passes_its_own_tls_whatever_other_ports_do() {
 }
 
 /// The clusters of a proxy's workload: how they find their endpoints, and these: address, `mtls`, `w` and weight,
-/// locality, and whether a DNS name is looked up for IPv4 only.
+/// locality, `!` and priority.
 fn cluster(mesh: &Mesh, proxy: &str, name: &str) -> String {
     let all = as_json(&translate(&mesh.view(proxy), &mesh.snapshot));
     let named = |kind: &str, field: &str| {
@@ -126,6 +126,7 @@ fn cluster(mesh: &Mesh, proxy: &str, name: &str) -> String {
     for group in assigned["endpoints"].as_array().into_iter().flatten() {
         let locality = ["region", "zone", "sub_zone"].map(|part| group["locality"][part].as_str().unwrap_or_default());
         let locality = locality.join("/");
+        let priority = group["priority"].as_u64().unwrap_or_default();
         for endpoint in group["lb_endpoints"].as_array().into_iter().flatten() {
             let address = &endpoint["endpoint"]["address"];
             let socket = &address["socket_address"];
@@ -135,12 +136,14 @@ fn cluster(mesh: &Mesh, proxy: &str, name: &str) -> String {
             };
             let tls = &endpoint["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
             text.push_str(if tls["tlsMode"] == "istio" { "+mtls" } else { "" });
+            text.push_str(if endpoint["health_status"] == "DRAINING" { "+draining" } else { "" });
             match endpoint["load_balancing_weight"].as_u64().unwrap_or(1) {
                 1 => {}
                 weight => text.push_str(&format!("*{weight}")),
             }
             text.push_str(if locality == "//" { "" } else { "@" });
             text.push_str(locality.trim_matches('/'));
+            text.push_str(&if priority == 0 { String::new() } else { format!("!{priority}") });
             words.push(text);
         }
     }
@@ -225,7 +228,7 @@ fn an_external_name_is_another_name_of_its_host() {
                 "networking.istio.io/v1",
                 "VirtualService",
                 "x",
-                "{hosts: [x.example.com], http: [{route: [{destination: {host: older}}]}]}",
+                "{hosts: [x.example.com], http: [{route: [{destination: {host: older, port: {number: 80}}}]}]}",
             )),
     );
     let config = mesh.sidecar("client-0.shop");
@@ -565,4 +568,130 @@ fn ten_thousand_addresses_are_small() {
     assert!(dense < 2_000, "{dense} bytes");
     assert!(sparse < 45_000, "{sparse} bytes");
     println!("10,000 Pods: {dense} and {sparse} bytes");
+}
+
+/// A Pod on a machine in a zone.
+fn placed(name: &str, app: &str, address: &str, zone: &str, node: &str) -> String {
+    let labels = format!("{{app: {app}, topology.kubernetes.io/region: r, topology.kubernetes.io/zone: {zone}}}");
+    let text = pod(name, app, address).replace(&format!("{{app: {app}}}"), &labels);
+    text.replace("spec: {", &format!("spec: {{nodeName: {node}, "))
+}
+
+#[test]
+fn services_prefer_or_require_what_is_near() {
+    let pods = placed("client-0", "client", "10.244.0.1", "a", "n1")
+        + &placed("web-0", "web", "10.244.0.2", "a", "n1")
+        + &placed("web-1", "web", "10.244.0.3", "a", "n2")
+        + &placed("web-2", "web", "10.244.0.4", "b", "n3");
+    let check = |fields: &str, annotations: &str, expected: &str| {
+        let spec = format!("{{selector: {{app: web}}, ports: [{{name: http, port: 80}}], {fields}}}");
+        let text = service("web", &spec)
+            .replace("namespace: shop", &format!("namespace: shop, annotations: {{{annotations}}}"));
+        let mesh = Mesh::read(&(pods.clone() + &text));
+        let found = cluster(&mesh, "sidecar client-0.shop", "outbound|80||web.shop.svc.cluster.local");
+        assert_eq!(found.replace("+mtls", "").replace(":80", ""), expected, "{fields} {annotations}");
+    };
+    let all = "EDS 10.244.0.2@r/a 10.244.0.3@r/a 10.244.0.4@r/b";
+    let by_zone = "EDS 10.244.0.2@r/a 10.244.0.3@r/a 10.244.0.4@r/b!1";
+    let by_node = "EDS 10.244.0.2@r/a 10.244.0.3@r/a!1 10.244.0.4@r/b!2";
+    let annotation = |value: &str| format!("networking.istio.io/traffic-distribution: {value}");
+    check("", "", all);
+    check("trafficDistribution: PreferClose", "", by_zone);
+    check("trafficDistribution: PreferSameZone", "", by_zone);
+    check("trafficDistribution: PreferSameNode", "", by_node);
+    check("", &annotation("PreferClose"), by_zone);
+    check("", &annotation("prefersamenode"), by_node);
+    check("trafficDistribution: PreferClose", &annotation("PreferSameNode"), by_zone);
+    check("internalTrafficPolicy: Local", "", "EDS 10.244.0.2@r/a");
+    check("internalTrafficPolicy: Cluster", "", all);
+    // kube-proxy's session affinity is not the mesh's.
+    check("sessionAffinity: ClientIP", "", all);
+    check("publishNotReadyAddresses: true", "", all);
+}
+
+#[test]
+fn endpoints_that_end_keep_only_their_sessions() {
+    let slice = |conditions: &str| {
+        format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+             metadata: {{name: web, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}\naddressType: IPv4\n\
+             ports: [{{name: http, port: 80}}]\n\
+             endpoints: [{{addresses: [10.1.0.1]}}, {{addresses: [10.1.0.2], conditions: {{{conditions}}}}}]\n"
+        )
+    };
+    let check = |label: &str, conditions: &str, expected: &str| {
+        let web = service("web", "{ports: [{name: http, port: 80}]}")
+            .replace("namespace: shop", &format!("namespace: shop, labels: {{{label}}}"));
+        let mesh = Mesh::read(&(client() + &web + &slice(conditions)));
+        let found = cluster(&mesh, "sidecar client-0.shop", "outbound|80||web.shop.svc.cluster.local");
+        assert_eq!(found, format!("EDS 10.1.0.1:80{expected}"), "{label} {conditions}");
+    };
+    let session = "istio.io/persistent-session: id";
+    let ending = "ready: false, serving: true, terminating: true";
+    check("", "ready: true, serving: true, terminating: false", " 10.1.0.2:80");
+    check("", ending, "");
+    check(session, ending, " 10.1.0.2:80+draining");
+    check(session, "ready: false, serving: false, terminating: true", "");
+    check(session, "ready: false, serving: true, terminating: false", "");
+}
+
+#[test]
+fn an_ingress_routes_at_the_gateway() {
+    let router = pod("edge-0", "edge", "10.244.0.7").replace("labels: {app: edge}", "labels: {istio: ingressgateway}");
+    let router = router.replace("namespace: shop", "namespace: istio-system");
+    let class = "---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: istio}\n\
+                 spec: {controller: istio.io/ingress-controller}\n";
+    let backend = |name: &str, port: &str| format!("backend: {{service: {{name: {name}, port: {{{port}}}}}}}");
+    let (web, api) = (backend("web", "number: 80"), backend("api", "name: http"));
+    let ingress = |class: &str| {
+        object(
+            "networking.k8s.io/v1",
+            "Ingress",
+            "front",
+            &format!(
+                "{{{class}rules: [\
+                 {{host: a.example.com, http: {{paths: [{{path: /, pathType: Prefix, {web}}}, {{path: /api/, pathType: Prefix, {api}}}, \
+                 {{path: /api/v1, pathType: Exact, {web}}}]}}}}, \
+                 {{host: \"*.b.example.com\", http: {{paths: [{{path: /x/*, pathType: ImplementationSpecific, {api}}}, {{path: /y, {web}}}]}}}}, \
+                 {{http: {{paths: [{{path: /all, pathType: Exact, {web}}}]}}}}]}}"
+            ),
+        )
+    };
+    let services =
+        service("web", "{ports: [{name: http, port: 80}]}") + &service("api", "{ports: [{name: http, port: 8000}]}");
+    let of = |text: String| {
+        let mesh = Mesh::read(&text);
+        mesh.proxy(&mesh.view("router edge-0.istio-system"))
+    };
+    let config = of(router.clone() + class + &services + &ingress("ingressClassName: istio, "));
+    let listener = ["0.0.0.0_80", "0.0.0.0_8080"].into_iter().find(|name| config.listeners.contains_key(*name));
+    let listener = listener.expect("a listener");
+    let (web, api) = ("outbound|80||web.shop.svc.cluster.local", "outbound|8000||api.shop.svc.cluster.local");
+    for (host, path, expected) in [
+        ("a.example.com", "/", web),
+        ("a.example.com", "/apis", web),
+        ("a.example.com", "/api", api),
+        ("a.example.com", "/api/v2", api),
+        ("a.example.com", "/api/v1", web),
+        ("x.b.example.com", "/x/1", api),
+        ("x.b.example.com", "/y", web),
+        ("x.b.example.com", "/y/1", "404"),
+        ("a.example.com", "/all", web),
+        ("other.example.com", "/all", web),
+        ("other.example.com", "/", "404"),
+    ] {
+        let port = listener.rsplit_once('_').expect("a port").1;
+        let got =
+            outcome(&config, listener, &PLAIN_HTTP, &format!("10.244.0.7:{port}"), &format!("GET {host} {path}"), 0);
+        let expected = if expected == "404" { "404".to_owned() } else { format!("{expected} {host}{path}") };
+        assert_eq!(got, expected, "{host}{path}");
+    }
+    // Without Istio's class it is another controller's.
+    for class in ["", "ingressClassName: nginx, "] {
+        let config = of(router.clone() + &services + &ingress(class));
+        assert!(!config.listeners.contains_key(listener), "{class}");
+    }
+    let old =
+        ingress("").replace("namespace: shop", "namespace: shop, annotations: {kubernetes.io/ingress.class: istio}");
+    assert!(of(router + &services + &old).listeners.contains_key(listener));
 }

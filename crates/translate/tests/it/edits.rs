@@ -43,6 +43,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         10 => draw.peer_authentication(),
         11 => draw.sidecar(),
         12 => draw.of_the_cluster(),
+        13 if draw.random.once_in(3) => draw.ingress(),
         13 => draw.workload_entry(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ => draw.authorization_policy(),
@@ -138,6 +139,22 @@ impl Draw<'_> {
              status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
         );
         (format!("{namespace}-pod-{pod}.yaml"), text)
+    }
+
+    fn ingress(&mut self) -> (String, String) {
+        const API: &str = "networking.k8s.io/v1";
+        if self.random.once_in(3) {
+            let text = format!(
+                "apiVersion: {API}\nkind: IngressClass\nmetadata: {{name: istio}}\n\
+                 spec: {{controller: istio.io/ingress-controller}}\n"
+            );
+            return ("ingress-class.yaml".to_owned(), text);
+        }
+        let host = self.pick(&["host: e0.example.com, ", "host: \"*.example.com\", ", ""]);
+        let path = self.pick(&["path: /a, pathType: Prefix", "path: /a/b, pathType: Exact"]);
+        let backend = format!("{{service: {{name: s{}, port: {{number: 80}}}}}}", self.n);
+        let rule = format!("{{{host}http: {{paths: [{{{path}, backend: {backend}}}]}}}}");
+        self.object(API, "Ingress", 'i', &format!("{{ingressClassName: istio, rules: [{rule}]}}"))
     }
 
     fn workload_entry(&mut self) -> (String, String) {
