@@ -76,6 +76,11 @@ impl Snapshot {
         self.services.of(host)
     }
 
+    /// The Services that are other names of this host.
+    pub fn aliases(&self, host: &Hostname) -> &[Arc<Service>] {
+        self.index.aliases.get(host.as_str()).map_or(&[], |list| list)
+    }
+
     /// Whether there is a service whose host `host` covers, that is exported to the client, and that `is_seen` there.
     pub fn sees_any_under(
         &self,
@@ -83,7 +88,9 @@ impl Snapshot {
         client: &(impl Viewer + ?Sized),
         is_seen: impl Fn(&Service) -> bool,
     ) -> bool {
-        let is_one = |s: &Arc<Service>| host.covers(&s.host) && s.export_to.seen_by(client) && is_seen(s);
+        let is_one = |s: &Arc<Service>| {
+            s.alias_of.is_none() && host.covers(&s.host) && s.export_to.seen_by(client) && is_seen(s)
+        };
         match host.is_wildcard() {
             true => self.services.iter().any(is_one),
             false => self.services_of(host.as_str()).iter().any(is_one),
@@ -129,6 +136,11 @@ impl Snapshot {
     /// The workload with this address.
     pub fn workload_at(&self, address: IpAddr) -> Option<&Arc<Workload>> {
         self.index.workloads.get(&address)?.first()
+    }
+
+    /// The addresses whose proxies accept mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
+    pub fn mutual_addresses(&self) -> impl Iterator<Item = (IpAddr, &Arc<str>)> {
+        self.index.mutual.iter().map(|(network, text)| (*network, text))
     }
 
     /// The workload of this Pod.

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
@@ -20,6 +21,8 @@ pub enum Key {
     Mesh,
     /// The services of exactly this host, in any namespace.
     Service(Hostname),
+    /// The other names of this host.
+    Aliases(Hostname),
     /// Whether there are services whose host this name covers.
     ServicesUnder(Hostname),
     /// The endpoints of the service of this namespace and host.
@@ -36,6 +39,8 @@ pub enum Key {
     RouteSetsAt(GatewayRef),
     /// The credential of a Secret, by namespace and name.
     Credential(Arc<str>, Arc<str>),
+    /// The addresses whose proxies accept mutual TLS.
+    MutualAddresses,
     /// The Gateways.
     Gateways,
     /// Those of them that pass TLS on to the service its SNI names.
@@ -94,6 +99,12 @@ impl<'a> Tracked<'a> {
         self.snapshot.service(host.as_str(), client)
     }
 
+    /// See [`Snapshot::aliases`].
+    pub fn aliases(self, host: &Hostname) -> &'a [Arc<Service>] {
+        self.reads.note(Key::Aliases(host.clone()));
+        self.snapshot.aliases(host)
+    }
+
     /// See [`Snapshot::service_if`].
     pub fn service_if(
         self,
@@ -141,6 +152,12 @@ impl<'a> Tracked<'a> {
     pub fn all_take_mtls(self, service: &Service, port: u16) -> bool {
         self.note_peers(service);
         self.snapshot.all_take_mtls(service, port)
+    }
+
+    /// See [`Snapshot::mutual_addresses`].
+    pub fn mutual_addresses(self) -> impl Iterator<Item = (IpAddr, &'a Arc<str>)> {
+        self.reads.note(Key::MutualAddresses);
+        self.snapshot.mutual_addresses()
     }
 
     fn note_peers(self, service: &Service) {

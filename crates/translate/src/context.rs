@@ -142,6 +142,12 @@ impl<'a> Context<'a> {
         self.client.locality()
     }
 
+    /// The machine that the proxy's workload runs on; empty if unknown.
+    pub fn node(&self) -> Arc<str> {
+        self.ask(Question::Node);
+        self.client.node()
+    }
+
     /// A label of the proxy's workload; may be empty.
     pub fn label(&self, name: &Arc<str>) -> Arc<str> {
         self.ask(Question::Label(name.clone()));
@@ -190,8 +196,26 @@ impl<'a> Context<'a> {
         RouteContext { context: *self, port }
     }
 
+    /// The virtual addresses at which the proxy's workload calls a service. Allotted ones count only where the
+    /// workload's DNS queries are answered with them, as in Istio (`nodeUsesAutoallocatedIPs`).
+    pub fn vips<'s>(&self, service: &'s Service) -> impl Iterator<Item = IpAddr> + use<'s> {
+        let counts = !service.allotted || self.captures_dns();
+        service.vips().filter(move |_| counts)
+    }
+
     /// Whether the virtual addresses of this service have listeners of their own.
-    pub fn has_vips(service: &Service) -> bool {
-        service.vips().next().is_some()
+    pub fn has_vips(&self, service: &Service) -> bool {
+        self.vips(service).next().is_some()
+    }
+
+    /// Whether a service is called at addresses that have no listener of their own: in its ranges, or without any
+    /// address at all addresses of the port.
+    pub fn is_called_anywhere(&self, service: &Service) -> bool {
+        service.ranges().next().is_some() || !self.has_vips(service)
+    }
+
+    /// Whether the workload's DNS queries are answered by its agent.
+    pub fn captures_dns(&self) -> bool {
+        self.ask(Question::CapturesDns) == Answer::Yes
     }
 }

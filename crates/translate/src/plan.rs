@@ -25,6 +25,8 @@ use crate::{clusters, endpoints, grpc, listeners, name_table, routes, secrets};
 pub enum Unit {
     /// Resources that every proxy of a kind has.
     Basics,
+    /// What a sidecar has for calls to the addresses of workloads.
+    AsCalled,
     /// Inbound resources; each sidecar has its own.
     Inbound,
     /// Listeners and routes of a gateway.
@@ -153,7 +155,7 @@ impl Unit {
     /// The units every proxy of a kind has, whatever there is in the mesh.
     pub fn of_kind(sidecar: bool) -> &'static [Self] {
         match sidecar {
-            true => &[Self::Basics],
+            true => &[Self::Basics, Self::AsCalled],
             false => &[Self::Basics, Self::Gateways],
         }
     }
@@ -180,7 +182,7 @@ impl Unit {
         match self {
             Self::Service(host) | Self::Endpoints(host) => !snapshot.services_of(host.as_str()).is_empty(),
             Self::Routed(host) => !snapshot.route_sets_naming(host).is_empty(),
-            Self::Basics | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
+            Self::Basics | Self::AsCalled | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
         }
     }
 
@@ -194,6 +196,7 @@ impl Unit {
                 clusters::basics(context, out);
                 listeners::basics(context, out);
             }
+            Self::AsCalled => clusters::as_called(context, out),
             Self::Inbound => {
                 clusters::inbounds(context, out);
                 listeners::inbound::virtual_inbound(context, out);
@@ -206,6 +209,9 @@ impl Unit {
             }
             Self::Service(host) => {
                 let Some(service) = context.service(host) else { return };
+                if service.alias_of.is_some() {
+                    return name_table::of_alias(context, service, out);
+                }
                 clusters::of_service(context, service, out);
                 if context.is_sidecar() {
                     listeners::outbound::of_service(context, service, out);
@@ -216,7 +222,7 @@ impl Unit {
                 }
             }
             Self::Endpoints(host) => {
-                let Some(service) = context.service(host) else { return };
+                let Some(service) = context.service(host).filter(|service| service.alias_of.is_none()) else { return };
                 clusters::with_endpoints(context, service, out);
                 endpoints::of_service(context, service, out);
                 if context.is_sidecar() {

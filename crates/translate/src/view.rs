@@ -35,6 +35,9 @@ pub struct ProxyView {
     pub takes_proxy_protocol: bool,
     /// Whether its certificate has proved that it belongs to its namespace. A node cannot say so itself.
     pub authenticated: bool,
+    /// Whether its agent answers its workload's DNS queries (metadata `DNS_CAPTURE`), so that hosts without an address
+    /// can be called at one that is allotted to them.
+    pub captures_dns: bool,
 }
 
 /// Pod names are unique, so hashing the rest for each proxy with each change is not worth it.
@@ -177,6 +180,7 @@ impl ProxyView {
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
             authenticated: false,
+            captures_dns: metadata.is_true("DNS_CAPTURE"),
         })
     }
 }
@@ -189,6 +193,15 @@ impl<'a> Metadata<'a> {
         match self.0?.fields.get(name)?.kind.as_ref()? {
             Kind::StringValue(text) => Some(text),
             _ => None,
+        }
+    }
+
+    /// Whether a flag is set; Istio's agent writes flags as texts.
+    fn is_true(&self, name: &str) -> bool {
+        match self.0.and_then(|all| all.fields.get(name)?.kind.as_ref()) {
+            Some(Kind::BoolValue(value)) => *value,
+            Some(Kind::StringValue(text)) => matches!(text.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
+            _ => false,
         }
     }
 
@@ -267,6 +280,19 @@ mod tests {
         check("router~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), true);
         check("router~10.0.0.1~a.shop~c", Struct::default(), false);
         check("sidecar~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), false);
+    }
+
+    #[test]
+    fn agents_say_whether_they_answer_dns() {
+        let check = |metadata: Struct, expected: bool| {
+            let view = ProxyView::from_node(&node("sidecar~10.0.0.1~a.shop~c", Some(metadata.clone()))).unwrap();
+            assert_eq!(view.captures_dns, expected, "{metadata:?}");
+        };
+        check(Struct::default(), false);
+        check(one_field("DNS_CAPTURE", "true"), true);
+        check(one_field("DNS_CAPTURE", "false"), false);
+        let flag = Value { kind: Some(Kind::BoolValue(true)) };
+        check(Struct { fields: [("DNS_CAPTURE".to_owned(), flag)].into() }, true);
     }
 
     #[test]

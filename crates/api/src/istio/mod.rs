@@ -11,6 +11,7 @@ mod service_entry;
 mod sidecar;
 mod string_match;
 mod virtual_service;
+mod workload_entry;
 
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
@@ -26,7 +27,7 @@ pub use gateway::{
 };
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
-pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
+pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
     CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundTrafficPolicy,
     SidecarPort, SidecarSpec,
@@ -37,6 +38,7 @@ pub use virtual_service::{
     HttpRewrite, HttpRoute, HttpRouteDestination, L4MatchAttributes, PortSelector, RegexRewrite, RouteDestination,
     TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
 };
+pub use workload_entry::{WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus};
 
 use std::collections::BTreeMap;
 

@@ -134,6 +134,7 @@ pub struct Run {
     takes_proxy_protocol: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     authenticated: bool,
+    captures_dns: bool,
     /// What of the generation it refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
@@ -193,6 +194,7 @@ impl Run {
             client: Client::of(view.client_kind),
             takes_proxy_protocol: view.takes_proxy_protocol,
             authenticated: view.authenticated,
+            captures_dns: view.captures_dns,
             refused: refused.to_vec(),
         }
     }
@@ -214,6 +216,7 @@ impl Run {
             },
             takes_proxy_protocol: self.takes_proxy_protocol,
             authenticated: self.authenticated,
+            captures_dns: self.captures_dns,
         }
     }
 
@@ -228,6 +231,7 @@ impl Run {
             && self.labels == view.labels
             && self.takes_proxy_protocol == view.takes_proxy_protocol
             && self.authenticated == view.authenticated
+            && self.captures_dns == view.captures_dns
     }
 
     /// `POD.NAMESPACE`.

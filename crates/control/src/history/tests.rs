@@ -126,6 +126,7 @@ fn view() -> ProxyView {
         client_kind: ClientKind::Envoy,
         takes_proxy_protocol: false,
         authenticated: false,
+        captures_dns: true,
     }
 }
 

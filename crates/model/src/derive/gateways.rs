@@ -8,6 +8,7 @@ use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
+use super::ingresses;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
@@ -55,6 +56,16 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
             gateway.servers.extend(server);
             found.extend(said.into_iter().map(|finding| finding.about(object.reference())));
         }
+        built.push(gateway);
+        objects.push(object.clone());
+    }
+    for object in cx.objects(Kind::Ingress) {
+        let Resource::Ingress(written) = &object.resource else { continue };
+        let Some(mut gateway) = ingresses::gateway(cx, object, written, found) else { continue };
+        let servers = std::mem::take(&mut gateway.servers);
+        // That all of them serve all hosts is not worth a word.
+        let admitted = servers.into_iter().filter_map(|s| admit(s, &gateway, &built, &mut Diagnostics::new()));
+        gateway.servers = admitted.collect();
         built.push(gateway);
         objects.push(object.clone());
     }

@@ -10,6 +10,7 @@ mod destination_rules;
 mod endpoints;
 mod gateway_secrets;
 mod gateways;
+mod ingresses;
 mod mesh;
 mod objects;
 mod policies;

@@ -1,9 +1,10 @@
 //! The objects of all sources, each name once per group, kind and namespace, with indexes for frequent queries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_api::istio::MeshConfig;
+use evenkeel_api::istio::{MeshConfig, WorkloadEntry};
 use evenkeel_api::kubernetes::EndpointSlice;
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::suggest::closest;
@@ -40,6 +41,8 @@ pub(super) struct Objects {
     selecting: HashMap<u64, BTreeMap<Place, ObjectKey>>,
     /// EndpointSlices by namespace and Service.
     slices: BTreeMap<ServiceKey, BTreeMap<Place, Arc<Object>>>,
+    /// Objects that name an address as that of an endpoint.
+    at_address: HashMap<IpAddr, BTreeMap<Place, ObjectKey>>,
 }
 
 /// The objects that a source has announced.
@@ -221,6 +224,13 @@ impl Objects {
             }
             tracker.changed(Fact::Slices(&id.namespace, service));
         }
+        for address in endpoint_addresses(object) {
+            put(self.at_address.entry(address).or_default(), place, id.clone(), is_there);
+            if self.at_address.get(&address).is_some_and(BTreeMap::is_empty) {
+                self.at_address.remove(&address);
+            }
+            tracker.changed(Fact::At(address));
+        }
     }
 }
 
@@ -258,15 +268,34 @@ impl RetainSome for HashMap<u64, BTreeSet<Place>> {
     }
 }
 
-/// Labels of a Pod, or of the template of a Deployment.
+/// The addresses that a ServiceEntry or EndpointSlice names as those of endpoints.
+fn endpoint_addresses(object: &Object) -> BTreeSet<IpAddr> {
+    match &object.resource {
+        Resource::ServiceEntry(entry) => entry.spec.endpoints.iter().filter_map(|e| e.ip()).collect(),
+        Resource::EndpointSlice(slice) => {
+            let all = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+            all.filter_map(|address| address.parse().ok()).collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Labels of a workload, or of the template of a Deployment.
 fn running_labels(object: &Object) -> Option<Labels> {
     match &object.resource {
         Resource::Pod(_) => Some(object.labels.clone()),
+        Resource::WorkloadEntry(entry) => Some(entry_labels(object, entry)),
         Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
         Resource::StatefulSet(set) => Some(set.spec.template.labels()),
         Resource::DaemonSet(set) => Some(set.spec.template.labels()),
         _ => None,
     }
+}
+
+/// The labels of a WorkloadEntry: those of its specification, overridden by its own (Istio's `ConvertWorkloadEntry`).
+pub(super) fn entry_labels(object: &Object, entry: &WorkloadEntry) -> Labels {
+    let own = object.labels.iter().map(|(name, value)| (name.clone(), value.clone()));
+    entry.spec.labels.clone().into_iter().chain(own).collect()
 }
 
 /// The selector of an object. Services and Gateways with an empty selector do not select all Pods.
@@ -329,6 +358,11 @@ impl<'t> Cx<'t> {
     pub(super) fn slices(&self, namespace: &Arc<str>, service: &Arc<str>) -> impl Iterator<Item = &'t Arc<Object>> {
         let slices = &self.read(Fact::Slices(namespace, service)).objects.slices;
         slices.get(&(namespace.clone(), service.clone())).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// The ServiceEntries and EndpointSlices with an endpoint at this address, in the order of precedence.
+    pub(super) fn naming(&self, address: IpAddr) -> impl Iterator<Item = &'t ObjectKey> + use<'t> {
+        self.read(Fact::At(address)).objects.at_address.get(&address).into_iter().flat_map(BTreeMap::values)
     }
 
     /// Labels of all Pods and Deployment templates in a namespace.

@@ -28,6 +28,10 @@ pub(super) enum Fact<'a> {
     Selecting(&'a str, &'a str, &'a str),
     /// EndpointSlices of a Service.
     Slices(&'a str, &'a str),
+    /// Objects with an endpoint at this address.
+    At(IpAddr),
+    /// All Services that are other names of hosts.
+    Aliases,
     /// Definitions of a host, before it has an address.
     Drafts(&'a str),
     /// The objects that claim an address.

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod decisions;
+mod decisions_services;
 mod edits;
 mod endpoints;
 mod fleet;
