@@ -138,6 +138,8 @@ impl ProxyView {
             labels: workload.labels.clone(),
             client_kind: ClientKind::Envoy,
             takes_proxy_protocol: false,
+            authenticated: true,
+            captures_dns: true,
         }
     }
 
