@@ -12,6 +12,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig, Source};
 use tokio::sync::watch;
 
+use crate::barrier::Barrier;
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, texts, unix_micros};
 use crate::lease::Lease;
 use crate::memory;
@@ -448,6 +449,7 @@ pub async fn keep(
     world: watch::Sender<Arc<World>>,
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
+    barrier: Arc<Barrier>,
 ) {
     memory::at_once(false);
     count(&world.borrow(), &metrics);
@@ -482,6 +484,15 @@ pub async fn keep(
                     }
                 };
                 noticed = configuration.act(&changed, trigger, &mut watch, &world, &proxies, &metrics).await;
+            }
+            // Who waits for what he has written waits for no debounce.
+            () = barrier.asked() => {
+                let ticket = barrier.begin();
+                let mut changed = std::mem::take(&mut endpoints);
+                changed.join(std::mem::take(&mut everything));
+                changed.anywhere = true;
+                configuration.act(&changed, Trigger::Config, &world, &proxies, &metrics).await;
+                barrier.served(ticket);
             }
             notice = watch.next() => {
                 let Some(notice) = notice else { return };

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use evenkeel_tls::config::{CertificateSource, TrustSource};
 use evenkeel_tls::identity::Identity;
 use evenkeel_tls::secrets::Slot;
-use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle};
+use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle, TrustError};
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
 use evenkeel_xds::pb::envoy::config::core::v3::Locality;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint_pb;
@@ -319,11 +319,14 @@ impl Builder {
                 stored.map_err(|error| ("tls_certificate", error.to_string()))?;
                 Ok(HeldSlot::Certificate(slot))
             }
-            Secret::Trust(roots) => {
+            Secret::Trust { roots, lists } => {
                 let slot = self.secrets.trust(&TrustSource::Sds(name.clone()));
                 let slot = slot.map_err(|error| ("validation_context.trusted_ca", error.to_string()))?;
-                let stored = self.secrets.set_trust(name, &roots);
-                stored.map_err(|error| ("validation_context.trusted_ca", error.to_string()))?;
+                let stored = self.secrets.set_trust(name, &roots, lists.as_deref());
+                stored.map_err(|error| match error {
+                    TrustError::Revocation(error) => ("validation_context.crl", error.to_string()),
+                    other => ("validation_context.trusted_ca", other.to_string()),
+                })?;
                 Ok(HeldSlot::Trust(slot))
             }
         }

@@ -40,10 +40,12 @@ mod origin;
 mod pb;
 mod plan;
 mod proto;
+mod secrets;
 mod sessions;
 mod whole;
 
 pub use context::Context;
 pub use incremental::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange, Translator};
+pub use origin::{config_path, split_origin};
 pub use view::{ClientKind, NodeError, ProxyKind, ProxyView};
-pub use whole::resources;
+pub use whole::{resources, traced_resources};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_model::gateway::{ServerCertificate, TlsVersion};
+use evenkeel_base::Spanned;
+use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use evenkeel_model::{MeshConfig, ServerTls, ServerTlsMode};
 
 use crate::pb::google::protobuf::Any;
@@ -12,7 +13,8 @@ use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::tls::common_tls_context::ValidationContextType;
 use crate::pb::tls::tls_parameters::TlsProtocol;
 use crate::pb::{core, raw_buffer, tls};
-use crate::proto::{any, bool_value, duration, string_matcher};
+use crate::proto::{ads, any, bool_value, duration, string_matcher};
+use crate::secrets;
 
 /// The static cluster of the bootstrap that reaches the agent's SDS server.
 const SDS_CLUSTER: &str = "sds-grpc";
@@ -165,40 +167,82 @@ fn exact(text: &str) -> StringMatcher {
 
 /// TLS termination on a gateway; `None` if the mode passes TLS on.
 pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtocol) -> Option<core::TransportSocket> {
-    let (certificate, roots) = match &server.mode {
+    let (certificates, roots, required) = match &server.mode {
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
         ServerTlsMode::IstioMutual => return Some(mesh_server(mesh)),
-        ServerTlsMode::Simple(certificate) => (certificate, None),
-        ServerTlsMode::Mutual { certificate, ca_certificates } => (certificate, Some(ca_certificates.as_deref())),
+        ServerTlsMode::Simple(certificates) => (certificates, None, false),
+        ServerTlsMode::Mutual { certificates, roots, optional } => (certificates, Some(roots), !optional),
     };
-    let ServerCertificate::Files { chain, key } = certificate;
-    let validation = roots.map(|roots| {
-        ValidationContextType::ValidationContext(tls::CertificateValidationContext {
-            trusted_ca: roots.map(file),
-            match_typed_subject_alt_names: server.subject_alt_names.iter().map(|name| exact_name(name)).collect(),
-            ..Default::default()
-        })
-    });
+    let mut context = tls::CommonTlsContext {
+        tls_params: Some(parameters(server)),
+        alpn_protocols: match inner {
+            InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
+            InnerProtocol::Tcp => Vec::new(),
+        },
+        validation_context_type: roots.map(|roots| client_validation(&server.clients, roots)),
+        ..Default::default()
+    };
+    match certificates {
+        ServerCertificates::Files(files) => {
+            context.tls_certificates = files.iter().map(|pair| tls_certificate(&pair.chain, &pair.key)).collect();
+        }
+        ServerCertificates::Secrets(names) => {
+            let secret = |name: &Spanned<Arc<str>>| credential(secrets::certificate_name(name));
+            context.tls_certificate_sds_secret_configs = names.iter().map(secret).collect();
+        }
+    }
+    Some(downstream(context, required))
+}
+
+/// Versions, suites and curves of a server.
+fn parameters(server: &ServerTls) -> tls::TlsParameters {
     let version = |version: Option<TlsVersion>, default| match version {
         None => default,
         Some(TlsVersion::V1_2) => TlsProtocol::TlSv12 as i32,
         Some(TlsVersion::V1_3) => TlsProtocol::TlSv13 as i32,
     };
-    let context = tls::CommonTlsContext {
-        tls_params: Some(tls::TlsParameters {
-            tls_minimum_protocol_version: version(server.min_version, TlsProtocol::TlSv12 as i32),
-            tls_maximum_protocol_version: version(server.max_version, TlsProtocol::TlSv13 as i32),
-            ..Default::default()
-        }),
-        tls_certificates: vec![tls_certificate(chain, key)],
-        alpn_protocols: match inner {
-            InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
-            InnerProtocol::Tcp => Vec::new(),
-        },
-        validation_context_type: validation,
+    let texts = |list: &[Arc<str>]| list.iter().map(ToString::to_string).collect();
+    tls::TlsParameters {
+        tls_minimum_protocol_version: version(server.min_version, TlsProtocol::TlSv12 as i32),
+        tls_maximum_protocol_version: version(server.max_version, TlsProtocol::TlSv13 as i32),
+        cipher_suites: texts(&server.cipher_suites),
+        ecdh_curves: texts(&server.ecdh_curves),
+        ..Default::default()
+    }
+}
+
+/// How a gateway's clients are verified.
+fn client_validation(clients: &ClientChecks, roots: &ClientRoots) -> ValidationContextType {
+    let texts = |list: &[Arc<str>]| list.iter().map(ToString::to_string).collect();
+    let checks = tls::CertificateValidationContext {
+        match_typed_subject_alt_names: clients.subject_alt_names.iter().map(|name| exact_name(name)).collect(),
+        verify_certificate_spki: texts(&clients.spki),
+        verify_certificate_hash: texts(&clients.hashes),
+        crl: clients.revocation_lists.as_deref().map(file),
         ..Default::default()
     };
-    Some(downstream(context, roots.is_some()))
+    match roots {
+        ClientRoots::File(path) => ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+            trusted_ca: Some(file(path)),
+            ..checks
+        }),
+        ClientRoots::Secret(name) => combined(checks, credential(secrets::roots_name(name))),
+    }
+}
+
+/// Checks, with roots from a secret.
+fn combined(checks: tls::CertificateValidationContext, roots: tls::SdsSecretConfig) -> ValidationContextType {
+    ValidationContextType::CombinedValidationContext(tls::common_tls_context::CombinedCertificateValidationContext {
+        default_validation_context: Some(checks),
+        validation_context_sds_secret_config: Some(roots),
+        ..Default::default()
+    })
+}
+
+/// A secret from this control plane. Unlike for the workload's own certificate the wait for it ends (Envoy's default, 15
+/// s), because the Secret may not exist, and the listener's other servers must not wait for it.
+fn credential(name: String) -> tls::SdsSecretConfig {
+    tls::SdsSecretConfig { name, sds_config: Some(core::ConfigSource { initial_fetch_timeout: None, ..ads() }) }
 }
 
 fn downstream(context: tls::CommonTlsContext, require_client_certificate: bool) -> core::TransportSocket {
@@ -255,15 +299,9 @@ fn mesh_context(peer_sans: Vec<StringMatcher>, alpn: &[&str]) -> tls::CommonTlsC
         }),
         tls_certificate_sds_secret_configs: vec![sds_secret(WORKLOAD_SECRET)],
         alpn_protocols: alpn.iter().map(|&p| p.to_owned()).collect(),
-        validation_context_type: Some(ValidationContextType::CombinedValidationContext(
-            tls::common_tls_context::CombinedCertificateValidationContext {
-                default_validation_context: Some(tls::CertificateValidationContext {
-                    match_typed_subject_alt_names: sans.collect(),
-                    ..Default::default()
-                }),
-                validation_context_sds_secret_config: Some(sds_secret(ROOT_SECRET)),
-                ..Default::default()
-            },
+        validation_context_type: Some(combined(
+            tls::CertificateValidationContext { match_typed_subject_alt_names: sans.collect(), ..Default::default() },
+            sds_secret(ROOT_SECRET),
         )),
         ..Default::default()
     }

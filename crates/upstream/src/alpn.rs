@@ -60,6 +60,10 @@ pub fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
             let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };
             configured.map(of_http2).chain(to_sidecar.then_some(HTTP2)).collect()
         }
+        // A receiver would take bytes for HTTP. Istio offers these protocols from its ALPN filter, so only for requests.
+        Wanted::Bytes if configured.len() > 1 => {
+            configured.filter(|protocol| ![MESH_HTTP1, MESH_HTTP2].contains(protocol)).collect()
+        }
         Wanted::Bytes | Wanted::Http1 | Wanted::Either => configured.collect(),
     }
 }
@@ -101,6 +105,9 @@ mod tests {
             assert_eq!(offered.join(","), expected, "{wanted:?}");
         };
         check(&[], Wanted::Bytes, "");
+        check(&["istio-http/1.1", "istio"], Wanted::Bytes, "istio");
+        check(&["istio-h2", "istio", "h2"], Wanted::Bytes, "istio h2");
+        check(&["istio"], Wanted::Bytes, "istio");
         check(&[], Wanted::Http1, "http/1.1");
         check(&[], Wanted::Http2, "h2");
         check(&[], Wanted::Either, "h2,http/1.1");

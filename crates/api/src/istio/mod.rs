@@ -6,10 +6,12 @@ mod gateway;
 mod mesh_config;
 mod never_matching;
 mod peer_authentication;
+mod server_tls;
 mod service_entry;
 mod sidecar;
 mod string_match;
 mod virtual_service;
+mod workload_entry;
 
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
@@ -20,10 +22,12 @@ pub use destination_rule::{
     LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol, ProxyProtocolVersion, RetryBudget,
     RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Warmup,
 };
-pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
+pub use gateway::{
+    Gateway, GatewayPort, GatewaySpec, Server, ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol,
+};
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
-pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
+pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
     CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundTrafficPolicy,
     SidecarPort, SidecarSpec,
@@ -34,6 +38,7 @@ pub use virtual_service::{
     HttpRewrite, HttpRoute, HttpRouteDestination, L4MatchAttributes, PortSelector, RegexRewrite, RouteDestination,
     TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
 };
+pub use workload_entry::{WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus};
 
 use std::collections::BTreeMap;
 

@@ -125,6 +125,8 @@ fn view() -> ProxyView {
         labels: Labels::new(),
         client_kind: ClientKind::Envoy,
         takes_proxy_protocol: false,
+        authenticated: false,
+        captures_dns: true,
     }
 }
 

@@ -2,9 +2,11 @@
 
 mod bootstrap;
 mod decisions;
+mod decisions_services;
 mod edits;
 mod endpoints;
 mod fleet;
+mod gateway_tls;
 mod golden;
 mod grpc;
 mod incremental;
