@@ -491,7 +491,7 @@ pub async fn keep(
                 let mut changed = std::mem::take(&mut endpoints);
                 changed.join(std::mem::take(&mut everything));
                 changed.anywhere = true;
-                configuration.act(&changed, Trigger::Config, &world, &proxies, &metrics).await;
+                noticed = configuration.act(&changed, Trigger::Config, &mut watch, &world, &proxies, &metrics).await;
                 barrier.served(ticket);
             }
             notice = watch.next() => {

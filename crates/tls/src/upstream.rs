@@ -108,8 +108,8 @@ impl UpstreamTls {
     }
 
     /// The names of which the server's certificate must have one; empty: any. `None`: nothing is verified.
-    pub fn accepted_names(&self) -> Option<&[SanMatcher]> {
-        self.trust.as_ref().map(|_| &*self.names)
+    pub fn accepted_names(&self) -> Option<&[crate::SanMatcher]> {
+        self.trust.as_ref().map(|_| &*self.checks.subject_alt_names)
     }
 
     async fn connect_with<S>(&self, io: S, alpn: Option<&[&[u8]]>) -> Result<TlsStream<S>, HandshakeError>
