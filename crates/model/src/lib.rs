@@ -40,8 +40,9 @@ pub use list::{Grouped, List, Ordered};
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use route_set::{
-    Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
-    Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute, WeightedDestination,
+    AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,
+    HttpRoute, L4Match, L4Route, Millionths, Mirror, Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute,
+    WeightedDestination,
 };
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};

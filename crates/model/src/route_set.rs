@@ -90,6 +90,10 @@ pub struct HttpRoute {
     pub action: HttpAction,
     /// Changes to headers for all destinations.
     pub headers: Headers,
+    /// Faults for tests.
+    pub fault: Option<Fault>,
+    /// Which scripts in browsers may read responses.
+    pub cors: Option<CorsPolicy>,
     /// Where it was written.
     pub origin: Span,
 }
@@ -107,11 +111,74 @@ pub enum HttpAction {
         timeout: Option<Duration>,
         /// None given = the mesh's default.
         retries: Option<RetryPolicy>,
+        /// The services that get copies of requests.
+        mirrors: Vec<Mirror>,
     },
     /// The client is sent elsewhere.
     Redirect(Redirect),
     /// The proxy answers.
     DirectResponse(DirectResponse),
+}
+
+/// A share of requests, in millionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millionths(pub u32);
+
+impl Millionths {
+    /// All requests.
+    pub const ALL: Self = Self(1_000_000);
+
+    /// A percentage; Istio drops what is less than a millionth.
+    pub fn from_percent(percent: f64) -> Self {
+        // The cast saturates.
+        Self((percent * 10_000.0) as u32).min(Self::ALL)
+    }
+}
+
+/// A service that gets copies of requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mirror {
+    /// The service.
+    pub destination: Destination,
+    /// The share of requests, above zero.
+    pub share: Millionths,
+}
+
+/// Faults for tests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fault {
+    /// Requests that wait: how long, and their share.
+    pub delay: Option<(Duration, Millionths)>,
+    /// Requests that get this response instead of being forwarded, and their share.
+    pub abort: Option<(AbortStatus, Millionths)>,
+}
+
+/// The status of an injected response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortStatus {
+    /// An HTTP status, 200–599.
+    Http(u16),
+    /// A gRPC status.
+    Grpc(u8),
+}
+
+/// Which scripts in browsers may read responses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CorsPolicy {
+    /// Origins of scripts.
+    pub allow_origins: Vec<StringMatch>,
+    /// Methods that they may use, separated by commas.
+    pub allow_methods: Arc<str>,
+    /// Request headers that they may send, separated by commas.
+    pub allow_headers: Arc<str>,
+    /// Response headers that they may read, separated by commas.
+    pub expose_headers: Arc<str>,
+    /// How long browsers may keep the answer to a preflight request, in seconds.
+    pub max_age: Option<u64>,
+    /// Whether they may use credentials; `None`: the header is not sent.
+    pub allow_credentials: Option<bool>,
+    /// Whether preflight requests of other origins are forwarded.
+    pub forwards_unmatched: bool,
 }
 
 /// Conditions on a request; all must hold.
@@ -143,6 +210,8 @@ pub struct HttpMatch {
     pub source_namespace: Option<Arc<str>>,
     /// Where this condition applies; empty = wherever the route set applies.
     pub gateways: Vec<GatewayRef>,
+    /// The prefix of the route's statistics; may be empty.
+    pub stat_prefix: Arc<str>,
     /// Where it was written.
     pub origin: Span,
 }
@@ -200,8 +269,10 @@ pub struct Rewrite {
 /// A redirect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
-    /// Replaces the path, or the part a prefix match matched when it ends in `%PREFIX()%`.
+    /// Replaces the path.
     pub uri: Option<Arc<str>>,
+    /// Replaces the part of the path that a prefix match matched.
+    pub prefix: Option<Arc<str>>,
     /// Replaces the host.
     pub authority: Option<Arc<str>>,
     /// Replaces the scheme.
@@ -254,6 +325,8 @@ pub struct RetryPolicy {
 pub struct L4Match {
     /// Address ranges one of which must hold the destination; empty = any.
     pub destination_subnets: Vec<IpNet>,
+    /// The address range of clients; none given = any.
+    pub source_subnet: Option<IpNet>,
     /// The port the connection is addressed to.
     pub port: Option<u16>,
     /// Labels the client's workload must have; only for `mesh`.
@@ -292,15 +365,17 @@ impl RouteSet {
         self.gateways.contains(gateway)
     }
 
-    /// The services it may lead to, each as often as it is named.
+    /// The services it may lead to, mirrors included, each as often as it is named.
     pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
-        let http = self.http.iter().flat_map(|route| match &route.action {
-            HttpAction::Route { destinations, .. } => destinations.as_slice(),
-            HttpAction::Redirect(_) | HttpAction::DirectResponse(_) => &[],
+        let http = self.http.iter().map(|route| match &route.action {
+            HttpAction::Route { destinations, mirrors, .. } => (destinations.as_slice(), mirrors.as_slice()),
+            HttpAction::Redirect(_) | HttpAction::DirectResponse(_) => Default::default(),
         });
+        let mirrors = http.clone().flat_map(|(_, mirrors)| mirrors).map(|mirror| &mirror.destination);
         let tls = self.tls.iter().flat_map(|route| &route.destinations);
         let tcp = self.tcp.iter().flat_map(|route| &route.destinations);
-        http.chain(tls).chain(tcp).map(|weighted| &weighted.destination)
+        let weighted = http.flat_map(|(destinations, _)| destinations).chain(tls).chain(tcp);
+        weighted.map(|weighted| &weighted.destination).chain(mirrors)
     }
 }
 

@@ -33,8 +33,7 @@ pub struct Snapshot {
     pub endpoints: OrdMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
     /// All workloads, ordered by namespace and Pod.
     pub workloads: Ordered<Pod, Workload>,
-    /// All route sets, in the order of precedence. If two claim a host in the mesh, the later one is listed without
-    /// that host.
+    /// All route sets, in the order of precedence, which decides if several have a host.
     pub route_sets: Ordered<(Place, usize), RouteSet>,
     /// All DestinationRules by namespace and host, there in the order of precedence; those for one host are already merged.
     pub destination_rules: Grouped<(Arc<str>, Hostname), DestinationRule>,
@@ -154,8 +153,8 @@ impl Snapshot {
         here.filter(|v| v.export_to.seen_by(proxy)).collect()
     }
 
-    /// Those of them that serve `host` by its name or a wildcard, the most specific first. In the mesh only the first
-    /// is used; a gateway merges the routes of all with the same host.
+    /// Those of them that serve `host` by its name or a wildcard, the most specific first. In the mesh the first
+    /// routes requests; a gateway merges the routes of all with the same host.
     pub fn route_sets_for(
         &self,
         gateway: &GatewayRef,

@@ -193,7 +193,7 @@ impl<'a> Context<'a> {
 
     /// The context of routes for requests to this port.
     pub fn route_context(&self, port: u16) -> RouteContext<'a> {
-        RouteContext { context: *self, port }
+        RouteContext { context: *self, port, tls: false }
     }
 
     /// The virtual addresses at which the proxy's workload calls a service. Allotted ones count only where the

@@ -19,7 +19,7 @@ use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy};
 use crate::proto::{ads, any, bool_value, duration};
 use crate::view::ClientKind;
-use crate::{load_balancer, sessions};
+use crate::{load_balancer, routes, sessions};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -88,7 +88,7 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
-        http_filters: rbac.into_iter().chain(session).chain([router()]).collect(),
+        http_filters: rbac.into_iter().chain(routes::filters::all()).chain(session).chain([router()]).collect(),
         server_name: SERVER_NAME.to_owned(),
         use_remote_address: Some(bool_value(side == Direction::Gateway)),
         forward_client_cert_details: forward as i32,

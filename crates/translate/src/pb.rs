@@ -14,6 +14,12 @@ pub mod config {
 
 pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
+/// Faults: the filter, and what it shares with others.
+pub mod fault {
+    pub use evenkeel_xds::pb::envoy::extensions::filters::common::fault::v3::{FaultDelay, fault_delay};
+    pub use evenkeel_xds::pb::envoy::extensions::filters::http::fault::v3::{FaultAbort, HttpFault, fault_abort};
+}
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http_rbac;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3 as router;

@@ -1,8 +1,8 @@
 //! Small helpers to write protobuf messages, and mirrors of messages whose maps need a stable order.
 //!
 //! A resource's version is a hash of its bytes, so equal resources must have equal bytes. The generated types keep maps in
-//! `HashMap`s, whose order changes from one instance to the next. This crate therefore gives generated maps at most one
-//! entry, and uses a mirror with a `BTreeMap` where more are needed.
+//! `HashMap`s (except `typed_per_filter_config`), whose order changes from one instance to the next. This crate therefore
+//! gives generated maps at most one entry, and uses a mirror with a `BTreeMap` where more are needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -150,10 +150,12 @@ impl<'a> Context<'a> {
         self.sidecar().is_none_or(|sidecar| sidecar.imports_routes(routes, port, self.namespace()))
     }
 
-    /// The route set that applies to a service's port in the mesh.
-    pub fn route_set(&self, service: &Service, port: u16) -> Option<&'a Arc<RouteSet>> {
-        let found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
-        found.into_iter().find(|routes| self.follows(routes, port))
+    /// The route sets that apply to a service's port in the mesh, the most specific host first. The first one routes
+    /// requests; all of them route connections.
+    pub fn route_sets(&self, service: &Service, port: u16) -> Vec<&'a Arc<RouteSet>> {
+        let mut found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
+        found.retain(|routes| self.follows(routes, port));
+        found
     }
 
     /// Whether the workload may call a service whose host `host` covers.

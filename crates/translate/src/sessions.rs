@@ -1,7 +1,7 @@
 //! Stateful sessions, enabled by a label of a service: requests of one session go to the endpoint that served the
 //! first.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use evenkeel_model::Service;
 
@@ -29,8 +29,8 @@ pub fn filter() -> HttpFilter {
 }
 
 /// The per-route configuration of the filter; empty for most services.
-pub fn of_route(service: Option<&Service>) -> HashMap<String, Any> {
-    let Some(state) = service.and_then(state) else { return HashMap::new() };
+pub fn of_route(service: Option<&Service>) -> BTreeMap<String, Any> {
+    let Some(state) = service.and_then(state) else { return BTreeMap::new() };
     let session = StatefulSession { session_state: Some(state), ..Default::default() };
     let config = StatefulSessionPerRoute { r#override: Some(per_route::Override::StatefulSession(session)) };
     [(FILTER.to_owned(), any(&config))].into()

@@ -376,6 +376,11 @@ impl Decode for RegexText {
 pub struct HeaderName(pub Arc<str>);
 
 impl HeaderName {
+    /// Whether a text is the name of a header.
+    pub fn is_valid(text: &str) -> bool {
+        Self::parse(text).is_ok()
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         // HTTP/2 pseudo headers (`:authority`) may be matched and set, as in Istio.

@@ -3,6 +3,8 @@
 mod authorization_policy;
 mod destination_rule;
 mod gateway;
+mod http_policy;
+mod http_route;
 mod mesh_config;
 mod never_matching;
 mod peer_authentication;
@@ -25,6 +27,13 @@ pub use destination_rule::{
 pub use gateway::{
     Gateway, GatewayPort, GatewaySpec, Server, ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol,
 };
+pub use http_policy::{
+    CorsPolicy, FaultAbort, FaultDelay, HttpFaultInjection, HttpMirrorPolicy, Percent, UnmatchedPreflights,
+};
+pub use http_route::{
+    Base64, Delegate, DerivePort, DirectResponse, HeaderOperations, Headers, HttpBody, HttpMatch, HttpRedirect,
+    HttpRetry, HttpRewrite, HttpRoute, HttpRouteDestination, RegexRewrite,
+};
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
@@ -34,9 +43,8 @@ pub use sidecar::{
 };
 pub use string_match::StringMatch;
 pub use virtual_service::{
-    DerivePort, Destination, DirectResponse, HeaderOperations, Headers, HttpBody, HttpMatch, HttpRedirect, HttpRetry,
-    HttpRewrite, HttpRoute, HttpRouteDestination, L4MatchAttributes, PortSelector, RegexRewrite, RouteDestination,
-    TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
+    Destination, L4MatchAttributes, PortSelector, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute,
+    VirtualService, VirtualServiceSpec,
 };
 pub use workload_entry::{WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus};
 

@@ -156,8 +156,16 @@ fn route(cx: &Cx<'_>, object: &Object, path: &Spanned<IngressPath>, found: &mut 
     Some(HttpRoute {
         name: "".into(),
         matches: paths(path).into_iter().map(uri).collect(),
-        action: HttpAction::Route { destinations: vec![weighted], rewrite: None, timeout: None, retries: None },
+        action: HttpAction::Route {
+            destinations: vec![weighted],
+            rewrite: None,
+            timeout: None,
+            retries: None,
+            mirrors: Vec::new(),
+        },
         headers: Headers::default(),
+        fault: None,
+        cors: None,
         origin: path.span.clone(),
     })
 }

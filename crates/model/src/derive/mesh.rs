@@ -7,9 +7,9 @@ use evenkeel_api::Kind;
 use evenkeel_api::istio::{self, AccessLogEncoding, OutboundTrafficPolicyMode};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
+use super::http_fields::retries_of;
 use super::objects::mesh_settings;
 use super::refused;
-use super::routes::retries_of;
 use super::run::Run;
 use super::shared;
 use super::step::Results;

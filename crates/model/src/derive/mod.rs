@@ -6,10 +6,12 @@
 //! changes, so do the steps that asked about that result. Everything else stays as it is, including its pointers.
 
 mod credentials;
+mod delegates;
 mod destination_rules;
 mod endpoints;
 mod gateway_secrets;
 mod gateways;
+mod http_fields;
 mod ingresses;
 mod mesh;
 mod objects;

@@ -1,29 +1,31 @@
-//! Route sets: in the mesh each host belongs to one route set; at a gateway they are merged.
+//! Route sets. In the mesh the first one that a proxy sees routes a host's requests; at a gateway they are merged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::{Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
-use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::run::Run;
 use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{ingresses, set, virtual_services};
-use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap, Visibility};
+use super::{delegates, ingresses, set, virtual_services};
+use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap};
 
-/// The routes of an object as it is written.
+/// The routes of an object as it is written, with those of its delegates.
 #[derive(Debug, Clone)]
 pub(super) struct Whole {
     place: Place,
     object: Arc<Object>,
     service: Arc<RouteSet>,
+    /// The objects that its routes delegate to.
+    delegates: BTreeSet<ObjectKey>,
 }
 
 /// The objects that name a host, in the order of precedence; the number is the position of the host in the object.
 type Claimants = SortedMap<(Place, usize), ObjectKey>;
-/// A place in the list of route sets; one object may appear there in two parts.
+/// A place in the list of route sets; one object may appear there in several parts.
 pub(crate) type Rank = (Place, usize);
 
 /// A place in the order of a gateway's route sets.
@@ -35,8 +37,8 @@ pub(super) struct Table {
     wholes: HashMap<ObjectKey, Whole>,
     in_mesh: BTreeMap<Hostname, Claimants>,
     at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
-    /// The claims that hold.
-    granted: HashMap<Hostname, Box<[(Place, usize)]>>,
+    /// The objects with routes that delegate to an object.
+    roots: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
     parts: HashMap<ObjectKey, Vec<(Rank, Arc<RouteSet>)>>,
     /// In the order of precedence.
     listed: BTreeMap<Rank, Arc<RouteSet>>,
@@ -65,16 +67,17 @@ pub(super) fn gateway_host_step(run: &mut Run<'_>, gateway: &GatewayRef, host: &
 }
 
 pub(super) fn mesh_host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
-    let granted = run.read(|cx, found| granted(cx, host, found));
-    let keep = !granted.is_empty();
-    run.tables.routes.set_granted(host, granted, run.tracker);
-    keep
+    run.read(|cx, found| note_duplicates(cx, host, found))
 }
 
 pub(super) fn parts_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     let (parts, keep) = run.read(|cx, _| (parts(cx, key), cx.object(key).is_some()));
     run.tables.routes.set_parts(key, parts);
     keep
+}
+
+pub(super) fn delegate_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    run.read(|cx, found| note_unused_delegate(cx, key, found))
 }
 
 impl Results for Table {
@@ -102,14 +105,18 @@ impl Results for Table {
 }
 
 /// The routes of an object of any kind.
-fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, RouteSet)> {
+fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Made> {
     let (place, object) = cx.placed(id)?;
-    let whole = match &object.resource {
-        Resource::VirtualService(written) => virtual_services::route_set(cx, object, &written.spec, found),
-        Resource::Ingress(written) => ingresses::whole(cx, object, written, found)?,
+    let (service, delegates) = match &object.resource {
+        Resource::VirtualService(written) => {
+            let delegates = written.spec.http.iter().filter_map(|route| route.delegate.as_ref());
+            let delegates = delegates.map(|delegate| delegates::delegate_key(delegate, object)).collect();
+            (virtual_services::route_set(cx, object, &written.spec, found), delegates)
+        }
+        Resource::Ingress(written) => (ingresses::whole(cx, object, written, found)?, BTreeSet::new()),
         _ => return None,
     };
-    Some((place.clone(), object.clone(), whole))
+    Some(Made { place: place.clone(), object: object.clone(), service, delegates })
 }
 
 /// Reports objects whose routes for a host are merged at a gateway.
@@ -139,77 +146,79 @@ fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
     claims.contains_key(&(gateway.clone(), host.clone()))
 }
 
-/// The objects that own a host in the mesh: those without an earlier object for the host that a common namespace sees.
-fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
-    struct Claim<'t> {
-        owner: &'t Arc<Object>,
-        visibility: &'t Visibility,
-        span: &'t Span,
-    }
-    let mut claims: Vec<Claim<'_>> = Vec::new();
-    let mut granted = Vec::new();
-    for (rank, id) in
-        cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host).into_iter().flat_map(SortedMap::iter)
-    {
-        let Some(Whole { object, service, .. }) = cx.whole(id) else { continue };
-        let Some(span) = service.hosts.get(rank.1).map(|host| &host.span) else { continue };
-        match claims.iter().find(|claim| claim.visibility.overlaps(&service.export_to)) {
-            Some(first) => found.push(
-                Diagnostic::warning(
-                    "duplicate-host",
-                    span.clone(),
-                    format!(
-                        "{} already routes `{host}` in the mesh; the routes of {object} for it are ignored",
-                        first.owner
-                    ),
-                )
-                .about(object.reference())
+/// Reports objects whose requests for a host in the mesh are routed by an earlier object, at least for the namespaces
+/// that see both. Routes of connections are all used. Returns whether there are any objects.
+fn note_duplicates(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> bool {
+    let claimants = cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host);
+    let claims = claimants.into_iter().flat_map(SortedMap::iter).filter_map(|(rank, id)| {
+        let whole = cx.whole(id)?;
+        Some((whole, &whole.service.hosts.get(rank.1)?.span))
+    });
+    let claims: Vec<(&Whole, &Span)> = claims.filter(|(whole, _)| !whole.service.http.is_empty()).collect();
+    for (at, (later, span)) in claims.iter().enumerate() {
+        let before = claims.iter().take(at);
+        let first = before.clone().find(|(first, _)| first.service.export_to.overlaps(&later.service.export_to));
+        let Some((first, first_span)) = first else { continue };
+        let message = format!(
+            "{} already routes `{host}` in the mesh; the routes of {} for it are ignored",
+            first.object, later.object
+        );
+        found.push(
+            Diagnostic::warning("duplicate-host", (*span).clone(), message)
+                .about(later.object.reference())
                 .with_help("put all routes of a host into one VirtualService")
-                .with_related(first.span.clone(), "this one applies"),
-            ),
-            None => {
-                claims.push(Claim { owner: object, visibility: &service.export_to, span });
-                granted.push(rank.clone());
-            }
-        }
+                .with_related((*first_span).clone(), "this one applies"),
+        );
     }
-    // They are in the order of the claims.
-    granted.into()
+    claimants.is_some()
 }
 
-/// The parts of a route set that apply: in the mesh the hosts that it owns, at gateways all hosts.
+/// The route sets of an object. A delegate has none of its own: it is part of others.
 fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<RouteSet>)> {
-    let Some(Whole { place, service: whole, object }) = cx.whole(id) else { return Vec::new() };
-    if let Resource::Ingress(ingress) = &object.resource {
-        // Its hosts have different routes.
-        let parts = ingresses::parts(cx, object, ingress).into_iter().enumerate();
-        return parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect();
+    let Some(Whole { place, service, object, .. }) = cx.whole(id) else { return Vec::new() };
+    match &object.resource {
+        Resource::Ingress(ingress) => {
+            // Its hosts have different routes.
+            let parts = ingresses::parts(cx, object, ingress).into_iter().enumerate();
+            parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
+        }
+        _ if service.hosts.is_empty() => Vec::new(),
+        _ => vec![((place.clone(), 0), service.clone())],
     }
-    let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
-    let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
-        let granted = cx.read(Fact::Granted(host.as_str())).routes.granted.get(&host.value);
-        granted.is_some_and(|granted| granted.binary_search(&(place.clone(), *at)).is_ok())
-    };
-    let free: Vec<_> = match mesh.is_empty() {
-        true => Vec::new(),
-        false => whole.hosts.iter().enumerate().filter(is_granted).map(|(_, host)| host.clone()).collect(),
-    };
-    if free.len() == whole.hosts.len() || mesh.is_empty() {
-        return vec![((place.clone(), 0), whole.clone())];
+}
+
+/// Reports an object without hosts that no route delegates to. Returns whether it is there.
+fn note_unused_delegate(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> bool {
+    let Some(whole) = cx.whole(id).filter(|whole| whole.service.hosts.is_empty()) else { return false };
+    if !cx.read(Fact::Roots(id)).routes.roots.contains_key(id) {
+        let object = &whole.object;
+        let message =
+            format!("{object} has no `hosts`, and no VirtualService delegates to it; its routes have no effect");
+        found.push(
+            Diagnostic::warning("unused-delegate", object.origin.clone(), message)
+                .about(object.reference())
+                .with_help("add `hosts`, or `delegate` to it from a route of another VirtualService"),
+        );
     }
-    let in_mesh = (!free.is_empty()).then(|| RouteSet { hosts: free, gateways: mesh, ..(**whole).clone() });
-    let at_gateways = (!gateways.is_empty()).then(|| RouteSet { gateways, ..(**whole).clone() });
-    let parts = in_mesh.into_iter().map(|part| (0, part)).chain(at_gateways.into_iter().map(|part| (1, part)));
-    parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
+    true
+}
+
+/// What a step has made of an object.
+struct Made {
+    place: Place,
+    object: Arc<Object>,
+    service: RouteSet,
+    delegates: BTreeSet<ObjectKey>,
 }
 
 impl Table {
-    fn set_whole(&mut self, id: &ObjectKey, new: Option<(Place, Arc<Object>, RouteSet)>, tracker: &mut Tracker) {
+    fn set_whole(&mut self, id: &ObjectKey, new: Option<Made>, tracker: &mut Tracker) {
         let old = self.wholes.remove(id);
-        let new = new.map(|(place, object, service)| {
+        let new = new.map(|Made { place, object, service, delegates }| {
             // If the object was written anew, the route set is new, too: positions in it may differ.
             let same = old.as_ref().filter(|old| Arc::ptr_eq(&old.object, &object) && *old.service == service);
-            Whole { place, object, service: same.map_or_else(|| Arc::new(service), |old| old.service.clone()) }
+            let service = same.map_or_else(|| Arc::new(service), |old| old.service.clone());
+            Whole { place, object, service, delegates }
         });
         let same = match (&old, &new) {
             (Some(old), Some(new)) => old.place == new.place && Arc::ptr_eq(&old.service, &new.service),
@@ -219,11 +228,29 @@ impl Table {
             for (is_there, whole) in [(false, &old), (true, &new)] {
                 let Some(whole) = whole else { continue };
                 self.claim(id, whole, is_there, tracker);
+                self.note_roots(id, whole, is_there, tracker);
             }
             tracker.changed(Fact::Whole(id));
             tracker.want(Step::Parts(id.clone()));
+            if new.as_ref().is_some_and(|new| new.service.hosts.is_empty()) {
+                tracker.want(Step::Delegate(id.clone()));
+            }
         }
         self.wholes.extend(new.map(|new| (id.clone(), new)));
+    }
+
+    fn note_roots(&mut self, id: &ObjectKey, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
+        for delegate in &whole.delegates {
+            let roots = self.roots.entry(delegate.clone()).or_default();
+            match is_there {
+                true => roots.insert(id.clone()),
+                false => roots.remove(id),
+            };
+            if roots.is_empty() {
+                self.roots.remove(delegate);
+            }
+            tracker.changed(Fact::Roots(delegate));
+        }
     }
 
     fn claim(&mut self, id: &ObjectKey, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
@@ -248,17 +275,6 @@ impl Table {
     /// Whether any object claims a host in the mesh.
     pub(super) fn claims(&self, host: &Hostname) -> bool {
         self.in_mesh.contains_key(host)
-    }
-
-    /// Sets the owners of a host; returns whether there are any.
-    fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
-        let old = self.granted.remove(host).unwrap_or_default();
-        if old != new {
-            tracker.changed(Fact::Granted(host.as_str()));
-        }
-        if !new.is_empty() {
-            self.granted.insert(host.clone(), new);
-        }
     }
 
     fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<RouteSet>)>) {
@@ -296,7 +312,6 @@ impl Table {
             put_ranked(self.by_host.entry(host.clone()).or_default(), rank, part, is_there);
             self.changed_hosts.insert(host.clone());
         }
-        // A part without hosts in the mesh has no destinations there.
         for destination in part.destinations().filter(|_| part.applies_at(&GatewayRef::Mesh)) {
             put_ranked(self.by_destination.entry(destination.host.clone()).or_default(), rank, part, is_there);
             self.changed_destinations.insert(destination.host.clone());
@@ -337,7 +352,13 @@ fn same_written(a: &RouteSet, b: &RouteSet) -> bool {
     a == b && spans(a) == spans(b)
 }
 
-fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &ObjectKey, is_there: bool) {
+fn put<K: Ord + Clone>(
+    claims: &mut BTreeMap<K, Claimants>,
+    key: K,
+    rank: (Place, usize),
+    id: &ObjectKey,
+    is_there: bool,
+) {
     let here = claims.entry(key.clone()).or_default();
     match is_there {
         true => drop(here.insert(rank, id.clone())),

@@ -1,22 +1,22 @@
 //! Routes of a VirtualService: resolves every name and looks up every destination.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use evenkeel_api::Object;
-use evenkeel_api::decode::HeaderName;
-use evenkeel_api::istio::{self, DerivePort};
+use evenkeel_api::istio;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
+use super::delegates::RootRoute;
 use super::destination_rules::missing_host_help;
+use super::http_fields::{
+    cors_of, direct_response_of, fault_of, header_matches, headers_of, millionths, mirror_share, parameter_matches,
+    redirect_of, retries_of, rewrite_of, string_match, text,
+};
 use super::shared;
 use super::tracking::Cx;
 use crate::{
-    Destination, DestinationState, DirectResponse, GatewayRef, HeaderMatch, HeaderOperations, Headers, HttpAction,
-    HttpMatch, HttpRoute, L4Match, L4Route, Labels, Redirect, RedirectPort, RetryPolicy, Rewrite, StringMatch,
-    TlsRoute, WeightedDestination,
+    Destination, DestinationState, GatewayRef, Headers, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route, Labels,
+    Millionths, Mirror, TlsRoute, WeightedDestination,
 };
 
 /// Reads the routes of one VirtualService.
@@ -25,39 +25,77 @@ pub(super) struct Reader<'a, 't> {
     pub(super) object: &'a Object,
     /// Where the VirtualService applies.
     pub(super) gateways: &'a [GatewayRef],
+    /// The route that delegates to this VirtualService.
+    pub(super) root: Option<&'a RootRoute<'a>>,
     pub(super) diagnostics: &'a mut Diagnostics,
 }
 
 impl Reader<'_, '_> {
     pub(super) fn http(&mut self, routes: &[Spanned<istio::HttpRoute>]) -> Vec<HttpRoute> {
-        routes.iter().filter_map(|route| self.http_route(route)).collect()
+        let mut all = Vec::new();
+        for route in routes {
+            match &route.delegate {
+                Some(delegate) => all.extend(self.delegated(route, delegate)),
+                None => all.extend(self.http_route(route)),
+            }
+        }
+        all
     }
 
-    /// The decoder has checked that a route has exactly one action.
-    fn http_route(&mut self, route: &Spanned<istio::HttpRoute>) -> Option<HttpRoute> {
-        let action = match (&route.redirect, &route.direct_response) {
+    /// The decoder has checked that a route has exactly one action. What it does not say, the route that delegates to
+    /// it does (Istio's `mergeHTTPRoute`).
+    pub(super) fn http_route(&mut self, route: &Spanned<istio::HttpRoute>) -> Option<HttpRoute> {
+        let root = self.root.map(|root| &**root.written);
+        let direct = route.direct_response.as_ref().or(root.and_then(|root| root.direct_response.as_ref()));
+        let action = match (&route.redirect, direct) {
             (Some(redirect), _) => HttpAction::Redirect(redirect_of(redirect)),
-            (None, Some(response)) => HttpAction::DirectResponse(DirectResponse {
-                status: u16::try_from(response.status.value).ok()?,
-                body: response.body.as_ref().and_then(|b| b.string.as_deref()).unwrap_or_default().as_bytes().into(),
-            }),
+            (None, Some(response)) => HttpAction::DirectResponse(direct_response_of(response)?),
             (None, None) => HttpAction::Route {
                 destinations: route.route.iter().map(|d| self.http_destination(d)).collect(),
-                rewrite: route.rewrite.as_ref().map(rewrite_of),
-                timeout: route.timeout,
-                retries: route.retries.as_ref().map(retries_of),
+                rewrite: route.rewrite.as_ref().or(root.and_then(|root| root.rewrite.as_ref())).map(rewrite_of),
+                timeout: route.timeout.or(root.and_then(|root| root.timeout)),
+                retries: route.retries.as_ref().or(root.and_then(|root| root.retries.as_ref())).map(retries_of),
+                mirrors: self.mirrors(route),
             },
         };
+        let headers = route.headers.as_ref().or(root.and_then(|root| root.headers.as_ref()));
+        let fault = route.fault.as_ref().or(root.and_then(|root| root.fault.as_ref()));
+        let cors = route.cors_policy.as_ref().or(root.and_then(|root| root.cors_policy.as_ref()));
         Some(HttpRoute {
             name: text(&route.name),
             matches: route.matches.iter().map(|m| self.http_match(m)).collect(),
             action,
-            headers: route.headers.as_ref().map(headers_of).unwrap_or_default(),
+            headers: headers.map(headers_of).unwrap_or_default(),
+            fault: fault.and_then(fault_of),
+            cors: cors.map(cors_of),
             origin: route.span.clone(),
         })
     }
 
-    fn http_match(&self, matched: &Spanned<istio::HttpMatch>) -> HttpMatch {
+    /// The services that get copies of a route's requests, as in Istio: `mirror` first, each field by itself from the
+    /// route that delegates here if this one does not have it.
+    fn mirrors(&mut self, route: &istio::HttpRoute) -> Vec<Mirror> {
+        let root = self.root;
+        let own = route.mirror.as_ref().map(|mirror| self.destination(mirror));
+        let first = own.or_else(|| root.and_then(|root| root.mirror.clone()));
+        let share = mirror_share([Some(route), root.map(|root| &**root.written)]);
+        let first = first.map(|destination| Mirror { destination, share });
+        let more = match (route.mirrors.as_slice(), root) {
+            ([], Some(root)) => root.mirrors.clone(),
+            (own, _) => self.listed_mirrors(own),
+        };
+        first.into_iter().chain(more).filter(|mirror| mirror.share > Millionths(0)).collect()
+    }
+
+    pub(super) fn listed_mirrors(&mut self, written: &[istio::HttpMirrorPolicy]) -> Vec<Mirror> {
+        let mirror = |mirror: &istio::HttpMirrorPolicy| Mirror {
+            destination: self.destination(&mirror.destination),
+            share: mirror.percentage.as_ref().map_or(Millionths::ALL, millionths),
+        };
+        written.iter().map(mirror).collect()
+    }
+
+    pub(super) fn http_match(&self, matched: &Spanned<istio::HttpMatch>) -> HttpMatch {
         HttpMatch {
             name: text(&matched.name),
             uri: matched.uri.as_ref().map(string_match),
@@ -67,15 +105,12 @@ impl Reader<'_, '_> {
             authority: matched.authority.as_ref().map(string_match),
             headers: header_matches(&matched.headers),
             without_headers: header_matches(&matched.without_headers),
-            query_params: matched
-                .query_params
-                .iter()
-                .map(|(n, m)| HeaderMatch { name: shared(n), value: string_match(m) })
-                .collect(),
+            query_params: parameter_matches(&matched.query_params),
             port: matched.port.map(|p| p.0),
             source_labels: matched.source_labels.clone(),
             source_namespace: matched.source_namespace.as_ref().map(|n| n.0.clone()),
             gateways: self.gateway_refs(&matched.gateways),
+            stat_prefix: text(&matched.stat_prefix),
             origin: matched.span.clone(),
         }
     }
@@ -94,7 +129,8 @@ impl Reader<'_, '_> {
             let matches = route.matches.iter().map(|m| {
                 let names = m.sni_hosts.iter().map(|h| h.value.clone()).collect();
                 let subnets = &m.destination_subnets;
-                (names, self.l4_match(subnets, m.port, &m.source_labels, m.source_namespace.as_ref(), &m.gateways))
+                let rest = self.l4_match(subnets, m.port, &m.source_labels, m.source_namespace.as_ref(), &m.gateways);
+                (names, rest)
             });
             let matches = matches.collect();
             built.push(TlsRoute {
@@ -111,7 +147,8 @@ impl Reader<'_, '_> {
         for route in routes {
             let matches = route.matches.iter().map(|m| {
                 let subnets = &m.destination_subnets;
-                self.l4_match(subnets, m.port, &m.source_labels, m.source_namespace.as_ref(), &m.gateways)
+                let rest = self.l4_match(subnets, m.port, &m.source_labels, m.source_namespace.as_ref(), &m.gateways);
+                L4Match { source_subnet: m.source_subnet, ..rest }
             });
             let matches = matches.collect();
             built.push(L4Route {
@@ -133,6 +170,7 @@ impl Reader<'_, '_> {
     ) -> L4Match {
         L4Match {
             destination_subnets: subnets.to_vec(),
+            source_subnet: None,
             port: port.map(|p| p.0),
             source_labels: source_labels.clone(),
             source_namespace: source_namespace.map(|n| n.0.clone()),
@@ -153,7 +191,7 @@ impl Reader<'_, '_> {
         written.iter().map(|g| GatewayRef::parse(g, &self.object.namespace)).collect()
     }
 
-    fn destination(&mut self, written: &Spanned<istio::Destination>) -> Destination {
+    pub(super) fn destination(&mut self, written: &Spanned<istio::Destination>) -> Destination {
         let namespace = &self.object.namespace;
         let full = Hostname::resolve(written.host.as_str(), namespace, &self.cx.mesh().cluster_domain);
         let host = full.unwrap_or_else(|_| written.host.value.clone());
@@ -225,76 +263,8 @@ impl Reader<'_, '_> {
         DestinationState::UnknownSubset
     }
 
-    fn warn(&mut self, code: &'static str, span: &evenkeel_base::Span, message: String, help: String) {
+    pub(super) fn warn(&mut self, code: &'static str, span: &evenkeel_base::Span, message: String, help: String) {
         let finding = Diagnostic::warning(code, span.clone(), message).with_help(help);
         self.diagnostics.push(finding.about(self.object.reference()));
-    }
-}
-
-fn text(text: &Option<String>) -> Arc<str> {
-    shared(text.as_deref().unwrap_or_default())
-}
-
-fn string_match(written: &istio::StringMatch) -> StringMatch {
-    match (&written.exact, &written.prefix, &written.regex) {
-        (Some(exact), _, _) => StringMatch::Exact(shared(exact)),
-        (None, Some(prefix), _) => StringMatch::Prefix(shared(prefix)),
-        (None, None, Some(regex)) => StringMatch::Regex(regex.0.clone()),
-        (None, None, None) => StringMatch::Present,
-    }
-}
-
-fn header_matches(written: &BTreeMap<HeaderName, istio::StringMatch>) -> Vec<HeaderMatch> {
-    written.iter().map(|(name, m)| HeaderMatch { name: name.0.clone(), value: string_match(m) }).collect()
-}
-
-fn headers_of(written: &istio::Headers) -> Headers {
-    let operations = |o: &Option<istio::HeaderOperations>| o.as_ref().map(header_operations).unwrap_or_default();
-    Headers { request: operations(&written.request), response: operations(&written.response) }
-}
-
-fn header_operations(written: &istio::HeaderOperations) -> HeaderOperations {
-    let pairs = |map: &BTreeMap<HeaderName, String>| map.iter().map(|(n, v)| (n.0.clone(), shared(v))).collect();
-    HeaderOperations {
-        set: pairs(&written.set),
-        add: pairs(&written.add),
-        remove: written.remove.iter().map(|n| n.0.clone()).collect(),
-    }
-}
-
-fn redirect_of(written: &istio::HttpRedirect) -> Redirect {
-    let optional = |t: &Option<String>| t.as_deref().map(shared);
-    Redirect {
-        uri: optional(&written.uri),
-        authority: optional(&written.authority),
-        scheme: optional(&written.scheme),
-        port: match (written.port, written.derive_port) {
-            (Some(port), _) => Some(RedirectPort::Number(port.0)),
-            (None, Some(DerivePort::FromProtocolDefault)) => Some(RedirectPort::ProtocolDefault),
-            (None, Some(DerivePort::FromRequestPort)) => Some(RedirectPort::Request),
-            (None, None) => None,
-        },
-        // The decoder has checked that it is a redirect status.
-        code: written.redirect_code.as_ref().and_then(|c| u16::try_from(c.value).ok()).unwrap_or(301),
-    }
-}
-
-fn rewrite_of(written: &istio::HttpRewrite) -> Rewrite {
-    let regex = |r: &istio::RegexRewrite| (r.regex.0.clone(), shared(&r.rewrite));
-    Rewrite {
-        uri: written.uri.as_deref().map(shared),
-        authority: written.authority.as_deref().map(shared),
-        uri_regex: written.uri_regex_rewrite.as_ref().map(regex),
-    }
-}
-
-pub(super) fn retries_of(written: &istio::HttpRetry) -> RetryPolicy {
-    RetryPolicy {
-        attempts: written.attempts.unwrap_or(0),
-        per_try_timeout: written.per_try_timeout,
-        retry_on: written.retry_on.as_ref().map(|c| shared(c)),
-        avoid_previous_hosts: written.retry_ignore_previous_hosts.unwrap_or(true),
-        avoid_previous_localities: written.retry_remote_localities.unwrap_or(false),
-        back_off: written.backoff,
     }
 }

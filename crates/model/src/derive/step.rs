@@ -191,10 +191,12 @@ derived! {
         Route(key: ObjectKey) = route_sets::object_step, for VirtualService | Ingress by id;
         /// The route sets of a host at a gateway.
         GatewayHost(gateway: GatewayRef, host: Hostname) = route_sets::gateway_host_step;
-        /// The route sets that own a host in the mesh.
+        /// The route sets of a host in the mesh.
         MeshHost(host: Hostname) = route_sets::mesh_host_step;
-        /// The parts of an object's routes that apply.
+        /// The route sets of an object.
         Parts(key: ObjectKey) = route_sets::parts_step;
+        /// Whether a route delegates to an object without hosts.
+        Delegate(key: ObjectKey) = route_sets::delegate_step;
     }
     sidecars: sidecars::Table {
         /// The Sidecars of a namespace.

@@ -66,8 +66,8 @@ pub(super) enum Fact<'a> {
     Whole(&'a ObjectKey),
     /// The objects that claim a host in the mesh.
     MeshHost(&'a str),
-    /// The objects that own a host in the mesh.
-    Granted(&'a str),
+    /// The objects with routes that delegate to an object.
+    Roots(&'a ObjectKey),
     /// The objects that route a host at a gateway.
     GatewayHost(&'a crate::GatewayRef, &'a str),
 }

@@ -25,7 +25,7 @@ pub(super) fn route_set(
         true => vec![GatewayRef::Mesh],
         false => spec.gateways.iter().map(|g| GatewayRef::parse(g, namespace)).collect(),
     };
-    let mut reader = routes::Reader { cx, object, gateways: &gateways, diagnostics };
+    let mut reader = routes::Reader { cx, object, gateways: &gateways, root: None, diagnostics };
     let (http, tls, tcp) = (reader.http(&spec.http), reader.tls(&spec.tls), reader.tcp(&spec.tcp));
     let made = RouteSet {
         kind: object.kind(),

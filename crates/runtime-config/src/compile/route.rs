@@ -1,6 +1,6 @@
 //! `RouteConfiguration`: virtual hosts and route matches.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
@@ -248,16 +248,13 @@ const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
 /// `typed_per_filter_config`, followed by what is inherited from `outer`.
 pub(super) fn filter_overrides(
     cx: &mut Cx<'_>,
-    configs: &HashMap<String, Any>,
+    configs: &BTreeMap<String, Any>,
     outer: &FilterOverrides,
 ) -> Option<FilterOverrides> {
-    // Sorted, so that problems are reported in a fixed order.
-    let mut configs: Vec<_> = configs.iter().collect();
-    configs.sort_by_key(|(filter, _)| *filter);
     let count = configs.len();
     let own: Vec<_> = cx.at("typed_per_filter_config", |cx| {
         let compiled = configs
-            .into_iter()
+            .iter()
             .filter_map(|(filter, any)| cx.element(format_args!("{filter:?}"), |cx| filter_override(cx, filter, any)));
         compiled.collect()
     });

@@ -11,6 +11,7 @@ use crate::pb::config::listener::{ApiListener, Listener};
 use crate::pb::hcm::{HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier};
 use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{ads, any};
+use crate::routes::filters;
 use crate::{http, names};
 
 /// A listener for each target of a service's port. Two services may have the same target (the short name of one and the
@@ -42,7 +43,7 @@ fn manager(route: &str) -> HttpConnectionManager {
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
     HttpConnectionManager {
         route_specifier: Some(RouteSpecifier::Rds(rds)),
-        http_filters: vec![http::router()],
+        http_filters: vec![filters::fault(), http::router()],
         ..Default::default()
     }
 }

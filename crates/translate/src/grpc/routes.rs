@@ -1,9 +1,9 @@
-//! Routes of gRPC clients: those of route sets, as far as gRPC supports them (gRFCs A28, A31, A42, A44).
+//! Routes of gRPC clients: those of route sets, as far as gRPC supports them (gRFCs A28, A31, A33, A42, A44).
 
 use std::sync::Arc;
 
+use evenkeel_model::Service;
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{GatewayRef, Service};
 use evenkeel_xds::ResourceType;
 
 use super::clusters;
@@ -19,7 +19,8 @@ use crate::pb::config::route::{
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::plan::Output;
 use crate::proto::u32_value;
-use crate::routes::{action, matches, route_set};
+use crate::routes::outbound::http_routes;
+use crate::routes::{action, filters, matches};
 
 /// The method of every gRPC call.
 const METHOD: &str = "POST";
@@ -39,10 +40,9 @@ pub fn name(service: &Service, port: u16) -> String {
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     for callable in context.callable(service) {
         let port = callable.port.as_ref();
-        let route_set = context.route_set(service, port.number).filter(|route_set| !route_set.http.is_empty());
-        let routes = match route_set {
-            Some(route_set) => route_set::routes(context, route_set, &GatewayRef::Mesh, port.number),
-            None => vec![default_route(context, service, port)],
+        let (origin, routes) = match http_routes(context, service, port.number) {
+            Some((route_set, routes)) => (&route_set.origin, routes),
+            None => (&service.origin, vec![default_route(context, service, port)]),
         };
         let host = VirtualHost {
             name: names::virtual_host(service.host.as_str(), port.number),
@@ -52,7 +52,6 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
         };
         let name = name(service, port.number);
         let made = RouteConfiguration { name: name.clone(), virtual_hosts: vec![host], ..Default::default() };
-        let origin = route_set.map_or(&service.origin, |route_set| &route_set.origin);
         out.add(ResourceType::Route, &name, &made, Some(origin.clone()));
     }
 }
@@ -69,7 +68,11 @@ fn default_route(context: Context<'_>, service: &Service, port: &ServicePort) ->
 
 /// The gRPC routes for a route: none if it can match no call, several if gRPC needs more than one to express it.
 fn known_route(route: Route) -> Vec<Route> {
-    let Route { name, r#match: Some(condition), action, .. } = route else { return Vec::new() };
+    let Route { name, r#match: Some(condition), action, mut typed_per_filter_config, .. } = route else {
+        return Vec::new();
+    };
+    // gRPC injects faults itself (gRFC A33).
+    typed_per_filter_config.retain(|filter, _| filter == filters::FAULT);
     let action = match action {
         Some(route::Action::Route(forward)) => route::Action::Route(known_action(forward)),
         Some(route::Action::DirectResponse(answer)) => {
@@ -82,6 +85,7 @@ fn known_route(route: Route) -> Vec<Route> {
         name: name.clone(),
         r#match: Some(condition),
         action: Some(action.clone()),
+        typed_per_filter_config: typed_per_filter_config.clone(),
         ..Default::default()
     };
     known_match(condition).into_iter().map(of).collect()

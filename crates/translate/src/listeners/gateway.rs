@@ -7,8 +7,8 @@ use evenkeel_model::{Gateway, GatewayRef, L4Match, RouteSet, Server, ServerProto
 use evenkeel_xds::ResourceType;
 
 use super::inspectors::Inspectors;
-use super::outbound::to_destinations;
-use super::{chain, listener, push_distinct, secured};
+use super::l4::{push_distinct, to_destinations};
+use super::{chain, l4, listener, secured};
 use crate::access_log;
 use crate::context::Context;
 use crate::http::{self, Direction};
@@ -144,41 +144,33 @@ fn server_names(server: &Server) -> FilterChainMatch {
     }
 }
 
-/// TCP connections: the first TCP route that applies.
+/// TCP connections, by the conditions of TCP routes.
 fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: &FilterChainMatch) -> Vec<FilterChain> {
     let reference = reference(gateway);
-    let route_context = context.route_context(server.port);
-    for route_set in bound(context, &reference, server) {
-        let applies = |m: &L4Match| applies(context, &reference, server, m);
-        let route = route_set.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
-        if let Some(route) = route {
-            let mut filters = rbac::network_filters(context);
-            filters.push(to_destinations(context, route_context, &route.destinations));
-            return vec![chain("", wanted.clone(), filters)];
-        }
-    }
-    Vec::new()
+    let applies = |m: &L4Match| applies(context, &reference, server, m);
+    let targets = l4::tcp(bound(context, &reference, server), applies).into_iter();
+    let with_names = targets.map(|(ranges, destinations)| {
+        let FilterChainMatch { server_names, transport_protocol, .. } = wanted.clone();
+        (FilterChainMatch { server_names, transport_protocol, ..ranges }, destinations)
+    });
+    chains_to(context, server, with_names.collect())
 }
 
-/// TLS passed on unread: one chain per SNI condition.
+/// TLS passed on unread, by the conditions of TLS routes.
 fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
     let reference = reference(gateway);
+    let applies = |m: &L4Match| applies(context, &reference, server, m);
+    chains_to(context, server, l4::tls(bound(context, &reference, server), applies))
+}
+
+fn chains_to(context: Context<'_>, server: &Server, targets: Vec<l4::Target<'_>>) -> Vec<FilterChain> {
     let route_context = context.route_context(server.port);
-    let mut chains = Vec::new();
-    for route_set in bound(context, &reference, server) {
-        for route in &route_set.tls {
-            for (names, condition) in &route.matches {
-                if applies(context, &reference, server, condition) {
-                    let server_names = names.iter().map(ToString::to_string).collect();
-                    let wanted = FilterChainMatch { server_names, ..Default::default() };
-                    let mut filters = rbac::network_filters(context);
-                    filters.push(to_destinations(context, route_context, &route.destinations));
-                    chains.push(chain("", wanted, filters));
-                }
-            }
-        }
-    }
-    chains
+    let chain = |(wanted, destinations): l4::Target<'_>| {
+        let mut filters = rbac::network_filters(context);
+        filters.push(to_destinations(route_context, destinations));
+        chain("", wanted, filters)
+    };
+    targets.into_iter().map(chain).collect()
 }
 
 fn reference(gateway: &Gateway) -> GatewayRef {

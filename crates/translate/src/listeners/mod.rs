@@ -3,6 +3,7 @@
 pub mod gateway;
 pub mod inbound;
 mod inspectors;
+mod l4;
 pub mod outbound;
 pub mod sni_dnat;
 
@@ -55,25 +56,6 @@ fn chain(name: &str, wanted: FilterChainMatch, filters: Vec<Filter>) -> FilterCh
         filter_chain_match: (wanted != FilterChainMatch::default()).then_some(wanted),
         filters,
         ..Default::default()
-    }
-}
-
-/// Adds a chain. Envoy refuses a listener with two chains that match the same, so the first one keeps what both match,
-/// and a chain without names left is dropped.
-fn push_distinct(chains: &mut Vec<FilterChain>, mut new: FilterChain) {
-    if let Some(wanted) = &mut new.filter_chain_match {
-        let taken = |name: &String| {
-            let names = chains.iter().filter_map(|c| c.filter_chain_match.as_ref()).flat_map(|m| &m.server_names);
-            names.clone().any(|n| n == name)
-        };
-        let had_names = !wanted.server_names.is_empty();
-        wanted.server_names.retain(|name| !taken(name));
-        if had_names && wanted.server_names.is_empty() {
-            return;
-        }
-    }
-    if !chains.iter().any(|chain| chain.filter_chain_match == new.filter_chain_match) {
-        chains.push(new);
     }
 }
 

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Protocol, Service, WeightedDestination};
+use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Service};
 use evenkeel_xds::{Resource, ResourceType};
 
 use super::inspectors::Inspectors;
-use super::{chain, companions, listener, push_distinct, unbound};
+use super::l4::{push_distinct, to_destinations};
+use super::{chain, companions, l4, listener, unbound};
 use crate::access_log;
 use crate::clusters::outbound_name;
 use crate::context::{Context, PortProtocol};
 use crate::http::{self, Direction};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
 use crate::pb::config::listener::{FilterChain, FilterChainMatch, Listener};
-use crate::pb::core::{CidrRange, TrafficDirection};
+use crate::pb::core::TrafficDirection;
 use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{bool_value, u32_value};
-use crate::routes::action::{RouteContext, cluster_of};
 use crate::routes::outbound::own_route_name;
 use crate::scope::CallablePort;
 use crate::tls::InnerProtocol;
@@ -166,10 +166,15 @@ fn at_address(
         let manager =
             http::manager_with_rds(context, Direction::Outbound, &format!("outbound_{route}"), &route, Vec::new());
         made.filter_chains = vec![chain("", plain_http(), vec![manager])];
-        made.default_filter_chain = l4_chains(context, service, port).into_iter().next_back();
+        let (rest, matching): (Vec<_>, Vec<_>) =
+            l4_chains(context, service, port).into_iter().partition(|chain| chain.filter_chain_match.is_none());
+        made.filter_chains.extend(matching);
+        made.default_filter_chain = rest.into_iter().next();
     } else {
         made.filter_chains = l4_chains(context, service, port);
         inspect.tls = needs_sni(&made.filter_chains).into();
+        let takes_all = made.filter_chains.iter().any(|chain| chain.filter_chain_match.is_none());
+        made.default_filter_chain = (!takes_all).then(|| unknown(context, number));
     }
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     unbound(context, made)
@@ -233,12 +238,7 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
             }
         }
     }
-    let unknown = || {
-        let policy = context.outbound_policy_on(number);
-        let filters = vec![http::tcp(context, &context.unknown_cluster(policy, InnerProtocol::Tcp))];
-        chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
-    };
-    made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
+    made.default_filter_chain = Some(rest.unwrap_or_else(|| unknown(context, number)));
     let inspect =
         Inspectors { http: has_http.into(), tls: needs_sni(&made.filter_chains).into(), ..Inspectors::default() };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
@@ -251,76 +251,41 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
     out.add(ResourceType::Listener, &name, &made, origin);
 }
 
-/// Filter chains for a service's TCP traffic: those of a route set, then one for the rest.
+/// Filter chains for a service's TCP traffic. On a port of TLS those of TLS routes; connections that no route names are
+/// left to the outbound policy, as in Istio (`buildSidecarOutboundTLSFilterChainOpts`). On other ports those of TCP
+/// routes. Without routes for all connections one for the service.
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
     let route_context = context.route_context(port.number);
+    let route_sets = context.route_sets(service, port.number).into_iter().map(AsRef::as_ref);
+    let applies = |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
+    let targets = match port.protocol.is_tls() {
+        true => l4::tls(route_sets, applies),
+        false => l4::tcp(route_sets, applies),
+    };
     let mut chains = Vec::new();
-    if let Some(route_set) = context.route_set(service, port.number) {
-        let applies =
-            |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
-        let tls = route_set.tls.iter().filter(|_| port.protocol.is_tls());
-        for (names, _) in tls.clone().flat_map(|r| &r.matches).filter(|(_, m)| applies(m)) {
-            let route = tls.clone().find(|r| r.matches.iter().any(|(n, m)| n == names && applies(m)));
-            let Some(route) = route else { continue };
-            let wanted = FilterChainMatch {
-                server_names: names.iter().map(ToString::to_string).collect(),
-                ..Default::default()
-            };
-            push_distinct(
-                &mut chains,
-                chain("", wanted, vec![to_destinations(context, route_context, &route.destinations)]),
-            );
-        }
-        for route in route_set.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https)
-        {
-            let wanted: Vec<FilterChainMatch> = match route.matches.as_slice() {
-                [] => vec![FilterChainMatch::default()],
-                matches => matches.iter().filter(|m| applies(m)).map(destination_ranges).collect(),
-            };
-            for wanted in wanted {
-                let last = wanted == FilterChainMatch::default();
-                let filter = to_destinations(context, route_context, &route.destinations);
-                push_distinct(&mut chains, chain("", wanted, vec![filter]));
-                if last {
-                    return chains;
-                }
-            }
-        }
+    for (wanted, destinations) in &targets {
+        push_distinct(&mut chains, chain("", wanted.clone(), vec![to_destinations(route_context, destinations)]));
     }
-    let cluster = outbound_name(port, "", service, InnerProtocol::Tcp);
-    let policy = context.policy(service, port.number, None);
-    let filter = http::tcp_by(context, &cluster, policy.as_ref());
-    chains.push(chain("", FilterChainMatch::default(), vec![filter]));
+    let is_complete = match port.protocol.is_tls() {
+        true => !targets.is_empty(),
+        false => chains.iter().any(|chain| chain.filter_chain_match.is_none()),
+    };
+    if !is_complete {
+        let cluster = outbound_name(port, "", service, InnerProtocol::Tcp);
+        let policy = context.policy(service, port.number, None);
+        let filter = http::tcp_by(context, &cluster, policy.as_ref());
+        chains.push(chain("", FilterChainMatch::default(), vec![filter]));
+    }
     chains
-}
-
-fn destination_ranges(condition: &L4Match) -> FilterChainMatch {
-    let ranges = condition.destination_subnets.iter().map(cidr_range).collect();
-    FilterChainMatch { prefix_ranges: ranges, ..Default::default() }
 }
 
 fn cidr_range(net: &IpNet) -> CidrRange {
     CidrRange { address_prefix: net.network().to_string(), prefix_len: Some(u32_value(u32::from(net.prefix_len()))) }
 }
 
-/// A TCP proxy to the destinations of an L4 route.
-pub fn to_destinations(
-    context: Context<'_>,
-    route_context: RouteContext<'_>,
-    destinations: &[WeightedDestination],
-) -> crate::pb::config::listener::Filter {
-    let shares: Vec<(String, u32)> = destinations
-        .iter()
-        .map(|d| (cluster_of(route_context, &d.destination, InnerProtocol::Tcp), d.weight))
-        .collect();
-    // The first destination with a hash decides, because connections can only be hashed by address.
-    let policy = destinations.iter().find_map(|d| route_context.policy(&d.destination));
-    match shares.as_slice() {
-        [(only, _)] => http::tcp_by(context, only, policy.as_ref()),
-        all => {
-            let stat = all.first().map_or("", |(name, _)| name.as_str()).to_owned();
-            let weighted: Vec<_> = all.iter().filter(|(_, weight)| *weight > 0).cloned().collect();
-            http::tcp_weighted(context, &stat, &weighted, policy.as_ref())
-        }
-    }
+/// The chain for connections that no other chain matches: the outbound policy decides.
+fn unknown(context: Context<'_>, port: u16) -> FilterChain {
+    let policy = context.outbound_policy_on(port);
+    let filters = vec![http::tcp(context, &context.unknown_cluster(policy, InnerProtocol::Tcp))];
+    chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use evenkeel_model::{
-    Destination, DirectResponse, HttpAction, LoadBalancer, MeshConfig, Redirect, RedirectPort, RetryPolicy, Rewrite,
-    Service, TrafficPolicy, WeightedDestination,
+    Destination, DirectResponse, HttpAction, LoadBalancer, MeshConfig, Mirror, Redirect, RedirectPort, RetryPolicy,
+    Rewrite, Service, TrafficPolicy, WeightedDestination,
 };
 
-use super::headers;
+use super::{filters, headers};
 use crate::clusters::outbound_name;
 use crate::context::Context;
 use crate::load_balancer;
@@ -15,7 +15,7 @@ use crate::names;
 use crate::pb::config::route::retry_policy::{
     RetryBackOff, RetryHostPredicate, RetryPriority, retry_host_predicate::ConfigType, retry_priority,
 };
-use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecifier};
+use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecifier, RequestMirrorPolicy};
 use crate::pb::config::route::weighted_cluster::{ClusterWeight, cluster_weight};
 use crate::pb::config::route::{
     DirectResponseAction, RedirectAction, RetryPolicy as EnvoyRetryPolicy, RouteAction, WeightedCluster,
@@ -25,7 +25,7 @@ use crate::pb::core::{DataSource, data_source};
 use crate::pb::matcher::RegexMatchAndSubstitute;
 use crate::pb::previous_hosts::PreviousHostsPredicate;
 use crate::pb::previous_priorities::PreviousPrioritiesConfig;
-use crate::proto::{any, duration, regex, u32_value};
+use crate::proto::{any, bool_value, duration, regex, u32_value};
 use crate::tls::InnerProtocol;
 
 /// Default retry conditions, as in Istio: nothing that a server may have acted on is sent twice.
@@ -44,6 +44,8 @@ pub struct RouteContext<'a> {
     pub context: Context<'a>,
     /// The port the request is addressed to.
     pub port: u16,
+    /// Whether the proxy ends the client's TLS.
+    pub tls: bool,
 }
 
 impl RouteContext<'_> {
@@ -107,7 +109,7 @@ pub fn status(status: u32) -> route::Action {
 /// The action of a route set's route.
 pub fn action(route_context: RouteContext<'_>, action: &HttpAction) -> route::Action {
     match action {
-        HttpAction::Route { destinations, rewrite, timeout, retries } => {
+        HttpAction::Route { destinations, rewrite, timeout, retries, mirrors } => {
             let mut forward = forward(route_context, destinations);
             forward.timeout = Some(duration(timeout.unwrap_or_default()));
             let balancers = destinations.iter().filter_map(|d| route_context.load_balancer(&d.destination));
@@ -116,9 +118,11 @@ pub fn action(route_context: RouteContext<'_>, action: &HttpAction) -> route::Ac
             if let Some(rewrite) = rewrite {
                 apply_rewrite(rewrite, &mut forward);
             }
+            forward.request_mirror_policies =
+                mirrors.iter().map(|mirror| mirror_policy(route_context, mirror)).collect();
             route::Action::Route(forward)
         }
-        HttpAction::Redirect(redirect) => route::Action::Redirect(redirect_action(redirect, route_context.port)),
+        HttpAction::Redirect(redirect) => route::Action::Redirect(redirect_action(route_context, redirect)),
         HttpAction::DirectResponse(response) => route::Action::DirectResponse(direct_response(response)),
     }
 }
@@ -170,6 +174,15 @@ fn forward(route_context: RouteContext<'_>, destinations: &[WeightedDestination]
     let clusters = destinations.iter().filter(|d| d.weight > 0).map(share).collect();
     let weighted = WeightedCluster { clusters, ..Default::default() };
     RouteAction { cluster_specifier: Some(ClusterSpecifier::WeightedClusters(weighted)), ..Default::default() }
+}
+
+fn mirror_policy(route_context: RouteContext<'_>, mirror: &Mirror) -> RequestMirrorPolicy {
+    RequestMirrorPolicy {
+        cluster: cluster_of(route_context, &mirror.destination, InnerProtocol::Http),
+        runtime_fraction: Some(filters::share(mirror.share)),
+        trace_sampled: Some(bool_value(false)),
+        ..Default::default()
+    }
 }
 
 fn apply_rewrite(rewrite: &Rewrite, forward: &mut RouteAction) {
@@ -224,23 +237,20 @@ fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRet
     })
 }
 
-fn redirect_action(redirect: &Redirect, request_port: u16) -> RedirectAction {
+fn redirect_action(route_context: RouteContext<'_>, redirect: &Redirect) -> RedirectAction {
     use redirect_action::{PathRewriteSpecifier, SchemeRewriteSpecifier};
-    let path = redirect.uri.as_deref().map(|uri| match uri.strip_prefix("%PREFIX()%") {
-        Some(rest) => PathRewriteSpecifier::PrefixRewrite(rest.to_owned()),
-        None => match uri.strip_suffix("%PREFIX()%") {
-            Some(start) => PathRewriteSpecifier::PrefixRewrite(start.to_owned()),
-            None => PathRewriteSpecifier::PathRedirect(uri.to_owned()),
-        },
-    });
-    let port = redirect.port.map_or(0, |port| match port {
-        RedirectPort::Number(number) => u32::from(number),
-        RedirectPort::Request => u32::from(request_port),
-        RedirectPort::ProtocolDefault => match redirect.scheme.as_deref() {
-            Some("https") => 443,
-            _ => 80,
-        },
-    });
+    let prefix = redirect.prefix.as_deref().map(|prefix| PathRewriteSpecifier::PrefixRewrite(prefix.to_owned()));
+    let path = redirect.uri.as_deref().map(|uri| PathRewriteSpecifier::PathRedirect(uri.to_owned())).or(prefix);
+    // As in Istio's `ApplyRedirect`: the protocol's default port is not written, and Envoy replaces the other
+    // protocol's default in the request's authority.
+    let port = match redirect.port {
+        Some(RedirectPort::Number(number)) => number,
+        Some(RedirectPort::Request) => route_context.port,
+        Some(RedirectPort::ProtocolDefault) | None => 0,
+    };
+    let scheme = redirect.scheme.as_deref().unwrap_or(if route_context.tls { "https" } else { "http" });
+    let is_default = matches!((scheme, port), ("http", 80) | ("https", 443));
+    let port = if is_default { 0 } else { u32::from(port) };
     RedirectAction {
         host_redirect: redirect.authority.as_deref().unwrap_or_default().to_owned(),
         port_redirect: port,

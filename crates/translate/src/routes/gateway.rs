@@ -7,6 +7,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::{Gateway, GatewayRef, RouteSet, Server, ServerProtocol};
 use evenkeel_xds::ResourceType;
 
+use super::action::RouteContext;
 use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_host};
 use crate::context::Context;
 use crate::listeners::gateway::{bound_port, https_route, terminates_tls};
@@ -38,7 +39,8 @@ pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
         for route_set in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
             let served = server.hosts.iter().find_map(|h| h.value.intersection(route_set, host));
             let Some(served) = served else { continue };
-            let routes = route_set::routes(context, route_set, &reference, server.port);
+            let route_context = RouteContext { tls: terminates_tls(server), ..context.route_context(server.port) };
+            let routes = route_set::routes(route_context, route_set, &reference);
             let (route_set, origin) = (Some((*route_set).clone()), route_set.origin.clone());
             give(&table, served.clone(), server_index, server, route_set, routes, origin, out);
         }

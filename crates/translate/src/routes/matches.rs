@@ -67,7 +67,8 @@ fn query_parameter(wanted: &HeaderMatch) -> QueryParameterMatcher {
     QueryParameterMatcher { name: wanted.name.to_string(), query_parameter_match_specifier: Some(specifier) }
 }
 
-fn string(value: &StringMatch) -> Option<StringMatcher> {
+/// A matcher; `None` if it only tests for presence.
+pub fn string(value: &StringMatch) -> Option<StringMatcher> {
     let pattern = match value {
         StringMatch::Present => return None,
         StringMatch::Exact(text) => MatchPattern::Exact(text.to_string()),

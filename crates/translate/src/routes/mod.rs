@@ -5,6 +5,7 @@ pub mod inbound;
 pub mod outbound;
 
 pub mod action;
+pub mod filters;
 mod headers;
 pub mod matches;
 pub mod route_set;

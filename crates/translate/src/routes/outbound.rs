@@ -1,5 +1,6 @@
 //! Route configurations of a workload's own requests: one per port, with a virtual host for each service.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -46,25 +47,40 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     }
 }
 
-/// A host of route sets without a service.
+/// A host of route sets without a service. As in Istio (`buildSidecarVirtualHostsForVirtualService`) it can be called on
+/// the ports of the services that its route set also names, or on port 80 if there are none.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let seen = |route_set: &&&Arc<RouteSet>| {
-        route_set.applies_at(&GatewayRef::Mesh)
-            && route_set.export_to.seen_by(&context)
-            && context.follows(route_set, UNREGISTERED_HOST_PORT)
+    let seen = |route_set: &&Arc<RouteSet>| {
+        route_set.applies_at(&GatewayRef::Mesh) && route_set.export_to.seen_by(&context) && !route_set.http.is_empty()
     };
-    let all = context.snapshot.route_sets_naming(host);
-    let Some(route_set) = all.iter().find(seen) else { return };
-    if context.may_call_any_under(host) {
+    let naming: Vec<_> = context.snapshot.route_sets_naming(host).into_iter().filter(seen).collect();
+    if naming.is_empty() || context.may_call_any_under(host) {
         return;
     }
-    let routes = route_set::routes(context, route_set, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
-    if !routes.is_empty() {
-        let name = names::virtual_host(host.as_str(), UNREGISTERED_HOST_PORT);
-        let table = UNREGISTERED_HOST_PORT.to_string().into();
-        let host = virtual_host(name, vec![host.to_string()], routes);
-        give_host(context, &table, &host, Some(route_set.origin.clone()), None, out);
+    let mut taken = BTreeSet::new();
+    for route_set in naming {
+        let follows = |port: &u16| context.follows(route_set, *port) && !taken.contains(port);
+        let ports: Vec<u16> = ports_beside(context, route_set).into_iter().filter(follows).collect();
+        for port in ports {
+            let routes = route_set::routes(context.route_context(port), route_set, &GatewayRef::Mesh);
+            if routes.is_empty() {
+                continue;
+            }
+            taken.insert(port);
+            let name = names::virtual_host(host.as_str(), port);
+            let made = virtual_host(name, vec![host.to_string()], routes);
+            give_host(context, &port.to_string().into(), &made, Some(route_set.origin.clone()), None, out);
+        }
     }
+}
+
+/// The HTTP ports of the services that a route set names.
+fn ports_beside(context: Context<'_>, route_set: &RouteSet) -> BTreeSet<u16> {
+    let services = route_set.hosts.iter().filter_map(|host| context.service(&host.value));
+    let callable = services.flat_map(|service| context.callable(service));
+    let ports = callable.filter(|callable| callable.port_protocol != PortProtocol::Tcp);
+    let ports: BTreeSet<u16> = ports.map(|callable| callable.port.number).collect();
+    if ports.is_empty() { [UNREGISTERED_HOST_PORT].into() } else { ports }
 }
 
 /// The route configuration of a port. Hosts without a service need some service on the port; otherwise there is no
@@ -89,14 +105,19 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
     names::virtual_host(service.host.as_str(), port)
 }
 
+/// The routes of a service's port, and the route set they come from: the first with a route that can match here.
+pub fn http_routes<'a>(context: Context<'a>, service: &Service, port: u16) -> Option<(&'a RouteSet, Vec<Route>)> {
+    context.route_sets(service, port).into_iter().find_map(|route_set| {
+        let routes = route_set::routes(context.route_context(port), route_set, &GatewayRef::Mesh);
+        (!routes.is_empty()).then_some((&**route_set, routes))
+    })
+}
+
 /// The virtual host of a service, and the route set it comes from, if any.
 fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
-    let route_set = context.route_set(service, port.number).filter(|v| !v.http.is_empty());
-    let (routes, origin) = match route_set {
-        Some(route_set) => {
-            (route_set::routes(context, route_set, &GatewayRef::Mesh, port.number), Some(route_set.origin.clone()))
-        }
+    let (routes, origin) = match http_routes(context, service, port.number) {
+        Some((route_set, routes)) => (routes, Some(route_set.origin.clone())),
         None => {
             let cluster = outbound_name(port, "", service, InnerProtocol::Http);
             let balancer = context.load_balancer(service, port.number, None);

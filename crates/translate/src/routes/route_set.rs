@@ -3,8 +3,7 @@
 use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, RouteSet};
 
 use super::action::{self, RouteContext};
-use super::{headers, matches};
-use crate::context::Context;
+use super::{filters, headers, matches};
 use crate::origin;
 use crate::pb::config::route::route_action::HostRewriteSpecifier;
 use crate::pb::config::route::{Route, route};
@@ -13,8 +12,8 @@ use crate::sessions;
 
 /// The routes that can match for this proxy at `gateway` for requests to `port`, in order, up to the first that always
 /// matches.
-pub fn routes(context: Context<'_>, route_set: &RouteSet, gateway: &GatewayRef, port: u16) -> Vec<Route> {
-    let route_context = context.route_context(port);
+pub fn routes(route_context: RouteContext<'_>, route_set: &RouteSet, gateway: &GatewayRef) -> Vec<Route> {
+    let RouteContext { context, port, .. } = route_context;
     let mut all = Vec::new();
     for http in &route_set.http {
         if http.matches.is_empty() {
@@ -48,6 +47,8 @@ fn route(
     let lone = action::lone_destination(&http.action).map(|d| &d.headers);
     let requests = || [Some(&http.headers.request), lone.map(|h| &h.request)].into_iter().flatten();
     let responses = || [Some(&http.headers.response), lone.map(|h| &h.response)].into_iter().flatten();
+    let mut typed_per_filter_config = sessions::of_route(route_context.only_service(&http.action));
+    typed_per_filter_config.extend(filters::of_route(http));
     let config = origin::config_path(route_set.kind, &route_set.namespace, &route_set.name);
     let rule = condition.map_or(&http.origin, |condition| &condition.origin);
     let config = origin::rule_path(config, rule, route_context.context.is_traced());
@@ -60,7 +61,8 @@ fn route(
         response_headers_to_add: responses().flat_map(headers::to_add).collect(),
         response_headers_to_remove: responses().flat_map(headers::to_remove).collect(),
         action: Some(action),
-        typed_per_filter_config: sessions::of_route(route_context.only_service(&http.action)),
+        stat_prefix: condition.map_or("", |condition| &condition.stat_prefix).to_owned(),
+        typed_per_filter_config,
         ..Default::default()
     }
 }
