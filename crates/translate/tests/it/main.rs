@@ -1,8 +1,12 @@
 //! What proxies are sent for whole configurations: golden files, stability, and stock Envoy's opinion.
 
 mod bootstrap;
+mod calls;
 mod decisions;
 mod decisions_services;
+mod decisions_http_policies;
+mod decisions_http_routes;
+mod decisions_l4;
 mod edits;
 mod endpoints;
 mod fleet;
