@@ -59,8 +59,20 @@ pub struct TrafficPolicy {
     pub retry_budget: Option<RetryBudget>,
     /// The PROXY protocol header that connections begin with.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Settings for single ports, by number. They replace the general settings as a whole; fields are not inherited.
+    /// The tunnel for TCP and TLS connections.
+    pub tunnel: Option<Tunnel>,
+    /// Settings for single ports, by number. They replace the load balancer, the connection pool, TLS and outlier
+    /// detection as a whole; fields are not inherited.
     pub ports: BTreeMap<u16, TrafficPolicy>,
+}
+
+/// A tunnel through the service to another host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Whether it is requested by POST instead of CONNECT.
+    pub by_post: bool,
+    /// The host behind it, `HOST:PORT`.
+    pub target: Arc<str>,
 }
 
 /// Outlier detection. Fields that are not set have Envoy's default.
@@ -82,13 +94,15 @@ pub struct OutlierDetection {
     pub max_ejection_percent: Option<u32>,
     /// With fewer healthy endpoints than this all are used, in percent; 0 = never.
     pub min_health_percent: u32,
+    /// The statuses that count as errors, ascending; empty: 5xx.
+    pub error_codes: Vec<u16>,
 }
 
 /// Retries as a share of requests, instead of a number.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RetryBudget {
     /// The share, in percent.
-    pub percent: u32,
+    pub percent: f64,
     /// Retries that are always allowed.
     pub min_concurrency: u32,
 }
@@ -302,6 +316,7 @@ impl DestinationRule {
                     outlier_detection: over.outlier_detection.or(base.outlier_detection),
                     retry_budget: over.retry_budget.or(base.retry_budget),
                     proxy_protocol: over.proxy_protocol.or(base.proxy_protocol),
+                    tunnel: over.tunnel.or(base.tunnel),
                     ports: BTreeMap::new(),
                 }
             }
@@ -312,7 +327,13 @@ impl DestinationRule {
 impl TrafficPolicy {
     fn for_port(&self, port: u16) -> TrafficPolicy {
         match self.ports.get(&port) {
-            Some(own) => own.clone(),
+            // As in Istio's `MergeTrafficPolicy`: what a port cannot set, the general settings do.
+            Some(own) => TrafficPolicy {
+                retry_budget: self.retry_budget.clone(),
+                proxy_protocol: self.proxy_protocol,
+                tunnel: self.tunnel.clone(),
+                ..own.clone()
+            },
             None => TrafficPolicy { ports: BTreeMap::new(), ..self.clone() },
         }
     }

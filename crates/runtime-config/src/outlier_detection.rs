@@ -1,5 +1,6 @@
 //! `envoy.config.cluster.v3.OutlierDetection`, compiled.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// When a host counts as an outlier, and for how long it is ejected. Defaults are Envoy's.
@@ -31,6 +32,19 @@ pub struct OutlierDetection {
     pub success_rate: SuccessRate,
     /// Ejects hosts that fail too often, regardless of the others.
     pub failure_percentage: FailurePercentage,
+    /// The statuses that count as errors, ascending (`HttpProtocolOptions.outlier_detection.error_matcher`); `None`: 5xx.
+    pub error_statuses: Option<Arc<[u16]>>,
+}
+
+impl OutlierDetection {
+    /// The status that a response is counted as: as in Envoy, 500 for one that `error_statuses` names, and 200 for others.
+    pub fn counted_status(&self, status: u16) -> u16 {
+        match &self.error_statuses {
+            None => status,
+            Some(errors) if errors.binary_search(&status).is_ok() => 500,
+            Some(_) => 200,
+        }
+    }
 }
 
 /// A number of consecutive failures.
@@ -93,6 +107,7 @@ impl Default for OutlierDetection {
                 enforcing_percent: 100,
                 enforcing_local_origin_percent: 100,
             },
+            error_statuses: None,
             failure_percentage: FailurePercentage {
                 threshold: 85,
                 minimum_hosts: 5,

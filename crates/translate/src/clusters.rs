@@ -19,6 +19,7 @@ use crate::failover::EndpointRanking;
 use crate::load_balancer;
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::origin;
+use crate::pb::common_matcher::{HttpHeadersMatch, MatchPredicate, match_predicate};
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbPolicy,
@@ -27,12 +28,14 @@ use crate::pb::config::cluster::cluster::{
 use crate::pb::config::cluster::{
     CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
 };
+use crate::pb::config::route::{HeaderMatcher, header_matcher::HeaderMatchSpecifier};
 use crate::pb::core::{
     Address, BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
     KeepaliveSettings, ProxyProtocolConfig, TcpKeepalive, TransportSocket, proxy_protocol_config, transport_socket,
 };
 use crate::pb::envoy_type::Percent;
 use crate::pb::google::protobuf::Struct;
+use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::upstream_http::{self, http_protocol_options as http_options};
 use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::plan::Output;
@@ -148,8 +151,9 @@ pub fn outbound(
         InnerProtocol::Http => upstream_protocol(context, port.protocol, pool),
         InnerProtocol::Tcp => UpstreamProtocol::Http1,
     };
+    let outliers = policy.outlier_detection.as_ref().filter(|_| inner == InnerProtocol::Http);
     if inner == InnerProtocol::Http || common != CommonHttpOptions::default() {
-        set_http_options(common, speaks, pool, &mut cluster);
+        set_http_options(common, speaks, pool, outliers, &mut cluster);
     }
     let bytes = Bytes { inner, http2: speaks == UpstreamProtocol::Http2 };
     apply_tls(context, service, port, subset_name, &policy, bytes, &mut cluster);
@@ -254,7 +258,7 @@ fn apply_pool(pool: &ConnectionPool, budget: Option<&Budget>, cluster: &mut Clus
             max_requests: limit(pool.max_requests),
             max_retries: limit(pool.max_retries.filter(|most| *most > 0)),
             retry_budget: budget.map(|budget| RetryBudget {
-                budget_percent: Some(Percent { value: f64::from(budget.percent) }),
+                budget_percent: Some(Percent { value: budget.percent }),
                 min_retry_concurrency: Some(u32_value(budget.min_concurrency)),
                 ..Default::default()
             }),
@@ -471,14 +475,21 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
         (IngressEndpoint::Own(number), Some(own)) => to_own_address(context, name, own, *number),
         (IngressEndpoint::Own(_), None) | (IngressEndpoint::AsCalled, _) => to_workload(context, name),
     };
-    let pool = sidecar.and_then(|sidecar| sidecar.pool_of(port.port));
+    // As in Istio's `buildInboundCluster`: the limits that clients have hold on the receiving side, too, unless the
+    // Sidecar has some. Rules with a workload selector are for clients only.
+    let service = port.service.as_ref();
+    let rule = service.and_then(|(service, _)| context.destination_rule(service));
+    let rule = rule.filter(|rule| rule.workload_selector.is_empty());
+    let of_rule = || service.zip(rule).and_then(|((_, port), rule)| rule.policy_for(None, *port).connection_pool);
+    let pool = sidecar.and_then(|sidecar| sidecar.pool_of(port.port)).cloned().or_else(of_rule);
+    let pool = pool.as_ref();
     if let Some(pool) = pool {
         apply_pool(pool, None, &mut cluster);
     }
     let (common, is_http) = (common_http_options(pool), PortProtocol::of(port.protocol) != Some(PortProtocol::Tcp));
     if is_http || common != CommonHttpOptions::default() {
         let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { UpstreamProtocol::Http1 };
-        set_http_options(common, speaks, pool, &mut cluster);
+        set_http_options(common, speaks, pool, None, &mut cluster);
     }
     let of_service = || port.service.as_ref().map(|(service, _)| service.origin.clone());
     (cluster, sidecar.filter(|_| listener.is_some()).map(|sidecar| sidecar.origin.clone()).or_else(of_service))
@@ -509,7 +520,7 @@ fn inbound_source() -> BindConfig {
 
 fn inbound_passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned());
-    set_http_options(CommonHttpOptions::default(), UpstreamProtocol::AsReceived, None, &mut cluster);
+    set_http_options(CommonHttpOptions::default(), UpstreamProtocol::AsReceived, None, None, &mut cluster);
     cluster
 }
 
@@ -522,7 +533,7 @@ fn to_workload(context: Context<'_>, name: String) -> Cluster {
 fn passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
     let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
-    set_http_options(common, UpstreamProtocol::AsReceived, None, &mut cluster);
+    set_http_options(common, UpstreamProtocol::AsReceived, None, None, &mut cluster);
     if context.client_kind().is_evenkeel() && context.snapshot.mesh().enable_auto_mtls {
         call_pods_securely(context, &mut cluster);
     }
@@ -592,6 +603,7 @@ fn set_http_options(
     common: CommonHttpOptions,
     speaks: UpstreamProtocol,
     pool: Option<&ConnectionPool>,
+    outliers: Option<&OutlierDetection>,
     cluster: &mut Cluster,
 ) {
     use http_options::UpstreamProtocolOptions;
@@ -611,13 +623,14 @@ fn set_http_options(
         ..Default::default()
     };
     let http1 = Http1ProtocolOptions::default();
+    let errors = outliers.and_then(|outliers| error_matcher(&outliers.error_codes));
     let explicit = |config| {
         let config = http_options::ExplicitHttpConfig { protocol_config: Some(config) };
         UpstreamProtocolOptions::ExplicitHttpConfig(config)
     };
     let protocol = match speaks {
         // HTTP/1.1 is the default if there are no other options.
-        UpstreamProtocol::Http1 if common == CommonHttpOptions::default() => return,
+        UpstreamProtocol::Http1 if common == CommonHttpOptions::default() && errors.is_none() => return,
         UpstreamProtocol::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
         UpstreamProtocol::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(http2)),
         UpstreamProtocol::AsReceived => {
@@ -631,7 +644,22 @@ fn set_http_options(
     let options = upstream_http::HttpProtocolOptions {
         common_http_protocol_options: (common != CommonHttpOptions::default()).then_some(common),
         upstream_protocol_options: Some(protocol),
+        outlier_detection: errors.map(|matcher| http_options::OutlierDetection { error_matcher: Some(matcher) }),
         ..Default::default()
     };
     cluster.typed_extension_protocol_options = [(HTTP_OPTIONS.to_owned(), any(&options))].into();
+}
+
+/// The responses that count as errors of an endpoint; `None`: those of 5xx.
+fn error_matcher(codes: &[u16]) -> Option<MatchPredicate> {
+    let all: Vec<String> = codes.iter().map(ToString::to_string).collect();
+    let status = HeaderMatcher {
+        name: ":status".to_owned(),
+        header_match_specifier: Some(HeaderMatchSpecifier::StringMatch(proto::string_matcher(
+            MatchPattern::SafeRegex(proto::regex(&all.join("|"))),
+        ))),
+        ..Default::default()
+    };
+    let rule = match_predicate::Rule::HttpResponseHeadersMatch(HttpHeadersMatch { headers: vec![status] });
+    (!codes.is_empty()).then_some(MatchPredicate { rule: Some(rule) })
 }

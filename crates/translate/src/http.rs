@@ -16,7 +16,7 @@ use crate::pb::hcm::http_connection_manager::{
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
 use crate::pb::on_demand::OnDemand;
 use crate::pb::router::Router;
-use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy};
+use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration};
 use crate::view::ClientKind;
 use crate::{load_balancer, routes, sessions};
@@ -158,6 +158,9 @@ fn tcp_to(
     policy: Option<&TrafficPolicy>,
 ) -> Filter {
     let balancer = policy.and_then(|policy| policy.load_balancer.as_ref());
+    // As in Istio, connections that several clusters share have no tunnel.
+    let is_one = matches!(target, tcp_proxy::ClusterSpecifier::Cluster(_));
+    let tunnel = policy.and_then(|policy| policy.tunnel.as_ref()).filter(|_| is_one);
     let pool = policy.and_then(|policy| policy.connection_pool.as_ref());
     // Clusters of services are requested when a connection needs them; the catch-all clusters are always present.
     let learns = context.client_kind() == ClientKind::EvenkeelLearned && stat.starts_with("outbound|");
@@ -168,6 +171,12 @@ fn tcp_to(
         access_log: access_log::of_requests(context),
         hash_policy: balancer.and_then(load_balancer::tcp_hash_policy).into_iter().collect(),
         idle_timeout: pool.and_then(|pool| pool.tcp_idle_timeout).map(duration),
+        max_downstream_connection_duration: pool.and_then(|pool| pool.max_connection_duration).map(duration),
+        tunneling_config: tunnel.map(|tunnel| TunnelingConfig {
+            hostname: tunnel.target.to_string(),
+            use_post: tunnel.by_post,
+            ..Default::default()
+        }),
         ..Default::default()
     };
     network_filter("envoy.filters.network.tcp_proxy", any(&proxy))

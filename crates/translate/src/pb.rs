@@ -12,6 +12,7 @@ pub mod config {
     pub use evenkeel_xds::pb::envoy::config::route::v3 as route;
 }
 
+pub use evenkeel_xds::pb::envoy::config::common::matcher::v3 as common_matcher;
 pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;

@@ -1,6 +1,7 @@
 //! DestinationRule: how a service is called.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use evenkeel_base::Spanned;
@@ -8,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::yaml::Node;
 
 use super::{PortSelector, WorkloadSelector, check_export_to};
-use crate::decode::{Context, Decimal, HeaderName};
+use crate::decode::{Context, Decimal, HeaderName, Port};
 
 object! {
     /// How a service is called.
@@ -65,9 +66,33 @@ object! {
         port_level_settings: Vec<PortTrafficPolicy> = "portLevelSettings",
         /// The PROXY protocol header that connections to endpoints begin with.
         proxy_protocol: Option<ProxyProtocol> = "proxyProtocol",
+        /// A tunnel through the service for TCP and TLS connections.
+        tunnel: Option<Tunnel> = "tunnel",
     }
-    later: ["tunnel"];
     check: check_ports;
+}
+
+object! {
+    /// A tunnel through the service, a proxy, to another host. It is for TCP and TLS connections only.
+    pub struct Tunnel {
+        /// How the tunnel is requested; by CONNECT if not given.
+        protocol: Option<TunnelProtocol> = "protocol",
+        /// The host behind the tunnel: a name or an address.
+        target_host: Spanned<String> = "targetHost",
+        /// Its port.
+        target_port: Port = "targetPort",
+    }
+    check: check_tunnel;
+}
+
+choices! {
+    /// The method that requests a tunnel.
+    pub enum TunnelProtocol {
+        /// CONNECT.
+        Connect = "CONNECT",
+        /// POST.
+        Post = "POST",
+    }
 }
 
 object! {
@@ -123,8 +148,9 @@ object! {
         max_ejection_percent: Option<Spanned<u32>> = "maxEjectionPercent",
         /// With fewer healthy endpoints than this, all are used.
         min_health_percent: Option<Spanned<u32>> = "minHealthPercent",
+        /// The statuses that count as errors, instead of 5xx.
+        http_error_codes: Vec<Spanned<u32>> = "outlierDetectionHttpErrorCodes",
     }
-    later: ["outlierDetectionHttpErrorCodes"];
     inert: ["consecutiveErrors"];
     check: check_outliers;
 }
@@ -133,7 +159,7 @@ object! {
     /// Retries as a share of requests.
     pub struct RetryBudget {
         /// The share, in percent; 20 if not given.
-        percent: Option<Spanned<u32>> = "percent",
+        percent: Option<Spanned<Decimal>> = "percent",
         /// Retries that are always allowed; 3 if not given.
         min_retry_concurrency: Option<u32> = "minRetryConcurrency",
     }
@@ -436,10 +462,33 @@ fn check_percent(value: Option<&Spanned<u32>>, name: &str, cx: &mut Context) {
 fn check_outliers(outliers: &OutlierDetection, _: &Node, cx: &mut Context) {
     check_percent(outliers.max_ejection_percent.as_ref(), "maxEjectionPercent", cx);
     check_percent(outliers.min_health_percent.as_ref(), "minHealthPercent", cx);
+    for (index, code) in outliers.http_error_codes.iter().enumerate() {
+        if !(100..600).contains(&code.value) {
+            let message = format!("{} is not a response status", code.value);
+            cx.at_field("outlierDetectionHttpErrorCodes", |cx| {
+                cx.at_index(index, |cx| cx.error("bad-value", &code.span, message, "expected 100 to 599"));
+            });
+        }
+    }
+}
+
+/// As Istio's `validateTunnelSettings`.
+fn check_tunnel(tunnel: &Tunnel, _: &Node, cx: &mut Context) {
+    let host = &tunnel.target_host;
+    let is_name = || Hostname::parse(host).is_ok_and(|name| !name.is_wildcard());
+    if host.parse::<IpAddr>().is_err() && !is_name() {
+        let message = format!("`{}` is neither a host name nor an address", host.value);
+        cx.at_field("targetHost", |cx| {
+            cx.error("bad-host", &host.span, message, "give the name or the address of one host")
+        });
+    }
 }
 
 fn check_budget(budget: &RetryBudget, _: &Node, cx: &mut Context) {
-    check_percent(budget.percent.as_ref(), "percent", cx);
+    if let Some(percent) = budget.percent.as_ref().filter(|percent| !(0.0..=100.0).contains(&percent.value.0)) {
+        let message = format!("{} is not a percentage", percent.value.0);
+        cx.at_field("percent", |cx| cx.error("bad-value", &percent.span, message, "give a number from 0 to 100"));
+    }
 }
 
 fn check_ports(policy: &TrafficPolicy, _: &Node, cx: &mut Context) {

@@ -22,7 +22,7 @@ pub use destination_rule::{
     ClientTlsMode, ClientTlsSettings, ConnectionPool, ConsistentHash, CookieAttribute, DestinationRule,
     DestinationRuleSpec, Distribute, Failover, H2UpgradePolicy, Http2KeepAlive, HttpCookie, HttpPool, LoadBalancer,
     LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol, ProxyProtocolVersion, RetryBudget,
-    RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Warmup,
+    RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Tunnel, TunnelProtocol, Warmup,
 };
 pub use gateway::{
     Gateway, GatewayPort, GatewaySpec, Server, ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol,

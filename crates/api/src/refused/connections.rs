@@ -47,6 +47,7 @@ pub(super) fn destination_rule(document: &Mapping) -> Option<DestinationRule> {
         retry_budget: None,
         port_level_settings: Vec::new(),
         proxy_protocol: None,
+        tunnel: None,
     };
     Some(DestinationRule {
         spec: DestinationRuleSpec {

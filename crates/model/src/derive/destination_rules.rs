@@ -1,10 +1,11 @@
 //! DestinationRules: resolves and checks them, and merges those for one host.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_api::istio::{self, ClientTlsMode, H2UpgradePolicy, ProxyProtocolVersion, SimpleLb};
+use evenkeel_api::istio::{self, ClientTlsMode, H2UpgradePolicy, ProxyProtocolVersion, SimpleLb, TunnelProtocol};
 use evenkeel_api::{Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
@@ -19,7 +20,7 @@ use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
     LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, Snapshot,
-    SortedMap, Subset, TcpKeepalive, TrafficPolicy, Visibility, Warmup,
+    SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Visibility, Warmup,
 };
 
 /// The rules of a namespace for a host.
@@ -290,8 +291,18 @@ fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
             Some(ProxyProtocolVersion::V2) => ProxyProtocol::V2,
             Some(ProxyProtocolVersion::V1) | None => ProxyProtocol::V1,
         }),
+        tunnel: policy.tunnel.as_ref().map(tunnel),
         ports: policy.port_level_settings.iter().map(port).collect(),
     }
+}
+
+fn tunnel(tunnel: &istio::Tunnel) -> Tunnel {
+    let (host, port) = (tunnel.target_host.as_str(), tunnel.target_port.0);
+    let target = match host.parse::<Ipv6Addr>() {
+        Ok(address) => format!("[{address}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
+    };
+    Tunnel { by_post: tunnel.protocol == Some(TunnelProtocol::Post), target: target.into() }
 }
 
 fn load_balancer(settings: &istio::LoadBalancer) -> LoadBalancer {
@@ -404,13 +415,17 @@ fn outlier_detection(outliers: &istio::OutlierDetection) -> OutlierDetection {
         base_ejection_time: outliers.base_ejection_time,
         max_ejection_percent: outliers.max_ejection_percent.as_ref().map(|percent| percent.value),
         min_health_percent: outliers.min_health_percent.as_ref().map_or(0, |percent| percent.value),
+        error_codes: {
+            let codes = outliers.http_error_codes.iter().filter_map(|code| u16::try_from(code.value).ok());
+            codes.collect::<BTreeSet<_>>().into_iter().collect()
+        },
     }
 }
 
 /// Istio's defaults.
 fn retry_budget(budget: &istio::RetryBudget) -> RetryBudget {
     RetryBudget {
-        percent: budget.percent.as_ref().map_or(20, |percent| percent.value),
+        percent: budget.percent.as_ref().map_or(20.0, |percent| percent.value.0),
         min_concurrency: budget.min_retry_concurrency.unwrap_or(3),
     }
 }

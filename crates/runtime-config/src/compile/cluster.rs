@@ -20,7 +20,7 @@ use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
 use super::health_check::health_checks;
 use super::load_balancer::balancing;
 use super::mirror::cluster_mirrors;
-use super::outlier_detection::outlier_detection;
+use super::outlier_detection::{self, outlier_detection};
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
 use crate::cluster::{
@@ -29,6 +29,7 @@ use crate::cluster::{
 };
 use crate::hcm::HttpFilter;
 use crate::http_filters;
+use crate::outlier_detection::OutlierDetection;
 use crate::route::MirrorPolicy;
 
 /// A cluster, and what it needs before it can become active.
@@ -79,7 +80,10 @@ pub(crate) fn cluster(
     let connect_timeout = connect_timeout(cx, c);
     let health_checks = health_checks(cx, &c.health_checks, encoded);
     let outlier_detection = match &c.outlier_detection {
-        Some(outliers) => Some(Arc::new(outlier_detection(cx, outliers)?)),
+        Some(outliers) => {
+            let error_statuses = http.as_ref().and_then(|_| error_statuses(cx, &c.typed_extension_protocol_options));
+            Some(Arc::new(OutlierDetection { error_statuses, ..outlier_detection(cx, outliers)? }))
+        }
         None => None,
     };
     let ignore_unchecked = c.common_lb_config.as_ref().is_some_and(|config| config.ignore_new_hosts_until_first_hc);
@@ -221,6 +225,18 @@ fn transport_match(
     }
     let transport = tls::upstream(cx, entry.transport_socket.as_ref(), secrets)?;
     Some(TransportMatch { name, labels, transport })
+}
+
+/// The responses that count as errors of a host, if the HTTP options say.
+fn error_statuses(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<Arc<[u16]>> {
+    cx.at("typed_extension_protocol_options", |cx| {
+        let any = options.get(HTTP_PROTOCOL_OPTIONS)?;
+        cx.element(format_args!("{HTTP_PROTOCOL_OPTIONS:?}"), |cx| {
+            let options: upstreams::HttpProtocolOptions = cx.unpack(any)?;
+            let matcher = options.outlier_detection.as_ref()?.error_matcher.as_ref()?;
+            cx.at("outlier_detection.error_matcher", |cx| outlier_detection::error_statuses(cx, matcher))
+        })
+    })
 }
 
 const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";

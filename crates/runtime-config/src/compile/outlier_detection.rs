@@ -1,11 +1,13 @@
 //! `OutlierDetection`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
+use evenkeel_xds::pb::envoy::config::common::matcher::v3::{MatchPredicate, match_predicate::Rule};
 use evenkeel_xds::pb::google::protobuf as wkt;
 
-use super::Cx;
+use super::{Cx, matcher};
 use crate::outlier_detection::{FailurePercentage, OutlierDetection, SuccessRate, Threshold};
 
 type Number = Option<wkt::UInt32Value>;
@@ -65,6 +67,7 @@ pub(crate) fn outlier_detection(cx: &mut Cx<'_>, o: &cluster::OutlierDetection) 
             successful_health_check_unejects: flag(&o.successful_active_health_check_uneject_host, true),
             success_rate: success_rate(cx, o, default.success_rate),
             failure_percentage: failure_percentage(cx, o, default.failure_percentage),
+            error_statuses: None,
         })
     })
 }
@@ -82,6 +85,30 @@ fn success_rate(cx: &mut Cx<'_>, o: &cluster::OutlierDetection, default: Success
             default.enforcing_local_origin_percent,
         ),
     }
+}
+
+/// The statuses that a matcher of responses names. Only conditions on `:status` are supported, so that they can be judged
+/// once, here.
+pub(super) fn error_statuses(cx: &mut Cx<'_>, predicate: &MatchPredicate) -> Option<Arc<[u16]>> {
+    let matched = |cx: &mut Cx<'_>, of: &MatchPredicate| match &of.rule {
+        Some(Rule::HttpResponseHeadersMatch(of)) => cx.at("http_response_headers_match", |cx| {
+            let headers = cx.each("headers", &of.headers, matcher::header);
+            match headers.iter().all(|header| &*header.name == ":status") && !headers.is_empty() {
+                true => Some(headers),
+                false => cx.fail_at("headers", "only conditions on :status are supported"),
+            }
+        }),
+        _ => cx.fail("only or_match and http_response_headers_match are supported"),
+    };
+    let any_of = match &predicate.rule {
+        Some(Rule::OrMatch(set)) => cx.at("or_match", |cx| cx.each("rules", &set.rules, matched)),
+        _ => vec![matched(cx, predicate)?],
+    };
+    let is_error = |status: &u16| {
+        let text = status.to_string();
+        any_of.iter().any(|all| all.iter().all(|header| header.matches_values([text.as_bytes()])))
+    };
+    Some((100..600).filter(is_error).collect())
 }
 
 fn failure_percentage(cx: &mut Cx<'_>, o: &cluster::OutlierDetection, default: FailurePercentage) -> FailurePercentage {

@@ -224,3 +224,32 @@ fn routes_hash_and_name_metadata() {
     let refused = forward("cluster: a, hash_policy: [{ filter_state: { key: k } }]").expect_err("no filter state");
     assert!(refused.to_string().contains("filter_state"), "{refused}");
 }
+
+#[test]
+fn the_statuses_that_count_as_errors_are_known_in_advance() {
+    let options = |matcher: &str| {
+        format!(
+            "outlier_detection: {{}}\ntyped_extension_protocol_options: {{ envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {{ \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {{ http_protocol_options: {{}} }}, outlier_detection: {{ error_matcher: {matcher} }} }} }}"
+        )
+    };
+    let status =
+        |value: &str| format!("{{ http_response_headers_match: {{ headers: [{{ name: \":status\", {value} }}] }} }}");
+    let check = |matcher: &str, expected: &[u16]| {
+        let cluster = cluster(&options(matcher)).expect("a cluster");
+        let detection = cluster.outlier_detection.clone().expect("outlier detection");
+        assert_eq!(detection.error_statuses.as_deref(), Some(expected), "{matcher}");
+        assert!(expected.iter().all(|status| detection.counted_status(*status) == 500));
+        assert_eq!(detection.counted_status(599), 200);
+    };
+    let (regex, exact) =
+        (status("string_match: { safe_regex: { regex: 429|503 } }"), status("string_match: { exact: \"404\" }"));
+    check(&regex, &[429, 503]);
+    check(&exact, &[404]);
+    check(&format!("{{ or_match: {{ rules: [{regex}, {exact}] }} }}"), &[404, 429, 503]);
+    check(&status("range_match: { start: 500, end: 502 }"), &[500, 501]);
+    let refused =
+        |matcher: &str| cluster(&options(matcher)).err().map(|rejection| rejection.to_string()).unwrap_or_default();
+    let other = "{ http_response_headers_match: { headers: [{ name: x-a, present_match: true }] } }";
+    assert!(refused(other).contains("error_matcher.http_response_headers_match.headers: only conditions on :status"));
+    assert!(refused("{ any_match: true }").contains("any_match"), "{}", refused("{ any_match: true }"));
+}

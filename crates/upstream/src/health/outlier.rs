@@ -107,7 +107,7 @@ pub(crate) fn report(
 ) -> bool {
     if config.split_local_origin {
         match outcome {
-            Outcome::Answered(status) => answered(detector, config, (host, tally), status, now),
+            Outcome::Answered(status) => answered(detector, config, (host, tally), config.counted_status(status), now),
             Outcome::Connected | Outcome::ConnectedFinally => {
                 tally.local(true);
                 host.end_row(InARow::LocalOrigin);
@@ -121,7 +121,7 @@ pub(crate) fn report(
         }
     } else {
         let status = match outcome {
-            Outcome::Answered(status) => status,
+            Outcome::Answered(status) => config.counted_status(status),
             Outcome::ConnectFailed => 503,
             Outcome::TimedOut => 504,
             Outcome::ConnectedFinally => 200,
@@ -473,6 +473,18 @@ mod tests {
 
     fn all_may_go() -> OutlierDetection {
         OutlierDetection { max_ejection_percent: 100, ..OutlierDetection::default() }
+    }
+
+    #[test]
+    fn the_configured_statuses_count_instead_of_5xx() {
+        let config = OutlierDetection { error_statuses: Some([404, 429].into()), ..all_may_go() };
+        let f = Fixture::new(3, config);
+        assert!(!f.report(0, Outcome::Answered(503), 10), "5xx does not count");
+        assert!(f.report(0, Outcome::Answered(429), 5));
+        assert!(!f.report(1, Outcome::Answered(404), 4));
+        f.report(1, Outcome::Answered(200), 1);
+        assert!(!f.report(1, Outcome::Answered(404), 4), "the row had ended");
+        assert!(f.report(2, Outcome::ConnectFailed, 5), "connections that fail count as before");
     }
 
     #[test]
