@@ -113,8 +113,7 @@ pub fn run(arguments: &AnalyzeArguments, out: &mut dyn Write) -> anyhow::Result<
     read.extend(compiled::refusals(&manifests.objects));
     let findings = analyze(&manifests.objects, read, &arguments.suppress);
     let least = arguments.output_threshold.severity();
-    let shown: Vec<Finding> =
-        findings.iter().filter(|finding| finding.diagnostic.severity >= least).cloned().collect();
+    let shown: Vec<Finding> = findings.iter().filter(|finding| finding.diagnostic.severity >= least).cloned().collect();
     match arguments.output {
         Output::Json => writeln!(out, "{:#}", report::json(&shown))?,
         Output::Sarif => writeln!(out, "{:#}", report::sarif(&shown))?,

@@ -18,7 +18,9 @@ use evenkeel_proxy::memory;
 use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
-use crate::{admin, analyze, compiled, effective, explain, heaps, history, proxy_config, proxy_status, purge, validate};
+use crate::{
+    admin, analyze, compiled, effective, explain, heaps, history, proxy_config, proxy_status, purge, validate,
+};
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
 ///

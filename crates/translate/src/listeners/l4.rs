@@ -52,15 +52,16 @@ pub fn tcp<'a>(
 }
 
 fn ranges(condition: &L4Match) -> FilterChainMatch {
-    let range = |net: &IpNet| CidrRange {
-        address_prefix: net.network().to_string(),
-        prefix_len: Some(u32_value(u32::from(net.prefix_len()))),
-    };
     FilterChainMatch {
-        prefix_ranges: condition.destination_subnets.iter().map(range).collect(),
-        source_prefix_ranges: condition.source_subnet.iter().map(range).collect(),
+        prefix_ranges: condition.destination_subnets.iter().map(cidr_range).collect(),
+        source_prefix_ranges: condition.source_subnet.iter().map(cidr_range).collect(),
         ..Default::default()
     }
+}
+
+/// A range of addresses.
+pub fn cidr_range(net: &IpNet) -> CidrRange {
+    CidrRange { address_prefix: net.network().to_string(), prefix_len: Some(u32_value(u32::from(net.prefix_len()))) }
 }
 
 /// A TCP proxy to destinations.

@@ -3,13 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_base::cidr::IpNet;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Service};
 use evenkeel_xds::{Resource, ResourceType};
 
 use super::inspectors::Inspectors;
-use super::l4::{push_distinct, to_destinations};
+use super::l4::{cidr_range, push_distinct, to_destinations};
 use super::{chain, companions, l4, listener, unbound};
 use crate::access_log;
 use crate::clusters::outbound_name;
@@ -17,7 +16,7 @@ use crate::context::{Context, PortProtocol};
 use crate::http::{self, Direction};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
 use crate::pb::config::listener::{FilterChain, FilterChainMatch, Listener};
-use crate::pb::core::TrafficDirection;
+use crate::pb::core::{CidrRange, TrafficDirection};
 use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{bool_value, u32_value};
 use crate::routes::outbound::own_route_name;
@@ -277,10 +276,6 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
         chains.push(chain("", FilterChainMatch::default(), vec![filter]));
     }
     chains
-}
-
-fn cidr_range(net: &IpNet) -> CidrRange {
-    CidrRange { address_prefix: net.network().to_string(), prefix_len: Some(u32_value(u32::from(net.prefix_len()))) }
 }
 
 /// The chain for connections that no other chain matches: the outbound policy decides.

@@ -3,11 +3,11 @@
 mod bootstrap;
 mod calls;
 mod decisions;
-mod decisions_services;
 mod decisions_destination_rules;
 mod decisions_http_policies;
 mod decisions_http_routes;
 mod decisions_l4;
+mod decisions_services;
 mod edits;
 mod endpoints;
 mod fleet;
