@@ -178,7 +178,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     // Upstream HTTP
     extension("envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         &["common_http_protocol_options", "use_downstream_protocol_config", "explicit_http_config", "auto_config",
-          "http_filters", "request_mirror_policies"]),
+          "http_filters", "request_mirror_policies", "upstream_http_protocol_options"]),
+    part("envoy.config.core.v3.UpstreamHttpProtocolOptions", &["auto_sni", "auto_san_validation"]),
     extension("envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec", &[]),
     part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig",
         &["http_protocol_options", "http2_protocol_options"]),
