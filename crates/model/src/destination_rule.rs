@@ -260,32 +260,8 @@ pub enum ProxyProtocol {
 pub enum ClientTls {
     /// No TLS, even if the endpoint has a proxy.
     Disable,
-    /// The server shows a certificate.
-    Simple {
-        /// The name sent to the server.
-        sni: Option<Arc<str>>,
-        /// Names of which the server's certificate must have one; empty = the SNI is checked instead.
-        subject_alt_names: Vec<Arc<str>>,
-        /// A file with the roots to trust; the system's if none is given.
-        ca_certificates: Option<Arc<str>>,
-        /// Accept any certificate.
-        insecure_skip_verify: bool,
-    },
-    /// Mutual TLS with a client certificate from files.
-    Mutual {
-        /// The name sent to the server.
-        sni: Option<Arc<str>>,
-        /// Names of which the server's certificate must have one.
-        subject_alt_names: Vec<Arc<str>>,
-        /// A file with the roots to trust; the system's if none is given.
-        ca_certificates: Option<Arc<str>>,
-        /// A file with the client's certificate chain.
-        client_certificate: Arc<str>,
-        /// A file with the client's key.
-        private_key: Arc<str>,
-        /// Accept any certificate.
-        insecure_skip_verify: bool,
-    },
+    /// TLS to a server outside the mesh (`SIMPLE`, `MUTUAL`).
+    Outside(Box<OutsideTls>),
     /// Mutual TLS of the mesh.
     IstioMutual {
         /// The name sent to the server; Istio's `outbound_.PORT_.SUBSET_.HOST` if none is given.
@@ -293,6 +269,27 @@ pub enum ClientTls {
         /// Names of which the server's certificate must have one; the endpoints' identities if empty.
         subject_alt_names: Vec<Arc<str>>,
     },
+}
+
+/// TLS to a server outside the mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutsideTls {
+    /// The name sent to the server; that of the call if none is given.
+    pub sni: Option<Arc<str>>,
+    /// Names of which the server's certificate must have one; empty = the SNI is checked instead.
+    pub subject_alt_names: Vec<Arc<str>>,
+    /// A file with the roots to trust; the system's if none is given.
+    pub ca_certificates: Option<Arc<str>>,
+    /// A file with revocation lists.
+    pub revocation_lists: Option<Arc<str>>,
+    /// Files with the client's certificate chain and key (`MUTUAL`).
+    pub client_certificate: Option<(Arc<str>, Arc<str>)>,
+    /// The Secret with all of these. Sidecars use it only if the rule selects them.
+    pub credential: Option<Arc<str>>,
+    /// Whether the client shows a certificate (`MUTUAL`).
+    pub is_mutual: bool,
+    /// Accept any certificate.
+    pub insecure_skip_verify: bool,
 }
 
 impl DestinationRule {

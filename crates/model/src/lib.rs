@@ -33,7 +33,8 @@ pub use credential::{Credential, KeyPair, ROOTS_SUFFIX, Roots};
 pub use derive::{Builder, Built, build};
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,
-    OutlierDetection, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Warmup,
+    OutlierDetection, OutsideTls, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Tunnel,
+    Warmup,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use list::{Grouped, List, Ordered};

@@ -420,6 +420,17 @@ pub struct UpstreamHttp {
     pub max_response_headers_bytes: Option<usize>,
     /// Limit of header fields in a response's head.
     pub max_headers_count: usize,
+    /// The SNI of TLS connections is the host that the request calls (`auto_sni`).
+    pub auto_sni: bool,
+    /// The server's certificate must have the host that the request calls (`auto_san_validation`).
+    pub auto_san_validation: bool,
+}
+
+impl UpstreamHttp {
+    /// Whether a TLS connection serves only requests that call the same host.
+    pub fn names_server(&self) -> bool {
+        self.auto_sni || self.auto_san_validation
+    }
 }
 
 impl Default for UpstreamHttp {
@@ -432,6 +443,8 @@ impl Default for UpstreamHttp {
             enable_trailers: false,
             max_response_headers_bytes: None,
             max_headers_count: 100,
+            auto_sni: false,
+            auto_san_validation: false,
         }
     }
 }

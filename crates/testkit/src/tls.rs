@@ -277,6 +277,11 @@ impl TlsServer {
 pub struct TlsConnection(StreamOwned<ServerConnection, TcpStream>);
 
 impl TlsConnection {
+    /// The name that the client asked for, once something has been read.
+    pub fn server_name(&self) -> Option<&str> {
+        self.0.conn.server_name()
+    }
+
     /// The socket below.
     pub fn socket(&self) -> &TcpStream {
         &self.0.sock

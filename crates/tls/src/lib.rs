@@ -42,5 +42,5 @@ pub use san::{SanKind, SanMatcher, StringPattern};
 pub use secrets::{SdsSecret, SdsServer, SecretStore};
 pub use stream::{Session, TlsStream};
 pub use trust::{TrustBundle, TrustError};
-pub use upstream::UpstreamTls;
+pub use upstream::{Called, UpstreamTls};
 pub use verify::SanMismatch;

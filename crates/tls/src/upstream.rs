@@ -18,7 +18,7 @@ use crate::secrets::{SdsSecret, SecretStore, Slot};
 use crate::stream::TlsStream;
 use crate::suites::Suites;
 use crate::trust::TrustBundle;
-use crate::verify::ServerVerifier;
+use crate::verify::{self, ServerVerifier};
 
 /// Sessions kept for resumption per context, in server names times eight tickets; a context has one server name.
 const SESSIONS: usize = 8;
@@ -81,7 +81,7 @@ impl UpstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect_with(io, None).await
+        self.connect_with(io, None, None).await
     }
 
     /// Like [`Self::connect`], but offers other application protocols than the context says.
@@ -89,7 +89,20 @@ impl UpstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect_with(io, Some(alpn)).await
+        self.connect_with(io, Some(alpn), None).await
+    }
+
+    /// Like [`Self::connect_offering`], but to the server that a request names.
+    pub async fn connect_called<S>(
+        &self,
+        io: S,
+        alpn: &[&[u8]],
+        called: Called<'_>,
+    ) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.connect_with(io, Some(alpn), Some(called)).await
     }
 
     /// The application protocols the context says to offer.
@@ -112,7 +125,12 @@ impl UpstreamTls {
         self.trust.as_ref().map(|_| &*self.checks.subject_alt_names)
     }
 
-    async fn connect_with<S>(&self, io: S, alpn: Option<&[&[u8]]>) -> Result<TlsStream<S>, HandshakeError>
+    async fn connect_with<S>(
+        &self,
+        io: S,
+        alpn: Option<&[&[u8]]>,
+        called: Option<Called<'_>>,
+    ) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -127,13 +145,21 @@ impl UpstreamTls {
                 Arc::new(config)
             }
         };
-        let sni = self.server_name.as_ref().map(|name| name.to_str().into_owned());
+        let asked = called.map(|called| parse_server_name(called.name)).transpose()?;
+        let asked = asked.or_else(|| self.server_name.clone());
+        let sni = asked.as_ref().map(|name| name.to_str().into_owned());
         // rustls needs a name for its session cache; an address is never sent as SNI.
-        let name = self.server_name.clone().unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
+        let name = asked.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
         let connection = ClientConnection::new(config, name)?;
         let local = built.identity.as_ref().map(|identity| identity.certificate().clone());
         let shaking = TlsStream::handshake(io, connection.into(), Vec::new(), sni, local, SystemTime::now());
-        shaking.await.map_err(|failed| failed.error)
+        let stream = shaking.await.map_err(|failed| failed.error)?;
+        if let Some(called) = called.filter(|called| called.verify) {
+            let peer = stream.session().peer.as_ref().ok_or(HandshakeError::NoPeerCertificate)?;
+            // Also a resumed session, which may have begun under another name.
+            verify::verify_called(peer, called.name)?;
+        }
+        Ok(stream)
     }
 
     /// The configuration for the current secrets, built again when one has changed.
@@ -168,6 +194,15 @@ impl UpstreamTls {
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         Ok(config)
     }
+}
+
+/// The server that a request names.
+#[derive(Debug, Clone, Copy)]
+pub struct Called<'a> {
+    /// A DNS name, which is sent as SNI in place of the context's, or an address.
+    pub name: &'a str,
+    /// Whether the server's certificate must have this name (`auto_san_validation`).
+    pub verify: bool,
 }
 
 impl BuiltConfig {

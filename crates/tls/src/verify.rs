@@ -1,6 +1,7 @@
 //! Verification of peers: rustls checks the chain and the handshake's signature, these verifiers add the names.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::{fmt, iter};
 
@@ -15,12 +16,12 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::config::PeerChecks;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, HandshakeError};
 use crate::peer::PeerCertificate;
 use crate::pins::Pins;
 use crate::provider::provider;
 use crate::revocation::RevocationLists;
-use crate::san::SanMatcher;
+use crate::san::{SanKind, SanMatcher, StringPattern};
 use crate::trust::TrustBundle;
 use crate::verified_chains::{ChainKey, VerifiedChains};
 
@@ -242,6 +243,19 @@ impl PeerRules {
     /// A revocation list ends, and nothing else would notice it.
     fn may_be_remembered(&self) -> bool {
         self.revocation.is_none()
+    }
+}
+
+/// Checks that a server's certificate has the name, or the address, that a request calls.
+pub(crate) fn verify_called(certificate: &PeerCertificate, name: &str) -> Result<(), HandshakeError> {
+    let kind = if name.parse::<IpAddr>().is_ok() { SanKind::IpAddress } else { SanKind::Dns };
+    let matcher = SanMatcher { kind: Some(kind), pattern: StringPattern::exact(name) };
+    match matcher.matches(certificate) {
+        true => Ok(()),
+        false => Err(HandshakeError::PeerNames(SanMismatch {
+            expected: matcher.to_string(),
+            presented: certificate.all_sans(),
+        })),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Clusters: outbound ones per service, port and subset; inbound ones per port of the workload; and the catch-alls.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_api::Kind;
@@ -8,8 +9,8 @@ use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, OutlierDetection, Protocol,
-    ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset, TrafficPolicy,
+    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, OutlierDetection, OutsideTls,
+    Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset, TrafficPolicy,
 };
 use evenkeel_xds::ResourceType;
 
@@ -31,7 +32,8 @@ use crate::pb::config::cluster::{
 use crate::pb::config::route::{HeaderMatcher, header_matcher::HeaderMatchSpecifier};
 use crate::pb::core::{
     Address, BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
-    KeepaliveSettings, ProxyProtocolConfig, TcpKeepalive, TransportSocket, proxy_protocol_config, transport_socket,
+    KeepaliveSettings, ProxyProtocolConfig, TcpKeepalive, TransportSocket, UpstreamHttpProtocolOptions,
+    proxy_protocol_config, transport_socket,
 };
 use crate::pb::envoy_type::Percent;
 use crate::pb::google::protobuf::Struct;
@@ -40,8 +42,8 @@ use crate::pb::upstream_http::{self, http_protocol_options as http_options};
 use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::plan::Output;
 use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address, u32_value};
-use crate::sessions;
 use crate::tls::{self, InnerProtocol};
+use crate::{secrets, sessions};
 
 /// The source address of connections to the workload itself, which capture rules do not redirect.
 const INBOUND_SOURCE: &str = "127.0.0.6";
@@ -116,8 +118,21 @@ fn each(context: Context<'_>, service: &Service, out: &mut Output) {
                 let (cluster, origin) = outbound(context, service, &port, rule, subset, *inner);
                 out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
             }
+            if let Some(rule) = rule {
+                want_credential(context, rule, rule.policy_for(subset.map(|s| &*s.name), port.number).tls, out);
+            }
         }
     }
+}
+
+/// Has the secrets made that a rule's TLS uses.
+fn want_credential(context: Context<'_>, rule: &DestinationRule, tls: Option<ClientTls>, out: &mut Output) {
+    let Some(ClientTls::Outside(server)) = tls else { return };
+    let Some(name) = credential_of(context, Some(rule), &server) else { return };
+    if server.is_mutual {
+        secrets::want(secrets::certificate_name(name), &rule.origin, out);
+    }
+    secrets::want(secrets::roots_name(name), &rule.origin, out);
 }
 
 /// The name of the cluster for an inner protocol. A port without a declared protocol has two clusters, because the
@@ -153,10 +168,11 @@ pub fn outbound(
     };
     let outliers = policy.outlier_detection.as_ref().filter(|_| inner == InnerProtocol::Http);
     if inner == InnerProtocol::Http || common != CommonHttpOptions::default() {
-        set_http_options(common, speaks, pool, outliers, &mut cluster);
+        let naming = naming(service, &policy).filter(|_| inner == InnerProtocol::Http);
+        set_http_options(common, speaks, pool, (outliers, naming), &mut cluster);
     }
     let bytes = Bytes { inner, http2: speaks == UpstreamProtocol::Http2 };
-    apply_tls(context, service, port, subset_name, &policy, bytes, &mut cluster);
+    apply_tls(context, service, port, subset_name, rule, &policy, bytes, &mut cluster);
     if let Some(version) = policy.proxy_protocol {
         begin_with_proxy_header(version, &mut cluster);
     }
@@ -346,13 +362,44 @@ fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
     }
 }
 
+/// Names of which the certificate of a server outside the mesh must have one: those of the rule, else those of the
+/// ServiceEntry, else the SNI. With none of these, each call's host is checked, see [`naming`].
+fn outside_names(service: &Service, server: &OutsideTls) -> Vec<Arc<str>> {
+    let lists = [&server.subject_alt_names, &service.subject_alt_names];
+    match lists.into_iter().find(|names| !names.is_empty()) {
+        Some(names) => names.clone(),
+        None => server.sni.iter().cloned().collect(),
+    }
+}
+
+/// The Secret that this proxy originates TLS with (Istio's `credentialName`): gateways do, and sidecars that the rule
+/// selects.
+fn credential_of<'r>(context: Context<'_>, rule: Option<&DestinationRule>, server: &'r OutsideTls) -> Option<&'r str> {
+    let selected = || rule.is_some_and(|rule| !rule.workload_selector.is_empty());
+    server.credential.as_deref().filter(|_| !context.is_sidecar() || selected())
+}
+
+/// What requests say about the server that they call: without an SNI of the rule, the host of a call is sent as SNI, and
+/// without names its certificate must have that (istiod's `setAutoSniAndAutoSanValidation`).
+fn naming(service: &Service, policy: &TrafficPolicy) -> Option<UpstreamHttpProtocolOptions> {
+    let Some(ClientTls::Outside(server)) = &policy.tls else { return None };
+    let checked = server.insecure_skip_verify || !outside_names(service, server).is_empty();
+    server.sni.is_none().then(|| UpstreamHttpProtocolOptions {
+        auto_sni: true,
+        auto_san_validation: !checked,
+        ..Default::default()
+    })
+}
+
 /// TLS towards the endpoints: as the DestinationRule says, otherwise mutual TLS of the mesh if the endpoint's proxy
 /// accepts it.
+#[expect(clippy::too_many_arguments, reason = "all of it decides")]
 fn apply_tls(
     context: Context<'_>,
     service: &Service,
     port: &ServicePort,
     subset: &str,
+    rule: Option<&DestinationRule>,
     policy: &TrafficPolicy,
     bytes: Bytes,
     cluster: &mut Cluster,
@@ -369,30 +416,10 @@ fn apply_tls(
             let sni = sni.as_deref().unwrap_or(&default_sni);
             cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, offered(bytes)));
         }
-        Some(ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify }) => {
-            let server = tls::ExternalServer {
-                sni: sni.as_deref().unwrap_or_default(),
-                subject_alt_names,
-                ca_certificates: ca_certificates.as_deref(),
-                insecure_skip_verify: *insecure_skip_verify,
-            };
-            cluster.transport_socket = Some(tls::outside_client(&server, None));
-        }
-        Some(ClientTls::Mutual {
-            sni,
-            subject_alt_names,
-            ca_certificates,
-            client_certificate,
-            private_key,
-            insecure_skip_verify,
-        }) => {
-            let server = tls::ExternalServer {
-                sni: sni.as_deref().unwrap_or_default(),
-                subject_alt_names,
-                ca_certificates: ca_certificates.as_deref(),
-                insecure_skip_verify: *insecure_skip_verify,
-            };
-            cluster.transport_socket = Some(tls::outside_client(&server, Some((client_certificate, private_key))));
+        Some(ClientTls::Outside(server)) => {
+            let credential = credential_of(context, rule, server);
+            let names = outside_names(service, server);
+            cluster.transport_socket = Some(tls::outside_client(server, &names, credential));
         }
         None if !mesh.enable_auto_mtls || service.external => {}
         None => auto_mtls(context, service, port, &default_sni, bytes, cluster),
@@ -489,7 +516,7 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
     let (common, is_http) = (common_http_options(pool), PortProtocol::of(port.protocol) != Some(PortProtocol::Tcp));
     if is_http || common != CommonHttpOptions::default() {
         let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { UpstreamProtocol::Http1 };
-        set_http_options(common, speaks, pool, None, &mut cluster);
+        set_http_options(common, speaks, pool, (None, None), &mut cluster);
     }
     let of_service = || port.service.as_ref().map(|(service, _)| service.origin.clone());
     (cluster, sidecar.filter(|_| listener.is_some()).map(|sidecar| sidecar.origin.clone()).or_else(of_service))
@@ -520,7 +547,7 @@ fn inbound_source() -> BindConfig {
 
 fn inbound_passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned());
-    set_http_options(CommonHttpOptions::default(), UpstreamProtocol::AsReceived, None, None, &mut cluster);
+    set_http_options(CommonHttpOptions::default(), UpstreamProtocol::AsReceived, None, (None, None), &mut cluster);
     cluster
 }
 
@@ -533,7 +560,7 @@ fn to_workload(context: Context<'_>, name: String) -> Cluster {
 fn passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
     let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
-    set_http_options(common, UpstreamProtocol::AsReceived, None, None, &mut cluster);
+    set_http_options(common, UpstreamProtocol::AsReceived, None, (None, None), &mut cluster);
     if context.client_kind().is_evenkeel() && context.snapshot.mesh().enable_auto_mtls {
         call_pods_securely(context, &mut cluster);
     }
@@ -603,7 +630,7 @@ fn set_http_options(
     common: CommonHttpOptions,
     speaks: UpstreamProtocol,
     pool: Option<&ConnectionPool>,
-    outliers: Option<&OutlierDetection>,
+    (outliers, naming): (Option<&OutlierDetection>, Option<UpstreamHttpProtocolOptions>),
     cluster: &mut Cluster,
 ) {
     use http_options::UpstreamProtocolOptions;
@@ -630,7 +657,11 @@ fn set_http_options(
     };
     let protocol = match speaks {
         // HTTP/1.1 is the default if there are no other options.
-        UpstreamProtocol::Http1 if common == CommonHttpOptions::default() && errors.is_none() => return,
+        UpstreamProtocol::Http1
+            if common == CommonHttpOptions::default() && errors.is_none() && naming.is_none() =>
+        {
+            return;
+        }
         UpstreamProtocol::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
         UpstreamProtocol::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(http2)),
         UpstreamProtocol::AsReceived => {
@@ -645,6 +676,7 @@ fn set_http_options(
         common_http_protocol_options: (common != CommonHttpOptions::default()).then_some(common),
         upstream_protocol_options: Some(protocol),
         outlier_detection: errors.map(|matcher| http_options::OutlierDetection { error_matcher: Some(matcher) }),
+        upstream_http_protocol_options: naming,
         ..Default::default()
     };
     cluster.typed_extension_protocol_options = [(HTTP_OPTIONS.to_owned(), any(&options))].into();

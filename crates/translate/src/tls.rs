@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_base::Spanned;
 use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
-use evenkeel_model::{MeshConfig, ServerTls, ServerTlsMode};
+use evenkeel_model::{MeshConfig, OutsideTls, ServerTls, ServerTlsMode};
 
 use crate::pb::google::protobuf::Any;
 use crate::pb::matcher::StringMatcher;
@@ -44,49 +44,44 @@ pub enum InnerProtocol {
     Tcp,
 }
 
-/// A server outside the mesh (`tls.mode` SIMPLE and MUTUAL of a DestinationRule).
-#[derive(Debug, Clone, Copy)]
-pub struct ExternalServer<'a> {
-    /// Name sent to the server; empty: none.
-    pub sni: &'a str,
-    /// DNS names or URIs of which its certificate must have one; empty: the SNI is checked.
-    pub subject_alt_names: &'a [Arc<str>],
-    /// File with the roots to trust; `None`: the system's.
-    pub ca_certificates: Option<&'a str>,
-    /// Accept any certificate.
-    pub insecure_skip_verify: bool,
-}
-
 /// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// TLS towards a server outside the mesh, with a client certificate (chain file, key file) if it needs one.
-pub fn outside_client(server: &ExternalServer<'_>, certificate: Option<(&str, &str)>) -> core::TransportSocket {
-    let validation = tls::CertificateValidationContext {
-        trusted_ca: Some(file(server.ca_certificates.unwrap_or(SYSTEM_ROOTS))),
-        match_typed_subject_alt_names: outside_names(server),
+/// TLS towards a server outside the mesh. `names` are those of which its certificate must have one; `credential` is the
+/// Secret with certificates and roots, if this proxy uses one.
+pub fn outside_client(server: &OutsideTls, names: &[Arc<str>], credential_name: Option<&str>) -> core::TransportSocket {
+    let checks = tls::CertificateValidationContext {
+        match_typed_subject_alt_names: names.iter().map(|name| exact_name(name)).collect(),
+        crl: server.revocation_lists.as_deref().map(file),
         ..Default::default()
     };
-    let ours = certificate.map(|(chain, key)| tls_certificate(chain, key));
-    let context = tls::UpstreamTlsContext {
-        common_tls_context: Some(tls::CommonTlsContext {
-            tls_certificates: ours.into_iter().collect(),
-            validation_context_type: (!server.insecure_skip_verify)
-                .then_some(ValidationContextType::ValidationContext(validation)),
-            ..Default::default()
-        }),
-        sni: server.sni.to_owned(),
-        ..Default::default()
-    };
-    tls_socket(any(&context))
-}
-
-fn outside_names(server: &ExternalServer<'_>) -> Vec<tls::SubjectAltNameMatcher> {
-    match server.subject_alt_names {
-        [] if server.sni.is_empty() => Vec::new(),
-        [] => vec![exact_name(server.sni)],
-        names => names.iter().map(|name| exact_name(name)).collect(),
+    let mut context = tls::CommonTlsContext::default();
+    match credential_name {
+        Some(name) => {
+            if server.is_mutual {
+                context.tls_certificate_sds_secret_configs = vec![credential(secrets::certificate_name(name))];
+            }
+            context.validation_context_type = Some(combined(checks, credential(secrets::roots_name(name))));
+        }
+        None => {
+            let files = server.client_certificate.iter();
+            context.tls_certificates = files.map(|(chain, key)| tls_certificate(chain, key)).collect();
+            let roots = file(server.ca_certificates.as_deref().unwrap_or(SYSTEM_ROOTS));
+            context.validation_context_type =
+                Some(ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+                    trusted_ca: Some(roots),
+                    ..checks
+                }));
+        }
     }
+    if server.insecure_skip_verify {
+        context.validation_context_type = None;
+    }
+    tls_socket(any(&tls::UpstreamTlsContext {
+        common_tls_context: Some(context),
+        sni: server.sni.as_deref().unwrap_or_default().to_owned(),
+        ..Default::default()
+    }))
 }
 
 /// Mutual TLS towards a sidecar, offering `alpn`. `identities` are the SPIFFE ids accepted; none given means any identity of the mesh.

@@ -9,6 +9,7 @@ use evenkeel_runtime_config::cluster::{
     BindConfig, Cluster, EndpointAddress, ProxyProtocolTransport, SocketOption, TcpKeepalive, Transport,
 };
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_tls::Called;
 use socket2::{SockRef, TcpKeepalive as KeepaliveParams};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
@@ -97,7 +98,15 @@ async fn open(
         Transport::Raw | Transport::ProxyProtocol(_) => Ok((Stream::Tcp(tcp), times)),
         Transport::Tls(tls) => {
             let offer = offer(tls.alpn(), wanted);
-            match burst::ahead_of(Box::pin(tls.connect_offering(tcp, &offer))).await {
+            let name = host.called();
+            let called = name.as_deref().map(|name| Called { name, verify: cluster.http.auto_san_validation });
+            let connecting = async {
+                match called {
+                    Some(called) => tls.connect_called(tcp, &offer, called).await,
+                    None => tls.connect_offering(tcp, &offer).await,
+                }
+            };
+            match burst::ahead_of(Box::pin(connecting)).await {
                 Ok(stream) => {
                     let times = ConnectTimes { handshake_end: Some(Instant::now()), ..times };
                     Ok((Stream::Tls(Box::new(stream)), times))

@@ -45,6 +45,8 @@ pub struct Host {
     pub(super) pool: RefCell<Option<Permit>>,
     /// It was removed from the cluster: its connections are not kept.
     pub(super) removed: Cell<bool>,
+    /// The server that the requests on its connections call, where TLS depends on it (`auto_sni`).
+    called: RefCell<Option<Arc<str>>>,
 }
 
 /// What `/clusters` shows for a host.
@@ -89,7 +91,32 @@ impl Host {
             multiplexed: Pools::default(),
             pool: RefCell::default(),
             removed: Cell::default(),
+            called: RefCell::default(),
         })
+    }
+
+    /// The host with the connections for requests that call this server. Nearly all requests to an endpoint call the same
+    /// one, and its connections are kept. Others get connections of their own, which are not.
+    pub(super) fn for_server(self: &Rc<Self>, name: &str) -> Rc<Self> {
+        let known = self.called.borrow().as_deref().map(|known| known.eq_ignore_ascii_case(name));
+        match known {
+            Some(true) => return self.clone(),
+            Some(false) if self.counts.cx_active.get() > 0 || self.multiplexed.in_use() => {
+                let other = Self::watched(&self.endpoint.borrow(), self.transport.clone(), self.shared.clone());
+                other.removed.set(true);
+                other.called.replace(Some(name.to_ascii_lowercase().into()));
+                return other;
+            }
+            Some(false) | None => {}
+        }
+        // It has no connections that call another.
+        self.called.replace(Some(name.to_ascii_lowercase().into()));
+        self.clone()
+    }
+
+    /// The server that requests on its connections call.
+    pub(super) fn called(&self) -> Option<Arc<str>> {
+        self.called.borrow().clone()
     }
 
     /// Closes idle connections; shared connections in use accept no more requests.

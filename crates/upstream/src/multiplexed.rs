@@ -284,6 +284,17 @@ impl Drop for Connecting<'_> {
     }
 }
 
+/// The host of an authority, without its port (Envoy's `parseAuthority`).
+fn server_name(authority: &str) -> &str {
+    if let Some((address, _)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return address;
+    }
+    match authority.rsplit_once(':') {
+        Some((name, port)) if !name.contains(':') && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => authority,
+    }
+}
+
 impl Cluster {
     /// The protocol to use with `host` for a request that came in over `downstream`.
     fn wanted(&self, host: &Host, downstream: Version) -> Wanted {
@@ -298,6 +309,15 @@ impl Cluster {
             UpstreamProtocol::Downstream(_) => shared(),
             UpstreamProtocol::Auto(_) => Wanted::Either,
         }
+    }
+
+    /// The host with the connections for requests with this authority: another one than `host` if its TLS connections
+    /// depend on the server that is called (`auto_sni`), and those of `host` call another.
+    pub fn called(&self, host: &Rc<Host>, authority: &[u8]) -> Rc<Host> {
+        if !self.config.borrow().http.names_server() || !matches!(host.transport, Transport::Tls(_)) {
+            return host.clone();
+        }
+        host.for_server(server_name(&String::from_utf8_lossy(authority)))
     }
 
     /// A connection to `host` that is available immediately. Never waits.

@@ -8,6 +8,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::yaml::Node;
 
+use super::server_tls::check_credential;
 use super::{PortSelector, WorkloadSelector, check_export_to};
 use crate::decode::{Context, Decimal, HeaderName, Port};
 
@@ -414,8 +415,11 @@ object! {
         sni: Option<String> = "sni",
         /// Whether the server's certificate is not verified.
         insecure_skip_verify: bool = "insecureSkipVerify",
+        /// The Secret with the client's certificate and key, and with the trusted roots.
+        credential_name: Option<Spanned<String>> = "credentialName",
+        /// Path of revocation lists for servers' certificates.
+        ca_crl: Option<String> = "caCrl",
     }
-    refused: ["credentialName", "caCrl"];
     check: check_tls;
 }
 
@@ -434,6 +438,17 @@ choices! {
 }
 
 fn check(spec: &DestinationRuleSpec, _: &Node, cx: &mut Context) {
+    // As in Istio: whose Secrets these are is clear at gateways, and at the sidecars that the rule selects.
+    if spec.workload_selector.is_none() {
+        let policies = spec.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
+        let all = spec.traffic_policy.iter().chain(policies);
+        for name in all.filter_map(|policy| policy.tls.as_ref()?.credential_name.as_ref()) {
+            let message =
+                "without `workloadSelector`, only gateways use `credentialName`; sidecars trust the system's roots";
+            let help = "add `workloadSelector`, and the Secret to the namespace of these workloads";
+            cx.note("no-effect", &name.span, message, help);
+        }
+    }
     check_export_to(&spec.export_to, cx);
     for (index, subset) in spec.subsets.iter().enumerate() {
         cx.at_field("subsets", |cx| {
@@ -601,7 +616,21 @@ fn check_tls(tls: &ClientTlsSettings, node: &Node, cx: &mut Context) {
         (tls.private_key.is_some(), "privateKey"),
         (tls.ca_certificates.is_some(), "caCertificates"),
     ];
-    match tls.mode.unwrap_or(ClientTlsMode::Disable) {
+    let mode = tls.mode.unwrap_or(ClientTlsMode::Disable);
+    if let Some(name) = &tls.credential_name {
+        let is_mutual = mode == ClientTlsMode::IstioMutual;
+        for (_, other) in files.into_iter().filter(|(given, _)| *given && !is_mutual) {
+            let message = format!("`credentialName` and `{other}` both say where certificates are");
+            cx.error("conflict", node.span_of_path(other), message, "keep one of them");
+        }
+        if is_mutual {
+            let message = "mode ISTIO_MUTUAL uses the mesh's certificates, not `credentialName`";
+            cx.error("conflict", &name.span, message, "remove it, or use mode MUTUAL");
+        }
+        check_credential(name, cx);
+    }
+    match mode {
+        ClientTlsMode::Mutual if tls.credential_name.is_some() => {}
         ClientTlsMode::Mutual => {
             for (_, name) in files.into_iter().take(2).filter(|(given, _)| !given) {
                 cx.error(

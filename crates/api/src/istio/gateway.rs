@@ -1,6 +1,7 @@
 //! Gateway: the ports and hosts that gateway proxies serve.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use evenkeel_base::Spanned;
 use evenkeel_base::hostname::Hostname;
@@ -36,7 +37,7 @@ object! {
         /// The port.
         port: Spanned<GatewayPort> = "port",
         /// Address to listen on.
-        bind: Option<String> = "bind",
+        bind: Option<Spanned<String>> = "bind",
         /// The hosts, `[namespace/]host`.
         hosts: Vec<Spanned<String>> = "hosts",
         /// TLS settings.
@@ -168,6 +169,15 @@ fn check_port(port: &GatewayPort, _: &Node, cx: &mut Context) {
 }
 
 fn check_server(server: &Server, node: &Node, cx: &mut Context) {
+    if let Some(bind) = server.bind.as_ref().filter(|bind| bind.parse::<IpAddr>().is_err()) {
+        let message = match bind.starts_with("unix://") {
+            true => "Unix domain sockets are not supported here".to_owned(),
+            false => format!("`{}` is not an IP address", bind.value),
+        };
+        cx.at_field("bind", |cx| {
+            cx.error("bad-value", &bind.span, message, "give an IP address of the gateway, or remove it")
+        });
+    }
     if let Some(endpoint) = &server.default_endpoint {
         let help = "route the host with a VirtualService";
         cx.note("no-effect", &endpoint.span, "Istio has no effect for `defaultEndpoint`", help);

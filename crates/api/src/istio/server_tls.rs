@@ -147,7 +147,7 @@ fn check_files(tls: &ServerTlsSettings, is_mutual: bool, node: &Node, cx: &mut C
 }
 
 /// The name of a Secret. Istio takes `kubernetes://` before it; other sources of credentials are refused.
-fn check_credential(name: &Spanned<String>, cx: &mut Context) {
+pub(super) fn check_credential(name: &Spanned<String>, cx: &mut Context) {
     let plain = name.strip_prefix("kubernetes://").unwrap_or(name);
     if let Some((scheme, _)) = plain.split_once("://") {
         let message = format!("credentials from `{scheme}://` are not supported");

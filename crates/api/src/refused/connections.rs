@@ -69,6 +69,8 @@ fn with_nobody() -> ClientTlsSettings {
         subject_alt_names: vec![NOBODY.to_owned()],
         sni: None,
         insecure_skip_verify: false,
+        credential_name: None,
+        ca_crl: None,
     }
 }
 

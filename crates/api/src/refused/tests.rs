@@ -230,7 +230,10 @@ fn a_destination_rule_that_asks_for_tls_never_leads_to_plain_text() {
         "trafficPolicy: {tls: {mode: SIMPLE, sni: a.example}}",
         &["DestinationRule default/d a.example SIMPLE as written"],
     );
-    check("trafficPolicy: {tls: {mode: SIMPLE, credentialName: c}}", &[nobody]);
+    check(
+        "trafficPolicy: {tls: {mode: SIMPLE, credentialName: c}}",
+        &["DestinationRule default/d a.example SIMPLE as written"],
+    );
     check("trafficPolicy: {tls: {mode: SIMPEL}}", &[nobody]);
     check("trafficPolicy: {portLevelSettings: [{port: {number: 443}, tls: {mode: SIMPLE}}]}", &[nobody]);
     check("subsets: [{name: v1, trafficPolicy: {tls: {mode: SIMPLE}}}]", &[nobody]);

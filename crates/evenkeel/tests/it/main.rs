@@ -1,6 +1,7 @@
 //! End-to-end and interoperation tests of the `evenkeel` binary.
 
 mod any_order;
+mod auto_sni;
 mod control_planes;
 mod differential;
 mod docs;

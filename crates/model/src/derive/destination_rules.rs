@@ -19,8 +19,8 @@ use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
-    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, Snapshot,
-    SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Visibility, Warmup,
+    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, OutsideTls, Place, ProxyProtocol, RetryBudget, Service,
+    Snapshot, SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Visibility, Warmup,
 };
 
 /// The rules of a namespace for a host.
@@ -433,21 +433,24 @@ fn retry_budget(budget: &istio::RetryBudget) -> RetryBudget {
 fn client_tls(tls: &istio::ClientTlsSettings) -> ClientTls {
     let text = |t: &Option<String>| t.as_deref().map(shared);
     let sni = text(&tls.sni);
-    let ca_certificates = text(&tls.ca_certificates);
     let subject_alt_names = tls.subject_alt_names.iter().map(|n| shared(n)).collect();
-    let insecure_skip_verify = tls.insecure_skip_verify;
-    match tls.mode.unwrap_or(ClientTlsMode::Disable) {
+    let mode = tls.mode.unwrap_or(ClientTlsMode::Disable);
+    match mode {
         ClientTlsMode::Disable => ClientTls::Disable,
-        ClientTlsMode::Simple => ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify },
         ClientTlsMode::IstioMutual => ClientTls::IstioMutual { sni, subject_alt_names },
-        ClientTlsMode::Mutual => ClientTls::Mutual {
-            sni,
-            subject_alt_names,
-            ca_certificates,
-            // The decoder has checked that both are there.
-            client_certificate: text(&tls.client_certificate).unwrap_or_default(),
-            private_key: text(&tls.private_key).unwrap_or_default(),
-            insecure_skip_verify,
-        },
+        ClientTlsMode::Simple | ClientTlsMode::Mutual => {
+            let is_mutual = mode == ClientTlsMode::Mutual;
+            let secret = |name: &str| shared(name.strip_prefix("kubernetes://").unwrap_or(name));
+            ClientTls::Outside(Box::new(OutsideTls {
+                sni,
+                subject_alt_names,
+                ca_certificates: text(&tls.ca_certificates),
+                revocation_lists: text(&tls.ca_crl),
+                client_certificate: text(&tls.client_certificate).zip(text(&tls.private_key)).filter(|_| is_mutual),
+                credential: tls.credential_name.as_deref().map(|name| secret(name)),
+                is_mutual,
+                insecure_skip_verify: tls.insecure_skip_verify,
+            }))
+        }
     }
 }

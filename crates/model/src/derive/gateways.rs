@@ -212,7 +212,7 @@ fn server(written: &Spanned<istio::Server>, namespace: &str) -> Option<Server> {
         port_name: shared(&written.port.name),
         name: shared(written.name.as_deref().unwrap_or_default()),
         protocol,
-        bind: written.bind.as_deref().map(shared),
+        bind: written.bind.as_deref().map(|bind| shared(bind)),
         hosts: written.hosts.iter().filter_map(|h| host(h, namespace)).collect(),
         tls: written.tls.as_deref().filter(|_| secure).map(server_tls),
         https_redirect: written.tls.as_deref().is_some_and(|t| t.https_redirect),

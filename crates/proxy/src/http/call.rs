@@ -323,10 +323,11 @@ impl<'c> Running<'c> {
             let host = cluster.pick(&target)?;
             self.request.set_host(&host);
             let guard = cluster.begin_request(&host, Priority::Default).map_err(|_| Failure::Overflow)?;
-            let connection = match cluster.try_acquire(&host, version).filter(|_| !raced) {
+            let door = cluster.called(&host, self.request.head.authority());
+            let connection = match cluster.try_acquire(&door, version).filter(|_| !raced) {
                 Some(connection) => connection,
-                None if raced => cluster.acquire_for(&host, version, Need::Fresh, Priority::Default).await?,
-                None => cluster.acquire(&host, version, Priority::Default).await?,
+                None if raced => cluster.acquire_for(&door, version, Need::Fresh, Priority::Default).await?,
+                None => cluster.acquire(&door, version, Priority::Default).await?,
             };
             let mut up = Upstream::new(connection, cluster);
             cluster.report_connected(&host);

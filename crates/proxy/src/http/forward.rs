@@ -212,14 +212,15 @@ impl ActiveStream<'_> {
             }
             let guard =
                 forward.to.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
+            let door = forward.to.cluster.called(&host, self.request.head.authority());
             let ready = match raced || self.request.tunnel.is_some() {
                 true => None,
-                false => forward.to.cluster.try_acquire(&host, self.request.head.version),
+                false => forward.to.cluster.try_acquire(&door, self.request.head.version),
             };
             let mut up = match ready.map(|connection| self.upstream(forward, connection)) {
                 Some(up) => up,
                 // Boxed: few requests wait for a connection, and the others should not reserve memory for it.
-                None => Box::pin(self.connect(forward, timers, &host, raced)).await?,
+                None => Box::pin(self.connect(forward, timers, &door, raced)).await?,
             };
             forward.to.cluster.report_connected(&host);
             self.request.connected(up.local_addr(), up.connect_times());

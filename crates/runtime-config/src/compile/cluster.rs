@@ -294,6 +294,10 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             return cx.fail("one of explicit_http_config, use_downstream_protocol_config, auto_config is required");
         }
     };
+    let naming = options.upstream_http_protocol_options.clone().unwrap_or_default();
+    if naming.auto_san_validation && !naming.auto_sni {
+        return cx.fail_at("upstream_http_protocol_options.auto_san_validation", "is supported with auto_sni only");
+    }
     let common = options.common_http_protocol_options.unwrap_or_default();
     cx.at("common_http_protocol_options", |cx| {
         if common.max_stream_duration.is_some() {
@@ -314,6 +318,8 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
                 Some(0) => cx.fail_at("max_headers_count", "must be at least 1")?,
                 count => count.unwrap_or(default.max_headers_count),
             },
+            auto_sni: naming.auto_sni,
+            auto_san_validation: naming.auto_san_validation,
         })
     })
 }

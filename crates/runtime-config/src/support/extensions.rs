@@ -178,11 +178,12 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     // Upstream HTTP
     extension("envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         &["common_http_protocol_options", "use_downstream_protocol_config", "explicit_http_config", "auto_config",
-          "http_filters", "request_mirror_policies", "outlier_detection"]),
+          "http_filters", "request_mirror_policies", "outlier_detection", "upstream_http_protocol_options"]),
     part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.OutlierDetection", &["error_matcher"]),
     part("envoy.config.common.matcher.v3.MatchPredicate", &["or_match", "http_response_headers_match"]),
     part("envoy.config.common.matcher.v3.MatchPredicate.MatchSet", &["rules"]),
     part("envoy.config.common.matcher.v3.HttpHeadersMatch", &["headers"]),
+    part("envoy.config.core.v3.UpstreamHttpProtocolOptions", &["auto_sni", "auto_san_validation"]),
     extension("envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec", &[]),
     part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig",
         &["http_protocol_options", "http2_protocol_options"]),

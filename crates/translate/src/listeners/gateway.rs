@@ -31,9 +31,18 @@ pub fn bound_port(port: u16) -> u16 {
     }
 }
 
-/// The route configuration of an HTTPS server.
-pub fn https_route(gateway: &Gateway, server: &Server) -> String {
-    format!("https.{}.{}.{}.{}", server.port, server.port_name, gateway.name, gateway.namespace)
+/// The route configuration of a server whose requests are routed (Istio's `gatewayRDSRouteName`): servers of one address
+/// share one for plain HTTP, and each HTTPS server has its own.
+pub fn route_table(gateway: &Gateway, server: &Server) -> Option<String> {
+    let bind = server.bind.as_deref().map(|bind| format!(".{bind}")).unwrap_or_default();
+    match server.protocol {
+        ServerProtocol::Http => Some(format!("{}{bind}", names::gateway_route(bound_port(server.port)))),
+        ServerProtocol::Https if terminates_tls(server) => {
+            let (port, name) = (server.port, &server.port_name);
+            Some(format!("https.{port}.{name}.{}.{}{bind}", gateway.name, gateway.namespace))
+        }
+        _ => None,
+    }
 }
 
 /// Whether a server ends TLS itself.
@@ -41,9 +50,10 @@ pub fn terminates_tls(server: &Server) -> bool {
     server.tls.as_ref().is_some_and(|tls| tls.mode.terminates())
 }
 
-/// One bound listener per port. Services contribute to the listener of a port where TLS is passed on by SNI.
+/// One listener per port and address (`bind`). Services contribute to the listeners of a port where TLS is passed on by
+/// SNI.
 pub fn listeners(context: Context<'_>, out: &mut Output) {
-    for (port, servers) in servers_by_port(context) {
+    for ((port, _), servers) in servers_by_place(context) {
         if let Some((_, server)) = servers.iter().find(|(_, server)| server.passes_by_service()) {
             out.give(Collection::Port(port), Part::Server(server.port, server.origin.clone()));
         } else {
@@ -52,45 +62,48 @@ pub fn listeners(context: Context<'_>, out: &mut Output) {
     }
 }
 
-/// The listener of a port where TLS is passed on to services by SNI.
+/// The listeners of a port where TLS is passed on to services by SNI.
 pub fn of_shared_port(context: Context<'_>, port: u16, parts: &[&Part], out: &mut Output) {
-    if let Some(servers) = servers_by_port(context).get(&port) {
-        add(context, port, servers, parts, out);
+    for ((_, _), servers) in servers_by_place(context).into_iter().filter(|((other, _), _)| *other == port) {
+        if servers.iter().any(|(_, server)| server.passes_by_service()) {
+            add(context, port, &servers, parts, out);
+        }
     }
 }
 
-fn servers_by_port(context: Context<'_>) -> BTreeMap<u16, Vec<(&Gateway, &Server)>> {
-    let mut by_port: BTreeMap<u16, Vec<(&Gateway, &Server)>> = BTreeMap::new();
+/// A port, and the address to listen on if it is not any.
+type Place<'a> = (u16, Option<&'a str>);
+
+fn servers_by_place(context: Context<'_>) -> BTreeMap<Place<'_>, Vec<(&Gateway, &Server)>> {
+    let mut by_place: BTreeMap<Place<'_>, Vec<(&Gateway, &Server)>> = BTreeMap::new();
     for gateway in context.snapshot.gateways_for(&context) {
         for server in &gateway.servers {
-            by_port.entry(bound_port(server.port)).or_default().push((gateway, server));
+            let place = (bound_port(server.port), server.bind.as_deref());
+            by_place.entry(place).or_default().push((gateway, server));
         }
     }
-    by_port
+    by_place
 }
 
 fn add(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)], parts: &[&Part], out: &mut Output) {
-    if let Some((made, origin)) = of_port(context, port, servers, parts) {
+    if let Some((made, origin)) = of_place(context, port, servers, parts) {
         out.add(ResourceType::Listener, &made.name, &made, Some(origin));
     }
 }
 
-fn of_port(
+/// The listener of servers with the same port and address.
+fn of_place(
     context: Context<'_>,
     port: u16,
     servers: &[(&Gateway, &Server)],
     parts: &[&Part],
 ) -> Option<(Listener, Span)> {
     let (_, first) = servers.first()?;
-    let mut made = listener(
-        names::wildcard_listener(port),
-        first.bind.as_deref().unwrap_or("0.0.0.0"),
-        port,
-        TrafficDirection::Outbound,
-    );
+    let address = first.bind.as_deref().unwrap_or("0.0.0.0");
+    let mut made = listener(names::listener(address, port), address, port, TrafficDirection::Outbound);
     for (gateway, server) in servers {
-        for chain in chains(context, port, gateway, server) {
-            // Plain HTTP servers of one port share one filter chain; its routes match their hosts.
+        for chain in chains(context, gateway, server) {
+            // Plain HTTP servers of one address share one filter chain; its routes match their hosts.
             push_distinct(&mut made.filter_chains, chain);
         }
     }
@@ -108,15 +121,15 @@ fn of_port(
     Some((made, first.origin.clone()))
 }
 
-fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
+fn chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
     match (server.protocol, &server.tls) {
         (ServerProtocol::Http, _) => {
-            let manager = manager(context, port, &names::gateway_route(port));
+            let manager = manager(context, gateway, server);
             vec![chain("", FilterChainMatch::default(), vec![manager])]
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) if server.passes_by_service() => Vec::new(),
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
-            let manager = manager(context, port, &https_route(gateway, server));
+            let manager = manager(context, gateway, server);
             let made = chain("", server_names(server), vec![manager]);
             vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, tls::InnerProtocol::Http))]
         }
@@ -130,9 +143,11 @@ fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -
     }
 }
 
-fn manager(context: Context<'_>, port: u16, route: &str) -> Filter {
-    let stat = format!("outbound_{}", names::wildcard_listener(port));
-    http::manager_with_rds(context, Direction::Gateway, &stat, route, rbac::http_filters(context))
+fn manager(context: Context<'_>, gateway: &Gateway, server: &Server) -> Filter {
+    let address = server.bind.as_deref().unwrap_or("0.0.0.0");
+    let stat = format!("outbound_{}", names::listener(address, bound_port(server.port)));
+    let route = route_table(gateway, server).unwrap_or_default();
+    http::manager_with_rds(context, Direction::Gateway, &stat, &route, rbac::http_filters(context))
 }
 
 /// The SNI values of a server's hosts; `*` is everything.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::{Gateway, GatewayRef, RouteSet, Server, ServerProtocol};
+use evenkeel_model::{Gateway, GatewayRef, RouteSet, Server};
 use evenkeel_xds::ResourceType;
 
 use super::action::RouteContext;
 use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_host};
 use crate::context::Context;
-use crate::listeners::gateway::{bound_port, https_route, terminates_tls};
+use crate::listeners::gateway::route_table;
 use crate::names;
 use crate::pb::config::route::Route;
 use crate::plan::{Collection, GatewayRoutes, Output, Part};
@@ -54,11 +54,7 @@ fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server
     let servers = gateways.into_iter().flat_map(|gateway| gateway.servers.iter().map(move |s| (gateway, s)));
     let mut all: Vec<(Arc<str>, usize, &Gateway, &Server)> = Vec::new();
     for (server_index, (gateway, server)) in servers.enumerate() {
-        let table = match server.protocol {
-            ServerProtocol::Http => names::gateway_route(bound_port(server.port)),
-            ServerProtocol::Https if terminates_tls(server) => https_route(gateway, server),
-            _ => continue,
-        };
+        let Some(table) = route_table(gateway, server) else { continue };
         all.push((table.into(), server_index, gateway, server));
     }
     all

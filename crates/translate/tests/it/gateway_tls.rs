@@ -9,6 +9,7 @@ use evenkeel_translate::{ProxyView, Translator};
 use evenkeel_xds::{Cause, ResourceSet, ResourceType, Schema, json};
 use serde_json::Value;
 
+use crate::decisions::{PLAIN_HTTP, outcome};
 use crate::own_proxy::compile;
 use crate::scenario::{translate, view_of};
 
@@ -195,4 +196,122 @@ fn a_changed_secret_is_one_changed_resource() {
     assert_eq!(touched(&before, &[("c.yaml", secret("c"))]), [""; 0]);
     let without = [before[0].clone(), before[2].clone()];
     assert_eq!(touched(&without, &[("a.yaml", secret("a"))]), ["SDS kubernetes://a"]);
+}
+
+/// TLS to servers outside the mesh: what each setting of a DestinationRule leads to, at a gateway and at sidecars.
+#[test]
+fn calls_to_servers_outside_the_mesh() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop, labels: {app: web}}\n\
+               spec: {containers: [{name: main}]}\nstatus: {podIP: 10.244.4.3, phase: Running}\n---\n";
+    let ca = TestCa::new();
+    let check = |proxy: &str, rule: &str, entry: &str, pointer: &str, expected: Value| {
+        let text = [
+            POD,
+            "---\n",
+            pod,
+            &format!(
+                "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: e, namespace: shop}}\n\
+                 spec: {{hosts: [www.test], ports: [{{number: 443, name: http, protocol: HTTP}}], resolution: DNS{entry}}}\n---\n\
+                 apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: d, namespace: shop}}\n\
+                 spec: {{host: www.test, {rule}}}\n"
+            ),
+            &objects::tls_secret(&ca, "ingress", "c", "c"),
+            &objects::tls_secret(&ca, "shop", "c", "c"),
+        ];
+        let snapshot = built(&text.concat());
+        let set = translate(&view_of(proxy, &snapshot), &snapshot);
+        let mut cluster = message(&set, ResourceType::Cluster, "outbound|443||www.test");
+        let names: Vec<&str> = set.of(ResourceType::Secret).keys().map(|name| &**name).collect();
+        cluster["secrets"] = names.into();
+        assert_eq!(
+            cluster.pointer(pointer).unwrap_or(&Value::Null),
+            &expected,
+            "{proxy} {rule} {pointer}: {cluster:#}"
+        );
+        let (_, refused) = compile(&set);
+        assert!(refused.is_empty(), "{refused:?}");
+    };
+    let (edge, web) = ("router edge-0.ingress", "sidecar web-0.shop");
+    let http = "/typed_extension_protocol_options/envoy.extensions.upstreams.http.v3.HttpProtocolOptions/upstream_http_protocol_options";
+    let socket = "/transport_socket/typed_config";
+    let common = |field: &str| format!("{socket}/common_tls_context/{field}");
+    let simple = |more: &str| format!("trafficPolicy: {{tls: {{mode: SIMPLE{more}}}}}");
+    let mutual = |more: &str| format!("trafficPolicy: {{tls: {{mode: MUTUAL{more}}}}}");
+    let selected = "workloadSelector: {matchLabels: {app: web}}, ";
+    let both = serde_json::json!({"auto_sni": true, "auto_san_validation": true});
+    let sni_only = serde_json::json!({"auto_sni": true});
+
+    // The call's host is sent and checked, unless something else is to be.
+    check(web, &simple(""), "", http, both.clone());
+    check(edge, &simple(""), "", http, both);
+    check(web, &simple(", sni: other.test"), "", http, Value::Null);
+    check(web, &simple(", sni: other.test"), "", &format!("{socket}/sni"), "other.test".into());
+    check(web, &simple(", subjectAltNames: [a.test]"), "", http, sni_only.clone());
+    check(web, &simple(", insecureSkipVerify: true"), "", http, sni_only.clone());
+    check(web, &simple(""), ", subjectAltNames: [b.test]", http, sni_only);
+    let san = common("validation_context/match_typed_subject_alt_names");
+    let exact = |name: &str| serde_json::json!([{"san_type": "DNS", "matcher": {"exact": name}}]);
+    check(web, &simple(""), ", subjectAltNames: [b.test]", &san, exact("b.test"));
+    check(web, &simple(", subjectAltNames: [a.test]"), ", subjectAltNames: [b.test]", &san, exact("a.test"));
+    check(web, "trafficPolicy: {tls: {mode: DISABLE}}", "", http, Value::Null);
+
+    // Credentials: gateways always, sidecars if the rule selects them.
+    let roots = common("combined_validation_context/validation_context_sds_secret_config/name");
+    let own = common("tls_certificate_sds_secret_configs/0/name");
+    let secrets = |names: &[&str]| serde_json::json!(names);
+    check(edge, &simple(", credentialName: c"), "", &roots, "kubernetes://c-cacert".into());
+    check(edge, &simple(", credentialName: c"), "", &own, Value::Null);
+    check(edge, &simple(", credentialName: c"), "", "/secrets", secrets(&["kubernetes://c-cacert"]));
+    check(edge, &mutual(", credentialName: c"), "", &own, "kubernetes://c".into());
+    check(edge, &mutual(", credentialName: c"), "", "/secrets", secrets(&["kubernetes://c", "kubernetes://c-cacert"]));
+    check(web, &mutual(", credentialName: c"), "", "/secrets", secrets(&[]));
+    check(web, &mutual(", credentialName: c"), "", &roots, Value::Null);
+    let with_selector = format!("{selected}{}", mutual(", credentialName: c"));
+    check(web, &with_selector, "", &own, "kubernetes://c".into());
+    check(web, &with_selector, "", "/secrets", secrets(&["kubernetes://c", "kubernetes://c-cacert"]));
+}
+
+/// Two servers of one port with addresses of their own have listeners and routes of their own.
+#[test]
+fn servers_of_one_port_listen_where_each_says() {
+    let server = |name: &str, bind: &str, host: &str| {
+        format!("{{port: {{number: 8080, name: {name}, protocol: HTTP}}, {bind}hosts: [{host}]}}")
+    };
+    let servers = [
+        server("a", "", "a.test"),
+        server("b", "bind: 127.0.0.2, ", "b.test"),
+        server("c", "bind: 127.0.0.2, ", "c.test"),
+    ];
+    let answer = |name: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{hosts: [{name}.test], gateways: [g], http: [{{redirect: {{authority: {name}}}}}]}}\n"
+        )
+    };
+    let text = format!(
+        "{POD}---\napiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: g, namespace: shop}}\n\
+         spec: {{selector: {{istio: edge}}, servers: [{}]}}\n{}",
+        servers.join(", "),
+        ["a", "b", "c"].map(answer).concat()
+    );
+    let snapshot = built(&text);
+    let set = translate(&edge(&snapshot), &snapshot);
+    let names = |kind| set.of(kind).keys().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(names(ResourceType::Listener), ["0.0.0.0_8080", "127.0.0.2_8080"]);
+    assert_eq!(names(ResourceType::Route), ["http.8080", "http.8080.127.0.0.2"]);
+    let (config, refused) = compile(&set);
+    assert!(refused.is_empty(), "{refused:?}");
+    let check = |listener: &str, host: &str, expected: &str| {
+        let to = format!("{}:8080", listener.trim_end_matches("_8080"));
+        assert_eq!(
+            outcome(&config, listener, &PLAIN_HTTP, &to, &format!("GET {host} /"), 0),
+            expected,
+            "{listener} {host}"
+        );
+    };
+    check("0.0.0.0_8080", "a.test", "301 http://a/");
+    check("0.0.0.0_8080", "b.test", "404");
+    check("127.0.0.2_8080", "a.test", "404");
+    check("127.0.0.2_8080", "b.test", "301 http://b/");
+    check("127.0.0.2_8080", "c.test", "301 http://c/");
 }
