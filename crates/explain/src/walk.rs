@@ -7,6 +7,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_model::{EndpointAddress, Service, Workload};
 use evenkeel_runtime_config::view::PlainRequest;
+use evenkeel_translate::listeners::gateway::bound_port;
 
 use crate::answer::{Answer, Call, Outcome, Verdict};
 use crate::hop::{self, Arrival, Departure, Side, TlsClient};
@@ -28,9 +29,9 @@ impl World {
         match &question.from {
             Caller::Workload { name, namespace } => {
                 let workload = self.find(name, namespace.as_deref())?;
-                Ok(self.from_workload(question, &workload))
+                Ok(self.asked_by_workload(question, &workload))
             }
-            Caller::Outside => self.from_outside(question),
+            Caller::Outside => self.asked_from_outside(question),
         }
     }
 
@@ -71,7 +72,7 @@ impl World {
         }
     }
 
-    fn from_workload(&self, question: &Question, workload: &Arc<Workload>) -> Answer {
+    fn asked_by_workload(&self, question: &Question, workload: &Arc<Workload>) -> Answer {
         let target = &question.target;
         let proxy = workload.has_proxy.then(|| self.proxy(workload));
         let resolved = names::resolve(target.host(), workload, proxy.as_deref(), &self.snapshot);
@@ -105,7 +106,7 @@ impl World {
         conclude(answer)
     }
 
-    fn from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
+    fn asked_from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
         let target = &question.target;
         let gateways: Vec<&Arc<Workload>> =
             self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
@@ -118,7 +119,8 @@ impl World {
                 .iter()
                 .flat_map(|gateway| gateway.servers.iter().map(|server| server.port))
                 .collect();
-            if serving.is_none() && own.contains(&target.port()) {
+            let serves = own.iter().any(|port| *port == target.port() || bound_port(*port) == target.port());
+            if serving.is_none() && serves {
                 serving = Some(Arc::clone(gateway));
             }
             ports.extend(own);

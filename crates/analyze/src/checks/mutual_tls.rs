@@ -43,7 +43,7 @@ fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, fo
                     service.host, port.number
                 );
                 let span = of_subset.map_or(&rule.origin, |subset| &subset.origin).clone();
-                let finding = Diagnostic::error("mtls-conflict", span, message)
+                let finding = Diagnostic::warning("mtls-conflict", span, message)
                     .with_help("remove `trafficPolicy.tls`: the mesh chooses what the workloads accept");
                 found.push(finding.about(reference(objects, rule)));
                 return;

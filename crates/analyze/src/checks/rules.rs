@@ -66,7 +66,7 @@ pub fn subsets_without_effect(objects: &[&Object], snapshot: &Snapshot, found: &
                     "VirtualService {}/{}: requests from outside go to all of {}: the subsets of VirtualService {}/{} apply only in the mesh",
                     set.namespace, set.name, to.destination.host, other.namespace, other.name
                 );
-                let finding = Diagnostic::warning("subset-without-effect", to.destination.origin.clone(), message)
+                let finding = Diagnostic::info("subset-without-effect", to.destination.origin.clone(), message)
                     .with_help("name the subsets here, too")
                     .with_related(other.origin.clone(), "it applies only at `mesh`");
                 found.push(finding.about(reference(objects, set)));

@@ -58,7 +58,7 @@ pub fn sidecars_of_one_workload(objects: &[&Object], snapshot: &Snapshot, found:
                 "Sidecar {}/{} selects {object}, to which `{}` already applies",
                 other.namespace, other.name, first.name
             );
-            let finding = Diagnostic::error("same-workloads", other.origin.clone(), message)
+            let finding = Diagnostic::warning("same-workloads", other.origin.clone(), message)
                 .with_help("let their selectors exclude each other, or merge the two")
                 .with_related(first.origin.clone(), "this one applies");
             let is_it = |object: &&&Object| {
