@@ -37,7 +37,7 @@ pub enum Key {
     RouteSetsTo(Hostname),
     /// The route sets that apply at a gateway, with all their content.
     RouteSetsAt(GatewayRef),
-    /// The addresses whose proxies accept mutual TLS.
+    /// The addresses whose proxies require mutual TLS.
     MutualAddresses,
     /// The Gateways.
     Gateways,
