@@ -1,17 +1,17 @@
-//! Addresses whose proxies accept mutual TLS of the mesh, in a form that is small for thousands of Pods.
+//! Addresses whose proxies require mutual TLS of the mesh, in a form that is small for thousands of Pods.
 //!
 //! Addresses are grouped by network (the first three bytes of an IPv4 address, the first fifteen of an IPv6 address), one
 //! line each: the network, and the last bytes as runs, with the ports that differ from the rest.
 //!
 //! ```text
-//! 10.244.3.0 2-17 20 33!8500,8501 40=9000     33 takes it except on two ports, 40 only on one
+//! 10.244.3.0 2-17 20 33!8500,8501 40=9000     33 requires it except on two ports, 40 only on one
 //! ```
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The ports of an address on which mutual TLS is accepted.
+/// The ports of an address on which mutual TLS is required.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum MutualPorts {
     /// All.
@@ -24,7 +24,7 @@ pub enum MutualPorts {
 }
 
 impl MutualPorts {
-    /// Whether it is accepted on a port.
+    /// Whether it is required on a port.
     pub fn contains(&self, port: u16) -> bool {
         match self {
             Self::All => true,
@@ -113,7 +113,7 @@ impl MutualAddresses {
         Ok(Self(table))
     }
 
-    /// Whether mutual TLS is accepted there.
+    /// Whether mutual TLS is required there.
     pub fn contains(&self, address: SocketAddr) -> bool {
         // Nearly all proxies of other control planes have no table.
         if self.0.is_empty() {

@@ -27,7 +27,7 @@ pub(crate) struct Index {
     pub(crate) rules: OrdMap<Arc<str>, ByHost<DestinationRule>>,
     /// Those of one address ordered by namespace and Pod.
     pub(crate) workloads: OrdMap<IpAddr, List<Workload>>,
-    /// Addresses that accept mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
+    /// Addresses that require mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
     pub(crate) mutual: OrdMap<IpAddr, Arc<str>>,
     /// The Services that are other names of a host, ordered by host.
     pub(crate) aliases: OrdMap<Hostname, List<Service>>,

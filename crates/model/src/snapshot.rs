@@ -137,7 +137,7 @@ impl Snapshot {
         self.index.workloads.get(&address)?.first()
     }
 
-    /// The addresses whose proxies accept mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
+    /// The addresses whose proxies require mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
     pub fn mutual_addresses(&self) -> impl Iterator<Item = (IpAddr, &Arc<str>)> {
         self.index.mutual.iter().map(|(network, text)| (*network, text))
     }

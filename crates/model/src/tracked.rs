@@ -39,7 +39,7 @@ pub enum Key {
     RouteSetsAt(GatewayRef),
     /// The credential of a Secret, by namespace and name.
     Credential(Arc<str>, Arc<str>),
-    /// The addresses whose proxies accept mutual TLS.
+    /// The addresses whose proxies require mutual TLS.
     MutualAddresses,
     /// The Gateways.
     Gateways,

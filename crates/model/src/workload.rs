@@ -62,7 +62,7 @@ pub struct Workload {
     pub ready: bool,
     /// Whether it has a proxy that accepts mutual TLS.
     pub has_proxy: bool,
-    /// The ports on which its proxy accepts mutual TLS of whoever calls its address; `None`: on none.
+    /// The ports on which its proxy requires mutual TLS, also of who calls its address; `None`: on none.
     pub mutual: Option<MutualPorts>,
     /// Ports its containers declare; those of a WorkloadEntry by the names of the services' ports.
     pub ports: Vec<ContainerPort>,

@@ -42,7 +42,7 @@ pub struct Cluster {
     pub transport: Transport,
     /// The first entry whose labels are all in the endpoint's `envoy.transport_socket_match` metadata wins.
     pub transport_matches: Vec<TransportMatch>,
-    /// Original destinations that accept mutual TLS of the mesh: the first entry of `transport_matches` is for them
+    /// Original destinations that require mutual TLS of the mesh: the first entry of `transport_matches` is for them
     /// (`evenkeel.dev`: `mutual_tls` in the cluster's metadata).
     pub mutual_addresses: MutualAddresses,
     /// Protocol towards the endpoints.

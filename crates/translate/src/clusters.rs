@@ -567,8 +567,8 @@ fn passthrough(context: Context<'_>) -> Cluster {
     cluster
 }
 
-/// Calls of a workload by its address use mutual TLS if its proxy accepts it. Original destinations have no endpoint
-/// metadata that could say so; Evenkeel's proxy has a table of addresses instead. Envoy, as with Istio, sends plain text.
+/// Calls of a workload by its address use mutual TLS if its proxy requires it. Original destinations have no endpoint
+/// metadata that could say so; Evenkeel's proxy has a table of addresses instead. All others are called as the client called them; so does Envoy, as with Istio.
 fn call_pods_securely(context: Context<'_>, cluster: &mut Cluster) {
     let networks = context.snapshot.mutual_addresses().map(|(network, runs)| format!("{network} {runs}"));
     let addresses = networks.collect::<Vec<_>>().join("\n");

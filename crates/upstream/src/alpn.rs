@@ -106,7 +106,7 @@ mod tests {
         };
         check(&[], Wanted::Bytes, "");
         check(&["istio-http/1.1", "istio"], Wanted::Bytes, "istio");
-        check(&["istio-h2", "istio", "h2"], Wanted::Bytes, "istio h2");
+        check(&["istio-h2", "istio", "h2"], Wanted::Bytes, "istio,h2");
         check(&["istio"], Wanted::Bytes, "istio");
         check(&[], Wanted::Http1, "http/1.1");
         check(&[], Wanted::Http2, "h2");

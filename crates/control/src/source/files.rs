@@ -383,7 +383,7 @@ fn real(roots: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 fn is_endpoints(object: &Object) -> bool {
-    matches!(object.kind(), Kind::Pod | Kind::EndpointSlice)
+    matches!(object.kind(), Kind::Pod | Kind::EndpointSlice | Kind::WorkloadEntry)
 }
 
 /// An object as it would be without endpoints.

@@ -174,13 +174,13 @@ impl<'t> Cx<'t> {
 }
 
 impl Cx<'_> {
-    /// The ports on which a workload accepts mutual TLS; `None`: on none.
+    /// The ports on which a workload requires mutual TLS; `None`: on none.
     pub(super) fn mutual_ports(&self, namespace: &str, labels: &Labels) -> Option<MutualPorts> {
-        let accepts = |port: u16| self.mtls_mode(namespace, labels, port) != MtlsMode::Disable;
+        let requires = |port: u16| self.mtls_mode(namespace, labels, port) == MtlsMode::Strict;
         let selecting = self.peers(namespace).iter().filter(|p| !p.selector.is_empty() && selects(&p.selector, labels));
         let named: BTreeSet<u16> = selecting.flat_map(|policy| policy.port_modes.keys().copied()).collect();
-        let (yes, no): (Vec<u16>, Vec<u16>) = named.into_iter().partition(|port| accepts(*port));
-        match (accepts(0), yes.is_empty(), no.is_empty()) {
+        let (yes, no): (Vec<u16>, Vec<u16>) = named.into_iter().partition(|port| requires(*port));
+        match (requires(0), yes.is_empty(), no.is_empty()) {
             (true, _, true) => Some(MutualPorts::All),
             (true, _, false) => Some(MutualPorts::Except(no)),
             (false, true, _) => None,

@@ -40,7 +40,7 @@ pub(super) struct Table {
     odds: HashMap<Pod, Vec<PortConflict>>,
     changed: BTreeSet<Pod>,
     changed_addresses: BTreeSet<IpAddr>,
-    /// Ports on which addresses accept mutual TLS, by network and last byte.
+    /// Ports on which addresses require mutual TLS, by network and last byte.
     mutual: HashMap<IpAddr, BTreeMap<u8, MutualPorts>>,
     changed_networks: BTreeSet<IpAddr>,
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::selects;
-use evenkeel_model::{EndpointAddress, Labels, Service, TrafficPolicy};
+use evenkeel_model::{Endpoint, EndpointAddress, Labels, Service, TrafficPolicy};
 
 use crate::context::Context;
 use crate::endpoints::assignment;
@@ -25,7 +25,8 @@ pub fn assigned(
 ) -> ClusterLoadAssignment {
     let mut taken = HashSet::new();
     let endpoints = context.snapshot.endpoints(service, port.number).iter();
-    let ready = endpoints.filter(|endpoint| endpoint.ready && selects(labels, &endpoint.labels));
+    let is_used = |endpoint: &&Endpoint| endpoint.ready && context.may_reach(service, endpoint);
+    let ready = endpoints.filter(is_used).filter(|endpoint| selects(labels, &endpoint.labels));
     let distinct = ready.filter(|endpoint| match endpoint.address {
         EndpointAddress::Ip(address) => taken.insert((address, endpoint.port)),
         EndpointAddress::Name(_) | EndpointAddress::Unix(_) => false,

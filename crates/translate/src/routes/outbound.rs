@@ -141,7 +141,7 @@ fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
     for alias in context.aliases(service) {
         all.extend(names_of(context, &alias));
     }
-    if service.headless && !service.host.is_wildcard() {
+    if service.headless && service.is_kubernetes() {
         let under: Vec<String> = all.iter().map(|name| format!("*.{name}")).collect();
         all.extend(under);
     }

@@ -229,6 +229,12 @@ fn an_external_name_is_another_name_of_its_host() {
                 "VirtualService",
                 "x",
                 "{hosts: [x.example.com], http: [{route: [{destination: {host: older, port: {number: 80}}}]}]}",
+            )
+            + &object(
+                "networking.istio.io/v1",
+                "VirtualService",
+                "old",
+                "{hosts: [old], http: [{directResponse: {status: 418}}]}",
             )),
     );
     let config = mesh.sidecar("client-0.shop");
@@ -236,6 +242,7 @@ fn an_external_name_is_another_name_of_its_host() {
         check_calls(&config, &[(&PLAIN_HTTP, "10.96.1.1:80", request, expected)]);
     };
     let web = |name: &str| format!("outbound|80||web.shop.svc.cluster.local {name}/");
+    // The routes of its host hold, also where a VirtualService names it.
     http("GET old /", &web("old"));
     http("GET old /gone", "410");
     http("GET old.shop.svc.cluster.local /", &web("old.shop.svc.cluster.local"));
@@ -495,7 +502,7 @@ fn an_endpoint_with_an_account_takes_mutual_tls() {
 }
 
 #[test]
-fn workloads_are_called_securely_by_their_address() {
+fn workloads_that_require_it_are_called_securely_by_their_address() {
     let in_shop = |name: &str, labels: &str, address: &str| {
         pod(name, "x", address).replace("labels: {app: x}", &format!("labels: {{{labels}}}"))
     };
@@ -506,6 +513,13 @@ fn workloads_are_called_securely_by_their_address() {
             + &in_shop("bare-0", "app: bare, sidecar.istio.io/inject: \"false\"", "10.244.0.4")
             + &pod("plain-0", "plain", "10.244.0.5")
             + &pod("mixed-0", "mixed", "10.244.1.9")
+            + &pod("soft-0", "soft", "10.244.0.6")
+            + &object(
+                "security.istio.io/v1",
+                "PeerAuthentication",
+                "soft",
+                "{selector: {matchLabels: {app: soft}}, mtls: {mode: PERMISSIVE}}",
+            )
             + &workload_entry("vm", "{address: 10.5.0.1, serviceAccount: vm}")
             + &object("security.istio.io/v1", "PeerAuthentication", "all", "{mtls: {mode: STRICT}}")
             + &object(
@@ -541,6 +555,7 @@ fn workloads_are_called_securely_by_their_address() {
         ("10.244.0.4:80", "plain"),
         ("10.244.0.5:80", "plain"),
         ("10.244.0.5:9000", "mutual"),
+        ("10.244.0.6:80", "plain"),
         ("10.244.1.9:80", "mutual"),
         ("10.244.1.9:8500", "plain"),
         ("10.5.0.1:22", "mutual"),
@@ -557,7 +572,7 @@ fn workloads_are_called_securely_by_their_address() {
 fn ten_thousand_addresses_are_small() {
     let table = |address: &dyn Fn(usize) -> String| {
         let pods: String = (0..10_000).map(|n| pod(&format!("web-{n}"), "web", &address(n))).collect();
-        let mesh = Mesh::read(&(client() + &pods));
+        let mesh = Mesh::read(&(client() + &pods + &peer_authentication("{mtls: {mode: STRICT}}")));
         let view = ProxyView { client_kind: ClientKind::EvenkeelLearned, ..mesh.view("sidecar client-0.shop") };
         let set = translate(&view, &mesh.snapshot);
         set.of(ResourceType::Cluster).get("PassthroughCluster").expect("a cluster").any().value.len()
