@@ -657,9 +657,7 @@ fn set_http_options(
     };
     let protocol = match speaks {
         // HTTP/1.1 is the default if there are no other options.
-        UpstreamProtocol::Http1
-            if common == CommonHttpOptions::default() && errors.is_none() && naming.is_none() =>
-        {
+        UpstreamProtocol::Http1 if common == CommonHttpOptions::default() && errors.is_none() && naming.is_none() => {
             return;
         }
         UpstreamProtocol::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),

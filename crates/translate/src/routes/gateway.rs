@@ -10,7 +10,7 @@ use evenkeel_xds::ResourceType;
 use super::action::RouteContext;
 use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_host};
 use crate::context::Context;
-use crate::listeners::gateway::route_table;
+use crate::listeners::gateway::{route_table, terminates_tls};
 use crate::names;
 use crate::pb::config::route::Route;
 use crate::plan::{Collection, GatewayRoutes, Output, Part};
