@@ -173,6 +173,17 @@ impl Drawn {
                     self.meta("ServiceEntry", NETWORKING)
                 )
             }
+            8 if random.once_in(3) => {
+                let meta = self.meta("VirtualService", NETWORKING);
+                let condition = random.pick(&["", "match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /b}}], "]);
+                let hosts = format!("hosts: ['{long}']{export}, ");
+                match random.once_in(2) {
+                    true => format!("{meta}spec: {{{hosts}http: [{{{condition}delegate: {{name: {other}}}}}]}}\n"),
+                    false => {
+                        format!("{meta}spec: {{http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}]}}\n")
+                    }
+                }
+            }
             8 | 9 => {
                 let gateways = random.pick(&["", ", gateways: [front]", ", gateways: [mesh, shop/b]"]);
                 let subset = random.pick(&["", ", subset: one", ", port: {number: 81}"]);

@@ -214,18 +214,36 @@ impl Draw<'_> {
         ]);
         let gateways =
             self.pick(&["", "gateways: [istio-system/g0], ", "gateways: [mesh, istio-system/g0, shop/g1], "]);
-        let routes = match self.random.below(4) {
-            0 | 1 => format!(
+        let delegate = self.random.below(NAMES);
+        let routes = match self.random.below(8) {
+            0 => format!(
+                "http: [{{{condition}delegate: {{name: v{delegate}}}}}, {{route: [{{destination: {{host: {other}}}}}]}}]"
+            ),
+            // A delegate, which belongs to no host.
+            1 => {
+                let spec = format!("{{http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}]}}");
+                return self.object(NETWORKING, "VirtualService", 'v', &spec);
+            }
+            2 => format!(
+                "http: [{{route: [{{destination: {{host: {other}}}}}], mirror: {{host: \"{host}\"}}, fault: {{delay: {{fixedDelay: 1s, percent: 1}}}}, corsPolicy: {{allowOrigins: [{{exact: a}}]}}}}]"
+            ),
+            3 | 4 => format!(
                 "http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}, \
                  {{route: [{{destination: {{host: {other}, subset: v1}}}}], timeout: {}s}}]",
                 self.n
             ),
-            2 => format!("tcp: [{{route: [{{destination: {{host: {other}, port: {{number: 9000}}}}}}]}}]"),
+            5 => format!(
+                "tcp: [{{match: [{{destinationSubnets: [10.96.0.0/24]}}], route: [{{destination: {{host: {other}, port: {{number: 9000}}}}}}]}}]"
+            ),
+            6 => format!("tcp: [{{route: [{{destination: {{host: {other}, port: {{number: 9000}}}}}}]}}]"),
             _ => format!(
                 "tls: [{{match: [{{sniHosts: [\"{host}\"]}}], route: [{{destination: {{host: {other}, port: {{number: 443}}}}}}]}}]"
             ),
         };
-        let spec = format!("{{hosts: [\"{host}\"], {gateways}{routes}}}");
+        let visible = self.pick(&["", "", "exportTo: [\".\"], "]);
+        let second = self.pick(&["", "", ", x.example.com"]);
+        let second = if host == "x.example.com" { "" } else { second };
+        let spec = format!("{{hosts: [\"{host}\"{second}], {visible}{gateways}{routes}}}");
         self.object(NETWORKING, "VirtualService", 'v', &spec)
     }
 
@@ -235,6 +253,7 @@ impl Draw<'_> {
             "loadBalancer: {simple: ROUND_ROBIN}",
             "tls: {mode: ISTIO_MUTUAL}",
             "loadBalancer: {consistentHash: {httpHeaderName: x}}",
+            "connectionPool: {tcp: {maxConnections: 5}}, tunnel: {targetHost: a.example.com, targetPort: 1}",
             "loadBalancer: {localityLbSetting: {enabled: true, distribute: [{from: \"north/*\", to: {\"north/*\": 100}}]}}",
         ]);
         let selector = self.pick(&["", "", "workloadSelector: {matchLabels: {app: a}}, "]);
