@@ -49,6 +49,12 @@ pub fn analyze(objects: &[Object], read: Diagnostics, suppressed: &[Suppression]
     findings
 }
 
+/// The findings that only an analysis looks for, without those that their objects suppress.
+pub fn unsuppressed(objects: &[Object], snapshot: &Snapshot) -> Diagnostics {
+    let found = check(objects, snapshot).into_iter().map(Finding::unchanged);
+    found.filter(|finding| !suppress::by_annotation(finding, objects)).map(|finding| finding.diagnostic).collect()
+}
+
 /// The findings that only an analysis looks for.
 pub fn check(objects: &[Object], snapshot: &Snapshot) -> Diagnostics {
     let mut found = Diagnostics::new();
@@ -71,6 +77,11 @@ impl Finding {
             diagnostic.severity = diagnostic.severity.max(code.level);
         }
         Self { diagnostic, istio }
+    }
+
+    /// Classifies a finding, and keeps its severity.
+    pub fn unchanged(diagnostic: Diagnostic) -> Self {
+        Self { istio: codes::of(&diagnostic), diagnostic }
     }
 
     /// The finding as a diagnostic that names Istio's code.

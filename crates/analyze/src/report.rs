@@ -20,7 +20,8 @@ pub fn json(findings: &[Finding]) -> Value {
         entry.insert("reference".to_owned(), diagnostic.span.to_string().into());
         entry.insert("location".to_owned(), location(&diagnostic.span));
         entry.insert("help".to_owned(), diagnostic.help.as_deref().into());
-        let related = diagnostic.related.iter().map(|(span, label)| json!({"location": location(span), "message": label}));
+        let related =
+            diagnostic.related.iter().map(|(span, label)| json!({"location": location(span), "message": label}));
         entry.insert("related".to_owned(), related.collect());
         Value::Object(entry)
     };

@@ -32,7 +32,9 @@ impl std::str::FromStr for Suppression {
 
     fn from_str(text: &str) -> Result<Self, SuppressionError> {
         let (code, resource) = match text.split_once('=') {
-            Some((code, resource)) if resource.trim().contains(' ') || resource.trim() == "*" => (code, Some(resource.trim())),
+            Some((code, resource)) if resource.trim().contains(' ') || resource.trim() == "*" => {
+                (code, Some(resource.trim()))
+            }
             Some(_) => return Err(SuppressionError(text.to_owned())),
             None => (text, None),
         };
@@ -46,7 +48,8 @@ impl std::str::FromStr for Suppression {
 impl Suppression {
     /// Whether it is about this finding.
     pub fn covers(&self, finding: &Finding) -> bool {
-        names(&self.code, finding) && self.resource.as_ref().is_none_or(|pattern| resource(finding).is_some_and(|text| like(pattern, &text)))
+        names(&self.code, finding)
+            && self.resource.as_ref().is_none_or(|pattern| resource(finding).is_some_and(|text| like(pattern, &text)))
     }
 }
 
@@ -78,7 +81,10 @@ fn like(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
         Some((start, rest)) => text.strip_prefix(start).is_some_and(|tail| {
-            tail.char_indices().map(|(at, _)| at).chain([tail.len()]).any(|at| tail.get(at..).is_some_and(|tail| like(rest, tail)))
+            tail.char_indices()
+                .map(|(at, _)| at)
+                .chain([tail.len()])
+                .any(|at| tail.get(at..).is_some_and(|tail| like(rest, tail)))
         }),
     }
 }
@@ -89,7 +95,8 @@ mod tests {
 
     #[test]
     fn stars_stand_for_any_text() {
-        let check = |pattern: &str, text: &str, expected: bool| assert_eq!(like(pattern, text), expected, "{pattern} {text}");
+        let check =
+            |pattern: &str, text: &str, expected: bool| assert_eq!(like(pattern, text), expected, "{pattern} {text}");
         check("Sidecar web.shop", "Sidecar web.shop", true);
         check("* *.shop", "Sidecar web.shop", true);
         check("Sidecar *", "Gateway web.shop", false);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
-use evenkeel_api::Kind;
+use evenkeel_api::{Kind, in_force};
 use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig, Source};
@@ -43,6 +43,10 @@ const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after a failure to write the history it is tried again, and after each further one.
 const HISTORY_RETRY: Duration = Duration::from_secs(30);
 
+/// Most objects that are analysed as a whole after a change, in objects: an analysis looks at all of them, and larger meshes
+/// are analysed by `evenkeel analyze`.
+const MAX_ANALYSED: usize = 1000;
+
 /// Why the configuration cannot be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
@@ -78,6 +82,8 @@ pub struct Configuration {
     history_due: Option<Instant>,
     /// Findings of the last build, each of which has been told.
     told: Arc<Diagnostics>,
+    /// Findings of the last analysis, likewise.
+    analysed: Diagnostics,
     /// What became of objects and is not counted yet.
     events: BTreeMap<(Kind, Event), u64>,
 }
@@ -103,6 +109,7 @@ impl Configuration {
             history: EventLog::new(state),
             history_due: None,
             told: Arc::default(),
+            analysed: Diagnostics::new(),
             events: BTreeMap::new(),
         })
     }
@@ -338,6 +345,12 @@ impl Configuration {
             findings.extend(built.diagnostics.iter().filter(|d| !self.told.iter().any(|told| told == *d)).cloned());
             self.told = built.diagnostics.clone();
         }
+        let analysed = match self.builder.objects() <= MAX_ANALYSED {
+            true => evenkeel_analyze::unsuppressed(&in_force(self.files.objects()), &built.snapshot),
+            false => Diagnostics::new(),
+        };
+        findings.extend(analysed.iter().filter(|d| !self.analysed.iter().any(|told| told == *d)).cloned());
+        self.analysed = analysed;
         let sources = self.files.sources(&findings);
         for finding in &findings {
             let text = finding.render(&sources, false);
@@ -352,6 +365,7 @@ impl Configuration {
     fn world(&self, generation: u64, noticed: Noticed, causes: Arc<[Cause]>, built: Built) -> World {
         let mut diagnostics = self.files.findings();
         diagnostics.extend(built.diagnostics.iter().cloned());
+        diagnostics.extend(self.analysed.iter().cloned());
         diagnostics.sort();
         World {
             generation,

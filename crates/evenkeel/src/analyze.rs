@@ -3,13 +3,10 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, ValueEnum};
 use evenkeel_analyze::codes::{self, FoundAs};
 use evenkeel_analyze::{Finding, Suppression, analyze, report};
 use evenkeel_base::{Diagnostics, Severity};
-use evenkeel_local::applied::Applied;
-use evenkeel_local::cleanup::StateDir;
 
 use crate::compiled;
 use crate::manifests::Manifests;
@@ -107,14 +104,12 @@ pub fn run(arguments: &AnalyzeArguments, out: &mut dyn Write) -> anyhow::Result<
         return Ok(0);
     }
     let paths = [arguments.paths.clone(), arguments.files.clone()].concat();
-    let paths = if paths.is_empty() { running(arguments.state.as_deref())? } else { paths };
-    let manifests = Manifests::read(&paths);
+    let manifests = Manifests::given_or_running(&paths, arguments.state.as_deref())?;
     let mut read = manifests.diagnostics.clone();
     read.extend(compiled::refusals(&manifests.objects));
     let findings = analyze(&manifests.objects, read, &arguments.suppress);
     let least = arguments.output_threshold.severity();
-    let shown: Vec<Finding> =
-        findings.iter().filter(|finding| finding.diagnostic.severity >= least).cloned().collect();
+    let shown: Vec<Finding> = findings.iter().filter(|finding| finding.diagnostic.severity >= least).cloned().collect();
     match arguments.output {
         Output::Json => writeln!(out, "{:#}", report::json(&shown))?,
         Output::Sarif => writeln!(out, "{:#}", report::sarif(&shown))?,
@@ -127,17 +122,6 @@ pub fn run(arguments: &AnalyzeArguments, out: &mut dyn Write) -> anyhow::Result<
         true => FOUND,
         false => 0,
     })
-}
-
-/// The directories of the running mesh.
-fn running(state: Option<&std::path::Path>) -> anyhow::Result<Vec<PathBuf>> {
-    let state = StateDir::new(&state.map_or_else(StateDir::default_path, std::path::Path::to_path_buf))?;
-    let directory = state.running().with_context(|| {
-        let state = state.path().display();
-        format!("no mesh is running with the state directory {state}; name files or directories to analyse")
-    })?;
-    let applied = Applied::of(&state, &directory).folder().to_owned();
-    Ok(if applied.is_dir() { vec![directory, applied] } else { vec![directory] })
 }
 
 fn print(findings: &[Finding], manifests: &Manifests, out: &mut dyn Write) -> io::Result<()> {

@@ -18,7 +18,9 @@ use evenkeel_proxy::memory;
 use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
-use crate::{admin, analyze, compiled, effective, explain, heaps, history, proxy_config, proxy_status, purge, validate};
+use crate::{
+    admin, analyze, compiled, effective, explain, heaps, history, proxy_config, proxy_status, purge, validate,
+};
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
 ///
@@ -111,7 +113,11 @@ enum Command {
         log: LogOptions,
     },
     /// Print the version.
-    Version,
+    Version {
+        /// Output format.
+        #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
+        output: explain::Output,
+    },
     /// Measure a control plane with simulated proxies.
     #[command(subcommand)]
     Lab(evenkeel_lab::Command),
@@ -136,7 +142,7 @@ impl Command {
                 | Self::ProxyConfig(_)
                 | Self::ProxyStatus(_)
                 | Self::History(_)
-                | Self::Version
+                | Self::Version { .. }
         )
     }
 }
@@ -265,6 +271,23 @@ struct RestartArguments {
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
+    output: explain::Output,
+}
+
+impl RestartArguments {
+    fn run(self) -> anyhow::Result<u8> {
+        let state = self.state.unwrap_or_else(StateDir::default_path);
+        let names = exec::restart(&state, &self.workload, self.namespace.as_deref())?;
+        let text: String = match self.output {
+            explain::Output::Text => names.iter().map(|name| format!("{name} restarted\n")).collect(),
+            explain::Output::Json => format!("{:#}\n", serde_json::json!({ "restarted": names })),
+        };
+        io::Write::write_all(&mut IgnoreBrokenPipe(io::stdout()), text.as_bytes())?;
+        Ok(0)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -280,6 +303,10 @@ struct ValidateArguments {
     /// Also fail on warnings.
     #[arg(long)]
     strict: bool,
+
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
+    output: explain::Output,
 }
 
 /// Runs the command and returns the exit status.
@@ -301,16 +328,10 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             logs::run(&arguments, &mut io::stdout().lock())?;
             Ok(0)
         }
-        Command::Restart(RestartArguments { workload, namespace, state }) => {
-            let state = state.unwrap_or_else(StateDir::default_path);
-            for name in exec::restart(&state, &workload, namespace.as_deref())? {
-                io::Write::write_fmt(&mut IgnoreBrokenPipe(io::stdout()), format_args!("{name} restarted\n"))?;
-            }
-            Ok(0)
-        }
+        Command::Restart(arguments) => arguments.run(),
         Command::PodInit => evenkeel_local::init::run(),
-        Command::Validate(ValidateArguments { paths, files, strict }) => {
-            Ok(validate::run(&[paths, files].concat(), strict, &mut io::stdout().lock())?)
+        Command::Validate(ValidateArguments { paths, files, strict, output }) => {
+            Ok(validate::run(&[paths, files].concat(), strict, output, &mut io::stdout().lock())?)
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
@@ -379,8 +400,13 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             history::run(&arguments, &mut io::stdout().lock())?;
             Ok(0)
         }
-        Command::Version => {
-            io::Write::write_fmt(&mut io::stdout(), format_args!("evenkeel {}\n", env!("CARGO_PKG_VERSION")))?;
+        Command::Version { output } => {
+            let version = env!("CARGO_PKG_VERSION");
+            let text = match output {
+                explain::Output::Text => format!("evenkeel {version}\n"),
+                explain::Output::Json => format!("{:#}\n", serde_json::json!({ "version": version })),
+            };
+            io::Write::write_all(&mut io::stdout(), text.as_bytes())?;
             Ok(0)
         }
     }

@@ -18,9 +18,13 @@ pub struct EffectiveArguments {
     #[arg(long = "for", value_name = "WORKLOAD.NAMESPACE")]
     workload: Option<String>,
 
-    /// A file with YAML (`-`: standard input), or a directory; may be repeated.
-    #[arg(short, long = "file", value_name = "FILE|DIR", required = true)]
+    /// A file with YAML (`-`: standard input), or a directory; may be repeated [default: what the running mesh runs].
+    #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
+
+    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR", conflicts_with = "files")]
+    state: Option<PathBuf>,
 
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
@@ -29,9 +33,9 @@ pub struct EffectiveArguments {
 
 /// Reads the files and prints what holds.
 pub fn run(arguments: &EffectiveArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let manifests = Manifests::read(&arguments.files);
+    let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let world = World::new(manifests.objects, manifests.texts);
+    let world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
     let workload = match arguments.workload.as_deref().map(Caller::parse) {
         Some(Caller::Workload { name, namespace }) => Some(world.find(&name, namespace.as_deref())?),
         Some(Caller::Outside) | None => None,

@@ -18,9 +18,13 @@ Examples:
 
 #[derive(Debug, Args)]
 pub struct ExplainArguments {
-    /// A file with YAML (`-`: standard input), or a directory; may be repeated.
-    #[arg(short, long = "file", value_name = "FILE|DIR", required = true)]
+    /// A file with YAML (`-`: standard input), or a directory; may be repeated [default: what the running mesh runs].
+    #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
+
+    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR", conflicts_with = "files")]
+    state: Option<PathBuf>,
 
     /// The workload or Pod that calls.
     #[arg(long, value_name = "WORKLOAD.NAMESPACE", required_unless_present = "from_outside")]
@@ -75,9 +79,9 @@ pub enum Output {
 /// Reads the files and answers. The status is 0 whatever happens to the call.
 pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let question = arguments.question()?;
-    let manifests = Manifests::read(&arguments.files);
+    let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let world = World::new(manifests.objects, manifests.texts);
+    let world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
     let answer = world.ask(&question)?;
     match arguments.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&answer.to_json())?)?,

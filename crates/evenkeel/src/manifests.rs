@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use evenkeel_api::Object;
+use anyhow::Context;
+use evenkeel_api::{Object, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 use evenkeel_control::source::files::{self, Files};
+use evenkeel_local::applied::Applied;
+use evenkeel_local::cleanup::StateDir;
+use evenkeel_model::AddressBook;
 
 /// What was read, all of it together.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ pub struct Manifests {
     pub texts: BTreeMap<Arc<str>, Arc<str>>,
     /// What is wrong with single files.
     pub diagnostics: Diagnostics,
+    /// Virtual addresses that a running mesh has assigned.
+    pub addresses: AddressBook,
 }
 
 impl Manifests {
@@ -32,6 +38,31 @@ impl Manifests {
             }
         }
         all
+    }
+
+    /// Reads what commands are given, or else what the running mesh runs.
+    pub fn given_or_running(paths: &[PathBuf], state: Option<&Path>) -> anyhow::Result<Self> {
+        match paths.is_empty() {
+            true => Self::running(state),
+            false => Ok(Self::read(paths)),
+        }
+    }
+
+    /// Reads what the running mesh runs: its directory, applied objects, and its replicas.
+    fn running(state: Option<&Path>) -> anyhow::Result<Self> {
+        let state = StateDir::new(&state.map_or_else(StateDir::default_path, Path::to_path_buf))?;
+        let directory = state.running().with_context(|| {
+            let state = state.path().display();
+            format!("no mesh is running with the state directory {state}; name its files instead: -f FILE|DIR")
+        })?;
+        let applied = Applied::of(&state, &directory).folder().to_owned();
+        let mut all = Self::default();
+        all.directories([directory, applied, state.runtime()].into_iter().filter(|path| path.is_dir()).collect());
+        all.objects = in_force(std::mem::take(&mut all.objects));
+        // Without the file, addresses are searched as the control plane does.
+        let book = std::fs::read(state.control().join("addresses.json")).ok();
+        all.addresses = book.and_then(|book| serde_json::from_slice(&book).ok()).unwrap_or_default();
+        Ok(all)
     }
 
     fn file(&mut self, path: &Path) {
@@ -52,18 +83,23 @@ impl Manifests {
     }
 
     fn directory(&mut self, path: &Path) {
-        let mut files = Files::new(vec![path.to_path_buf()]);
-        files.refresh(SystemTime::now());
-        if files.texts().next().is_none() && files.diagnostics().is_empty() {
+        if !self.directories(vec![path.to_path_buf()]) {
             let message = "there is nothing to read in this directory";
             let finding = Diagnostic::warning("no-files", Span::whole_file(path.to_string_lossy()), message);
             self.diagnostics.push(finding.with_help("only files whose names end in .yaml, .yml or .json are read"));
         }
+    }
+
+    /// Reads directories as the control plane does. Whether there is anything.
+    fn directories(&mut self, paths: Vec<PathBuf>) -> bool {
+        let mut files = Files::new(paths);
+        files.refresh(SystemTime::now());
         self.objects.extend(files.objects());
         self.diagnostics.extend(files.diagnostics());
         for (path, _, text) in files.texts() {
             self.texts.insert(path.to_string_lossy().into(), text.into());
         }
+        files.texts().next().is_some() || !files.diagnostics().is_empty()
     }
 
     /// Prints on standard error which documents were refused: an answer without them may be wrong.

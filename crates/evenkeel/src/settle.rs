@@ -23,7 +23,8 @@ pub struct Settled {
 /// Waits until the control plane has read what is written now, and until every proxy that it concerns runs it.
 pub fn wait(control_plane: SocketAddr, patience: Duration) -> anyhow::Result<Settled> {
     let deadline = Instant::now() + patience;
-    let ticket = ask(control_plane, "/debug/settle")?["ticket"].as_u64().context("the control plane gives no ticket")?;
+    let ticket =
+        ask(control_plane, "/debug/settle")?["ticket"].as_u64().context("the control plane gives no ticket")?;
     let mut pause = PAUSES.0;
     loop {
         let page = ask(control_plane, &format!("/debug/settle?ticket={ticket}"))?;
@@ -34,7 +35,8 @@ pub fn wait(control_plane: SocketAddr, patience: Duration) -> anyhow::Result<Set
         }
         if Instant::now() >= deadline {
             let mut problems = problems(&page);
-            problems.extend(behind.iter().map(|proxy| format!("{proxy} has not answered within {} s", patience.as_secs())));
+            problems
+                .extend(behind.iter().map(|proxy| format!("{proxy} has not answered within {} s", patience.as_secs())));
             if !is_read {
                 problems.push(format!("the control plane has not read the files within {} s", patience.as_secs()));
             }

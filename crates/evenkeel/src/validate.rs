@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use evenkeel_analyze::{Finding, report};
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 use evenkeel_control::source::files::{self, Files};
 use evenkeel_model::{AddressBook, MeshConfig};
 
 use crate::compiled;
+use crate::explain::Output;
 
 /// Reads the files, prints all findings, and returns 1 if one of them is an error, or if `strict` a warning.
 ///
 /// Single files are checked each on its own. A directory is also checked as a whole, because only then references can
 /// be resolved, and it is compiled as proxies would compile it.
-pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u8> {
+pub fn run(paths: &[PathBuf], strict: bool, output: Output, out: &mut dyn Write) -> io::Result<u8> {
     let mut read = Validation::default();
     for path in paths {
         match path.is_dir() {
@@ -26,14 +28,22 @@ pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u
     }
     read.diagnostics.sort();
     let colour = io::stdout().is_terminal();
+    if output == Output::Json {
+        let findings: Vec<Finding> = read.diagnostics.iter().cloned().map(Finding::unchanged).collect();
+        writeln!(out, "{:#}", report::json(&findings))?;
+    }
     let (infos, others) = read.diagnostics.split_infos();
-    out.write_all(others.render(&read.sources, colour).as_bytes())?;
-    out.write_all(infos.in_short().as_bytes())?;
     let errors = others.count(Severity::Error);
     let warnings = others.count(Severity::Warning);
+    let status = u8::from(errors > 0 || (strict && warnings > 0));
+    if output == Output::Json {
+        return Ok(status);
+    }
+    out.write_all(others.render(&read.sources, colour).as_bytes())?;
+    out.write_all(infos.in_short().as_bytes())?;
     let (errors_text, warnings_text) = (counted(errors, "error"), counted(warnings, "warning"));
     writeln!(out, "{}: {errors_text}, {warnings_text}", counted(read.objects, "object"))?;
-    Ok(u8::from(errors > 0 || (strict && warnings > 0)))
+    Ok(status)
 }
 
 #[derive(Default)]
@@ -101,7 +111,7 @@ mod tests {
 
     fn checked(paths: &[PathBuf]) -> (u8, String) {
         let mut out = Vec::new();
-        let status = run(paths, false, &mut out).expect("written");
+        let status = run(paths, false, Output::Text, &mut out).expect("written");
         (status, String::from_utf8(out).expect("text"))
     }
 
@@ -128,8 +138,8 @@ mod tests {
         // A directory with nothing in it may be the wrong one.
         let (status, out) = checked(&[path("none")]);
         assert!(status == 0 && out.contains("no-files") && out.contains("1 warning"), "{out}");
-        assert_eq!(run(&[path("none")], true, &mut io::sink())?, 1, "warnings count");
-        assert_eq!(run(&[path("one")], true, &mut io::sink())?, 0);
+        assert_eq!(run(&[path("none")], true, Output::Text, &mut io::sink())?, 1, "warnings count");
+        assert_eq!(run(&[path("one")], true, Output::Text, &mut io::sink())?, 0);
         Ok(())
     }
 

@@ -109,7 +109,9 @@ impl World {
         let full = [host.to_owned(), format!("{host}.svc.{domain}"), format!("{host}.{domain}")];
         let exact = full.iter().find_map(|name| self.snapshot.services_of(name).first()).cloned();
         // A bare name means the Service of that name, wherever it is.
-        exact.or_else(|| self.snapshot.services.iter().find(|service| service.is_kubernetes() && *service.name == *host).cloned())
+        exact.or_else(|| {
+            self.snapshot.services.iter().find(|service| service.is_kubernetes() && *service.name == *host).cloned()
+        })
     }
 
     fn service_settings(&self, service: &Service, all: &mut Vec<Setting>) {
@@ -128,7 +130,13 @@ impl World {
             })
             .collect();
         let mut add = |field: &str, value: String, lost: Vec<Lost>| {
-            all.push(Setting { section: "service".to_owned(), field: field.to_owned(), value, source: Some(source.clone()), lost });
+            all.push(Setting {
+                section: "service".to_owned(),
+                field: field.to_owned(),
+                value,
+                source: Some(source.clone()),
+                lost,
+            });
         };
         add("host", service.host.to_string(), lost);
         let addresses: Vec<String> = service.vips().map(|vip| vip.to_string()).collect();
@@ -149,7 +157,8 @@ impl World {
         for set in sets {
             let object = format!("{} {}/{}", set.kind, set.namespace, set.name);
             let is_mesh = set.gateways.contains(&GatewayRef::Mesh);
-            let is_first = first.as_ref().is_some_and(|first| (&first.namespace, &first.name) == (&set.namespace, &set.name));
+            let is_first =
+                first.as_ref().is_some_and(|first| (&first.namespace, &first.name) == (&set.namespace, &set.name));
             let gateways: Vec<String> =
                 set.gateways.iter().filter(|gateway| **gateway != GatewayRef::Mesh).map(ToString::to_string).collect();
             if is_mesh && !is_first {
@@ -185,10 +194,19 @@ impl World {
                     lost: Vec::new(),
                 });
             }
-            for (at, span) in set.tls.iter().map(|rule| &rule.origin).chain(set.tcp.iter().map(|rule| &rule.origin)).enumerate() {
-                let field = if at < set.tls.len() { format!("tls[{at}]") } else { format!("tcp[{}]", at - set.tls.len()) };
+            for (at, span) in
+                set.tls.iter().map(|rule| &rule.origin).chain(set.tcp.iter().map(|rule| &rule.origin)).enumerate()
+            {
+                let field =
+                    if at < set.tls.len() { format!("tls[{at}]") } else { format!("tcp[{}]", at - set.tls.len()) };
                 let source = Some(Source::at(object.clone(), span));
-                all.push(Setting { section: section.clone(), field, value: "connections".to_owned(), source, lost: Vec::new() });
+                all.push(Setting {
+                    section: section.clone(),
+                    field,
+                    value: "connections".to_owned(),
+                    source,
+                    lost: Vec::new(),
+                });
             }
         }
     }
@@ -204,7 +222,8 @@ impl World {
             if !host.is_ok_and(|host| host.covers(&service.host)) {
                 continue;
             }
-            let applies = applied.as_ref().is_some_and(|rule| rule.namespace == object.namespace && rule.name == object.name);
+            let applies =
+                applied.as_ref().is_some_and(|rule| rule.namespace == object.namespace && rule.name == object.name);
             written.push((object, applies));
         }
         written.sort_by_key(|(_, applies)| !applies);
@@ -216,13 +235,22 @@ impl World {
             if let Some(policy) = self.places.node(&object.origin, "spec.trafficPolicy") {
                 for (field, value, span) in leaves(&policy) {
                     let source = Source::at(name.clone(), &span);
-                    let known = all.iter_mut().skip(start).find(|other| other.section == "destinationRule" && other.field == field);
+                    let known = all
+                        .iter_mut()
+                        .skip(start)
+                        .find(|other| other.section == "destinationRule" && other.field == field);
                     let reason = || match &applied {
                         Some(rule) => format!("{}/{} applies", rule.namespace, rule.name),
                         None => "it applies to other clients".to_owned(),
                     };
                     match (applies, known) {
-                        (true, _) => all.push(Setting { section: "destinationRule".to_owned(), field, value, source: Some(source), lost: Vec::new() }),
+                        (true, _) => all.push(Setting {
+                            section: "destinationRule".to_owned(),
+                            field,
+                            value,
+                            source: Some(source),
+                            lost: Vec::new(),
+                        }),
                         (false, Some(known)) => known.lost.push(Lost { value, source, reason: reason() }),
                         (false, None) => all.push(Setting {
                             section: "destinationRule".to_owned(),
@@ -245,7 +273,11 @@ impl World {
                         all.iter().skip(start).find(|other| other.section == "destinationRule" && other.field == field)
                     });
                     let lost = general.and_then(|general| {
-                        Some(Lost { value: general.value.clone(), source: general.source.clone()?, reason: "the subset's overrides it".to_owned() })
+                        Some(Lost {
+                            value: general.value.clone(),
+                            source: general.source.clone()?,
+                            reason: "the subset's overrides it".to_owned(),
+                        })
                     });
                     all.push(Setting {
                         section: format!("subset {of}"),
@@ -263,7 +295,9 @@ impl World {
     fn server_settings(&self, service: &Service, all: &mut Vec<Setting>) {
         let mut seen: Vec<(Arc<str>, Arc<str>, u16)> = Vec::new();
         for port in &service.ports {
-            for endpoint in self.snapshot.endpoints(service, port.number).iter().filter(|endpoint| endpoint.identity.is_some()) {
+            for endpoint in
+                self.snapshot.endpoints(service, port.number).iter().filter(|endpoint| endpoint.identity.is_some())
+            {
                 let key = (endpoint.namespace.clone(), endpoint.workload_name.clone(), endpoint.port);
                 if seen.contains(&key) {
                     continue;
@@ -298,8 +332,13 @@ fn action(action: &HttpAction, always: bool) -> String {
         HttpAction::Route { destinations, .. } => {
             let total: u32 = destinations.iter().map(|to| to.weight).sum();
             let one = |to: &evenkeel_model::WeightedDestination| {
-                let subset = to.destination.subset.as_ref().map(|subset| format!(" subset {subset}")).unwrap_or_default();
-                let share = if destinations.len() > 1 { format!("{} % ", u64::from(to.weight) * 100 / u64::from(total.max(1))) } else { String::new() };
+                let subset =
+                    to.destination.subset.as_ref().map(|subset| format!(" subset {subset}")).unwrap_or_default();
+                let share = if destinations.len() > 1 {
+                    format!("{} % ", u64::from(to.weight) * 100 / u64::from(total.max(1)))
+                } else {
+                    String::new()
+                };
                 format!("{share}{}{subset}", to.destination.host)
             };
             destinations.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -351,7 +390,13 @@ impl Effective {
             let source = setting.source.as_ref().map(|source| format!("  ({})", place(source))).unwrap_or_default();
             out.push_str(&format!("  {:<width$}  {}{source}\n", setting.field, setting.value));
             for lost in &setting.lost {
-                out.push_str(&format!("  {:<width$}  lost: {}  ({}): {}\n", "", lost.value, place(&lost.source), lost.reason));
+                out.push_str(&format!(
+                    "  {:<width$}  lost: {}  ({}): {}\n",
+                    "",
+                    lost.value,
+                    place(&lost.source),
+                    lost.reason
+                ));
             }
         }
         out

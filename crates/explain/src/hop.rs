@@ -89,6 +89,10 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
         add_refused(proxy, &mut hop);
         return (hop, None);
     };
+    // A gateway's proxy sees the port that it listens on, rules the one that was called.
+    let called = arrival;
+    let seen = Arrival { destination: at_listener(side, listener, called.destination), ..called.clone() };
+    let arrival = &seen;
     let (explanation, trace) = decide(proxy, listener, arrival);
     hop.listener = Some(listener.name.to_string());
     hop.filter_chain = trace.chain.as_ref().map(|chain| chain_name(chain, listener));
@@ -98,7 +102,7 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
     hop.virtual_host = hop.virtual_host.take().or_else(|| trace.host.as_ref().map(|host| host.name.to_string()));
     let gateways = gateways_of(world, side, workload);
     let asked =
-        Asked { world, workload, gateways: &gateways, port: arrival.destination.port(), host: arrival.host.clone() };
+        Asked { world, workload, gateways: &gateways, port: called.destination.port(), host: arrival.host.clone() };
     if side != Side::Inbound && (has_request || trace.host.is_some()) {
         hop.considered = considered::rules(&asked, &trace, arrival.random);
     }
@@ -145,7 +149,13 @@ fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<L
     let listeners = &proxy.config.listeners;
     let at_port = |port: u16| listeners.values().find(|listener| listener.address.port() == port);
     match side {
-        Side::Gateway => at_port(destination.port()).or_else(|| at_port(bound_port(destination.port()))),
+        Side::Gateway => {
+            let port = destination.port();
+            // The Service in front of a gateway may lead to another port.
+            let targets = proxy.workload.services.iter().filter_map(|service| service.port(port));
+            let targets = targets.filter_map(|own| own.target.number_on(&proxy.workload, port));
+            targets.chain([port, bound_port(port)]).find_map(at_port)
+        }
         Side::Outbound => {
             let by_address = listeners_of(destination).into_iter().find_map(|name| listeners.get(&*name));
             by_address.or_else(|| listeners.get(VIRTUAL_OUTBOUND))
@@ -155,6 +165,14 @@ fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<L
             let bound = listeners_of(destination).into_iter().find_map(|name| listeners.get(&*name)).filter(is_own);
             bound.or_else(|| listeners.get(VIRTUAL_INBOUND))
         }
+    }
+}
+
+/// The address as the proxy sees it.
+fn at_listener(side: Side, listener: &Listener, destination: SocketAddr) -> SocketAddr {
+    match side {
+        Side::Gateway => SocketAddr::new(destination.ip(), listener.address.port()),
+        Side::Outbound | Side::Inbound => destination,
     }
 }
 

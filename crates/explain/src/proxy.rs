@@ -27,8 +27,12 @@ pub struct Proxy {
 impl Proxy {
     /// Generates and compiles its configuration.
     pub fn new(kind: ProxyKind, workload: Arc<Workload>, snapshot: &Snapshot) -> Self {
-        let resources = traced_resources(&ProxyView::of_workload(kind, &workload), snapshot);
-        let (config, refused) = compile(&resources);
+        let (resources, unknown) = match ProxyView::of_workload(kind, &workload) {
+            Ok(view) => (traced_resources(&view, snapshot), None),
+            Err(error) => (ResourceSet::new(1), Some(error.to_string())),
+        };
+        let (config, mut refused) = compile(&resources);
+        refused.extend(unknown);
         Self { workload, resources, config, refused }
     }
 }

@@ -7,6 +7,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_model::{EndpointAddress, Service, Workload};
 use evenkeel_runtime_config::view::PlainRequest;
+use evenkeel_translate::listeners::gateway::bound_port;
 
 use crate::answer::{Answer, Call, Outcome, Verdict};
 use crate::hop::{self, Arrival, Departure, Side, TlsClient};
@@ -118,7 +119,8 @@ impl World {
                 .iter()
                 .flat_map(|gateway| gateway.servers.iter().map(|server| server.port))
                 .collect();
-            if serving.is_none() && own.contains(&target.port()) {
+            let serves = own.iter().any(|port| *port == target.port() || bound_port(*port) == target.port());
+            if serving.is_none() && serves {
                 serving = Some(Arc::clone(gateway));
             }
             ports.extend(own);

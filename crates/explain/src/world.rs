@@ -27,9 +27,18 @@ pub struct World {
 impl World {
     /// Builds the mesh of these objects. `texts` are the files that they were read from.
     pub fn new(objects: Vec<Object>, texts: BTreeMap<Arc<str>, Arc<str>>) -> Self {
+        Self::with_addresses(objects, texts, AddressBook::default())
+    }
+
+    /// The same, with the virtual addresses that a running mesh has assigned.
+    pub fn with_addresses(
+        objects: Vec<Object>,
+        texts: BTreeMap<Arc<str>, Arc<str>>,
+        mut addresses: AddressBook,
+    ) -> Self {
         let pods = stand_ins::pods(&objects);
         let (snapshot, diagnostics) =
-            evenkeel_model::build(objects.iter().chain(&pods), &MeshConfig::default(), &mut AddressBook::default());
+            evenkeel_model::build(objects.iter().chain(&pods), &MeshConfig::default(), &mut addresses);
         Self { snapshot, places: Places::new(texts), objects, diagnostics, proxies: RefCell::default() }
     }
 

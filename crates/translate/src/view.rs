@@ -8,7 +8,7 @@ use std::sync::Arc;
 use evenkeel_model::{Labels, Workload};
 
 use crate::pb::core::Node;
-use crate::pb::google::protobuf::{Struct, value::Kind};
+use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 
 /// Longest node id accepted, in bytes.
 const MAX_NODE_ID_BYTES: usize = 1024;
@@ -127,20 +127,28 @@ impl ProxyView {
         !self.client_kind.is_evenkeel()
     }
 
-    /// The view of a workload's proxy that holds all it may use, as its node would describe it.
-    pub fn of_workload(kind: ProxyKind, workload: &Workload) -> Self {
-        Self {
-            kind,
-            addresses: workload.addresses.clone(),
-            pod: workload.pod.clone(),
-            namespace: workload.namespace.clone(),
-            service_account: workload.service_account.clone(),
-            labels: workload.labels.clone(),
-            client_kind: ClientKind::Envoy,
-            takes_proxy_protocol: false,
-            authenticated: true,
-            captures_dns: true,
-        }
+    /// The view of a workload's proxy that holds all it may use: that of the node which its agent would send.
+    pub fn of_workload(kind: ProxyKind, workload: &Workload) -> Result<Self, NodeError> {
+        let kind = match kind {
+            ProxyKind::Sidecar => "sidecar",
+            ProxyKind::Router => "router",
+        };
+        let Workload { pod, namespace, .. } = workload;
+        let addresses: Vec<String> = workload.addresses.iter().map(ToString::to_string).collect();
+        let first = addresses.first().map_or("", String::as_str);
+        let text = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+        let labels = workload.labels.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+        let fields = [
+            ("NAMESPACE", text(namespace)),
+            ("SERVICE_ACCOUNT", text(&workload.service_account)),
+            ("INSTANCE_IPS", text(&addresses.join(","))),
+            ("DNS_CAPTURE", text("true")),
+            ("LABELS", Value { kind: Some(Kind::StructValue(Struct { fields: labels })) }),
+        ];
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let id = format!("{kind}~{first}~{pod}.{namespace}~{namespace}.svc.cluster.local");
+        let view = Self::from_node(&Node { id, metadata: Some(Struct { fields }), ..Default::default() })?;
+        Ok(Self { authenticated: true, ..view })
     }
 
     /// Reads an xDS node: Istio's id `TYPE~IP~POD.NAMESPACE~DOMAIN` and metadata.
@@ -227,7 +235,7 @@ impl<'a> Metadata<'a> {
 
     fn texts(&self, name: &str) -> Labels {
         let Some(inner) = self.object(name) else { return BTreeMap::new() };
-        let text = |(name, value): (&String, &crate::pb::google::protobuf::Value)| match &value.kind {
+        let text = |(name, value): (&String, &Value)| match &value.kind {
             Some(Kind::StringValue(text)) => Some((name.clone(), text.clone())),
             _ => None,
         };
@@ -238,7 +246,6 @@ impl<'a> Metadata<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::google::protobuf::Value;
     use crate::proto::one_field;
 
     fn node(id: &str, metadata: Option<Struct>) -> Node {

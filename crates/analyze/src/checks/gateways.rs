@@ -21,7 +21,9 @@ pub fn duplicate_certificates(objects: &[&Object], _: &Snapshot, found: &mut Dia
             let Some(certificate) = tls.server_certificate.as_deref().filter(|path| !path.is_empty()) else { continue };
             match known.get(&(selector.clone(), "file", certificate)) {
                 Some((other, place)) if other.key() != object.key() => {
-                    let message = format!("{object} and {other} serve the same certificate: clients that reuse a connection get 404 for the other's hosts");
+                    let message = format!(
+                        "{object} and {other} serve the same certificate: clients that reuse a connection get 404 for the other's hosts"
+                    );
                     let finding = Diagnostic::warning("duplicate-certificate", tls.span.clone(), message)
                         .with_help("serve the hosts of one certificate by one Gateway")
                         .with_related(place.clone(), "the other one");
@@ -40,7 +42,8 @@ pub fn ports_not_exposed(objects: &[&Object], _: &Snapshot, found: &mut Diagnost
         let Resource::Gateway(gateway) = &object.resource else { continue };
         let selector = &gateway.spec.selector;
         let pods = objects.iter().filter_map(|owner| template(owner).map(|template| (owner, template)));
-        let pods: Vec<_> = pods.filter(|(_, template)| !selector.is_empty() && selects(selector, &template.labels())).collect();
+        let pods: Vec<_> =
+            pods.filter(|(_, template)| !selector.is_empty() && selects(selector, &template.labels())).collect();
         let mut ports: Vec<u16> = Vec::new();
         let mut is_fronted = false;
         for service in objects {

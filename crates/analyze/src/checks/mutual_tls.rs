@@ -23,7 +23,10 @@ fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, fo
                 let is_mutual = matches!(tls, ClientTls::IstioMutual { .. });
                 let mut modes = endpoints
                     .iter()
-                    .filter(|endpoint| of_subset.is_none_or(|subset| evenkeel_model::workload::selects(&subset.labels, &endpoint.labels)))
+                    .filter(|endpoint| {
+                        of_subset
+                            .is_none_or(|subset| evenkeel_model::workload::selects(&subset.labels, &endpoint.labels))
+                    })
                     .filter(|endpoint| endpoint.identity.is_some())
                     .map(|endpoint| snapshot.mtls_mode(&endpoint.namespace, &endpoint.labels, endpoint.port));
                 let wrong = if is_mutual { MtlsMode::Disable } else { MtlsMode::Strict };
@@ -35,9 +38,12 @@ fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, fo
                     true => ("use mutual TLS", "its workloads accept only plain text (DISABLE)"),
                     false => ("not use the mesh's mutual TLS", "its workloads accept only that (STRICT)"),
                 };
-                let message = format!("{name} tells clients of {}:{} to {says}, but {accepts}: calls fail", service.host, port.number);
+                let message = format!(
+                    "{name} tells clients of {}:{} to {says}, but {accepts}: calls fail",
+                    service.host, port.number
+                );
                 let span = of_subset.map_or(&rule.origin, |subset| &subset.origin).clone();
-                let finding = Diagnostic::error("mtls-conflict", span, message)
+                let finding = Diagnostic::warning("mtls-conflict", span, message)
                     .with_help("remove `trafficPolicy.tls`: the mesh chooses what the workloads accept");
                 found.push(finding.about(reference(objects, rule)));
                 return;

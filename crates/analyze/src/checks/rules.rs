@@ -28,7 +28,9 @@ pub fn duplicate_matches(objects: &[&Object], snapshot: &Snapshot, found: &mut D
                         Diagnostic::info("duplicate-match", condition.origin.clone(), message)
                     }
                 };
-                let finding = finding.with_help("remove it, or match something else").with_related((*first).clone(), "the earlier one");
+                let finding = finding
+                    .with_help("remove it, or match something else")
+                    .with_related((*first).clone(), "the earlier one");
                 found.push(finding.about(reference(objects, set)));
             }
             earlier.extend(bare.into_iter().zip(&http.matches).map(|(bare, written)| (bare, &written.origin)));
@@ -52,7 +54,9 @@ pub fn subsets_without_effect(objects: &[&Object], snapshot: &Snapshot, found: &
                         && other.hosts.iter().any(|host| host.value == to.destination.host)
                         && other.destinations().any(|to| to.subset.is_some())
                 };
-                let Some(other) = snapshot.route_sets_naming(&to.destination.host).into_iter().find(|other| splits(other)) else {
+                let Some(other) =
+                    snapshot.route_sets_naming(&to.destination.host).into_iter().find(|other| splits(other))
+                else {
                     continue;
                 };
                 if set.gateways.iter().any(|gateway| other.gateways.contains(gateway)) {
@@ -62,7 +66,7 @@ pub fn subsets_without_effect(objects: &[&Object], snapshot: &Snapshot, found: &
                     "VirtualService {}/{}: requests from outside go to all of {}: the subsets of VirtualService {}/{} apply only in the mesh",
                     set.namespace, set.name, to.destination.host, other.namespace, other.name
                 );
-                let finding = Diagnostic::warning("subset-without-effect", to.destination.origin.clone(), message)
+                let finding = Diagnostic::info("subset-without-effect", to.destination.origin.clone(), message)
                     .with_help("name the subsets here, too")
                     .with_related(other.origin.clone(), "it applies only at `mesh`");
                 found.push(finding.about(reference(objects, set)));

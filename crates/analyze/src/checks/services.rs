@@ -17,13 +17,17 @@ pub fn port_names(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
         for port in &service.spec.ports {
             let name = port.name.as_ref().map_or("", |name| &name.0);
             let is_udp = port.protocol.is_some_and(|protocol| protocol != TransportProtocol::Tcp);
-            if is_udp || !Protocol::detect(false, port.app_protocol.as_deref(), name).is_auto() || port.app_protocol.is_some() {
+            if is_udp
+                || !Protocol::detect(false, port.app_protocol.as_deref(), name).is_auto()
+                || port.app_protocol.is_some()
+            {
                 continue;
             }
             let what = if name.is_empty() { "has no name".to_owned() } else { format!("is named `{name}`") };
             let message = format!("{object}: port {} {what}, which names no protocol: it is detected", port.port.0);
             let finding = Diagnostic::info("port-name", port.port.span.clone(), message);
-            let help = "name it PROTOCOL or PROTOCOL-SUFFIX (http, http2, grpc, https, tls, tcp, …), or set `appProtocol`";
+            let help =
+                "name it PROTOCOL or PROTOCOL-SUFFIX (http, http2, grpc, https, tls, tcp, …), or set `appProtocol`";
             found.push(finding.with_help(help).about(object.reference()));
         }
     }
@@ -42,9 +46,14 @@ pub fn external_names(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics
             if !matches!(Protocol::detect(false, port.app_protocol.as_deref(), name), Protocol::Auto | Protocol::Tcp) {
                 continue;
             }
-            let message = format!("{object}: port {} of this ExternalName Service carries bytes, so that it may take other traffic of the port", port.port.0);
+            let message = format!(
+                "{object}: port {} of this ExternalName Service carries bytes, so that it may take other traffic of the port",
+                port.port.0
+            );
             let finding = Diagnostic::warning("external-name-port", port.port.span.clone(), message);
-            found.push(finding.with_help("name it after its protocol: http-…, https-…, tls-…").about(object.reference()));
+            found.push(
+                finding.with_help("name it after its protocol: http-…, https-…, tls-…").about(object.reference()),
+            );
         }
     }
 }
@@ -64,7 +73,10 @@ pub fn addresses_required(objects: &[&Object], _: &Snapshot, found: &mut Diagnos
             if !protocol.eq_ignore_ascii_case("TCP") {
                 continue;
             }
-            let message = format!("{object}: port {} carries bytes, and the entry has no addresses: it takes the port at every address", port.number.0);
+            let message = format!(
+                "{object}: port {} carries bytes, and the entry has no addresses: it takes the port at every address",
+                port.number.0
+            );
             let finding = Diagnostic::warning("address-required", port.number.span.clone(), message);
             let help = "list `addresses`, or set the protocol if it is HTTP or TLS";
             found.push(finding.with_help(help).about(object.reference()));

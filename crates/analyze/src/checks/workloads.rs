@@ -16,7 +16,9 @@ pub fn injection_labels(objects: &[&Object], _: &Snapshot, found: &mut Diagnosti
     for object in objects {
         let Resource::Namespace(_) = &object.resource else { continue };
         if object.labels.contains_key("istio-injection") && object.labels.contains_key("istio.io/rev") {
-            let message = format!("{object} has both labels `istio-injection` and `istio.io/rev`; `istio-injection` takes precedence");
+            let message = format!(
+                "{object} has both labels `istio-injection` and `istio.io/rev`; `istio-injection` takes precedence"
+            );
             let finding = Diagnostic::warning("two-injection-labels", object.origin.clone(), message);
             found.push(finding.with_help("remove one of them").about(object.reference()));
         }
@@ -52,11 +54,18 @@ pub fn sidecars_of_one_workload(objects: &[&Object], snapshot: &Snapshot, found:
         let selecting: Vec<_> = selecting.collect();
         let Some((first, others)) = selecting.split_first() else { continue };
         for other in others {
-            let message = format!("Sidecar {}/{} selects {object}, to which `{}` already applies", other.namespace, other.name, first.name);
-            let finding = Diagnostic::error("same-workloads", other.origin.clone(), message)
+            let message = format!(
+                "Sidecar {}/{} selects {object}, to which `{}` already applies",
+                other.namespace, other.name, first.name
+            );
+            let finding = Diagnostic::warning("same-workloads", other.origin.clone(), message)
                 .with_help("let their selectors exclude each other, or merge the two")
                 .with_related(first.origin.clone(), "this one applies");
-            let is_it = |object: &&&Object| matches!(object.resource, Resource::Sidecar(_)) && object.name == other.name && object.namespace == other.namespace;
+            let is_it = |object: &&&Object| {
+                matches!(object.resource, Resource::Sidecar(_))
+                    && object.name == other.name
+                    && object.namespace == other.namespace
+            };
             found.push(match objects.iter().find(is_it) {
                 Some(written) => finding.about(written.reference()),
                 None => finding,
@@ -86,7 +95,8 @@ pub fn target_ports(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) 
                 continue;
             }
             for port in &service.spec.ports {
-                let target = port.target_port.as_ref().map_or(Some(port.port.0), |target| template.spec.target_port(target));
+                let target =
+                    port.target_port.as_ref().map_or(Some(port.port.0), |target| template.spec.target_port(target));
                 let Some(target) = target else { continue };
                 let (number, span) = (port.port.value.0, port.port.span.clone());
                 match known.get(&target) {

@@ -39,7 +39,9 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80}]}
 /// A document of Istio's after the application.
 fn istio(kind: &str, name: &str, spec: &str) -> String {
     let group = if kind == "PeerAuthentication" { "security" } else { "networking" };
-    format!("{APP}apiVersion: {group}.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop}}\nspec: {spec}\n")
+    format!(
+        "{APP}apiVersion: {group}.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop}}\nspec: {spec}\n"
+    )
 }
 
 #[test]
@@ -50,33 +52,77 @@ fn a_mesh_without_mistakes_has_no_findings() {
 
 #[test]
 fn references_lead_somewhere() {
-    check(&istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: nowhere}}]}]}"), &["error IST0101:14"]);
-    check(&istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: web, subset: v9}}]}]}"), &["error IST0101:14"]);
-    check(&istio("VirtualService", "web", "{hosts: [web], gateways: [nowhere], http: [{route: [{destination: {host: web}}]}]}"), &["error IST0101:14"]);
+    check(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: nowhere}}]}]}"),
+        &["error IST0101:14"],
+    );
+    check(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: web, subset: v9}}]}]}"),
+        &["error IST0101:14"],
+    );
+    check(
+        &istio(
+            "VirtualService",
+            "web",
+            "{hosts: [web], gateways: [nowhere], http: [{route: [{destination: {host: web}}]}]}",
+        ),
+        &["error IST0101:14"],
+    );
     check(&istio("DestinationRule", "web", "{host: nowhere}"), &["warning IST0174:14"]);
-    check(&istio("DestinationRule", "web", "{host: web, subsets: [{name: v1, labels: {version: v1}}]}"), &["error IST0173:14"]);
+    check(
+        &istio("DestinationRule", "web", "{host: web, subsets: [{name: v1, labels: {version: v1}}]}"),
+        &["error IST0173:14"],
+    );
 }
 
 #[test]
 fn schemas_are_held() {
-    check(&istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: web}}]}], htp: []}"), &["error IST0106:14"]);
-    check(&istio("VirtualService", "web", "{hosts: [web], http: [{match: [{uri: {regex: '('}}], route: [{destination: {host: web}}]}]}"), &["error IST0122:14"]);
+    check(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: web}}]}], htp: []}"),
+        &["error IST0106:14"],
+    );
+    check(
+        &istio(
+            "VirtualService",
+            "web",
+            "{hosts: [web], http: [{match: [{uri: {regex: '('}}], route: [{destination: {host: web}}]}]}",
+        ),
+        &["error IST0122:14"],
+    );
 }
 
 #[test]
 fn rules_have_effect() {
     let rule = |first: &str, second: &str| {
-        format!("{{hosts: [web], http: [{{{first}route: [{{destination: {{host: web}}}}]}}, {{{second}route: [{{destination: {{host: web}}}}]}}]}}")
+        format!(
+            "{{hosts: [web], http: [{{{first}route: [{{destination: {{host: web}}}}]}}, {{{second}route: [{{destination: {{host: web}}}}]}}]}}"
+        )
     };
     check(&istio("VirtualService", "web", &rule("", "match: [{uri: {prefix: /a}}], ")), &["warning IST0130:14"]);
-    check(&istio("VirtualService", "web", &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /a}}], ")), &["warning IST0130:14"]);
-    check(&istio("VirtualService", "web", &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /a}}, {uri: {prefix: /b}}], ")), &["info IST0131:14"]);
-    check(&istio("VirtualService", "web", &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /b}}], ")), &[]);
+    check(
+        &istio("VirtualService", "web", &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /a}}], ")),
+        &["warning IST0130:14"],
+    );
+    check(
+        &istio(
+            "VirtualService",
+            "web",
+            &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /a}}, {uri: {prefix: /b}}], "),
+        ),
+        &["info IST0131:14"],
+    );
+    check(
+        &istio("VirtualService", "web", &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /b}}], ")),
+        &[],
+    );
 }
 
 #[test]
 fn mutual_tls_is_agreed_on() {
-    let strict = format!("{}---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: all, namespace: shop}}\nspec: {{mtls: {{mode: STRICT}}}}\n", istio("DestinationRule", "web", "{host: web, trafficPolicy: {tls: {mode: DISABLE}}}"));
+    let strict = format!(
+        "{}---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: all, namespace: shop}}\nspec: {{mtls: {{mode: STRICT}}}}\n",
+        istio("DestinationRule", "web", "{host: web, trafficPolicy: {tls: {mode: DISABLE}}}")
+    );
     // Endpoints are those of Pods.
     let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop, labels: {app: web}}\nspec: {containers: [{name: web}]}\nstatus: {podIP: 10.0.0.1, phase: Running, conditions: [{type: Ready, status: 'True'}]}\n";
     check(&format!("{strict}{pod}"), &["error IST0113:13"]);
@@ -86,13 +132,29 @@ fn mutual_tls_is_agreed_on() {
 #[test]
 fn services_and_workloads_are_as_istio_wants_them() {
     let check_after = |more: &str, expected: &[&str]| check(&format!("{APP}{more}"), expected);
-    check_after("apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {selector: {app: web}, ports: [{name: web, port: 8080}]}\n", &["info IST0118:14"]);
-    check_after("apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {selector: {app: web}, ports: [{name: http, port: 81, targetPort: 80}]}\n", &["warning IST0137:14"]);
-    check_after("apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {type: ExternalName, externalName: a.example.com, ports: [{name: tcp, port: 81}]}\n", &["warning IST0150:14"]);
-    check_after("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled, istio.io/rev: x}}\n", &["warning IST0123:13"]);
+    check_after(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {selector: {app: web}, ports: [{name: web, port: 8080}]}\n",
+        &["info IST0118:14"],
+    );
+    check_after(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {selector: {app: web}, ports: [{name: http, port: 81, targetPort: 80}]}\n",
+        &["warning IST0137:14"],
+    );
+    check_after(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {type: ExternalName, externalName: a.example.com, ports: [{name: tcp, port: 81}]}\n",
+        &["warning IST0150:14"],
+    );
+    check_after(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled, istio.io/rev: x}}\n",
+        &["warning IST0123:13"],
+    );
     check(&APP.replace("containers:", "securityContext: {runAsUser: 1337}, containers:"), &["warning IST0144:4"]);
     check(
-        &istio("ServiceEntry", "out", "{hosts: [a.example.com], resolution: NONE, ports: [{number: 9000, name: tcp, protocol: TCP}]}"),
+        &istio(
+            "ServiceEntry",
+            "out",
+            "{hosts: [a.example.com], resolution: NONE, ports: [{number: 9000, name: tcp, protocol: TCP}]}",
+        ),
         &["warning IST0134:14"],
     );
 }
@@ -103,7 +165,10 @@ fn a_workload_has_one_sidecar() {
         "{}---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: b, namespace: shop}}\nspec: {{workloadSelector: {{labels: {{app: web}}}}, egress: [{{hosts: ['*/*']}}]}}\n",
         istio("Sidecar", "a", "{workloadSelector: {labels: {app: web, x: y}}, egress: [{hosts: ['*/*']}]}")
     );
-    check(&two.replace("{app: web}}, spec: {containers", "{app: web, x: y}}, spec: {containers"), &["error IST0110:18"]);
+    check(
+        &two.replace("{app: web}}, spec: {containers", "{app: web, x: y}}, spec: {containers"),
+        &["error IST0110:18"],
+    );
 }
 
 #[test]
@@ -126,7 +191,9 @@ fn subsets_split_calls_from_outside_too() {
 #[test]
 fn findings_are_suppressed_by_annotation_and_by_flag() {
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop, annotations: {ANNOTATION}}\nspec: {selector: {app: web}, ports: [{name: web, port: 80}]}\n";
-    let count = |annotation: &str, flags: &[&str]| findings(&format!("{APP}{}", service.replace("ANNOTATION", annotation)), flags).len();
+    let count = |annotation: &str, flags: &[&str]| {
+        findings(&format!("{APP}{}", service.replace("ANNOTATION", annotation)), flags).len()
+    };
     assert_eq!(count("a: b", &[]), 1);
     assert_eq!(count("galley.istio.io/analyze-suppress: 'IST0001, IST0118'", &[]), 0);
     assert_eq!(count("galley.istio.io/analyze-suppress: '*'", &[]), 0);
@@ -140,7 +207,10 @@ fn findings_are_suppressed_by_annotation_and_by_flag() {
 
 #[test]
 fn programs_can_read_them() {
-    let found = findings(&istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: nowhere}}]}]}"), &[]);
+    let found = findings(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: nowhere}}]}]}"),
+        &[],
+    );
     let json = evenkeel_analyze::report::json(&found);
     assert_eq!(json[0]["code"], "IST0101");
     assert_eq!(json[0]["level"], "Error");

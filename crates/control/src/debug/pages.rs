@@ -60,7 +60,10 @@ const INDEX: [(&str, &str); 13] = [
         "/debug/endpoint?address=IP",
         "whether requests are sent to an address, and which proxies have not yet heard the latest",
     ),
-    ("/debug/settle", "a ticket; with `?ticket=N`: whether what was written then is read, and which proxies do not run it yet"),
+    (
+        "/debug/settle",
+        "a ticket; with `?ticket=N`: whether what was written then is read, and which proxies do not run it yet",
+    ),
     ("/debug/configz", "routing and policy objects in force"),
     ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
     ("/debug/history?proxyID=POD.NAMESPACE&at=TIME", "what a proxy ran then, and what made it so (`evenkeel history`)"),

@@ -138,3 +138,44 @@ fn questions_without_an_answer_say_what_there_is() {
     check("wep.shop GET http://reviews/", "there is no workload `wep.shop`; did you mean `web.shop`?");
     check("outside GET http://x:99/", "no gateway listens on port 99; Gateways listen on 8080, 8443");
 }
+
+/// A service that carries bytes, with rules for connections.
+const RAW: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: raw, namespace: shop}
+spec: {clusterIP: 10.96.1.9, selector: {app: web}, ports: [{name: tcp, port: 9000}, {name: tls, port: 9443}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: raw, namespace: shop}
+spec:
+  hosts: [raw.shop.svc.cluster.local]
+  tcp:
+    - match: [{port: 9000}]
+      route: [{destination: {host: reviews, port: {number: 80}}}]
+  tls:
+    - match: [{port: 9443, sniHosts: [raw.shop.svc.cluster.local]}]
+      route: [{destination: {host: raw, port: {number: 9443}}}]
+";
+
+#[test]
+fn rules_of_connections_have_lines_too() {
+    let world = world(RAW);
+    let check = |question: &str, expected: &str| check(&world, question, expected);
+    check(
+        "web.shop tcp raw:9000",
+        "deny | @12 | outbound|80||reviews.shop.svc.cluster.local | no ALLOW policy of the workload matches",
+    );
+    check(
+        "db.data tls raw.shop.svc.cluster.local raw.shop:9443",
+        "forward | @15 | outbound|9443||raw.shop.svc.cluster.local | web-0.shop answers",
+    );
+}
+
+#[test]
+fn a_host_header_decides_which_rules_hold() {
+    let world = world("");
+    let check = |question: &str, expected: &str| check(&world, question, expected);
+    check("web.shop GET http://legacy/old host:reviews", "redirect 308 | old@108 | redirected to http://reviews/new");
+}

@@ -75,6 +75,11 @@ fn what_lost_is_listed_too() {
             "lost: ISTIO_MUTUAL (DestinationRule shop/of-client, more.yaml:4): data/plain applies",
         ],
     );
-    check("reviews.shop", None, RULES, &["lost: VirtualService shop/wide (VirtualService shop/wide, more.yaml:8): shop/reviews serves the host first"]);
+    check(
+        "reviews.shop",
+        None,
+        RULES,
+        &["lost: VirtualService shop/wide (VirtualService shop/wide, more.yaml:8): shop/reviews serves the host first"],
+    );
     check("nowhere.example.com", None, "", &["nothing in these files is about the host `nowhere.example.com`"]);
 }

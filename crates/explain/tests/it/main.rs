@@ -4,4 +4,5 @@ mod answers;
 mod effective;
 mod json;
 mod mesh;
+mod policies;
 mod texts;

@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("translate", &["model", "api", "xds", "base"]),
     ("tls", &["base"]),
     ("ca", &["tls", "base"]),
-    ("control", &["translate", "model", "api", "xds", "ca", "tls", "stats", "process", "base"]),
+    ("control", &["translate", "analyze", "model", "api", "xds", "ca", "tls", "stats", "process", "base"]),
     ("http", &[]),
     ("stats", &[]),
     ("runtime-config", &["xds", "tls", "base"]),
