@@ -165,7 +165,7 @@ fn rules_of_connections_have_lines_too() {
     let check = |question: &str, expected: &str| check(&world, question, expected);
     check(
         "web.shop tcp raw:9000",
-        "deny | @12 | outbound|80||reviews.shop.svc.cluster.local | no ALLOW policy of the workload matches",
+        "reset DPE | @12 | outbound|80||reviews.shop.svc.cluster.local | the port speaks HTTP, and the connection does not",
     );
     check(
         "db.data tls raw.shop.svc.cluster.local raw.shop:9443",
