@@ -29,9 +29,9 @@ impl World {
         match &question.from {
             Caller::Workload { name, namespace } => {
                 let workload = self.find(name, namespace.as_deref())?;
-                Ok(self.from_workload(question, &workload))
+                Ok(self.asked_by_workload(question, &workload))
             }
-            Caller::Outside => self.from_outside(question),
+            Caller::Outside => self.asked_from_outside(question),
         }
     }
 
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    fn from_workload(&self, question: &Question, workload: &Arc<Workload>) -> Answer {
+    fn asked_by_workload(&self, question: &Question, workload: &Arc<Workload>) -> Answer {
         let target = &question.target;
         let proxy = workload.has_proxy.then(|| self.proxy(workload));
         let resolved = names::resolve(target.host(), workload, proxy.as_deref(), &self.snapshot);
@@ -106,7 +106,7 @@ impl World {
         conclude(answer)
     }
 
-    fn from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
+    fn asked_from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
         let target = &question.target;
         let gateways: Vec<&Arc<Workload>> =
             self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();

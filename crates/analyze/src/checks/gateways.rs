@@ -9,17 +9,20 @@ use evenkeel_model::workload::selects;
 
 use super::workloads::template;
 
+/// A selector of proxies, and the certificate that they serve.
+type Served<'o> = (&'o BTreeMap<String, String>, &'o str);
+
 /// Gateways of the same proxies that serve the same certificate (IST0138): a browser reuses its connection for all names
 /// of a certificate, and the other Gateway's names are 404 there.
 pub fn duplicate_certificates(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
-    let mut known: BTreeMap<(Vec<(&String, &String)>, &str, &str), (&Object, Span)> = BTreeMap::new();
+    let mut known: BTreeMap<Served<'_>, (&Object, Span)> = BTreeMap::new();
     for object in objects {
         let Resource::Gateway(gateway) = &object.resource else { continue };
-        let selector: Vec<_> = gateway.spec.selector.iter().collect();
+        let selector = &gateway.spec.selector;
         for server in &gateway.spec.servers {
             let Some(tls) = &server.tls else { continue };
             let Some(certificate) = tls.server_certificate.as_deref().filter(|path| !path.is_empty()) else { continue };
-            match known.get(&(selector.clone(), "file", certificate)) {
+            match known.get(&(selector, certificate)) {
                 Some((other, place)) if other.key() != object.key() => {
                     let message = format!(
                         "{object} and {other} serve the same certificate: clients that reuse a connection get 404 for the other's hosts"
@@ -30,7 +33,7 @@ pub fn duplicate_certificates(objects: &[&Object], _: &Snapshot, found: &mut Dia
                     found.push(finding.about(object.reference()));
                 }
                 Some(_) => {}
-                None => drop(known.insert((selector.clone(), "file", certificate), (object, tls.span.clone()))),
+                None => drop(known.insert((selector, certificate), (object, tls.span.clone()))),
             }
         }
     }
