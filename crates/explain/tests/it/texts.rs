@@ -24,6 +24,6 @@ fn people_read_this() {
     for (name, question) in questions {
         let text = ask(&world, question).expect("an answer").to_text(false);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        golden::check(&folder.join(format!("{name}.txt")), &text);
+        golden::check(folder.join(format!("{name}.txt")), &text);
     }
 }
