@@ -42,9 +42,14 @@ pub fn wait(control_plane: SocketAddr, patience: Duration) -> anyhow::Result<Set
             }
             return Ok(Settled { generation: 0, problems });
         }
-        std::thread::sleep(pause);
+        rest(pause);
         pause = (pause * 2).min(PAUSES.1);
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "another process is asked, which tells nobody when it is done")]
+fn rest(pause: Duration) {
+    std::thread::sleep(pause);
 }
 
 fn ask(control_plane: SocketAddr, page: &str) -> anyhow::Result<Value> {

@@ -147,8 +147,8 @@ impl ProxyView {
         ];
         let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let id = format!("{kind}~{first}~{pod}.{namespace}~{namespace}.svc.cluster.local");
-        let node = Node { id, metadata: Some(Struct { fields }), ..Default::default() };
-        Ok(Self { authenticated: true, ..Self::from_node(&node)? })
+        let view = Self::from_node(&Node { id, metadata: Some(Struct { fields }), ..Default::default() })?;
+        Ok(Self { authenticated: true, ..view })
     }
 
     /// Reads an xDS node: Istio's id `TYPE~IP~POD.NAMESPACE~DOMAIN` and metadata.
