@@ -35,7 +35,10 @@ pub use destination_rule::{
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use list::{Grouped, List, Ordered};
-pub use mesh::{MeshConfig, OutboundTrafficPolicy};
+pub use mesh::{
+    AccessLogFile, AccessLogFormat, IngressMode, IngressSettings, MeshConfig, OutboundTrafficPolicy, PathNormalization,
+    TlsRules,
+};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use route_set::{
     Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,

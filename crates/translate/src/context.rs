@@ -162,6 +162,12 @@ impl<'a> Context<'a> {
         Some(self.destination_rule(service)?.policy_for(subset, port))
     }
 
+    /// The settings of a cluster: those of the DestinationRule, and the mesh's where it says nothing.
+    pub fn settings(&self, rule: Option<&DestinationRule>, subset: Option<&str>, port: u16) -> TrafficPolicy {
+        let own = rule.map(|rule| rule.policy_for(subset, port)).unwrap_or_default();
+        own.or_of_mesh(self.snapshot.mesh())
+    }
+
     /// The load balancer for a service from its DestinationRule, if there is one.
     pub fn load_balancer(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<LoadBalancer> {
         self.policy(service, port, subset)?.load_balancer

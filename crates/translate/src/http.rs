@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_model::TrafficPolicy;
+use evenkeel_model::{PathNormalization, TrafficPolicy};
 
 use crate::access_log;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::pb::config::route::RouteConfiguration;
 use crate::pb::core::Http2ProtocolOptions;
 use crate::pb::google::protobuf::Any;
 use crate::pb::hcm::http_connection_manager::{
-    ForwardClientCertDetails, RouteSpecifier, SetCurrentClientCertDetails, UpgradeConfig,
+    ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, SetCurrentClientCertDetails, UpgradeConfig,
 };
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
 use crate::pb::on_demand::OnDemand;
@@ -85,6 +85,13 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
     // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
     let (forward, details) = client_certificate(side);
+    // As istiod's `buildHTTPConnectionManager` translates `pathNormalization`.
+    let paths = context.snapshot.mesh().path_normalization;
+    let escaped = match paths {
+        PathNormalization::DecodeAndMergeSlashes => PathWithEscapedSlashesAction::UnescapeAndForward,
+        // They are kept unchanged.
+        _ => PathWithEscapedSlashesAction::ImplementationSpecificDefault,
+    };
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
@@ -101,7 +108,9 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
         // Without it there is no limit for heads either, and no well-behaved client sends a head slowly.
         request_headers_timeout: Some(duration(REQUEST_HEADERS_TIMEOUT)),
         proxy_100_continue: true,
-        normalize_path: Some(bool_value(true)),
+        normalize_path: Some(bool_value(paths != PathNormalization::None)),
+        merge_slashes: matches!(paths, PathNormalization::MergeSlashes | PathNormalization::DecodeAndMergeSlashes),
+        path_with_escaped_slashes_action: escaped as i32,
         access_log: access_log::of_requests(context),
         ..Default::default()
     };

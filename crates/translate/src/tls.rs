@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_model::gateway::{ServerCertificate, TlsVersion};
-use evenkeel_model::{MeshConfig, ServerTls, ServerTlsMode};
+use evenkeel_model::{MeshConfig, ServerTls, ServerTlsMode, TlsRules};
 
 use crate::pb::google::protobuf::Any;
 use crate::pb::matcher::StringMatcher;
@@ -59,15 +59,21 @@ pub struct ExternalServer<'a> {
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// TLS towards a server outside the mesh, with a client certificate (chain file, key file) if it needs one.
-pub fn outside_client(server: &ExternalServer<'_>, certificate: Option<(&str, &str)>) -> core::TransportSocket {
+pub fn outside_client(
+    mesh: &MeshConfig,
+    server: &ExternalServer<'_>,
+    certificate: Option<(&str, &str)>,
+) -> core::TransportSocket {
     let validation = tls::CertificateValidationContext {
         trusted_ca: Some(file(server.ca_certificates.unwrap_or(SYSTEM_ROOTS))),
         match_typed_subject_alt_names: outside_names(server),
         ..Default::default()
     };
     let ours = certificate.map(|(chain, key)| tls_certificate(chain, key));
+    let rules = &mesh.tls_defaults;
     let context = tls::UpstreamTlsContext {
         common_tls_context: Some(tls::CommonTlsContext {
+            tls_params: (*rules != TlsRules::default()).then(|| parameters(rules, None, None)),
             tls_certificates: ours.into_iter().collect(),
             validation_context_type: (!server.insecure_skip_verify)
                 .then_some(ValidationContextType::ValidationContext(validation)),
@@ -100,7 +106,11 @@ pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[
 /// Mutual TLS termination with the workload's certificate: any identity of the mesh may connect; policies decide about
 /// the rest.
 pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
-    downstream(mesh_context(any_of_the_mesh(mesh), &HTTP_ALPN), true)
+    let context = tls::CommonTlsContext {
+        tls_params: Some(parameters(&mesh.mesh_tls, None, None)),
+        ..mesh_context(any_of_the_mesh(mesh), &HTTP_ALPN)
+    };
+    downstream(context, true)
 }
 
 /// Mutual TLS of a gRPC client with the certificates its bootstrap knows as `default`; identities as above.
@@ -179,17 +189,8 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtoco
             ..Default::default()
         })
     });
-    let version = |version: Option<TlsVersion>, default| match version {
-        None => default,
-        Some(TlsVersion::V1_2) => TlsProtocol::TlSv12 as i32,
-        Some(TlsVersion::V1_3) => TlsProtocol::TlSv13 as i32,
-    };
     let context = tls::CommonTlsContext {
-        tls_params: Some(tls::TlsParameters {
-            tls_minimum_protocol_version: version(server.min_version, TlsProtocol::TlSv12 as i32),
-            tls_maximum_protocol_version: version(server.max_version, TlsProtocol::TlSv13 as i32),
-            ..Default::default()
-        }),
+        tls_params: Some(parameters(&mesh.tls_defaults, server.min_version, server.max_version)),
         tls_certificates: vec![tls_certificate(chain, key)],
         alpn_protocols: match inner {
             InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
@@ -199,6 +200,22 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtoco
         ..Default::default()
     };
     Some(downstream(context, roots.is_some()))
+}
+
+/// Versions and cipher suites: those that a server names, otherwise the mesh's. The mesh's suites of TLS 1.2 leave those
+/// of 1.3 alone, as in Envoy.
+fn parameters(rules: &TlsRules, minimum: Option<TlsVersion>, maximum: Option<TlsVersion>) -> tls::TlsParameters {
+    let number = |version| match version {
+        TlsVersion::V1_2 => TlsProtocol::TlSv12 as i32,
+        TlsVersion::V1_3 => TlsProtocol::TlSv13 as i32,
+    };
+    let oldest = if rules.only_1_3 { TlsVersion::V1_3 } else { TlsVersion::V1_2 };
+    tls::TlsParameters {
+        tls_minimum_protocol_version: number(minimum.unwrap_or(oldest)),
+        tls_maximum_protocol_version: number(maximum.unwrap_or(TlsVersion::V1_3)),
+        cipher_suites: rules.cipher_suites.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    }
 }
 
 fn downstream(context: tls::CommonTlsContext, require_client_certificate: bool) -> core::TransportSocket {

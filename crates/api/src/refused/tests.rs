@@ -1,7 +1,9 @@
 //! Which stand-ins close access in place of refused documents.
 
+use evenkeel_base::Spanned;
+
 use super::*;
-use crate::istio::{ClientTlsMode, MeshConfig, OutboundTrafficPolicyMode};
+use crate::istio::{ClientTlsMode, MeshConfig, MeshOutboundMode};
 
 /// The stand-ins of a text: `AuthorizationPolicy shop/web {app: web} DENY 2 1/1/0` (from, to and when of each rule).
 fn shown(text: &str) -> Vec<String> {
@@ -45,7 +47,7 @@ fn of_resource(object: &Object) -> String {
         Resource::ConfigMap(_) => {
             let (settings, _) = MeshConfig::of_object(object).expect("settings");
             let mode = settings.outbound_traffic_policy.and_then(|policy| policy.mode);
-            format!(" {}", mode.map_or("", OutboundTrafficPolicyMode::as_str))
+            format!(" {}", mode.map_or("", |mode| MeshOutboundMode::as_str(mode.value)))
         }
         other => panic!("{other:?}"),
     }
@@ -244,12 +246,32 @@ fn settings_of_the_mesh_that_can_be_read_hold() {
         super::tests::check(&text, &[format!("ConfigMap istio-system/istio {expected}").as_str()]);
     };
     let only = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}";
-    check(&format!("{only}\nbogus: 1"), "REGISTRY_ONLY");
+    check(&format!("{only}\nconnectTimeout: soon"), "REGISTRY_ONLY");
     check("outboundTrafficPolicy: {mode: ALLOW_ANY}\nconnectTimeout: soon", "ALLOW_ANY");
     check("connectTimeout: soon", "");
+    // A field of a newer version is only left out.
+    check(&format!("{only}\nfutureSetting: 1\nconnectTimeout: soon"), "REGISTRY_ONLY");
     check("outboundTrafficPolicy: {mode: REGISTRYONLY}", "REGISTRY_ONLY");
     check("outboundTraficPolicy: {mode: REGISTRY_ONLY}", "REGISTRY_ONLY");
     check("trustDomain: [", "REGISTRY_ONLY");
+}
+
+#[test]
+fn settings_that_restrict_are_as_strict_as_they_can_be_if_they_are_unclear() {
+    use crate::istio::{Normalization, VisibilityLevel};
+    let read = |settings: &str| {
+        let text = Spanned::new(settings.to_owned(), evenkeel_base::Span::whole_file("mesh.yaml"));
+        mesh_config(&text).expect("settings")
+    };
+    let normalization = |settings: &str| read(settings).path_normalization.and_then(|path| path.normalization);
+    assert_eq!(normalization("pathNormalization: {normalization: DECODE}"), Some(Normalization::DecodeAndMergeSlashes));
+    assert_eq!(normalization("pathNormalisation: {normalization: NONE}"), Some(Normalization::DecodeAndMergeSlashes));
+    assert_eq!(normalization("pathNormalization: {normalization: NONE}"), Some(Normalization::None));
+    assert_eq!(normalization("connectTimeout: soon"), None);
+    assert!(read("meshMTLS: {minProtocolVersion: TLS13}").mesh_mtls.is_some_and(|tls| tls.is_1_3_only()));
+    assert!(read("tlsDefaults: {cipherSuites: [NULL]}").tls_defaults.is_some_and(|tls| tls.is_1_3_only()));
+    let limits = read("serviceEntryVisibility: {defaultVisiblity: NONE}").service_entry_visibility.expect("limits");
+    assert_eq!(limits.of(&Default::default()), VisibilityLevel::Namespace);
 }
 
 #[test]

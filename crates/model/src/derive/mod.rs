@@ -6,6 +6,7 @@
 //! changes, so do the steps that asked about that result. Everything else stays as it is, including its pointers.
 
 mod destination_rules;
+mod discovery;
 mod endpoints;
 mod gateways;
 mod mesh;
@@ -16,6 +17,7 @@ mod route_sets;
 mod routes;
 mod run;
 mod services;
+mod settings;
 mod sidecars;
 mod statuses;
 mod step;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, SourceId};
 
+use self::discovery::Discovery;
 use self::run::StepOutcome;
 use self::step::{Step, Tables};
 use self::tracking::Tracker;
@@ -99,7 +102,8 @@ impl Builder {
     /// Makes a builder without objects. `mesh` has the settings that a ConfigMap `istio` does not override; `book` has
     /// the addresses assigned so far.
     pub fn new(mesh: MeshConfig, book: AddressBook) -> Self {
-        let tables = Tables { mesh: mesh.clone(), addresses: Allotment::new(book), ..Tables::default() };
+        let mut tables = Tables { mesh: mesh.clone(), addresses: Allotment::new(book), ..Tables::default() };
+        tables.objects.discover(Discovery::of(&mesh, &Arc::default()), &mut Tracker::default());
         let built =
             Built { snapshot: Arc::new(Snapshot { mesh: mesh.clone(), ..Snapshot::default() }), ..Built::default() };
         Self {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::decode::IntOrString;
-use evenkeel_api::istio::{self, Location, ServiceEntrySpec};
+use evenkeel_api::istio::{self, Location, ServiceEntrySpec, VisibilityLevel};
 use evenkeel_api::kubernetes::{self, ClusterIp, ServiceType, TransportProtocol};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::cidr::IpNet;
@@ -21,7 +21,8 @@ use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::preferred;
 use crate::{
-    List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility,
+    Labels, List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort,
+    Visibility,
 };
 
 /// The annotation of a Service that limits which namespaces see it.
@@ -109,7 +110,7 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
             note_idle_selector(cx, object, &service.spec.selector, found);
             vec![Draft { service: of_service(object, service, cx.mesh()), address: address_of(service) }]
         }
-        Resource::ServiceEntry(entry) => of_entry(object, &entry.spec)
+        Resource::ServiceEntry(entry) => of_entry(cx, object, &entry.spec)
             .map(|service| {
                 let wants = service.addresses.is_empty()
                     && service.resolution != Resolution::Passthrough
@@ -386,7 +387,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
         },
         headless,
         external: external_name.is_some(),
-        export_to: Visibility::from_export_to(export_to, &object.namespace),
+        export_to: MeshConfig::visibility(export_to, &mesh.service_export_to, &object.namespace),
         external_name,
         subject_alt_names: Vec::new(),
         origin: object.origin.clone(),
@@ -413,7 +414,22 @@ fn service_port(port: &kubernetes::ServicePort) -> Option<ServicePort> {
     })
 }
 
-fn of_entry<'e>(object: &'e Object, spec: &'e ServiceEntrySpec) -> impl Iterator<Item = Service> + 'e {
+/// Who sees a ServiceEntry: what it says itself, within the limits of the mesh's `serviceEntryVisibility`.
+fn entry_visibility(cx: &Cx<'_>, object: &Object, spec: &ServiceEntrySpec) -> Visibility {
+    let (mesh, namespace) = (cx.mesh(), &object.namespace);
+    let own = MeshConfig::visibility(spec.export_to.iter().map(|e| e.as_str()), &mesh.service_export_to, namespace);
+    let none = Labels::new();
+    let limit = mesh.service_entry_visibility.as_ref();
+    match limit.map(|limit| limit.of(cx.namespace_labels(namespace).unwrap_or(&none))) {
+        None | Some(VisibilityLevel::Unspecified | VisibilityLevel::Public) => own,
+        Some(VisibilityLevel::Namespace) if own.seen_by(&**namespace) => {
+            Visibility::Namespaces([namespace.clone()].into())
+        }
+        Some(VisibilityLevel::Namespace | VisibilityLevel::None) => Visibility::None,
+    }
+}
+
+fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) -> impl Iterator<Item = Service> + 'e {
     spec.hosts.iter().map(move |host| Service {
         host: host.value.clone(),
         name: object.name.clone(),
@@ -429,7 +445,7 @@ fn of_entry<'e>(object: &'e Object, spec: &'e ServiceEntrySpec) -> impl Iterator
         },
         headless: false,
         external: spec.location != Some(Location::MeshInternal),
-        export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), &object.namespace),
+        export_to: entry_visibility(cx, object, spec),
         external_name: None,
         subject_alt_names: spec.subject_alt_names.iter().map(|n| shared(n)).collect(),
         origin: host.span.clone(),

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod decisions;
+mod decisions_mesh;
 mod edits;
 mod endpoints;
 mod fleet;
