@@ -35,6 +35,9 @@ pub fn control_plane(plan: &Plan) -> Program {
     arguments.extend(words(["--http-address", &CONTROL_DEBUG.to_string()]));
     arguments.extend(words(["--server-name", CONTROL_NAME, "--server-name", &BRIDGE_ADDRESS.to_string()]));
     arguments.push("--require-running-pod".into());
+    if plan.options.leave_out_refused {
+        arguments.push("--leave-out-refused".into());
+    }
     evenkeel_program(plan, arguments, plan.state.logs().join("control-plane.log"))
 }
 

@@ -14,6 +14,7 @@ mod index;
 mod list;
 pub mod mesh;
 pub mod policy;
+pub mod proxy_rule;
 pub mod route_set;
 pub mod service;
 pub mod sidecar;

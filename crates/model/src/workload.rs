@@ -57,6 +57,8 @@ pub struct Workload {
     pub ready: bool,
     /// Whether it has a proxy that accepts mutual TLS.
     pub has_proxy: bool,
+    /// The settings of its proxy from its annotation `proxy.istio.io/config`.
+    pub proxy_config: Option<Arc<evenkeel_api::istio::ProxyConfig>>,
     /// Ports its containers declare.
     pub ports: Vec<ContainerPort>,
     /// The services that select it, ordered by host.

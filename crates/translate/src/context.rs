@@ -9,6 +9,7 @@ use evenkeel_model::{
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
+use crate::proxy_options::ProxyOptions;
 use crate::routes::action::RouteContext;
 use crate::tls::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
@@ -117,6 +118,12 @@ impl<'a> Context<'a> {
         self.client.registry_only
     }
 
+    /// What of its ProxyConfig its configuration depends on. Like the kind it is not recorded, because proxies that
+    /// differ in it share no units.
+    pub fn options(&self) -> &'a ProxyOptions {
+        &self.client.options
+    }
+
     /// The proxy's first address. A result that depends on it is not shared.
     pub fn address(&self) -> Option<IpAddr> {
         self.ask(Question::Workload);
@@ -142,7 +149,7 @@ impl<'a> Context<'a> {
 
     /// Whether a load balancer in front of the proxy sends the PROXY protocol.
     pub fn takes_proxy_protocol(&self) -> bool {
-        self.ask(Question::TakesProxyProtocol) == Answer::Yes
+        self.ask(Question::TakesProxyProtocol) == Answer::Yes || !self.is_sidecar() && self.options().proxy_protocol
     }
 
     /// The workload of a sidecar, or the gateway's own Pod; `None` until it is in the snapshot. A result that depends

@@ -105,6 +105,12 @@ pub struct HttpRbac {
     /// Enforced rules.
     #[prost(message, optional, tag = "1")]
     pub rules: Option<RbacRules>,
+    /// Rules that are only logged and counted.
+    #[prost(message, optional, tag = "2")]
+    pub shadow_rules: Option<RbacRules>,
+    /// Statistics prefix of these.
+    #[prost(string, tag = "3")]
+    pub shadow_rules_stat_prefix: String,
 }
 
 /// `envoy.extensions.filters.network.rbac.v3.RBAC` over [`RbacRules`].
@@ -113,9 +119,15 @@ pub struct NetworkRbac {
     /// Enforced rules.
     #[prost(message, optional, tag = "1")]
     pub rules: Option<RbacRules>,
+    /// Rules that are only logged and counted.
+    #[prost(message, optional, tag = "2")]
+    pub shadow_rules: Option<RbacRules>,
     /// Statistics prefix; required.
     #[prost(string, tag = "3")]
     pub stat_prefix: String,
+    /// Statistics prefix of rules that are only logged and counted.
+    #[prost(string, tag = "5")]
+    pub shadow_rules_stat_prefix: String,
 }
 
 /// `google.protobuf.Struct` with its fields in order.

@@ -7,6 +7,7 @@ mod mesh_config;
 mod never_matching;
 mod peer_authentication;
 mod proxy_config;
+mod request_authentication;
 mod service_entry;
 mod sidecar;
 mod string_match;
@@ -35,6 +36,7 @@ pub use proxy_config::{
     PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind, ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher,
     ServerHeader, SetClientCertDetails, Toggle, Underscores,
 };
+pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
 pub use sidecar::{
     CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, OutboundTrafficPolicyMode, Sidecar,

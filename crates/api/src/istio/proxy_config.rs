@@ -99,7 +99,7 @@ choices! {
 object! {
     /// Headers that proxies add.
     pub struct ProxyHeaders {
-        /// `x-forwarded-client-cert`, in gateways; in sidecars for requests from their workload.
+        /// `x-forwarded-client-cert` of requests that sidecars receive; for gateways see `gatewayTopology`.
         forwarded_client_cert: Option<ForwardClientCert> = "forwardedClientCert",
         /// The parts of a certificate in it.
         set_current_client_cert_details: Option<SetClientCertDetails> = "setCurrentClientCertDetails",
@@ -107,10 +107,10 @@ object! {
         request_id: Option<Toggle> = "requestId",
         /// `server` of responses.
         server: Option<ServerHeader> = "server",
-        /// `x-envoy-attempt-count`.
+        /// `x-envoy-attempt-count`; no proxy adds it.
         attempt_count: Option<Toggle> = "attemptCount",
-        /// `x-envoy-upstream-service-time`, `x-envoy-decorator-operation` and others.
-        envoy_debug_headers: Option<Toggle> = "envoyDebugHeaders",
+        /// `x-envoy-upstream-service-time` and others; only stock Envoy can leave them out.
+        envoy_debug_headers: Option<Spanned<Toggle>> = "envoyDebugHeaders",
         /// Whether the letter case of HTTP/1.1 headers is kept.
         preserve_http1_header_case: Option<Spanned<bool>> = "preserveHttp1HeaderCase",
         /// `x-envoy-peer-metadata`; our proxies exchange none.
@@ -271,6 +271,12 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
 }
 
 fn check_headers(headers: &ProxyHeaders, _: &Node, cx: &mut Context) {
+    if let Some(debug) = headers.envoy_debug_headers.as_ref().filter(|debug| debug.disabled == Some(true)) {
+        let message =
+            "only stock Envoy leaves out these headers; Evenkeel's proxy adds `x-envoy-upstream-service-time`";
+        let help = "run Envoy as the sidecar if they must not be sent";
+        cx.at_field("envoyDebugHeaders", |cx| cx.warning("unsupported-value", &debug.span, message, help));
+    }
     if let Some(kept) = headers.preserve_http1_header_case.as_ref().filter(|kept| kept.value) {
         let message = "headers are passed on in lower case; keeping their case is not supported yet";
         let help = "HTTP compares names of headers without regard to case (RFC 9110 section 5.1)";

@@ -44,6 +44,10 @@ fn of_resource(object: &Object) -> String {
             let mode = spec.outbound_traffic_policy.as_ref().and_then(|policy| policy.mode).expect("a mode");
             format!("{selected} {} {}/{}", mode.as_str(), spec.ingress.len(), spec.egress.len())
         }
+        Resource::RequestAuthentication(authentication) => {
+            let rules = authentication.spec.iter().map(|spec| spec.jwt_rules.len()).sum::<usize>();
+            if rules == 0 { " any".to_owned() } else { format!(" {rules}") }
+        }
         Resource::ConfigMap(_) => {
             let (settings, _) = MeshConfig::of_object(object).expect("settings");
             let mode = settings.outbound_traffic_policy.and_then(|policy| policy.mode);
@@ -328,7 +332,9 @@ fn a_sidecar_closes_the_way_out_unless_it_can_be_read_that_it_does_not() {
 #[test]
 fn what_asks_for_tokens_is_closed() {
     let tokens = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: t, namespace: shop}\nspec: {jwtRulez: [}]}\n";
-    check(&tokens.replace("}]", "]"), &[]);
+    // Which tokens it asks for is not known.
+    check(tokens, &["RequestAuthentication shop/policies.yaml:1 any"]);
+    check(&tokens.replace("}]", "]"), &["RequestAuthentication shop/t any"]);
     for (action, rest) in [("ALLOW", ""), ("DENY", " 0/0/0")] {
         for source in ["requestPrincipals: ['*']", "notRequestPrincipals: ['*']"] {
             let rules = format!("action: {action}\nrules: [{{from: [{{source: {{{source}}}}}]}}]");

@@ -40,8 +40,10 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("DestinationRule", istio::DestinationRule::schema()),
         ("ServiceEntry", istio::ServiceEntry::schema()),
         ("Sidecar", istio::Sidecar::schema()),
+        ("ProxyConfig", istio::ProxyConfigKind::schema()),
         ("PeerAuthentication", istio::PeerAuthentication::schema()),
         ("AuthorizationPolicy", istio::AuthorizationPolicy::schema()),
+        ("RequestAuthentication", istio::RequestAuthentication::schema()),
         ("Gateway (gateway.networking.k8s.io)", gateway_api::Gateway::schema()),
     ]
 }

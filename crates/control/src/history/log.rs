@@ -130,6 +130,8 @@ pub struct Run {
     client: Client,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     takes_proxy_protocol: bool,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    proxy_config: String,
     /// What of the generation it refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
@@ -188,6 +190,7 @@ impl Run {
             labels: view.labels.clone(),
             client: Client::of(view.client_kind),
             takes_proxy_protocol: view.takes_proxy_protocol,
+            proxy_config: view.proxy_config.to_string(),
             refused: refused.to_vec(),
         }
     }
@@ -208,6 +211,7 @@ impl Run {
                 Client::Grpc => ClientKind::Grpc,
             },
             takes_proxy_protocol: self.takes_proxy_protocol,
+            proxy_config: self.proxy_config.as_str().into(),
         }
     }
 
@@ -221,6 +225,7 @@ impl Run {
             && self.addresses == view.addresses
             && self.labels == view.labels
             && self.takes_proxy_protocol == view.takes_proxy_protocol
+            && *self.proxy_config == *view.proxy_config
     }
 
     /// `POD.NAMESPACE`.

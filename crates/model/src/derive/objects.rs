@@ -180,7 +180,10 @@ impl Objects {
         for id in touched.keys() {
             tracker.want(Step::Duplicates(id.clone()));
             tracker.changed(Fact::Claims(id));
-            if matches!(id.kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::Sidecar) {
+            if matches!(
+                id.kind,
+                Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::RequestAuthentication | Kind::Sidecar
+            ) {
                 // An ignored security object closes what it would have protected.
                 announce(id, tracker);
             }

@@ -3,6 +3,8 @@
 mod bootstrap;
 mod decisions;
 mod decisions_mesh;
+mod decisions_proxy_config;
+mod decisions_tokens;
 mod edits;
 mod endpoints;
 mod fleet;

@@ -63,6 +63,7 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
             _ => ClientKind::Envoy,
         },
         takes_proxy_protocol: kind == "proxied-router",
+        proxy_config: "".into(),
     }
 }
 
