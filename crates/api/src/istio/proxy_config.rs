@@ -19,8 +19,8 @@ object! {
     pub struct ProxyConfig {
         /// Worker threads; 0: one per core; 2 if not given.
         concurrency: Option<u32> = "concurrency",
-        /// How long connections may continue when the proxy stops (`terminationDrainDuration` takes precedence).
-        drain_duration: Option<Duration> = "drainDuration",
+        /// How long listeners that go are drained; only `terminationDrainDuration` has an effect.
+        drain_duration: Option<Spanned<Duration>> = "drainDuration",
         /// How long connections may continue when the proxy stops; 5 s if not given.
         termination_drain_duration: Option<Duration> = "terminationDrainDuration",
         /// Whether programs start when their proxy is ready; `evenkeel up` always does so.
@@ -256,6 +256,11 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
         let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
         let help = "write REDIRECT; to leave a workload out of the mesh, use `sidecar.istio.io/inject: \"false\"`";
         cx.at_field("interceptionMode", |cx| cx.warning("unsupported-value", &mode.span, message, help));
+    }
+    if let Some(drain) = &config.drain_duration {
+        let message = "connections of a listener that goes end with their own requests";
+        let help = "`terminationDrainDuration` limits them when the proxy stops";
+        cx.at_field("drainDuration", |cx| cx.note("no-effect", &drain.span, message, help));
     }
     if let Some(matcher) = &config.proxy_stats_matcher {
         let message = "proxies keep all their statistics, so nothing needs to be included";

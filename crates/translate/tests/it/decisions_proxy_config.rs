@@ -273,7 +273,7 @@ fn concurrency_and_metadata_merge_field_by_field() {
         (config.concurrency, config.dns_capture(), config.dns_auto_allocate()),
         (Some(2), Some(true), Some(true))
     );
-    assert_eq!(config.drain_duration.map(|time| time.as_secs()), Some(9));
+    assert_eq!(config.drain_duration.as_deref().map(|time| time.as_secs()), Some(9));
 }
 
 #[test]
@@ -290,6 +290,7 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
     check("{proxyHeaders: {envoyDebugHeaders: {disabled: true}}}", "unsupported-value", "stock Envoy");
     check("{proxyStatsMatcher: {inclusionRegexps: [a]}}", "no-effect", "all their statistics");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
+    check("{drainDuration: 5s}", "no-effect", "a listener that goes");
     check("{tracing: {sampling: 5}}", "unsupported-field", "tracing");
     check("{binaryPath: /x}", "no-effect", "binaryPath");
     check("{fieldOfTheFuture: 1}", "unknown-field", "in this version");
