@@ -24,7 +24,7 @@ object! {
         /// How long connections may continue when the proxy stops; 5 s if not given.
         termination_drain_duration: Option<Duration> = "terminationDrainDuration",
         /// Whether programs start when their proxy is ready; `evenkeel up` always does so.
-        hold_application_until_proxy_starts: Option<bool> = "holdApplicationUntilProxyStarts",
+        hold_application_until_proxy_starts: Option<Spanned<bool>> = "holdApplicationUntilProxyStarts",
         /// How traffic is captured.
         interception_mode: Option<Spanned<InterceptionMode>> = "interceptionMode",
         /// What stands before a gateway.
@@ -35,8 +35,6 @@ object! {
         connection_settings: Option<ConnectionSettings> = "connectionSettings",
         /// Further settings of the agent by their environment variables.
         proxy_metadata: BTreeMap<String, Spanned<String>> = "proxyMetadata",
-        /// The mesh that the proxy belongs to.
-        mesh_id: Option<String> = "meshId",
         /// The statistics that the proxy keeps; our proxy keeps all.
         proxy_stats_matcher: Option<Spanned<ProxyStatsMatcher>> = "proxyStatsMatcher",
     }
@@ -49,7 +47,7 @@ object! {
     ];
     inert: [
         "configPath", "binaryPath", "parentShutdownDuration", "image", "availabilityZone", "sds", "connectTimeout",
-        "discoveryRefreshDelay", "proxyLogLevel", "concurrencyPolicy",
+        "discoveryRefreshDelay", "proxyLogLevel", "concurrencyPolicy", "meshId",
     ];
     check: check;
 }
@@ -107,16 +105,13 @@ object! {
         request_id: Option<Toggle> = "requestId",
         /// `server` of responses.
         server: Option<ServerHeader> = "server",
-        /// `x-envoy-attempt-count`; no proxy adds it.
-        attempt_count: Option<Toggle> = "attemptCount",
         /// `x-envoy-upstream-service-time` and others; only stock Envoy can leave them out.
         envoy_debug_headers: Option<Spanned<Toggle>> = "envoyDebugHeaders",
         /// Whether the letter case of HTTP/1.1 headers is kept.
         preserve_http1_header_case: Option<Spanned<bool>> = "preserveHttp1HeaderCase",
-        /// `x-envoy-peer-metadata`; our proxies exchange none.
-        metadata_exchange_headers: Option<Anything> = "metadataExchangeHeaders",
     }
     later: ["xForwardedHost", "xForwardedPort"];
+    inert: ["attemptCount", "metadataExchangeHeaders"];
     check: check_headers;
 }
 
@@ -185,9 +180,8 @@ object! {
         http_merge_slashes: Option<bool> = "httpMergeSlashes",
         /// Requests with `%2F` or `%5C` in the path; overrides `pathNormalization`.
         http_path_with_escaped_slashes_action: Option<EscapedSlashes> = "httpPathWithEscapedSlashesAction",
-        /// Bytes that a listener buffers per connection; our proxy's buffers have a fixed size.
-        listener_per_connection_buffer_limit_bytes: Option<u32> = "listenerPerConnectionBufferLimitBytes",
     }
+    inert: ["listenerPerConnectionBufferLimitBytes"];
 }
 
 choices! {
@@ -256,6 +250,11 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
         let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
         let help = "write REDIRECT; to leave a workload out of the mesh, use `sidecar.istio.io/inject: \"false\"`";
         cx.at_field("interceptionMode", |cx| cx.warning("unsupported-value", &mode.span, message, help));
+    }
+    if let Some(hold) = config.hold_application_until_proxy_starts.as_ref().filter(|hold| !hold.value) {
+        let message = "programs start when their proxy is ready in any case";
+        let help = "a program whose calls come before its proxy is ready would lose them";
+        cx.at_field("holdApplicationUntilProxyStarts", |cx| cx.note("no-effect", &hold.span, message, help));
     }
     if let Some(drain) = &config.drain_duration {
         let message = "connections of a listener that goes end with their own requests";
@@ -347,7 +346,6 @@ impl ProxyConfig {
             proxy_headers: self.proxy_headers.or(base.proxy_headers),
             connection_settings: self.connection_settings.or(base.connection_settings),
             proxy_metadata,
-            mesh_id: self.mesh_id.or(base.mesh_id),
             proxy_stats_matcher: self.proxy_stats_matcher.or(base.proxy_stats_matcher),
         }
     }
@@ -375,7 +373,6 @@ impl Default for ProxyConfig {
             proxy_headers: None,
             connection_settings: None,
             proxy_metadata: BTreeMap::new(),
-            mesh_id: None,
             proxy_stats_matcher: None,
         }
     }

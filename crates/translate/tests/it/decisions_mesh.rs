@@ -496,6 +496,7 @@ fn settings_that_do_not_work_are_named() {
     check("enableTracing: true", "unsupported-field", "enableTracing");
     check("configSources: [{address: 'fs:///etc'}]", "unsupported-field", "configSources");
     check("accessLogEncoding: JSON\naccessLogFormat: '%METHOD%'", "bad-value", "not a JSON object");
+    check("meshMTLS: {ecdhCurves: [P-256]}", "unsupported-field", "choose the curves");
     check("meshMTLS: {ecdhCurves: [P-255]}", "bad-value", "P-255");
     check("tlsDefaults: {cipherSuites: [AES128-SHA]}", "bad-value", "none of these suites");
     check("defaultServiceExportTo: ['*', '.']", "bad-value", "cannot be combined");

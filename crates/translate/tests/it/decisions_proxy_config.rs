@@ -290,6 +290,10 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
     check("{proxyHeaders: {envoyDebugHeaders: {disabled: true}}}", "unsupported-value", "stock Envoy");
     check("{proxyStatsMatcher: {inclusionRegexps: [a]}}", "no-effect", "all their statistics");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
+    check("{holdApplicationUntilProxyStarts: false}", "no-effect", "in any case");
+    check("{meshId: m}", "no-effect", "meshId");
+    check("{proxyHeaders: {attemptCount: {disabled: true}}}", "no-effect", "attemptCount");
+    check("{connectionSettings: {listenerPerConnectionBufferLimitBytes: 1}}", "no-effect", "has no effect");
     check("{drainDuration: 5s}", "no-effect", "a listener that goes");
     check("{tracing: {sampling: 5}}", "unsupported-field", "tracing");
     check("{binaryPath: /x}", "no-effect", "binaryPath");

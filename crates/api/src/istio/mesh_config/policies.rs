@@ -178,6 +178,11 @@ const USABLE_SUITES: usize = 6;
 
 fn check_tls(config: &TlsConfig, _: &Node, cx: &mut Context) {
     check_names("ecdhCurves", &config.ecdh_curves, CURVES, cx);
+    if let Some(first) = config.ecdh_curves.first() {
+        let message = "proxies choose the curves themselves (X25519MLKEM768, X25519, P-256, P-384); ignored";
+        let help = "the versions and cipher suites beside it apply";
+        cx.at_field("ecdhCurves", |cx| cx.warning("unsupported-field", &first.span, message, help));
+    }
     check_names("cipherSuites", &config.cipher_suites, CIPHER_SUITES, cx);
     let usable = CIPHER_SUITES.get(..USABLE_SUITES).unwrap_or_default();
     for (index, suite) in config.cipher_suites.iter().enumerate() {
