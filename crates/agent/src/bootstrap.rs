@@ -54,6 +54,9 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
     if !options.proxy_config.is_empty() {
         node["metadata"]["PROXY_CONFIG"] = Value::Object(options.proxy_config.clone());
     }
+    if options.dns().is_some() {
+        node["metadata"]["DNS_CAPTURE"] = json!("true");
+    }
     if options.envoy.is_none() {
         node["metadata"]["EVENKEEL"] = scope(options);
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_tls::config::{
-    CertificateSource, CommonTlsContext, DataSource, TlsParams, TlsVersion, TrustSource, UpstreamTlsContext, Validation,
+    CertificateSource, CommonTlsContext, DataSource, PeerChecks, TlsParams, TlsVersion, TrustSource,
+    UpstreamTlsContext, Validation,
 };
 use evenkeel_tls::{
     ConfigError, HandshakeError, SanMatcher, SdsSecret, SdsServer, SecretStore, TlsStream, UpstreamTls,
@@ -87,7 +88,10 @@ fn context(options: &Options, with_certificate: bool) -> UpstreamTlsContext {
             certificates: with_certificate.then(|| CertificateSource::Sds(certificate_secret())).into_iter().collect(),
             validation: Validation::Chain {
                 trust: TrustSource::Static(DataSource::File(options.root_cert.clone())),
-                subject_alt_names: vec![SanMatcher::dns(CONTROL_PLANE_NAME)],
+                checks: PeerChecks {
+                    subject_alt_names: vec![SanMatcher::dns(CONTROL_PLANE_NAME)],
+                    ..PeerChecks::default()
+                },
             },
             alpn: vec!["h2".into()],
             params: TlsParams { minimum_version: Some(TlsVersion::Tls13), ..TlsParams::default() },

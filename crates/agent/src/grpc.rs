@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_base::files::{Readers, write_atomically};
-use evenkeel_proxy::Place;
+use evenkeel_proxy::HotRestartState;
 use evenkeel_tls::SecretStore;
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
@@ -88,27 +88,27 @@ pub(crate) struct GrpcRelay {
     path: PathBuf,
     options: Options,
     store: SecretStore,
-    place: watch::Receiver<Place>,
+    state: watch::Receiver<HotRestartState>,
 }
 
 impl Drop for GrpcRelay {
     fn drop(&mut self) {
         // Otherwise another agent has taken over the socket.
-        if *self.place.borrow() == Place::Held {
+        if *self.state.borrow() == HotRestartState::Serving {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
 impl GrpcRelay {
-    /// Takes over the previous agent's socket, or binds a new one in place of one that a crashed run left, and writes
+    /// Takes over the previous agent's socket, or binds a new one in state of one that a crashed run left, and writes
     /// the bootstrap that names it. Only this user may connect.
     pub(crate) fn open(
         file: &Path,
         handed: Option<UnixListener>,
         options: &Options,
         store: &SecretStore,
-        place: watch::Receiver<Place>,
+        state: watch::Receiver<HotRestartState>,
     ) -> anyhow::Result<Self> {
         let path = options.state.join(XDS_SOCKET);
         let listener = match handed {
@@ -117,7 +117,7 @@ impl GrpcRelay {
         };
         let text = serde_json::to_vec_pretty(&bootstrap(options)?)?;
         files::write_whole(file, &text, Readers::All).with_context(|| file.display().to_string())?;
-        Ok(Self { listener, path, options: options.clone(), store: store.clone(), place })
+        Ok(Self { listener, path, options: options.clone(), store: store.clone(), state })
     }
 
     /// A duplicate of the socket's descriptor.

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use evenkeel_proxy::Place;
+use evenkeel_proxy::HotRestartState;
 use evenkeel_proxy::handover::Succession;
 use serde_json::Value;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
@@ -87,13 +87,16 @@ impl Inherited {
 }
 
 /// Runs `serve` whenever this agent is the active one, until the future is dropped.
-pub(crate) async fn while_held<F: Future<Output = ()>>(mut place: watch::Receiver<Place>, serve: impl Fn() -> F) {
-    let mut given = place.clone();
+pub(crate) async fn while_held<F: Future<Output = ()>>(
+    mut state: watch::Receiver<HotRestartState>,
+    serve: impl Fn() -> F,
+) {
+    let mut given = state.clone();
     // An error means that the sender is gone, because the agent ends.
-    while place.wait_for(|place| *place == Place::Held).await.is_ok() {
+    while state.wait_for(|state| *state == HotRestartState::Serving).await.is_ok() {
         tokio::select! {
             biased;
-            Ok(_) = given.wait_for(|place| *place != Place::Held) => {}
+            Ok(_) = given.wait_for(|state| *state != HotRestartState::Serving) => {}
             () = serve() => return,
         }
     }

@@ -33,7 +33,7 @@ use anyhow::Context;
 use evenkeel_base::files::Readers;
 use evenkeel_process::manager::Manager;
 use evenkeel_process::signals::Signals;
-use evenkeel_proxy::Place;
+use evenkeel_proxy::HotRestartState;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::signal::unix::{SignalKind, signal};
@@ -83,12 +83,13 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     make_state_directory(&options.state)?;
     let mut inherited = handover::begin(&options, &bootstrap::node(&options)?).await?;
     let epoch = inherited.as_ref().map_or(0, |inherited| inherited.succession.epoch());
-    let place = watch::channel(if inherited.is_some() { Place::Awaited } else { Place::Held }).0;
-    let (manager, held) = (Manager::of_this_process(), place.subscribe());
+    let hot_restart =
+        watch::channel(if inherited.is_some() { HotRestartState::Waiting } else { HotRestartState::Serving }).0;
+    let (manager, held) = (Manager::of_this_process(), hot_restart.subscribe());
     let stop = async {
         stop.await;
         // Otherwise another process has taken over as the service.
-        if *held.borrow() == Place::Held {
+        if *held.borrow() == HotRestartState::Serving {
             manager.stopping();
         }
     };
@@ -97,8 +98,8 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     let (store, secrets) = (SecretStore::new(), Secrets::new());
     let (certificate_sender, certificate) = watch::channel(None);
     let mut keeper = CertificateRenewer::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
-    let dns = Dns::start(&options, inherited.as_mut(), &place).await?;
-    let grpc = GrpcServer::start(&options, inherited.as_mut(), &store, &place)?;
+    let dns = Dns::start(&options, inherited.as_mut(), &hot_restart).await?;
+    let grpc = GrpcServer::start(&options, inherited.as_mut(), &store, &hot_restart)?;
     let watcher = status::Watcher {
         state: options.state.clone(),
         proxy: proxy::kind(&options),
@@ -108,7 +109,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
         manager: manager.clone(),
     };
     let watcher = Arc::new(watcher);
-    let _status = Task::spawn(while_held(place.subscribe(), move || watcher.clone().run()));
+    let _status = Task::spawn(while_held(hot_restart.subscribe(), move || watcher.clone().run()));
 
     // Proxy and programs cannot serve before the first certificate.
     tokio::select! {
@@ -132,12 +133,13 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     }
     let sockets = servers::sockets(dns.as_ref(), grpc.as_ref())?;
     let succession = inherited.map(|inherited| inherited.succession);
-    let mut proxy = Proxy::start(&options, &bootstrap, Handover { place: place.clone(), succession, sockets })?;
+    let mut proxy =
+        Proxy::start(&options, &bootstrap, Handover { hot_restart: hot_restart.clone(), succession, sockets })?;
     let ended = tokio::select! {
         ended = proxy.ended() => ended,
         () = &mut stop => proxy.stop().await,
     };
-    let Place::GivenAway { to } = *place.borrow() else { return ended };
+    let HotRestartState::HandedOver { to } = *hot_restart.borrow() else { return ended };
     if let Some(dns) = &dns {
         // The next agent cannot answer the queries that this one has read.
         dns.finish().await;

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use evenkeel_proxy::handover::Succession;
 use evenkeel_proxy::logging::Level;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
-use evenkeel_proxy::{Place, Program, Settings};
+use evenkeel_proxy::{HotRestartState, Program, Settings};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -27,7 +27,7 @@ pub(crate) fn kind(options: &Options) -> &'static str {
 
 /// What our own proxy takes over from a running one, and what it will hand over to the next.
 pub(crate) struct Handover {
-    pub(crate) place: watch::Sender<Place>,
+    pub(crate) hot_restart: watch::Sender<HotRestartState>,
     pub(crate) succession: Option<Succession>,
     pub(crate) sockets: Vec<(String, OwnedFd)>,
 }
@@ -48,8 +48,8 @@ impl Proxy {
                 tokio::spawn(async move { envoy.supervise(stopped).await.context("Envoy") })
             }
             None => {
-                let Handover { place, succession, sockets } = handover;
-                in_process(settings(options, bootstrap), Program { stop: stopped, place, succession, sockets })?
+                let Handover { hot_restart, succession, sockets } = handover;
+                in_process(settings(options, bootstrap), Program { stop: stopped, hot_restart, succession, sockets })?
             }
         };
         Ok(Self { stop: Some(stop), ended })

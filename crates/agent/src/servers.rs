@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_proxy::Place;
+use evenkeel_proxy::HotRestartState;
 use evenkeel_tls::SecretStore;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -31,7 +31,7 @@ impl Dns {
     pub(crate) async fn start(
         options: &Options,
         inherited: Option<&mut Inherited>,
-        place: &watch::Sender<Place>,
+        state: &watch::Sender<HotRestartState>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(address) = options.dns() else { return Ok(None) };
         let names = if options.learns() { Names::learned(&options.cluster_domain) } else { Names::default() };
@@ -45,7 +45,7 @@ impl Dns {
         };
         let server = Arc::new(server);
         let serving = server.clone();
-        let task = Task::spawn(while_held(place.subscribe(), move || serving.clone().run()));
+        let task = Task::spawn(while_held(state.subscribe(), move || serving.clone().run()));
         Ok(Some(Self { names, server, _task: task }))
     }
 
@@ -85,13 +85,13 @@ impl GrpcServer {
         options: &Options,
         inherited: Option<&mut Inherited>,
         store: &SecretStore,
-        place: &watch::Sender<Place>,
+        state: &watch::Sender<HotRestartState>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(file) = &options.grpc_bootstrap else { return Ok(None) };
         let handed = inherited.map(Inherited::take_grpc).transpose()?.flatten();
-        let relay = Arc::new(grpc::GrpcRelay::open(file, handed, options, store, place.subscribe())?);
+        let relay = Arc::new(grpc::GrpcRelay::open(file, handed, options, store, state.subscribe())?);
         let serving = relay.clone();
-        let task = Task::spawn(while_held(place.subscribe(), move || serving.clone().run()));
+        let task = Task::spawn(while_held(state.subscribe(), move || serving.clone().run()));
         Ok(Some(Self { relay, _task: task }))
     }
 

@@ -111,6 +111,8 @@ kinds! {
     Pod: "" ["v1"] Namespaced => kubernetes::Pod;
     Service: "" ["v1"] Namespaced => kubernetes::Service;
     EndpointSlice: "discovery.k8s.io" ["v1"] Namespaced => kubernetes::EndpointSlice;
+    Ingress: "networking.k8s.io" ["v1"] Namespaced => kubernetes::Ingress;
+    IngressClass: "networking.k8s.io" ["v1"] Cluster => kubernetes::IngressClass;
     Deployment: "apps" ["v1"] Namespaced => kubernetes::Deployment;
     StatefulSet: "apps" ["v1"] Namespaced => kubernetes::StatefulSet;
     DaemonSet: "apps" ["v1"] Namespaced => kubernetes::DaemonSet;
@@ -118,6 +120,7 @@ kinds! {
     VirtualService: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::VirtualService;
     DestinationRule: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::DestinationRule;
     ServiceEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::ServiceEntry;
+    WorkloadEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::WorkloadEntry;
     Sidecar: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Sidecar;
     ProxyConfig: "networking.istio.io" ["v1beta1"] Namespaced => istio::ProxyConfigKind;
     PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
@@ -232,7 +235,7 @@ const LATER: &[(&str, &[&str])] = &[
     ("batch", &["Job", "CronJob"]),
     ("autoscaling", &["HorizontalPodAutoscaler"]),
     ("policy", &["PodDisruptionBudget", "PodSecurityPolicy"]),
-    ("networking.k8s.io", &["Ingress", "IngressClass", "NetworkPolicy", "IPAddress", "ServiceCIDR"]),
+    ("networking.k8s.io", &["NetworkPolicy", "IPAddress", "ServiceCIDR"]),
     ("rbac.authorization.k8s.io", &["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]),
     ("apiextensions.k8s.io", &["CustomResourceDefinition"]),
     (

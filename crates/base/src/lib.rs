@@ -12,6 +12,7 @@ pub mod files;
 pub mod grpc;
 pub mod hostname;
 pub mod limits;
+pub mod mutual_addresses;
 mod render;
 pub mod replica;
 pub mod source;

@@ -37,17 +37,17 @@ pub struct Clients {
     parts: Mutex<HashMap<SpiffeId, Weak<Budget>>>,
 }
 
-/// A client's place among the others.
+/// What a client is granted while it is connected.
 #[derive(Debug)]
-pub struct Place {
+pub struct Admission {
     /// Memory for its unfinished messages.
     pub messages: Arc<Budget>,
-    _share: PlaceShare,
+    _share: AdmissionShare,
 }
 
 #[derive(Debug)]
 #[expect(dead_code, reason = "held, not read")]
-enum PlaceShare {
+enum AdmissionShare {
     Plain,
     Anonymous(Share<IpAddr>),
     Known(Share<SpiffeId>),
@@ -70,21 +70,21 @@ impl Clients {
         self.handshakes.take(host(address))
     }
 
-    /// A place for a client that has shown who it is, or on a port where nobody does.
-    pub fn plain(&self) -> Place {
-        Place { messages: self.messages.clone(), _share: PlaceShare::Plain }
+    /// An admission for a client that has shown who it is, or on a port where nobody does.
+    pub fn plain(&self) -> Admission {
+        Admission { messages: self.messages.clone(), _share: AdmissionShare::Plain }
     }
 
-    /// A place for a client that has shown no identity.
-    pub fn anonymous(&self, address: IpAddr) -> Option<Place> {
+    /// An admission for a client that has shown no identity.
+    pub fn anonymous(&self, address: IpAddr) -> Option<Admission> {
         let share = self.anonymous.take(host(address))?;
-        Some(Place { messages: self.messages.clone(), _share: PlaceShare::Anonymous(share) })
+        Some(Admission { messages: self.messages.clone(), _share: AdmissionShare::Anonymous(share) })
     }
 
-    /// A place for a client that has shown who it is.
-    pub fn known(&self, identity: &SpiffeId) -> Option<Place> {
+    /// An admission for a client that has shown who it is.
+    pub fn known(&self, identity: &SpiffeId) -> Option<Admission> {
         let share = self.known.take(identity.clone())?;
-        Some(Place { messages: self.part(identity), _share: PlaceShare::Known(share) })
+        Some(Admission { messages: self.part(identity), _share: AdmissionShare::Known(share) })
     }
 
     fn part(&self, identity: &SpiffeId) -> Arc<Budget> {
@@ -117,7 +117,7 @@ mod tests {
         let id = |account: &str| SpiffeId::new("cluster.local", "shop", account).expect("an identity");
         let web: Vec<_> = std::iter::from_fn(|| clients.known(&id("web"))).collect();
         assert_eq!(web.len(), MAX_CONNECTIONS_PER_IDENTITY);
-        let other = clients.known(&id("other")).expect("a place");
+        let other = clients.known(&id("other")).expect("an admission");
         let [first, second, ..] = web.as_slice() else { panic!("two places") };
         assert!(Arc::ptr_eq(&first.messages, &second.messages), "replicas share");
         assert!(!Arc::ptr_eq(&first.messages, &other.messages));

@@ -1,6 +1,6 @@
 //! The loop that keeps the world up to date: notices, debounce, read, build, publish.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,6 +12,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig, Source};
 use tokio::sync::watch;
 
+use crate::barrier::Barrier;
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, texts, unix_micros};
 use crate::lease::Lease;
 use crate::memory;
@@ -31,6 +32,10 @@ const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long after a failure to write it is tried again.
 const ADDRESS_BOOK_RETRY: Duration = Duration::from_secs(30);
+
+/// How often what changed while files were read is read again, at most: a writer who never pauses must not keep it from
+/// proxies.
+const MAX_ROUNDS: usize = 10;
 
 /// How often the history notes what proxies run; and before each change.
 const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
@@ -137,12 +142,42 @@ impl Configuration {
         refresh.news.extend(self.files.diagnostics().into_iter().filter(|finding| finding.code == RECALLED));
     }
 
-    /// Reads what has changed. `None` when nothing is new.
-    fn next(&mut self, last: &World, changed: &Changed) -> Option<World> {
-        let refresh = match changed.anywhere {
+    /// Reads the files that have changed as they were at one moment: what has changed while they were read is read, too.
+    /// Otherwise a route might be read before, and the service that it named until then after the two were replaced.
+    /// Returns also the notices that are to wait.
+    async fn refresh(&mut self, changed: &Changed, trigger: Trigger, watch: &mut Watch) -> (Refresh, Vec<Notice>) {
+        let mut refresh = self.read_files(changed);
+        let mut waiting = Vec::new();
+        // Changes of endpoints do not take along others, which may be half written.
+        if changed.anywhere || trigger == Trigger::Endpoint {
+            return (refresh, waiting);
+        }
+        for _ in 0..MAX_ROUNDS {
+            let mut more = Changed::default();
+            for notice in watch.caught_up().await {
+                match notice.complete {
+                    true => more.add(notice),
+                    false => waiting.push(notice),
+                }
+            }
+            if more.noticed.is_none() {
+                break;
+            }
+            refresh.join(self.read_files(&more));
+        }
+        (refresh, waiting)
+    }
+
+    fn read_files(&mut self, changed: &Changed) -> Refresh {
+        let _apart = memory::apart();
+        match changed.anywhere {
             true => self.files.refresh(SystemTime::now()),
             false => self.files.refresh_only(&changed.paths, SystemTime::now()),
-        };
+        }
+    }
+
+    /// What follows from what was read. `None` when nothing is new.
+    fn next(&mut self, last: &World, changed: &Changed, refresh: Refresh) -> Option<World> {
         if !refresh.files_changed && refresh.news.is_empty() {
             return None;
         }
@@ -162,29 +197,38 @@ impl Configuration {
         Some(world)
     }
 
-    /// Reads what has changed, and tells whom it concerns. What changes meanwhile is noticed, and waits.
+    /// Reads what has changed, and tells whom it concerns. Returns notices that came meanwhile and are to wait.
     async fn act(
         &mut self,
         changed: &Changed,
         trigger: Trigger,
+        watch: &mut Watch,
         world: &watch::Sender<Arc<World>>,
         proxies: &Proxies,
         metrics: &Metrics,
-    ) {
+    ) -> Vec<Notice> {
         // What they run is about to be replaced; it is written down when they know.
         let (now, settled) = (SystemTime::now(), proxies.take_settled());
-        if self.read(changed, world, metrics) {
+        let (refresh, waiting) = self.refresh(changed, trigger, watch).await;
+        if self.read(changed, refresh, world, metrics) {
             metrics.triggered(trigger);
             proxies.publish().await;
         }
         self.remember_proxies(now, settled);
+        waiting
     }
 
-    /// Reads what has changed. Whether there is another world for proxies.
-    fn read(&mut self, changed: &Changed, world: &watch::Sender<Arc<World>>, metrics: &Metrics) -> bool {
+    /// Takes what was read. Whether there is another world for proxies.
+    fn read(
+        &mut self,
+        changed: &Changed,
+        refresh: Refresh,
+        world: &watch::Sender<Arc<World>>,
+        metrics: &Metrics,
+    ) -> bool {
         let last = world.borrow().clone();
         let _apart = memory::apart();
-        let Some(next) = self.next(&last, changed) else { return false };
+        let Some(next) = self.next(&last, changed, refresh) else { return false };
         count(&next, metrics);
         metrics.noticed(std::mem::take(&mut self.events));
         let differs = next.generation != last.generation;
@@ -372,7 +416,8 @@ impl StoredBook {
 /// What is noticed and not yet read.
 #[derive(Debug, Default)]
 struct Changed {
-    paths: BTreeSet<PathBuf>,
+    /// The files, and whether a notice told that it may be gone.
+    paths: BTreeMap<PathBuf, bool>,
     /// Not only there.
     anywhere: bool,
     /// When the first of it was noticed.
@@ -382,12 +427,14 @@ struct Changed {
 impl Changed {
     fn add(&mut self, notice: Notice) {
         self.anywhere |= notice.paths.is_empty();
-        self.paths.extend(notice.paths);
+        for path in notice.paths {
+            *self.paths.entry(path).or_default() |= !notice.complete;
+        }
         self.noticed.get_or_insert_with(Noticed::now);
     }
 
     fn join(&mut self, other: Self) {
-        self.paths.extend(other.paths);
+        other.paths.into_iter().for_each(|(path, gone)| *self.paths.entry(path).or_default() |= gone);
         self.anywhere |= other.anywhere;
         let first = self.noticed.into_iter().chain(other.noticed).min_by_key(|noticed| noticed.instant);
         self.noticed = first;
@@ -402,6 +449,7 @@ pub async fn keep(
     world: watch::Sender<Arc<World>>,
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
+    barrier: Arc<Barrier>,
 ) {
     memory::at_once(false);
     count(&world.borrow(), &metrics);
@@ -411,7 +459,16 @@ pub async fn keep(
     look_at_proxies.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut shrunk = Shrunk::default();
     let (mut everything, mut endpoints) = (Changed::default(), Changed::default());
+    let mut noticed = Vec::new();
     loop {
+        for notice in std::mem::take(&mut noticed) {
+            let Some(change) = classify(&mut configuration.files, &notice) else { continue };
+            match debounce.lane(change) {
+                Lane::Endpoints => endpoints.add(notice),
+                Lane::Everything => everything.add(notice),
+            }
+            debounce.change(change, Instant::now());
+        }
         let due = debounce.due();
         let store = configuration.stored.due;
         tokio::select! {
@@ -426,22 +483,26 @@ pub async fn keep(
                         Trigger::Config
                     }
                 };
-                configuration.act(&changed, trigger, &world, &proxies, &metrics).await;
+                noticed = configuration.act(&changed, trigger, &mut watch, &world, &proxies, &metrics).await;
+            }
+            // Who waits for what he has written waits for no debounce.
+            () = barrier.asked() => {
+                let ticket = barrier.begin();
+                let mut changed = std::mem::take(&mut endpoints);
+                changed.join(std::mem::take(&mut everything));
+                changed.anywhere = true;
+                noticed = configuration.act(&changed, Trigger::Config, &mut watch, &world, &proxies, &metrics).await;
+                barrier.served(ticket);
             }
             notice = watch.next() => {
                 let Some(notice) = notice else { return };
-                let Some(change) = classify(&mut configuration.files, &notice) else { continue };
-                match debounce.lane(change) {
-                    Lane::Endpoints => endpoints.add(notice),
-                    Lane::Everything => everything.add(notice),
-                }
-                debounce.change(change, Instant::now());
+                noticed.push(notice);
             }
             () = wait_until(store) => configuration.store_book(),
             _ = look_at_proxies.tick() => {
                 configuration.remember_proxies(SystemTime::now(), proxies.take_settled());
                 configuration.resume_history(world.borrow().generation, Instant::now());
-                match shrunk.look(configuration.builder.objects()) {
+                match shrunk.observe(configuration.builder.objects()) {
                     Advice::Nothing => {}
                     Advice::Rebuild => {
                         memory::at_once(true);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_translate::ProxyView;
 use evenkeel_xds::pb::envoy::config::core::v3::{Node, node::UserAgentVersionType};
 use evenkeel_xds::server::{Announcement, Session, Source};
@@ -32,10 +33,10 @@ impl Discovery {
 
     fn authorize(node: &Node, peer: Option<&Peer>) -> Result<Client, Status> {
         let view = ProxyView::from_node(node).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let client = |identity| Client {
+        let client = |identity: Option<SpiffeId>| Client {
             node: node.id.clone(),
             program: program(node),
-            view: view.clone(),
+            view: ProxyView { authenticated: identity.is_some(), ..view.clone() },
             peer: peer.map(|p| p.address),
             identity,
             since: SystemTime::now(),

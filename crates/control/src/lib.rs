@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod barrier;
 pub mod certificates;
 mod clients;
 pub mod configuration;

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tonic::Extensions;
 
-use crate::clients::{Clients, MAX_CONNECTIONS, Place};
+use crate::clients::{Admission, Clients, MAX_CONNECTIONS};
 
 /// Connections the kernel keeps until they are accepted, in connections: a mesh that starts connects all at once, and
 /// those beyond wait a second for TCP's next try. The system's `net.core.somaxconn` may hold it lower.
@@ -107,7 +107,7 @@ pub struct Peer {
 pub struct Connection {
     stream: Stream,
     peer: Peer,
-    place: Place,
+    admission: Admission,
     /// Ends the connection of a client that says nothing; gone with its first byte.
     patience: Option<Pin<Box<Sleep>>>,
     _slot: OwnedSemaphorePermit,
@@ -120,9 +120,9 @@ enum Stream {
 }
 
 impl Connection {
-    fn new(stream: Stream, peer: Peer, place: Place, slot: OwnedSemaphorePermit) -> Self {
+    fn new(stream: Stream, peer: Peer, admission: Admission, slot: OwnedSemaphorePermit) -> Self {
         let patience = Box::pin(tokio::time::sleep(FIRST_BYTE_TIMEOUT));
-        Self { stream, peer, place, patience: Some(patience), _slot: slot }
+        Self { stream, peer, admission, patience: Some(patience), _slot: slot }
     }
 
     /// Who is at the other end, as the gRPC server wants to know it.
@@ -131,7 +131,7 @@ impl Connection {
         extensions.insert(self.peer.clone());
         grpc::Client {
             extensions,
-            budget: self.place.messages.clone(),
+            budget: self.admission.messages.clone(),
             anonymous: self.peer.secure && self.peer.identity.is_none(),
             expires: self.peer.expires,
         }
@@ -175,9 +175,9 @@ pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<C
                 let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
                 match handshake {
                     Ok(Ok(stream)) => match admit(&clients, &stream, address, SystemTime::now()) {
-                        Ok((peer, place)) => {
+                        Ok((peer, admission)) => {
                             drop(shaking);
-                            let connection = Connection::new(Stream::Tls(Box::new(stream)), peer, place, slot);
+                            let connection = Connection::new(Stream::Tls(Box::new(stream)), peer, admission, slot);
                             let _ = sender.send(connection).await;
                         }
                         Err(reason) => tracing::debug!(%address, reason, "client not served"),
@@ -191,13 +191,13 @@ pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<C
     receiver
 }
 
-/// Who a client is after its handshake, and its place among the others.
+/// Who a client is after its handshake, and what it is granted.
 fn admit(
     clients: &Clients,
     stream: &TlsStream<TcpStream>,
     address: SocketAddr,
     now: SystemTime,
-) -> Result<(Peer, Place), &'static str> {
+) -> Result<(Peer, Admission), &'static str> {
     let (_, session) = stream.get_ref();
     let certificate = session.peer_certificates().and_then(|chain| PeerCertificate::parse(chain).ok());
     let expires = certificate.as_ref().map(PeerCertificate::not_after);
@@ -206,11 +206,11 @@ fn admit(
         return Err("its certificate has expired");
     }
     let identity = certificate.and_then(|certificate| certificate.spiffe_id());
-    let place = match &identity {
+    let admission = match &identity {
         Some(identity) => clients.known(identity).ok_or("too many connections of its identity")?,
         None => clients.anonymous(address.ip()).ok_or("too many connections without an identity")?,
     };
-    Ok((Peer { address, secure: true, identity, expires }, place))
+    Ok((Peer { address, secure: true, identity, expires }, admission))
 }
 
 /// The next connection; `None` when the server is gone.

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::barrier::Barrier;
 use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
@@ -212,7 +213,8 @@ impl ControlPlane {
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
         let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
             self.parts;
-        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), state));
+        let barrier = Arc::new(Barrier::default());
+        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), (state, barrier.clone())));
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), self.parts.certificates.clone());
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
@@ -236,7 +238,7 @@ impl ControlPlane {
         });
         let remembering = tokio::spawn(scopes.clone().keep());
         let debug = tokio::spawn(debug::serve(http, pages));
-        let keeping = configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics);
+        let keeping = configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics, barrier);
         let keeper = tokio::spawn(keeping);
         let at = self.addresses;
         tracing::info!(grpc = %at.grpc, secure_grpc = %at.secure_grpc, http = %at.http, "control plane ready");

@@ -10,8 +10,8 @@ const PART: usize = 4;
 const MIN_OBJECTS: usize = 1_000;
 /// Looks without a change after which it is quiet.
 const QUIET_LOOKS: u32 = 2;
-/// What is done then, one look after the other. What is built anew is to lie in memory that was given back before: it fills
-/// little of each page at first. Streams let go of what they hold when they are told, each look finds what threads have
+/// What is done then, one sample after the other. What is built anew is to lie in memory that was given back before: it fills
+/// little of each page at first. Streams let go of what they hold when they are told, each sample finds what threads have
 /// freed since the one before, and the last ones the code that all this ran through.
 const STEPS: [Advice; 7] = {
     use Advice::{GiveBack, Rebuild};
@@ -29,7 +29,7 @@ pub enum Advice {
     GiveBack,
 }
 
-/// Follows the number of objects, one look a second.
+/// Follows the number of objects, one sample a second.
 #[derive(Debug, Default)]
 pub struct Shrunk {
     /// Most there were since it was built anew.
@@ -37,13 +37,13 @@ pub struct Shrunk {
     last: usize,
     /// Looks since there were more or fewer.
     quiet: u32,
-    /// What is to be done still, at the next looks.
+    /// What is to be done still, at the next samples.
     due: std::slice::Iter<'static, Advice>,
 }
 
 impl Shrunk {
     /// Takes in how many objects there are.
-    pub fn look(&mut self, objects: usize) -> Advice {
+    pub fn observe(&mut self, objects: usize) -> Advice {
         self.most = self.most.max(objects);
         self.quiet = if objects == self.last { self.quiet + 1 } else { 0 };
         self.last = objects;
@@ -64,7 +64,7 @@ mod tests {
         use Advice::{GiveBack, Nothing, Rebuild};
         let check = |objects: &[usize], expected: &[Advice]| {
             let mut shrunk = Shrunk::default();
-            let advice: Vec<Advice> = objects.iter().map(|objects| shrunk.look(*objects)).collect();
+            let advice: Vec<Advice> = objects.iter().map(|objects| shrunk.observe(*objects)).collect();
             assert_eq!(advice, expected, "{objects:?}");
         };
         let all = [999; 11];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
@@ -14,8 +14,10 @@ use evenkeel_control::source::files::{self, Files};
 use evenkeel_local::applied::{Applied, Outcome};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_model::{AddressBook, MeshConfig};
+use serde_json::json;
 
-use crate::compiled;
+use crate::settle::{self, Settled};
+use crate::{admin, compiled};
 
 /// Flags of both commands.
 #[derive(Debug, Args)]
@@ -31,6 +33,27 @@ pub struct ChangeArguments {
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    /// Return when every proxy that it concerns runs the change, or say which does not, and why.
+    #[arg(long)]
+    wait: bool,
+
+    /// How long to wait, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "wait", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// How to print what became of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
 }
 
 /// What to do with the objects.
@@ -63,12 +86,19 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
     if change == Change::Apply && !input.found.has_errors() {
         input.check_together(present.objects());
     }
-    input.print(change == Change::Apply, out)?;
+    let is_json = arguments.output == Output::Json;
+    match is_json {
+        true => input.print(change == Change::Apply, &mut io::stderr())?,
+        false => input.print(change == Change::Apply, out)?,
+    }
     if input.found.has_errors() {
-        writeln!(out, "nothing was changed")?;
+        match is_json {
+            true => writeln!(out, "{:#}", json!({ "objects": [], "problems": ["nothing was changed"] }))?,
+            false => writeln!(out, "nothing was changed")?,
+        }
         return Ok(1);
     }
-    let mut status = 0;
+    let (mut status, mut changed) = (0, Vec::new());
     for document in &input.documents {
         let outcome = match change {
             Change::Apply => applied.apply(document, &present),
@@ -80,13 +110,45 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
             (Outcome::NotFound, _) => status = 1,
             _ => {}
         }
-        writeln!(out, "{} {}", document.resource_name(), outcome.as_str())?;
+        changed.push(json!({ "object": document.resource_name(), "outcome": outcome.as_str() }));
+        if !is_json {
+            writeln!(out, "{} {}", document.resource_name(), outcome.as_str())?;
+        }
     }
     if input.documents.is_empty() {
-        writeln!(out, "the input has no objects")?;
+        if !is_json {
+            writeln!(out, "the input has no objects")?;
+        }
         status = 1;
     }
-    Ok(status)
+    let settled = match arguments.wait {
+        true => Some(settled(arguments, out, is_json)?),
+        false => None,
+    };
+    if is_json {
+        let settled = settled.as_ref();
+        let page = json!({
+            "objects": changed,
+            "generation": settled.map(|settled| settled.generation),
+            "problems": settled.map(|settled| settled.problems.clone()).unwrap_or_default(),
+        });
+        writeln!(out, "{page:#}")?;
+    }
+    Ok(if settled.is_some_and(|settled| !settled.problems.is_empty()) { 1 } else { status })
+}
+
+/// Waits until proxies run the change, and says how that ended.
+fn settled(arguments: &ChangeArguments, out: &mut dyn Write, is_json: bool) -> anyhow::Result<Settled> {
+    let control_plane = admin::control_plane(None, arguments.state.as_deref())?;
+    let settled = settle::wait(control_plane, Duration::from_secs(arguments.timeout))?;
+    if is_json {
+        return Ok(settled);
+    }
+    match settled.problems.as_slice() {
+        [] => writeln!(out, "every proxy runs generation {}", settled.generation)?,
+        problems => problems.iter().try_for_each(|problem| writeln!(out, "{problem}"))?,
+    }
+    Ok(settled)
 }
 
 /// The objects read from the files, and what is wrong with them.

@@ -18,7 +18,9 @@ use evenkeel_proxy::memory;
 use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
-use crate::{admin, compiled, heaps, history, proxy_config, proxy_status, purge, validate};
+use crate::{
+    admin, analyze, compiled, effective, explain, heaps, history, proxy_config, proxy_status, purge, validate,
+};
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
 ///
@@ -65,6 +67,18 @@ enum Command {
     PodInit,
     /// Check configuration files without running anything.
     Validate(ValidateArguments),
+    /// Show what happens to a call, and why: listener, rule, policy, endpoints, each with file and line.
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(Box<explain::ExplainArguments>),
+    /// Report every mistake of a configuration at once, with Istio's message codes.
+    Analyze(Box<analyze::AnalyzeArguments>),
+    /// Show what holds for a host: the merged result of all objects that touch it.
+    Effective(effective::EffectiveArguments),
+    /// Print a script that completes commands in a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Run the control plane.
     #[command(after_help = CONTROL_PLANE_VARIABLES)]
     ControlPlane {
@@ -117,6 +131,10 @@ impl Command {
             self,
             Self::Logs(_)
                 | Self::Validate(_)
+                | Self::Explain(_)
+                | Self::Analyze(_)
+                | Self::Effective(_)
+                | Self::Completion { .. }
                 | Self::ProxyConfig(_)
                 | Self::ProxyStatus(_)
                 | Self::History(_)
@@ -300,6 +318,18 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::PodInit => evenkeel_local::init::run(),
         Command::Validate(ValidateArguments { paths, files, strict }) => {
             Ok(validate::run(&[paths, files].concat(), strict, &mut io::stdout().lock())?)
+        }
+        Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
+        Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
+        Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
+        Command::Completion { shell } => {
+            clap_complete::generate(
+                shell,
+                &mut <Cli as clap::CommandFactory>::command(),
+                "evenkeel",
+                &mut io::stdout(),
+            );
+            Ok(0)
         }
         Command::Proxy(options) => {
             evenkeel_proxy::run(&options, &mut io::stdout().lock())?;

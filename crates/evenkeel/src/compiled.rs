@@ -99,6 +99,8 @@ fn proxies(objects: &[Object]) -> Vec<ProxyView> {
                 client_kind: ClientKind::EvenkeelFull,
                 takes_proxy_protocol: false,
                 proxy_config: "".into(),
+                authenticated: true,
+                captures_dns: true,
             };
             let is_known =
                 |known: &ProxyView| (known.kind, &*known.namespace, &known.labels) == (kind, namespace, &labels);

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use clap::Command;
 
 /// The groups, in order.
-const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run a mesh on this machine", &["up", "apply", "delete", "exec", "logs", "restart", "validate"]),
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Run a mesh on this machine", &["up", "apply", "delete", "exec", "logs", "restart"]),
+    ("Ask before it runs", &["explain", "effective", "analyze", "validate"]),
     ("Inspect it", &["proxy-status", "proxy-config", "history"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
     ("Measure it", &["lab"]),
-    ("Other", &["version", "help"]),
+    ("Other", &["completion", "version", "help"]),
 ];
 
 /// The same command, with its subcommands shown in groups.

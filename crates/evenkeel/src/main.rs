@@ -2,17 +2,22 @@
 
 mod admin;
 mod allocator;
+mod analyze;
 mod apply;
 mod commands;
 mod compiled;
+mod effective;
+mod explain;
 mod heaps;
 mod help;
 mod history;
 mod logging;
 mod logs;
+mod manifests;
 mod proxy_config;
 mod proxy_status;
 mod purge;
+mod settle;
 mod validate;
 
 use std::io::Write;

@@ -229,7 +229,7 @@ fn is_proxy(stream: &Value) -> bool {
 }
 
 /// `sidecar~IP~POD.NAMESPACE~DOMAIN` as POD.NAMESPACE.
-fn pod(node: &str) -> String {
+pub fn pod(node: &str) -> String {
     node.split('~').nth(2).unwrap_or(node).to_owned()
 }
 
@@ -242,7 +242,7 @@ fn milliseconds(ms: f64) -> String {
 }
 
 /// What a proxy refuses, and where the user wrote it.
-fn refusal(name: &str, status: &Value) -> String {
+pub fn refusal(name: &str, status: &Value) -> String {
     let nack = &status["nack"];
     let resources: Vec<Value> = nack["resources"]
         .as_array()

@@ -43,6 +43,13 @@ impl Changes {
             differing(&old, &new).into_iter().for_each(|service| all.add_service(service));
         }
         all.add_endpoints(old, new);
+        if !old.index.mutual.ptr_eq(&new.index.mutual) && old.index.mutual != new.index.mutual {
+            all.exact.insert(Key::MutualAddresses);
+        }
+        for item in old.index.aliases.diff(&new.index.aliases) {
+            let (DiffItem::Add(host, _) | DiffItem::Remove(host, _) | DiffItem::Update { new: (host, _), .. }) = item;
+            all.exact.insert(Key::Aliases(host.clone()));
+        }
         for (old, new) in old.destination_rules.differing(&new.destination_rules) {
             differing(&old, &new).into_iter().for_each(|rule| all.add_rule(rule));
         }
@@ -54,6 +61,9 @@ impl Changes {
         }
         all.sidecars = !differing(&old.sidecars, &new.sidecars).is_empty()
             || !differing(&old.proxy_rules, &new.proxy_rules).is_empty();
+        for credential in old.credentials.differing(&new.credentials) {
+            all.exact.insert(Key::Credential(credential.namespace.clone(), credential.name.clone()));
+        }
         let gateways = differing(&old.gateways, &new.gateways);
         if !gateways.is_empty() {
             all.exact.insert(Key::Gateways);

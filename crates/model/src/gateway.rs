@@ -84,8 +84,12 @@ pub struct GatewayHost {
 pub struct ServerTls {
     /// The mode.
     pub mode: ServerTlsMode,
-    /// Names of which a client's certificate must have one; empty = any verified certificate.
-    pub subject_alt_names: Vec<Arc<str>>,
+    /// What a client's certificate must be like; without effect where clients show none.
+    pub clients: ClientChecks,
+    /// TLS 1.2 cipher suites; empty = the proxy's defaults.
+    pub cipher_suites: Vec<Arc<str>>,
+    /// Groups for the key exchange, preferred first; empty = the proxy's defaults.
+    pub ecdh_curves: Vec<Arc<str>>,
     /// Lowest version.
     pub min_version: Option<TlsVersion>,
     /// Highest version.
@@ -100,28 +104,58 @@ pub enum ServerTlsMode {
     /// Passed on unread, to the service that the SNI of a client of the mesh names (`AUTO_PASSTHROUGH`).
     AutoPassthrough,
     /// Ended here (`SIMPLE`).
-    Simple(ServerCertificate),
-    /// Ended here; the client shows a certificate (`MUTUAL`).
+    Simple(ServerCertificates),
+    /// Ended here; the client shows a certificate (`MUTUAL`, `OPTIONAL_MUTUAL`).
     Mutual {
-        /// The server's certificate.
-        certificate: ServerCertificate,
-        /// A file with the roots for clients; unset when the certificate is a named credential that holds them.
-        ca_certificates: Option<Arc<str>>,
+        /// The server's certificates.
+        certificates: ServerCertificates,
+        /// The roots for clients.
+        roots: ClientRoots,
+        /// Whether a client without a certificate is accepted (`OPTIONAL_MUTUAL`).
+        optional: bool,
     },
     /// Ended here with the mesh's own certificates (`ISTIO_MUTUAL`).
     IstioMutual,
 }
 
-/// Where a server's certificate is.
+/// Where a server's certificates are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServerCertificate {
+pub enum ServerCertificates {
     /// In files of the machine or image that the gateway proxy runs on.
-    Files {
-        /// The chain (`serverCertificate`), a path.
-        chain: Arc<str>,
-        /// The key (`privateKey`), a path.
-        key: Arc<str>,
-    },
+    Files(Vec<CertificateFiles>),
+    /// In Secrets of the gateway proxy's namespace, by name (`credentialName`, `credentialNames`).
+    Secrets(Vec<Spanned<Arc<str>>>),
+}
+
+/// A certificate in files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The chain (`serverCertificate`), a path.
+    pub chain: Arc<str>,
+    /// The key (`privateKey`), a path.
+    pub key: Arc<str>,
+}
+
+/// Where the roots for clients are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientRoots {
+    /// In a file (`caCertificates`).
+    File(Arc<str>),
+    /// In the Secret `NAME-cacert`, or else in the Secret NAME (`caCertCredentialName`, `credentialName`).
+    Secret(Spanned<Arc<str>>),
+}
+
+/// What a client's certificate must be like besides its chain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientChecks {
+    /// Names of which it must have one; empty = any verified certificate.
+    pub subject_alt_names: Vec<Arc<str>>,
+    /// SHA-256 hashes of accepted keys, in base64.
+    pub spki: Vec<Arc<str>>,
+    /// SHA-256 hashes of accepted certificates, in hexadecimal.
+    pub hashes: Vec<Arc<str>>,
+    /// A file with revocation lists.
+    pub revocation_lists: Option<Arc<str>>,
 }
 
 /// Versions of TLS.
@@ -145,6 +179,35 @@ impl Server {
     pub fn passes_by_service(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.mode == ServerTlsMode::AutoPassthrough)
     }
+}
+
+impl ServerTls {
+    /// The Secrets that it names: with the certificate, and with the roots for clients.
+    pub fn secrets(&self) -> impl Iterator<Item = SecretUse<'_>> {
+        let (certificates, roots) = match &self.mode {
+            ServerTlsMode::Simple(certificates) => (Some(certificates), None),
+            ServerTlsMode::Mutual { certificates, roots, .. } => (Some(certificates), Some(roots)),
+            _ => (None, None),
+        };
+        let certificates = certificates.into_iter().flat_map(|certificates| match certificates {
+            ServerCertificates::Files(_) => &[],
+            ServerCertificates::Secrets(names) => names.as_slice(),
+        });
+        let roots = roots.and_then(|roots| match roots {
+            ClientRoots::File(_) => None,
+            ClientRoots::Secret(name) => Some(SecretUse::Roots(name)),
+        });
+        certificates.map(SecretUse::Certificate).chain(roots)
+    }
+}
+
+/// What a Secret is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretUse<'a> {
+    /// Its certificate and key.
+    Certificate(&'a Spanned<Arc<str>>),
+    /// The roots for peers, in it or in `NAME-cacert`.
+    Roots(&'a Spanned<Arc<str>>),
 }
 
 impl ServerTlsMode {

@@ -1,5 +1,6 @@
 //! Indexes that save a snapshot's queries from searching all objects.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use evenkeel_base::hostname::Hostname;
 use imbl::OrdMap;
 
 use crate::derive::Rank;
-use crate::{DestinationRule, GatewayRef, List, Ordered, RouteSet, Workload};
+use crate::{DestinationRule, GatewayRef, List, Ordered, RouteSet, Service, Workload};
 
 /// Objects by host (which may be a wildcard), those of one host in the order of precedence.
 pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
@@ -26,9 +27,27 @@ pub(crate) struct Index {
     pub(crate) rules: OrdMap<Arc<str>, ByHost<DestinationRule>>,
     /// Those of one address ordered by namespace and Pod.
     pub(crate) workloads: OrdMap<IpAddr, List<Workload>>,
+    /// Addresses that accept mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
+    pub(crate) mutual: OrdMap<IpAddr, Arc<str>>,
+    /// The Services that are other names of a host, ordered by host.
+    pub(crate) aliases: OrdMap<Hostname, List<Service>>,
 }
 
 impl Index {
+    /// Sets the other names of all hosts; returns whether any has changed.
+    pub(crate) fn set_aliases(&mut self, aliases: &BTreeMap<Hostname, List<Service>>) -> bool {
+        let same = |(old, new): ((&Hostname, &List<Service>), (&Hostname, &List<Service>))| {
+            old.0 == new.0
+                && old.1.len() == new.1.len()
+                && old.1.iter().zip(new.1.iter()).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        if self.aliases.len() == aliases.len() && self.aliases.iter().zip(aliases).all(same) {
+            return false;
+        }
+        self.aliases = aliases.iter().map(|(host, all)| (host.clone(), all.clone())).collect();
+        true
+    }
+
     /// Records whether a namespace has rules for a host.
     pub(crate) fn note_rules(&mut self, namespace: &Arc<str>, host: &Hostname, any: bool) {
         let before = self.rule_namespaces.get(host).map_or(&[][..], |all| all);

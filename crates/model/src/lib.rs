@@ -7,6 +7,7 @@
 
 mod address_book;
 mod changes;
+pub mod credential;
 mod derive;
 pub mod destination_rule;
 pub mod gateway;
@@ -29,6 +30,7 @@ pub mod workload;
 
 pub use address_book::AddressBook;
 pub use changes::Changes;
+pub use credential::{Credential, KeyPair, ROOTS_SUFFIX, Roots};
 pub use derive::{Builder, Built, build};
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,

@@ -23,20 +23,30 @@ pub struct Service {
     pub namespace: Arc<str>,
     /// Labels of the object.
     pub labels: Labels,
+    /// Labels of the workloads that are its endpoints; empty: it selects none.
+    pub selector: Labels,
     /// Its ports, in the order written.
     pub ports: Vec<ServicePort>,
     /// Virtual addresses: one for a Service (none if headless), as written for a ServiceEntry (ranges too).
     pub addresses: Vec<IpNet>,
     /// How its endpoints are found.
     pub resolution: Resolution,
-    /// Whether it is a Service with `clusterIP: None`: clients connect to endpoints' own addresses.
+    /// Whether it is a Service with `clusterIP: None`, or a ServiceEntry that selects workloads and has neither address nor
+    /// resolution: clients connect to endpoints' own addresses.
     pub headless: bool,
+    /// Which endpoints are preferred.
+    pub distribution: Distribution,
+    /// Whether only endpoints on the client's machine are used (`internalTrafficPolicy: Local`).
+    pub node_local: bool,
     /// Whether it is outside the mesh (`location: MESH_EXTERNAL`), so without mutual TLS of the mesh.
     pub external: bool,
     /// The namespaces that see it.
     pub export_to: Visibility,
-    /// The DNS name that its traffic goes to (`type: ExternalName`).
-    pub external_name: Option<Hostname>,
+    /// Whether its address is allotted by the control plane because a ServiceEntry has none. Only workloads whose DNS
+    /// queries are answered with it call it there.
+    pub allotted: bool,
+    /// The host that it is another name of (`type: ExternalName`).
+    pub alias_of: Option<Hostname>,
     /// Identities its endpoints may have beyond those of known workloads (`subjectAltNames` of a ServiceEntry).
     pub subject_alt_names: Vec<Arc<str>>,
     /// Where it was written.
@@ -192,6 +202,20 @@ pub enum Resolution {
     DnsRoundRobin,
     /// The address the client called (`NONE`): ORIGINAL_DST.
     Passthrough,
+    /// Those of another host, of which it is another name (`ExternalName`): no cluster of its own.
+    Alias,
+}
+
+/// Which endpoints a service prefers (`trafficDistribution`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// None.
+    #[default]
+    Any,
+    /// Those in the client's zone, then in its region.
+    SameZone,
+    /// Those on the client's machine, then in its sub-zone, zone and region.
+    SameNode,
 }
 
 /// An endpoint for one port of a service.
@@ -203,6 +227,10 @@ pub struct Endpoint {
     pub port: u16,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// Whether it is about to end: it keeps the sessions it has, and takes no others.
+    pub draining: bool,
+    /// The machine it runs on; empty if unknown.
+    pub node: Arc<str>,
     /// Its host name below that of a headless service: `web-0`.
     pub host_name: Option<Arc<str>>,
     /// Its labels, which subsets select by.
@@ -257,6 +285,11 @@ impl Service {
     /// The virtual addresses that are single addresses, not ranges.
     pub fn vips(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len()).map(IpNet::addr)
+    }
+
+    /// The virtual addresses that are ranges.
+    pub fn ranges(&self) -> impl Iterator<Item = &IpNet> {
+        self.addresses.iter().filter(|net| net.prefix_len() != net.max_prefix_len())
     }
 
     /// Whether it comes from a Kubernetes Service, not from a ServiceEntry.

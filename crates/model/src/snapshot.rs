@@ -15,8 +15,9 @@ use crate::proxy_rule::ProxyRule;
 use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::{
-    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List,
-    MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer, Workload,
+    AuthorizationAction, AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped,
+    Labels, List, MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer,
+    Workload,
 };
 
 /// Everything the control plane knows at one moment. It is immutable; the next snapshot shares all unchanged parts with
@@ -40,6 +41,8 @@ pub struct Snapshot {
     pub destination_rules: Grouped<(Arc<str>, Hostname), DestinationRule>,
     /// All Gateways, in the order of precedence.
     pub gateways: List<Gateway>,
+    /// What Secrets hold for TLS, by namespace and name.
+    pub credentials: Ordered<(Arc<str>, Arc<str>), Credential>,
     /// All PeerAuthentications by namespace, there in the order of precedence.
     pub peer_authentications: List<PeerAuthentication>,
     /// All Sidecars by namespace, there in the order of precedence.
@@ -76,6 +79,11 @@ impl Snapshot {
         self.services.of(host)
     }
 
+    /// The Services that are other names of this host.
+    pub fn aliases(&self, host: &Hostname) -> &[Arc<Service>] {
+        self.index.aliases.get(host.as_str()).map_or(&[], |list| list)
+    }
+
     /// Whether there is a service whose host `host` covers, that is exported to the client, and that `is_seen` there.
     pub fn sees_any_under(
         &self,
@@ -83,7 +91,9 @@ impl Snapshot {
         client: &(impl Viewer + ?Sized),
         is_seen: impl Fn(&Service) -> bool,
     ) -> bool {
-        let is_one = |s: &Arc<Service>| host.covers(&s.host) && s.export_to.seen_by(client) && is_seen(s);
+        let is_one = |s: &Arc<Service>| {
+            s.alias_of.is_none() && host.covers(&s.host) && s.export_to.seen_by(client) && is_seen(s)
+        };
         match host.is_wildcard() {
             true => self.services.iter().any(is_one),
             false => self.services_of(host.as_str()).iter().any(is_one),
@@ -116,6 +126,11 @@ impl Snapshot {
         known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
     }
 
+    /// The credential of a Secret.
+    pub fn credential(&self, namespace: &Arc<str>, name: &Arc<str>) -> Option<&Arc<Credential>> {
+        self.credentials.get(&(namespace.clone(), name.clone()))
+    }
+
     /// Whether a service's port has endpoints and all of them accept mutual TLS of the mesh.
     pub fn all_take_mtls(&self, service: &Service, port: u16) -> bool {
         all_take_mtls(self.endpoints(service, port))
@@ -124,6 +139,11 @@ impl Snapshot {
     /// The workload with this address.
     pub fn workload_at(&self, address: IpAddr) -> Option<&Arc<Workload>> {
         self.index.workloads.get(&address)?.first()
+    }
+
+    /// The addresses whose proxies accept mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
+    pub fn mutual_addresses(&self) -> impl Iterator<Item = (IpAddr, &Arc<str>)> {
+        self.index.mutual.iter().map(|(network, text)| (*network, text))
     }
 
     /// The workload of this Pod.

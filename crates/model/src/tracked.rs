@@ -3,13 +3,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 
 use crate::workload::Selectable;
 use crate::{
-    AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
+    AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
     PeerAuthentication, RouteSet, Service, Snapshot, Viewer,
 };
 
@@ -20,6 +21,8 @@ pub enum Key {
     Mesh,
     /// The services of exactly this host, in any namespace.
     Service(Hostname),
+    /// The other names of this host.
+    Aliases(Hostname),
     /// Whether there are services whose host this name covers.
     ServicesUnder(Hostname),
     /// The endpoints of the service of this namespace and host.
@@ -34,6 +37,10 @@ pub enum Key {
     RouteSetsTo(Hostname),
     /// The route sets that apply at a gateway, with all their content.
     RouteSetsAt(GatewayRef),
+    /// The credential of a Secret, by namespace and name.
+    Credential(Arc<str>, Arc<str>),
+    /// The addresses whose proxies accept mutual TLS.
+    MutualAddresses,
     /// The Gateways.
     Gateways,
     /// Those of them that pass TLS on to the service its SNI names.
@@ -92,6 +99,12 @@ impl<'a> Tracked<'a> {
         self.snapshot.service(host.as_str(), client)
     }
 
+    /// See [`Snapshot::aliases`].
+    pub fn aliases(self, host: &Hostname) -> &'a [Arc<Service>] {
+        self.reads.note(Key::Aliases(host.clone()));
+        self.snapshot.aliases(host)
+    }
+
     /// See [`Snapshot::service_if`].
     pub fn service_if(
         self,
@@ -139,6 +152,12 @@ impl<'a> Tracked<'a> {
     pub fn all_take_mtls(self, service: &Service, port: u16) -> bool {
         self.note_peers(service);
         self.snapshot.all_take_mtls(service, port)
+    }
+
+    /// See [`Snapshot::mutual_addresses`].
+    pub fn mutual_addresses(self) -> impl Iterator<Item = (IpAddr, &'a Arc<str>)> {
+        self.reads.note(Key::MutualAddresses);
+        self.snapshot.mutual_addresses()
     }
 
     fn note_peers(self, service: &Service) {
@@ -215,6 +234,12 @@ impl<'a> Tracked<'a> {
         self.reads.note(Key::Mesh);
         self.reads.note(key(namespace.clone()));
         self.reads.note(key(self.snapshot.mesh.root_namespace.clone()));
+    }
+
+    /// See [`Snapshot::credential`].
+    pub fn credential(self, namespace: &Arc<str>, name: &Arc<str>) -> Option<&'a Arc<Credential>> {
+        self.reads.note(Key::Credential(namespace.clone(), name.clone()));
+        self.snapshot.credential(namespace, name)
     }
 
     /// See [`Snapshot::gateways_for`].

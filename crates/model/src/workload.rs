@@ -1,13 +1,15 @@
-//! Workloads: each is one Pod.
+//! Workloads: each is one Pod or WorkloadEntry.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::Span;
+use evenkeel_base::mutual_addresses::MutualPorts;
 use evenkeel_base::spiffe::SpiffeId;
 
 use crate::Service;
+use crate::service::{EndpointAddress, ServicePort, TargetPort};
 
 /// Labels of an object, or a selector that requires all of them.
 pub type Labels = BTreeMap<String, String>;
@@ -17,8 +19,11 @@ pub fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|(name, value)| labels.get(name) == Some(value))
 }
 
-/// Namespace and name of a Pod.
+/// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`].
 pub type Pod = (Arc<str>, Arc<str>);
+
+/// What the name of a WorkloadEntry follows in [`Pod`]. No Pod has such a name.
+pub const ENTRY_PREFIX: &str = "workloadentry/";
 
 /// Something that has labels for selectors.
 pub trait Selectable {
@@ -59,8 +64,23 @@ pub struct Workload {
     pub has_proxy: bool,
     /// The settings of its proxy from its annotation `proxy.istio.io/config`.
     pub proxy_config: Option<Arc<evenkeel_api::istio::ProxyConfig>>,
-    /// Ports its containers declare.
+    /// The ports on which its proxy accepts mutual TLS of whoever calls its address; `None`: on none.
+    pub mutual: Option<MutualPorts>,
+    /// Ports its containers declare; those of a WorkloadEntry by the names of the services' ports.
     pub ports: Vec<ContainerPort>,
+    /// Whether it is a WorkloadEntry.
+    pub is_entry: bool,
+    /// The DNS name or Unix socket that a WorkloadEntry has instead of an address.
+    pub named_address: Option<EndpointAddress>,
+    /// The machine it runs on; empty if unknown.
+    pub node: Arc<str>,
+    /// Its share of the load; 1 if not given.
+    pub weight: u32,
+    /// The network it is in; empty: the same as all others without one.
+    pub network: Arc<str>,
+    /// Ports on which it serves services that do not select it but name its address, in ServiceEntries and
+    /// EndpointSlices.
+    pub named_ports: Vec<InboundPort>,
     /// The services that select it, ordered by host.
     pub services: Vec<Arc<Service>>,
     /// Where it was written.
@@ -93,19 +113,39 @@ impl Workload {
         self.ports.iter().find(|p| p.name.as_deref() == Some(name)).map(|p| p.number)
     }
 
+    /// The port on which it serves a port of a service that selects it.
+    pub fn port_of(&self, service: &Service, port: &ServicePort) -> Option<u16> {
+        match (self.is_entry, &port.target) {
+            (true, TargetPort::Name(name)) => self.port_named(name),
+            // The ports of a WorkloadEntry are named after those of the ServiceEntry.
+            (true, _) if !service.is_kubernetes() => {
+                self.port_named(&port.name).or_else(|| port.target.number_on(self, port.number))
+            }
+            _ => port.target.number_on(self, port.number),
+        }
+    }
+
+    /// Where its endpoints listen; `None` until it runs.
+    pub fn endpoint_address(&self) -> Option<EndpointAddress> {
+        self.named_address.clone().or_else(|| self.addresses.first().copied().map(EndpointAddress::Ip))
+    }
+
     /// The ports it serves for services, each number once, in ascending order. As in Istio the first service (by host)
-    /// decides if two share a target port.
+    /// decides if two share a target port; those that select it precede those that name its address.
     pub fn inbound_ports(&self) -> Vec<InboundPort> {
         let mut ports: BTreeMap<u16, InboundPort> = BTreeMap::new();
         for service in &self.services {
             for service_port in &service.ports {
-                let Some(port) = service_port.target.number_on(self, service_port.number) else { continue };
+                let Some(port) = self.port_of(service, service_port) else { continue };
                 ports.entry(port).or_insert_with(|| InboundPort {
                     port,
                     protocol: service_port.protocol,
                     service: Some((service.clone(), service_port.number)),
                 });
             }
+        }
+        for named in &self.named_ports {
+            ports.entry(named.port).or_insert_with(|| named.clone());
         }
         ports.into_values().collect()
     }

@@ -36,4 +36,4 @@ mod tcp;
 mod worker;
 
 pub use options::{Options, Settings};
-pub use run::{Place, Program, RunError, run, run_in, run_until};
+pub use run::{HotRestartState, Program, RunError, run, run_in, run_until};

@@ -35,7 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::admin_port::AdminPort;
 use self::instructions::Instructions;
 use self::lifecycle::{HotRestart, Lifecycle};
-pub use self::program::{Place, Program};
+pub use self::program::{HotRestartState, Program};
 use crate::access_log::{LogHandle, LogThread};
 use crate::admin::Admin;
 use crate::bootstrap::{self, BootstrapError, Loaded};
@@ -176,8 +176,8 @@ async fn serve(
     program: Option<Program>,
 ) -> Result<(), RunError> {
     let (stop, begun, mut hot_restart) = match program {
-        Some(Program { stop, place, succession, sockets }) => {
-            (Some(stop), succession, HotRestart::inside(place, sockets))
+        Some(Program { stop, hot_restart, succession, sockets }) => {
+            (Some(stop), succession, HotRestart::inside(hot_restart, sockets))
         }
         None => (None, None, HotRestart::alone()),
     };

@@ -265,8 +265,10 @@ impl State {
             // for.
             ResourceType::Route => self.builder.give_up_route(&reference()),
             ResourceType::VirtualHost => self.builder.remove_virtual_host(name),
-            // A certificate in use stays: without one, connections would only fail.
-            ResourceType::Secret | ResourceType::NameTable => {}
+            // A certificate in use stays: without one, connections would only fail. One never received is no longer
+            // waited for.
+            ResourceType::Secret => self.builder.give_up_secret(&reference()),
+            ResourceType::NameTable => {}
         }
     }
 

@@ -18,6 +18,7 @@ mod entry;
 mod graph;
 mod names;
 mod on_demand;
+mod removals;
 mod warm;
 
 use std::collections::{HashMap, HashSet};
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use evenkeel_tls::config::{CertificateSource, TrustSource};
 use evenkeel_tls::identity::Identity;
 use evenkeel_tls::secrets::Slot;
-use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle};
+use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle, TrustError};
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
 use evenkeel_xds::pb::envoy::config::core::v3::Locality;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint_pb;
@@ -57,6 +58,7 @@ use entry::{ClusterEntry, ListenerEntry, Version, Versions};
 use graph::Graph;
 pub use names::SubscriptionChange;
 use on_demand::OnDemand;
+use removals::Removals;
 
 /// The resources received so far, and the configuration built from them. Lives on the control thread.
 #[derive(Debug)]
@@ -75,6 +77,7 @@ pub struct Builder {
     given_up: HashSet<Awaited>,
     contenders: Contenders,
     on_demand: OnDemand,
+    removals: Removals,
     graph: Graph,
     /// The configuration of the next build.
     next: Config,
@@ -175,6 +178,7 @@ impl Builder {
             given_up: HashSet::new(),
             contenders: Contenders::default(),
             on_demand: OnDemand::default(),
+            removals: Removals::default(),
             graph: Graph::default(),
             next: Config::default(),
             current: Arc::new(Config::default()),
@@ -265,6 +269,7 @@ impl Builder {
             assignment(cx, &message, AddressKind::Address)
         })?;
         let name: Arc<str> = message.cluster_name.into();
+        self.removals.cancel(ResourceType::Endpoint, &name);
         self.endpoints.insert(name.clone(), Arc::new(assigned));
         self.arrived(ResourceType::Endpoint, &name);
         Ok(())
@@ -314,11 +319,14 @@ impl Builder {
                 stored.map_err(|error| ("tls_certificate", error.to_string()))?;
                 Ok(HeldSlot::Certificate(slot))
             }
-            Secret::Trust(roots) => {
+            Secret::Trust { roots, lists } => {
                 let slot = self.secrets.trust(&TrustSource::Sds(name.clone()));
                 let slot = slot.map_err(|error| ("validation_context.trusted_ca", error.to_string()))?;
-                let stored = self.secrets.set_trust(name, &roots);
-                stored.map_err(|error| ("validation_context.trusted_ca", error.to_string()))?;
+                let stored = self.secrets.set_trust(name, &roots, lists.as_deref());
+                stored.map_err(|error| match error {
+                    TrustError::Revocation(error) => ("validation_context.crl", error.to_string()),
+                    other => ("validation_context.trusted_ca", other.to_string()),
+                })?;
                 Ok(HeldSlot::Trust(slot))
             }
         }
@@ -336,16 +344,14 @@ impl Builder {
     /// Removes a cluster that CDS no longer lists. Static clusters stay.
     pub fn remove_cluster(&mut self, name: &str) {
         if self.clusters.get(name).is_none_or(|entry| !entry.is_static) {
-            self.drop_cluster(&name.into());
-            self.note_absent(Demand::Cluster(name.into()));
+            self.remove(ResourceType::Cluster, name.into());
         }
     }
 
     /// EDS no longer has this name: clusters that use it have no endpoints.
     pub fn remove_endpoints(&mut self, name: &str) {
-        if let Some(assigned) = self.endpoints.get_mut(name) {
-            *assigned = Arc::new(Assignment::default());
-            self.arrived(ResourceType::Endpoint, &name.into());
+        if self.endpoints.contains_key(name) {
+            self.remove(ResourceType::Endpoint, name.into());
         }
     }
 
@@ -506,6 +512,7 @@ impl Builder {
 
     fn cluster(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
         let message: cluster_pb::Cluster = decode("Cluster", resource)?;
+        self.removals.cancel(ResourceType::Cluster, &message.name);
         let entry = self.clusters.get(message.name.as_str());
         refuse_static("Cluster", &message.name, is_static, entry.is_some_and(|entry| entry.is_static))?;
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_base::mutual_addresses::MutualAddresses;
 use evenkeel_tls::config::UpstreamTls;
 
 pub use load_balancer::{HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SlowStart};
@@ -41,6 +42,9 @@ pub struct Cluster {
     pub transport: Transport,
     /// The first entry whose labels are all in the endpoint's `envoy.transport_socket_match` metadata wins.
     pub transport_matches: Vec<TransportMatch>,
+    /// Original destinations that accept mutual TLS of the mesh: the first entry of `transport_matches` is for them
+    /// (`evenkeel.dev`: `mutual_tls` in the cluster's metadata).
+    pub mutual_addresses: MutualAddresses,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
     /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
@@ -93,6 +97,7 @@ impl Cluster {
             connect_timeout: Duration::from_secs(5),
             transport: Transport::Raw,
             transport_matches: Vec::new(),
+            mutual_addresses: MutualAddresses::default(),
             http: UpstreamHttp::default(),
             http_filters: Arc::default(),
             mirrors: None,
@@ -224,6 +229,16 @@ pub enum DnsFamily {
     V4Preferred,
     /// Both.
     All,
+}
+
+impl Cluster {
+    /// The transport to an original destination.
+    pub fn transport_to(&self, address: SocketAddr) -> &Transport {
+        match self.transport_matches.first() {
+            Some(mutual) if self.mutual_addresses.contains(address) => &mutual.transport,
+            _ => &self.transport,
+        }
+    }
 }
 
 /// `original_dst_lb_config`.

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::histogram::HistogramSnapshot;
-use crate::registry::{Carried, Value};
 use crate::render::Cell;
+use crate::sample::{Carried, Value};
 use crate::scope::{ScopeCore, sanitized};
 
 /// A format Prometheus reads.

@@ -9,10 +9,10 @@ use arc_swap::ArcSwap;
 
 use crate::exposition::{self, Exposition};
 use crate::families::{Families, FamiliesCore, FamiliesOptions, metric_series};
-use crate::histogram::HistogramSnapshot;
 use crate::layout::Layout;
 use crate::list::{Index, List};
 use crate::render;
+use crate::sample::{Carried, Sample};
 use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
 
 /// With so many scopes finding one costs what it costs among few; with more it costs a little more.
@@ -25,27 +25,6 @@ pub struct Registry {
     carried: ArcSwap<Carried>,
 }
 
-/// What another process counted before, by the metrics' full names.
-#[derive(Default, Clone)]
-pub(crate) struct Carried {
-    counters: HashMap<String, u64>,
-    gauges: HashMap<String, i64>,
-}
-
-impl Carried {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.counters.is_empty() && self.gauges.is_empty()
-    }
-
-    pub(crate) fn counter(&self, name: impl FnOnce() -> String) -> u64 {
-        if self.counters.is_empty() { 0 } else { self.counters.get(&name()).copied().unwrap_or(0) }
-    }
-
-    pub(crate) fn gauge(&self, name: impl FnOnce() -> String) -> i64 {
-        if self.gauges.is_empty() { 0 } else { self.gauges.get(&name()).copied().unwrap_or(0) }
-    }
-}
-
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Registry")
@@ -56,37 +35,6 @@ impl Default for Registry {
     fn default() -> Self {
         let scopes = Arc::new(Index::for_about(MANY_SCOPES));
         Self { scopes, families: List::default(), carried: ArcSwap::default() }
-    }
-}
-
-/// One metric's value at a scrape.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
-    /// Envoy's name: `cluster.NAME.upstream_rq_total`.
-    pub name: String,
-    /// The value over all shards.
-    pub value: Value,
-}
-
-/// A metric's value.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    /// Only grows.
-    Counter(u64),
-    /// Goes up and down.
-    Gauge(i64),
-    /// Distribution.
-    Histogram(Box<HistogramSnapshot>),
-}
-
-impl Value {
-    /// Nothing was counted, or as much down as up.
-    pub(crate) fn is_zero(&self) -> bool {
-        match self {
-            Self::Counter(value) => *value == 0,
-            Self::Gauge(value) => *value == 0,
-            Self::Histogram(histogram) => histogram.count() == 0,
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::layout::Metric;
-use crate::registry::{Carried, Sample, Value};
+use crate::sample::{Carried, Sample, Value};
 use crate::scope::ScopeCore;
 use crate::shard::{FIRST_STATUS, STATUSES};
 

@@ -1,5 +1,7 @@
 //! Users' objects, as text.
 
+use crate::TestCa;
+
 /// The Gateway of [`whole_service`]s.
 pub const GATEWAY: &str = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: shop}\n\
     spec: {selector: {istio: ingressgateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [\"*\"]}]}\n";
@@ -21,4 +23,22 @@ pub fn whole_service(n: usize) -> String {
          outlierDetection: {{consecutive5xxErrors: 5}}}}}}\n",
         a = 100 + high,
     )
+}
+
+/// A Secret with a certificate for a name, its key and the root, under the names of `kubernetes.io/tls`.
+pub fn tls_secret(ca: &TestCa, namespace: &str, name: &str, host: &str) -> String {
+    let identity = ca.for_dns(&[host]);
+    secret(
+        namespace,
+        name,
+        &[("tls.crt", &identity.cert_pem), ("tls.key", &identity.key_pem), ("ca.crt", &ca.root_pem())],
+    )
+}
+
+/// A Secret with these texts.
+pub fn secret(namespace: &str, name: &str, texts: &[(&str, &str)]) -> String {
+    let quoted = |text: &str| text.replace('\n', "\\n");
+    let entries: String = texts.iter().map(|(key, text)| format!("  {key}: \"{}\"\n", quoted(text))).collect();
+    let data = if entries.is_empty() { String::new() } else { format!("stringData:\n{entries}") };
+    format!("---\napiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\n{data}")
 }

@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 
 pub use crate::downstream::DownstreamTls;
+use crate::pins::Pins;
+use crate::revocation::RevocationLists;
 use crate::san::SanMatcher;
 use crate::secrets::SdsSecret;
 pub use crate::upstream::UpstreamTls;
@@ -91,11 +93,32 @@ pub enum Validation {
     None,
     /// The chain must end in one of the roots, and one of the names must match.
     Chain {
-        /// The roots.
+        /// The roots, with their revocation lists if SDS delivers some.
         trust: TrustSource,
-        /// At least one of these must match a subject alternative name; any name will do when empty, as in Envoy.
-        subject_alt_names: Vec<SanMatcher>,
+        /// What else is checked.
+        checks: PeerChecks,
     },
+}
+
+/// What is checked of a peer's certificate besides its chain (`CertificateValidationContext`).
+#[derive(Debug, Clone, Default)]
+pub struct PeerChecks {
+    /// At least one of these must match a subject alternative name; any name will do when empty, as in Envoy.
+    pub subject_alt_names: Vec<SanMatcher>,
+    /// The certificates accepted; any will do when there are none.
+    pub pins: Pins,
+    /// Revocation lists (`crl`). Those delivered together with the roots take precedence.
+    pub revocation: Option<RevocationLists>,
+    /// Only the leaf's revocation is checked, not that of its issuers (`only_verify_leaf_cert_crl`).
+    pub revocation_of_leaf_only: bool,
+}
+
+impl PeerChecks {
+    /// Whether a context with these checks requires a client's certificate even without
+    /// `require_client_certificate`, as in Envoy.
+    pub fn require_certificate(&self) -> bool {
+        !self.subject_alt_names.is_empty() || !self.pins.is_empty()
+    }
 }
 
 /// Envoy's `TlsParameters`.
@@ -108,6 +131,9 @@ pub struct TlsParams {
     /// OpenSSL names of the TLS 1.2 suites to allow; all supported ones when empty. TLS 1.3's are not configurable, as in
     /// Envoy.
     pub cipher_suites: Vec<String>,
+    /// Names of the groups for the key exchange, preferred first; all supported ones when empty. P-521, which Envoy has
+    /// and rustls has not, counts only as known.
+    pub ecdh_curves: Vec<String>,
 }
 
 /// A protocol version.

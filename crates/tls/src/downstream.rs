@@ -10,11 +10,11 @@ use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::config::{CertificateSource, ClientCertificate, DownstreamTlsContext, Validation};
+use crate::config::{CertificateSource, ClientCertificate, DownstreamTlsContext, PeerChecks, Validation};
 use crate::error::{ConfigError, FailedHandshake, HandshakeError};
 use crate::hello::ClientHello;
 use crate::identity::{Identity, NameMatch};
-use crate::san::SanMatcher;
+use crate::revocation::RevocationLists;
 use crate::secrets::{SdsSecret, SecretStore, Slot};
 use crate::stream::{self, Session, TlsStream};
 use crate::suites::Suites;
@@ -29,7 +29,7 @@ pub struct DownstreamTls {
     first: Certificate,
     others: Vec<Certificate>,
     trust: Option<Slot<TrustBundle>>,
-    names: Vec<SanMatcher>,
+    checks: PeerChecks,
     client_certificate: ClientCertificate,
     alpn: Vec<Vec<u8>>,
     suites: Suites,
@@ -56,18 +56,16 @@ impl DownstreamTls {
     pub fn new(context: &DownstreamTlsContext, secrets: &SecretStore) -> Result<Self, ConfigError> {
         let sources = &context.common.certificates;
         let [first, others @ ..] = sources.as_slice() else { return Err(ConfigError::NoCertificate) };
-        let (trust, names) = match (&context.common.validation, context.client_certificate) {
-            (_, ClientCertificate::No) => (None, Vec::new()),
+        let (trust, checks) = match (&context.common.validation, context.client_certificate) {
+            (_, ClientCertificate::No) => (None, PeerChecks::default()),
             (Validation::None, _) => return Err(ConfigError::ClientCertificateWithoutTrust),
-            (Validation::Chain { trust, subject_alt_names }, _) => {
-                (Some(secrets.trust(trust)?), subject_alt_names.clone())
-            }
+            (Validation::Chain { trust, checks }, _) => (Some(secrets.trust(trust)?), checks.clone()),
         };
         let downstream = Self {
             first: Certificate::new(first, secrets)?,
             others: others.iter().map(|source| Certificate::new(source, secrets)).collect::<Result<_, _>>()?,
             trust,
-            names,
+            checks,
             client_certificate: context.client_certificate,
             alpn: context.common.alpn.iter().map(|protocol| protocol.clone().into_bytes()).collect(),
             suites: Suites::new(&context.common.params)?,
@@ -189,14 +187,17 @@ impl DownstreamTls {
             None => builder.with_no_client_auth(),
             Some(trust) => {
                 let mandatory = self.client_certificate == ClientCertificate::Required;
-                let verifier = ClientVerifier::new(trust, self.names.clone(), mandatory)?;
+                let verifier = ClientVerifier::new(trust, &self.checks, mandatory)?;
                 builder.with_client_cert_verifier(Arc::new(verifier))
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(identity.certified_key())));
         // Sessions live in tickets that the client keeps; the server stores none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        let rest = format!("{:?} {:?} {:?}", self.names, self.client_certificate, self.alpn);
+        let (checks, lists) = (&self.checks, self.checks.revocation.as_ref().map(RevocationLists::encoded));
+        let lists = (lists, checks.revocation_of_leaf_only);
+        let rest = (&checks.subject_alt_names, &checks.pins, lists, self.client_certificate, &self.alpn);
+        let rest = format!("{rest:?}");
         config.ticketer = Arc::new(Tickets::new(&identity, trust.as_deref(), &rest));
         config.send_tls13_tickets = 1;
         let without_alpn = Arc::new(config.clone());
@@ -237,7 +238,7 @@ impl fmt::Debug for DownstreamTls {
         f.debug_struct("DownstreamTls")
             .field("identities", &self.certificates().map(|one| &one.identity).collect::<Vec<_>>())
             .field("trust", &self.trust)
-            .field("names", &self.names)
+            .field("checks", &self.checks)
             .field("client_certificate", &self.client_certificate)
             .field("alpn", &alpn)
             .finish_non_exhaustive()

@@ -50,6 +50,12 @@ pub enum ConfigError {
         "tls_params.cipher_suites: none of {0:?} is supported; add ECDHE-ECDSA-AES128-GCM-SHA256 or another ECDHE suite with AES-GCM or ChaCha20"
     )]
     NoCipherSuite(Vec<String>),
+    /// A name that is not known as a curve.
+    #[error("tls_params.ecdh_curves: `{0}` is not one of P-256, P-384, P-521, X25519, X25519MLKEM768")]
+    UnknownCurve(String),
+    /// None of the listed curves is supported.
+    #[error("tls_params.ecdh_curves: none of {0:?} is supported; add P-256, P-384, X25519 or X25519MLKEM768")]
+    NoCurve(Vec<String>),
     /// A client certificate is required, but there are no roots to verify it with.
     #[error("require_client_certificate needs a validation_context with trusted_ca")]
     ClientCertificateWithoutTrust,
@@ -155,6 +161,13 @@ fn certificate_reason(reason: &CertificateError) -> String {
             format!("it expired {} s ago", time.as_secs().saturating_sub(not_after.as_secs()))
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet".into(),
+        CertificateError::Revoked => "it has been revoked".into(),
+        CertificateError::UnknownRevocationStatus => {
+            "no revocation list of its issuer says whether it is revoked".into()
+        }
+        CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+            "the revocation list of its issuer is out of date".into()
+        }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "its extended key usage does not cover this use".into()
         }

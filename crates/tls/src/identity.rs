@@ -84,18 +84,8 @@ impl Identity {
     /// Parses a PEM chain (leaf first) and a PEM key (PKCS #8, PKCS #1 or SEC 1), and checks that they belong together and
     /// that the leaf is valid at `now`.
     pub fn from_pem(chain: &[u8], key: &[u8], now: SystemTime) -> Result<Self, IdentityError> {
-        let certificates = certificates(chain)?;
-        let leaf = match certificates.first() {
-            Some(_) => PeerCertificate::parse(&certificates)
-                .map_err(|SanError(reason)| IdentityError::BadCertificate { number: 1, reason })?,
-            None => return Err(IdentityError::NoCertificate),
-        };
-        let key =
-            CertifiedKey::from_der(certificates, private_key(key)?, &provider()).map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => IdentityError::KeyMismatch { subject: leaf.display_name() },
-                rustls::Error::General(reason) => IdentityError::BadKey(reason),
-                other => IdentityError::BadKey(other.to_string()),
-            })?;
+        let identity = Self::parse(chain, key)?;
+        let leaf = &identity.leaf;
         if leaf.not_after() <= now {
             return Err(IdentityError::Expired {
                 subject: leaf.display_name(),
@@ -110,6 +100,23 @@ impl Identity {
                 not_before: leaf.not_before_text().to_owned(),
             });
         }
+        Ok(identity)
+    }
+
+    /// Like [`from_pem`](Self::from_pem), but at any time.
+    pub fn parse(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
+        let certificates = certificates(chain)?;
+        let leaf = match certificates.first() {
+            Some(_) => PeerCertificate::parse(&certificates)
+                .map_err(|SanError(reason)| IdentityError::BadCertificate { number: 1, reason })?,
+            None => return Err(IdentityError::NoCertificate),
+        };
+        let key =
+            CertifiedKey::from_der(certificates, private_key(key)?, &provider()).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => IdentityError::KeyMismatch { subject: leaf.display_name() },
+                rustls::Error::General(reason) => IdentityError::BadKey(reason),
+                other => IdentityError::BadKey(other.to_string()),
+            })?;
         Ok(Self { key: Arc::new(key), leaf: Arc::new(leaf) })
     }
 

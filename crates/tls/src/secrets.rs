@@ -176,9 +176,14 @@ impl SecretStore {
         Ok(())
     }
 
-    /// Takes a `validation_context.trusted_ca` that SDS delivered. On an error the last good one stays.
-    pub fn set_trust(&self, secret: &SdsSecret, roots: &[u8]) -> Result<(), TrustError> {
+    /// Takes a `validation_context` that SDS delivered: roots, and revocation lists if it has some. On an error the last
+    /// good one stays.
+    pub fn set_trust(&self, secret: &SdsSecret, roots: &[u8], lists: Option<&[u8]>) -> Result<(), TrustError> {
         let bundle = TrustBundle::from_pem(roots)?;
+        let bundle = match lists {
+            None => bundle,
+            Some(lists) => bundle.with_revocation_lists(lists)?,
+        };
         self.fill(secret, bundle, |slots| &mut slots.bundles);
         Ok(())
     }

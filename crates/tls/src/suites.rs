@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::kx_group;
 use rustls::{CipherSuite, SupportedProtocolVersion, version};
 
 use crate::config::{TlsParams, TlsVersion};
@@ -32,7 +33,8 @@ impl Suites {
             }
         };
         let tls12 = minimum == TlsVersion::Tls12;
-        Ok(Self { provider: restrict(&params.cipher_suites, tls12, maximum)?, versions })
+        let provider = restrict(&params.cipher_suites, tls12, maximum)?;
+        Ok(Self { provider: with_groups(provider, &params.ecdh_curves)?, versions })
     }
 }
 
@@ -56,6 +58,29 @@ fn restrict(names: &[String], tls12: bool, maximum: TlsVersion) -> Result<Arc<Cr
     let mut provider = (*provider()).clone();
     provider.cipher_suites.retain(|suite| suite.tls13().is_some() || allowed.contains(&suite.suite()));
     Ok(Arc::new(provider))
+}
+
+/// The provider with only those groups for the key exchange that are listed, in that order.
+fn with_groups(provider: Arc<CryptoProvider>, names: &[String]) -> Result<Arc<CryptoProvider>, ConfigError> {
+    if names.is_empty() {
+        return Ok(provider);
+    }
+    let mut groups = Vec::new();
+    for name in names {
+        match name.as_str() {
+            "X25519" => groups.push(kx_group::X25519),
+            "P-256" => groups.push(kx_group::SECP256R1),
+            "P-384" => groups.push(kx_group::SECP384R1),
+            "X25519MLKEM768" => groups.push(kx_group::X25519MLKEM768),
+            // rustls has no implementation of it.
+            "P-521" => {}
+            _ => return Err(ConfigError::UnknownCurve(name.clone())),
+        }
+    }
+    if groups.is_empty() {
+        return Err(ConfigError::NoCurve(names.to_vec()));
+    }
+    Ok(Arc::new(CryptoProvider { kx_groups: groups, ..(*provider).clone() }))
 }
 
 enum KnownSuite {

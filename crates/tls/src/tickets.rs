@@ -108,6 +108,8 @@ impl Tickets {
             add(&root.subject);
             add(&root.subject_public_key_info);
         }
+        add(b"revocation lists");
+        trust.and_then(TrustBundle::revocation).iter().flat_map(|of| of.encoded()).for_each(|list| add(list));
         add(rest.as_bytes());
         Self { context: context.finish() }
     }

@@ -7,6 +7,8 @@ use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use crate::revocation::{RevocationError, RevocationLists};
+
 /// Most roots in one bundle, in certificates; a system's whole store has about 150.
 pub const MAX_ROOTS: usize = 1000;
 
@@ -14,6 +16,7 @@ pub const MAX_ROOTS: usize = 1000;
 #[derive(Clone)]
 pub struct TrustBundle {
     roots: Arc<RootCertStore>,
+    revocation: Option<RevocationLists>,
 }
 
 /// Why a PEM text is not a trust bundle.
@@ -33,6 +36,9 @@ pub enum TrustError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The revocation lists that came with them cannot be used.
+    #[error("crl: {0}")]
+    Revocation(#[source] RevocationError),
 }
 
 impl TrustBundle {
@@ -49,8 +55,19 @@ impl TrustBundle {
         }
         match roots.is_empty() {
             true => Err(TrustError::Empty),
-            false => Ok(Self { roots: Arc::new(roots) }),
+            false => Ok(Self { roots: Arc::new(roots), revocation: None }),
         }
+    }
+
+    /// The same roots, with the revocation lists of a PEM text that was delivered together with them.
+    pub fn with_revocation_lists(self, lists: &[u8]) -> Result<Self, TrustError> {
+        let revocation = RevocationLists::from_pem(lists).map_err(TrustError::Revocation)?;
+        Ok(Self { revocation: Some(revocation), ..self })
+    }
+
+    /// The revocation lists that were delivered with the roots.
+    pub(crate) fn revocation(&self) -> Option<&RevocationLists> {
+        self.revocation.as_ref()
     }
 
     /// How many roots there are.
@@ -65,6 +82,6 @@ impl TrustBundle {
 
 impl fmt::Debug for TrustBundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrustBundle").field("roots", &self.roots.len()).finish()
+        f.debug_struct("TrustBundle").field("roots", &self.roots.len()).field("revocation", &self.revocation).finish()
     }
 }

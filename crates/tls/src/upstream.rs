@@ -11,10 +11,9 @@ use rustls::{ClientConfig, ClientConnection, SignatureScheme};
 use rustls_pki_types::{IpAddr, Ipv4Addr, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::config::{UpstreamTlsContext, Validation};
+use crate::config::{PeerChecks, UpstreamTlsContext, Validation};
 use crate::error::{ConfigError, HandshakeError};
 use crate::identity::Identity;
-use crate::san::SanMatcher;
 use crate::secrets::{SdsSecret, SecretStore, Slot};
 use crate::stream::TlsStream;
 use crate::suites::Suites;
@@ -30,7 +29,7 @@ pub struct UpstreamTls {
     identity: Option<Slot<Identity>>,
     /// `None` verifies nothing (no validation context).
     trust: Option<Slot<TrustBundle>>,
-    names: Vec<SanMatcher>,
+    checks: PeerChecks,
     server_name: Option<ServerName<'static>>,
     alpn: Vec<Vec<u8>>,
     suites: Suites,
@@ -47,9 +46,9 @@ struct BuiltConfig {
 impl UpstreamTls {
     /// Compiles a context; static secrets are read and checked here.
     pub fn new(context: &UpstreamTlsContext, secrets: &SecretStore) -> Result<Self, ConfigError> {
-        let (trust, names) = match &context.common.validation {
-            Validation::None => (None, Vec::new()),
-            Validation::Chain { trust, subject_alt_names } => (Some(secrets.trust(trust)?), subject_alt_names.clone()),
+        let (trust, checks) = match &context.common.validation {
+            Validation::None => (None, PeerChecks::default()),
+            Validation::Chain { trust, checks } => (Some(secrets.trust(trust)?), checks.clone()),
         };
         let server_name = match context.sni.as_str() {
             "" => None,
@@ -63,7 +62,7 @@ impl UpstreamTls {
         Ok(Self {
             identity,
             trust,
-            names,
+            checks,
             server_name,
             alpn: context.common.alpn.iter().map(|protocol| protocol.clone().into_bytes()).collect(),
             suites: Suites::new(&context.common.params)?,
@@ -96,6 +95,21 @@ impl UpstreamTls {
     /// The application protocols the context says to offer.
     pub fn alpn(&self) -> &[Vec<u8>] {
         &self.alpn
+    }
+
+    /// The server name that is sent and verified; none is sent when absent.
+    pub fn server_name(&self) -> Option<String> {
+        self.server_name.as_ref().map(|name| name.to_str().into_owned())
+    }
+
+    /// Whether a certificate of its own is presented.
+    pub fn presents_certificate(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// The names of which the server's certificate must have one; empty: any. `None`: nothing is verified.
+    pub fn accepted_names(&self) -> Option<&[crate::SanMatcher]> {
+        self.trust.as_ref().map(|_| &*self.checks.subject_alt_names)
     }
 
     async fn connect_with<S>(&self, io: S, alpn: Option<&[&[u8]]>) -> Result<TlsStream<S>, HandshakeError>
@@ -139,7 +153,7 @@ impl UpstreamTls {
 
     fn build(&self, identity: Option<&Identity>, trust: Option<&TrustBundle>) -> Result<ClientConfig, ConfigError> {
         let verifier = match trust {
-            Some(trust) => ServerVerifier::chain(trust, self.names.clone()),
+            Some(trust) => ServerVerifier::chain(trust, &self.checks),
             None => ServerVerifier::accept_any(),
         };
         let builder = ClientConfig::builder_with_provider(self.suites.provider.clone())
@@ -186,7 +200,7 @@ impl fmt::Debug for UpstreamTls {
         f.debug_struct("UpstreamTls")
             .field("identity", &self.identity)
             .field("trust", &self.trust)
-            .field("names", &self.names)
+            .field("checks", &self.checks)
             .field("server_name", &self.server_name)
             .field("alpn", &alpn)
             .finish_non_exhaustive()

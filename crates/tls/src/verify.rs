@@ -14,9 +14,12 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use crate::config::PeerChecks;
 use crate::error::ConfigError;
 use crate::peer::PeerCertificate;
+use crate::pins::Pins;
 use crate::provider::provider;
+use crate::revocation::RevocationLists;
 use crate::san::SanMatcher;
 use crate::trust::TrustBundle;
 use crate::verified_chains::{ChainKey, VerifiedChains};
@@ -60,14 +63,14 @@ fn seen(presented: &[String]) -> String {
 /// Verifies a server as Envoy does: the chain, then the subject alternative names; the SNI is not used.
 pub(crate) struct ServerVerifier {
     /// `None` verifies no chain (no validation context), only that the peer holds its certificate's key.
-    chain: Option<(Arc<RootCertStore>, Vec<SanMatcher>)>,
+    chain: Option<(Arc<RootCertStore>, PeerRules)>,
     verified: VerifiedChains,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerVerifier {
-    pub(crate) fn chain(trust: &TrustBundle, names: Vec<SanMatcher>) -> Self {
-        Self { chain: Some((trust.roots(), names)), ..Self::accept_any() }
+    pub(crate) fn chain(trust: &TrustBundle, checks: &PeerChecks) -> Self {
+        Self { chain: Some((trust.roots(), PeerRules::new(trust, checks))), ..Self::accept_any() }
     }
 
     pub(crate) fn accept_any() -> Self {
@@ -88,7 +91,7 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some((roots, names)) = &self.chain else {
+        let Some((roots, rules)) = &self.chain else {
             return Ok(ServerCertVerified::assertion());
         };
         let presented = || iter::once(end_entity).chain(intermediates);
@@ -97,8 +100,13 @@ impl ServerCertVerifier for ServerVerifier {
             let certificate = ParsedCertificate::try_from(end_entity)?;
             let algorithms = self.algorithms.all;
             verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
-            verify_names(end_entity, names)?;
-            self.verified.insert(key, presented(), now);
+            if let Some(lists) = &rules.revocation {
+                lists.check_server(end_entity, intermediates, roots, rules.leaf_only, algorithms, now)?;
+            }
+            rules.check(end_entity)?;
+            if rules.may_be_remembered() {
+                self.verified.insert(key, presented(), now);
+            }
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -129,17 +137,25 @@ impl ServerCertVerifier for ServerVerifier {
 /// Verifies a client: rustls' own verifier for the chain, then the subject alternative names.
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
-    names: Vec<SanMatcher>,
+    rules: PeerRules,
     verified: VerifiedChains,
 }
 
 impl ClientVerifier {
     /// `mandatory`: a client without a certificate is refused.
-    pub(crate) fn new(trust: &TrustBundle, names: Vec<SanMatcher>, mandatory: bool) -> Result<Self, ConfigError> {
+    pub(crate) fn new(trust: &TrustBundle, checks: &PeerChecks, mandatory: bool) -> Result<Self, ConfigError> {
+        let rules = PeerRules::new(trust, checks);
         let builder = WebPkiClientVerifier::builder_with_provider(trust.roots(), provider());
+        let builder = match &rules.revocation {
+            None => builder,
+            Some(lists) => {
+                let builder = builder.with_crls(lists.encoded().iter().cloned()).enforce_revocation_expiration();
+                if rules.leaf_only { builder.only_check_end_entity_revocation() } else { builder }
+            }
+        };
         let builder = if mandatory { builder } else { builder.allow_unauthenticated() };
         let chain = builder.build().map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { chain, names, verified: VerifiedChains::default() })
+        Ok(Self { chain, rules, verified: VerifiedChains::default() })
     }
 }
 
@@ -166,9 +182,11 @@ impl ClientCertVerifier for ClientVerifier {
         let key = ChainKey::of(presented());
         if !self.verified.holds(&key, now) {
             let chain = self.chain.verify_client_cert(end_entity, intermediates, now);
-            let verified = chain.and_then(|_| verify_names(end_entity, &self.names));
+            let verified = chain.and_then(|_| self.rules.check(end_entity));
             verified.inspect_err(|_| REFUSED.set(Some(end_entity.clone().into_owned())))?;
-            self.verified.insert(key, presented(), now);
+            if self.rules.may_be_remembered() {
+                self.verified.insert(key, presented(), now);
+            }
         }
         Ok(ClientCertVerified::assertion())
     }
@@ -196,6 +214,37 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
+/// What is checked besides the chain.
+#[derive(Debug)]
+struct PeerRules {
+    names: Vec<SanMatcher>,
+    pins: Pins,
+    revocation: Option<RevocationLists>,
+    leaf_only: bool,
+}
+
+impl PeerRules {
+    fn new(trust: &TrustBundle, checks: &PeerChecks) -> Self {
+        Self {
+            names: checks.subject_alt_names.clone(),
+            pins: checks.pins.clone(),
+            revocation: trust.revocation().or(checks.revocation.as_ref()).cloned(),
+            leaf_only: checks.revocation_of_leaf_only,
+        }
+    }
+
+    fn check(&self, end_entity: &CertificateDer<'_>) -> Result<(), Error> {
+        verify_names(end_entity, &self.names)?;
+        let mismatch = |error| Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))));
+        self.pins.check(end_entity).map_err(mismatch)
+    }
+
+    /// A revocation list ends, and nothing else would notice it.
+    fn may_be_remembered(&self) -> bool {
+        self.revocation.is_none()
+    }
+}
+
 fn verify_names(end_entity: &CertificateDer<'_>, matchers: &[SanMatcher]) -> Result<(), Error> {
     if matchers.is_empty() {
         return Ok(());
@@ -218,6 +267,6 @@ impl fmt::Debug for ServerVerifier {
 
 impl fmt::Debug for ClientVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientVerifier").field("names", &self.names).finish_non_exhaustive()
+        f.debug_struct("ClientVerifier").field("rules", &self.rules).finish_non_exhaustive()
     }
 }

@@ -21,7 +21,8 @@ use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTH
 use crate::origin;
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
-    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy, TransportSocketMatch,
+    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbPolicy,
+    TransportSocketMatch,
 };
 use crate::pb::config::cluster::{
     CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
@@ -43,6 +44,8 @@ use crate::tls::{self, InnerProtocol};
 const INBOUND_SOURCE: &str = "127.0.0.6";
 /// Connection pools to original destinations are closed after this time without a request.
 const PASSTHROUGH_IDLE: Duration = Duration::from_secs(300);
+/// The spread of these lookups (Istio's `PILOT_DNS_JITTER_DURATION`).
+const DNS_JITTER: Duration = Duration::from_millis(100);
 /// The key by which `transport_socket_matches` match endpoint metadata.
 pub const TLS_MODE: &str = "tlsMode";
 /// Its value for endpoints behind a proxy.
@@ -57,11 +60,18 @@ pub type Generated = (Cluster, Option<Span>);
 pub fn basics(context: Context<'_>, out: &mut Output) {
     let mut all = vec![black_hole(context)];
     if context.is_sidecar() {
-        all.extend([passthrough(context), inbound_passthrough(context)]);
+        all.push(inbound_passthrough(context));
     }
     for cluster in all {
         out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
     }
+}
+
+/// The cluster of a sidecar for calls to where the workload made them. It is generated again when a workload comes or
+/// goes.
+pub fn as_called(context: Context<'_>, out: &mut Output) {
+    let cluster = passthrough(context);
+    out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
 }
 
 /// The clusters that lead to the workload, one per port.
@@ -174,7 +184,6 @@ fn set_origin(rule: Option<&DestinationRule>, cluster: &mut Cluster) {
     }
 }
 
-#[expect(deprecated, reason = "older versions of Envoy know only this form of `dns_refresh_rate`")]
 fn discovery(
     context: Context<'_>,
     service: &Service,
@@ -184,7 +193,7 @@ fn discovery(
     cluster: &mut Cluster,
 ) {
     let kind = match service.resolution {
-        Resolution::Static => DiscoveryType::Eds,
+        Resolution::Static | Resolution::Alias => DiscoveryType::Eds,
         Resolution::Dns => DiscoveryType::StrictDns,
         Resolution::DnsRoundRobin => DiscoveryType::LogicalDns,
         Resolution::Passthrough => DiscoveryType::OriginalDst,
@@ -197,15 +206,24 @@ fn discovery(
         }
         DiscoveryType::OriginalDst => set_cluster_provided(cluster),
         _ => {
+            look_up_as_istio(context, cluster);
             let none = Labels::new();
             let labels = labels.unwrap_or(&none);
-            cluster.dns_refresh_rate = Some(duration(context.snapshot.mesh().dns_refresh_rate));
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
             let named = endpoints.filter(|e| !matches!(e.address, EndpointAddress::Unix(_)));
-            let ranking = EndpointRanking::new(context, policy);
+            let ranking = EndpointRanking::new(context, service, policy);
             cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &ranking));
         }
     }
+}
+
+/// How names are looked up: the mesh's `dnsRefreshRate`, and Istio's jitter; a server's TTL takes precedence.
+#[expect(deprecated, reason = "Istio sends these fields; their successors are extensions of each kind of cluster")]
+fn look_up_as_istio(context: Context<'_>, cluster: &mut Cluster) {
+    cluster.dns_lookup_family = DnsLookupFamily::V4Only as i32;
+    cluster.dns_refresh_rate = Some(duration(context.snapshot.mesh().dns_refresh_rate));
+    cluster.dns_jitter = Some(duration(DNS_JITTER));
+    cluster.respect_dns_ttl = true;
 }
 
 fn set_cluster_provided(cluster: &mut Cluster) {
@@ -538,7 +556,28 @@ fn passthrough(context: Context<'_>) -> Cluster {
     let idle_timeout = common.idle_timeout.or(Some(duration(PASSTHROUGH_IDLE)));
     let common = CommonHttpOptions { idle_timeout, ..common };
     set_http_options(common, UpstreamProtocol::AsReceived, None, &mut cluster);
+    if context.client_kind().is_evenkeel() && context.snapshot.mesh().enable_auto_mtls {
+        call_pods_securely(context, &mut cluster);
+    }
     cluster
+}
+
+/// Calls of a workload by its address use mutual TLS if its proxy accepts it. Original destinations have no endpoint
+/// metadata that could say so; Evenkeel's proxy has a table of addresses instead. Envoy, as with Istio, sends plain text.
+fn call_pods_securely(context: Context<'_>, cluster: &mut Cluster) {
+    let networks = context.snapshot.mutual_addresses().map(|(network, runs)| format!("{network} {runs}"));
+    let addresses = networks.collect::<Vec<_>>().join("\n");
+    if addresses.is_empty() {
+        return;
+    }
+    let bytes = Bytes { inner: InnerProtocol::Http, http2: false };
+    cluster.transport_socket_matches = vec![TransportSocketMatch {
+        name: "tlsMode-istio".to_owned(),
+        r#match: Some(one_field(TLS_MODE, TLS_MODE_ISTIO)),
+        // The address names no service, so any identity of the mesh may answer, and there is no SNI.
+        transport_socket: Some(tls::mesh_client(context.snapshot.mesh(), "", &[], offered(bytes))),
+    }];
+    cluster.metadata = Some(metadata("evenkeel.dev", "mutual_tls", &addresses));
 }
 
 fn black_hole(context: Context<'_>) -> Cluster {

@@ -20,6 +20,8 @@ use crate::view::{ClientKind, ProxyKind};
 pub struct Context<'a> {
     client: &'a Client,
     facts: &'a Facts,
+    /// Whether routes name the position of the rule that they come from.
+    traced: bool,
     /// The snapshot.
     pub snapshot: Tracked<'a>,
 }
@@ -76,7 +78,18 @@ impl Viewer for Context<'_> {
 impl<'a> Context<'a> {
     /// A view of `snapshot` for `client`; questions about the client are recorded in `facts`.
     pub(crate) fn new(client: &'a Client, snapshot: Tracked<'a>, facts: &'a Facts) -> Self {
-        Self { client, facts, snapshot }
+        Self { client, facts, traced: false, snapshot }
+    }
+
+    /// The same, for routes that name the position of their rule. Proxies are never sent such routes: a line added to a
+    /// file would change them all.
+    pub(crate) fn traced(self, traced: bool) -> Self {
+        Self { traced, ..self }
+    }
+
+    /// Whether routes name the position of the rule that they come from.
+    pub fn is_traced(&self) -> bool {
+        self.traced
     }
 
     fn ask(&self, question: Question) -> Answer {
@@ -136,6 +149,12 @@ impl<'a> Context<'a> {
         self.client.locality()
     }
 
+    /// The machine that the proxy's workload runs on; empty if unknown.
+    pub fn node(&self) -> Arc<str> {
+        self.ask(Question::Node);
+        self.client.node()
+    }
+
     /// A label of the proxy's workload; may be empty.
     pub fn label(&self, name: &Arc<str>) -> Arc<str> {
         self.ask(Question::Label(name.clone()));
@@ -150,6 +169,11 @@ impl<'a> Context<'a> {
     /// Whether a load balancer in front of the proxy sends the PROXY protocol.
     pub fn takes_proxy_protocol(&self) -> bool {
         self.ask(Question::TakesProxyProtocol) == Answer::Yes || !self.is_sidecar() && self.options().proxy_protocol
+    }
+
+    /// Whether its certificate has proved that it belongs to its namespace.
+    pub fn is_authenticated(&self) -> bool {
+        self.ask(Question::IsAuthenticated) == Answer::Yes
     }
 
     /// The workload of a sidecar, or the gateway's own Pod; `None` until it is in the snapshot. A result that depends
@@ -185,8 +209,26 @@ impl<'a> Context<'a> {
         RouteContext { context: *self, port }
     }
 
+    /// The virtual addresses at which the proxy's workload calls a service. Allotted ones count only where the
+    /// workload's DNS queries are answered with them, as in Istio (`nodeUsesAutoallocatedIPs`).
+    pub fn vips<'s>(&self, service: &'s Service) -> impl Iterator<Item = IpAddr> + use<'s> {
+        let counts = !service.allotted || self.captures_dns();
+        service.vips().filter(move |_| counts)
+    }
+
     /// Whether the virtual addresses of this service have listeners of their own.
-    pub fn has_vips(service: &Service) -> bool {
-        service.vips().next().is_some()
+    pub fn has_vips(&self, service: &Service) -> bool {
+        self.vips(service).next().is_some()
+    }
+
+    /// Whether a service is called at addresses that have no listener of their own: in its ranges, or without any
+    /// address at all addresses of the port.
+    pub fn is_called_anywhere(&self, service: &Service) -> bool {
+        service.ranges().next().is_some() || !self.has_vips(service)
+    }
+
+    /// Whether the workload's DNS queries are answered by its agent.
+    pub fn captures_dns(&self) -> bool {
+        self.ask(Question::CapturesDns) == Answer::Yes
     }
 }

@@ -14,9 +14,10 @@ use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
 use crate::pb::config::endpoint::{
     ClusterLoadAssignment, LbEndpoint, LocalityLbEndpoints, lb_endpoint::HostIdentifier,
 };
-use crate::pb::core::{Address, Locality, Pipe, address};
+use crate::pb::core::{Address, HealthStatus, Locality, Pipe, address};
 use crate::plan::Output;
 use crate::proto::{self, metadata, u32_value};
+use crate::sessions;
 
 /// The endpoints of a service's EDS clusters.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
@@ -48,10 +49,12 @@ pub fn of_cluster(
     takes: impl Fn(&Endpoint) -> bool,
     out: &mut Output,
 ) {
-    let ready = context.snapshot.endpoints(service, port).iter().filter(|e| e.ready && takes(e));
+    let keeps_sessions = sessions::are_kept(service);
+    let is_used = |e: &&Endpoint| (e.ready || e.draining && keeps_sessions) && context.may_reach(service, e);
+    let ready = context.snapshot.endpoints(service, port).iter().filter(is_used).filter(|e| takes(e));
     // EDS accepts only addresses; Envoy would refuse the whole assignment because of a name.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
-    let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, policy));
+    let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, service, policy));
     let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref());
     if let Some(setting) = setting {
         load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
@@ -93,6 +96,10 @@ fn lb_endpoint(endpoint: &Endpoint) -> LbEndpoint {
         host_identifier: Some(at(address)),
         load_balancing_weight: Some(u32_value(endpoint.weight.max(1))),
         metadata: tls,
+        health_status: match endpoint.draining && !endpoint.ready {
+            true => HealthStatus::Draining as i32,
+            false => HealthStatus::Unknown as i32,
+        },
         ..Default::default()
     }
 }

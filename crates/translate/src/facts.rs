@@ -41,12 +41,18 @@ pub enum Question {
     Namespace,
     /// Is this one of its addresses?
     HasAddress(IpAddr),
+    /// On which machine does it run?
+    Node,
     /// In which locality does it run?
     Locality,
     /// What is its workload's label of this name?
     Label(Arc<str>),
+    /// Has its certificate proved its namespace?
+    IsAuthenticated,
     /// Does a load balancer in front of it send the PROXY protocol?
     TakesProxyProtocol,
+    /// Does its agent answer its workload's DNS queries?
+    CapturesDns,
     /// All properties of its workload, which are different for each proxy.
     Workload,
 }
@@ -87,6 +93,11 @@ impl Client {
         self.workload.as_ref().map_or("", |workload| &workload.locality)
     }
 
+    /// The machine it runs on; empty if unknown.
+    pub fn node(&self) -> Arc<str> {
+        self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.node.clone())
+    }
+
     /// The value of a label of its workload; may be empty.
     pub fn label(&self, name: &str) -> Arc<str> {
         self.labels().get(name).map_or_else(|| "".into(), |value| value.as_str().into())
@@ -100,10 +111,13 @@ impl Client {
             Question::IsIn(namespace) => yes_or_no(self.view.namespace == *namespace),
             Question::Namespace => Answer::Text(self.view.namespace.clone()),
             Question::HasAddress(address) => yes_or_no(self.view.addresses.contains(address)),
+            Question::IsAuthenticated => yes_or_no(self.view.authenticated),
             Question::TakesProxyProtocol => yes_or_no(self.view.takes_proxy_protocol),
+            Question::CapturesDns => yes_or_no(self.view.captures_dns),
             Question::Locality => {
                 Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))
             }
+            Question::Node => Answer::Text(self.node()),
             Question::Label(name) => Answer::Text(self.label(name)),
             Question::Workload => Answer::Alone(self.view.namespace.clone(), self.view.pod.clone()),
         }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use evenkeel_model::{Endpoint, LocalityLb, TrafficPolicy};
+use evenkeel_model::service::Distribution;
+use evenkeel_model::{Endpoint, LocalityLb, Service, TrafficPolicy};
 
 use crate::context::Context;
 use crate::load_balancer::parts;
@@ -10,6 +11,7 @@ use crate::load_balancer::parts;
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const SUB_ZONE: &str = "topology.istio.io/subzone";
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The distance of an endpoint: by labels, then by locality. Endpoints of equal rank have the same priority.
 pub type Rank = (usize, u8);
@@ -29,7 +31,24 @@ pub struct EndpointRanking {
 impl EndpointRanking {
     /// The ranking for `policy`. All endpoints have equal rank without outlier detection, which is needed to leave a
     /// priority (as in Istio), and with explicit locality shares.
-    pub fn new(context: Context<'_>, policy: &TrafficPolicy) -> Self {
+    ///
+    /// A service's `trafficDistribution` holds if its rule says nothing of localities, and needs no outlier detection.
+    pub fn new(context: Context<'_>, service: &Service, policy: &TrafficPolicy) -> Self {
+        let ruled = policy.load_balancer.as_ref().is_some_and(|lb| lb.locality.is_some());
+        let preferred: &[&str] = match service.distribution {
+            Distribution::Any => &[],
+            Distribution::SameZone => &[REGION, ZONE],
+            Distribution::SameNode => &[REGION, ZONE, SUB_ZONE, HOSTNAME],
+        };
+        if !ruled && !preferred.is_empty() {
+            let from: Arc<str> = context.locality().into();
+            let own = |label: &str| match label {
+                HOSTNAME => context.node(),
+                _ => topology(&from, label).unwrap_or_default().into(),
+            };
+            let labels = preferred.iter().map(|label| (Arc::from(*label), own(label))).collect();
+            return Self { labels, ..Self::default() };
+        }
         let none = LocalityLb::default();
         let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref()).unwrap_or(&none);
         if policy.outlier_detection.is_none() || setting.disabled || !setting.distribute.is_empty() {
@@ -53,7 +72,10 @@ impl EndpointRanking {
     /// The rank of one endpoint.
     pub fn rank(&self, endpoint: &Endpoint) -> Rank {
         let differs = |(name, value): &(Arc<str>, Arc<str>)| {
-            let own = endpoint.labels.get(&**name).map(String::as_str);
+            let own = match &**name {
+                HOSTNAME => Some(&*endpoint.node).filter(|node| !node.is_empty()),
+                _ => endpoint.labels.get(&**name).map(String::as_str),
+            };
             own.or_else(|| topology(&endpoint.locality, name)).unwrap_or_default() != &**value
         };
         let agreeing = self.labels.iter().position(differs).unwrap_or(self.labels.len());
@@ -135,6 +157,8 @@ mod tests {
             address: evenkeel_model::EndpointAddress::Ip([127, 0, 0, 1].into()),
             port: 80,
             ready: true,
+            draining: false,
+            node: "".into(),
             labels: Default::default(),
             host_name: None,
             workload_name: "w".into(),

@@ -41,11 +41,13 @@ mod origin;
 mod pb;
 mod plan;
 mod proto;
+mod secrets;
 mod sessions;
 mod whole;
 
 pub use self::proxy_options::ProxyOptions;
 pub use context::Context;
 pub use incremental::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange, Translator};
+pub use origin::{config_path, split_origin};
 pub use view::{ClientKind, NodeError, ProxyKind, ProxyView};
-pub use whole::resources;
+pub use whole::{resources, traced_resources};

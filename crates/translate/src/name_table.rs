@@ -44,6 +44,20 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     }
 }
 
+/// The entry of a Service that is another name of a host: the addresses of that host. In a cluster its DNS server
+/// answers so, with a CNAME.
+pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output) {
+    if !context.is_sidecar() {
+        return;
+    }
+    let Some(target) = context.destination(&alias.host) else { return };
+    let ips: Vec<String> = context.vips(target).map(|vip| vip.to_string()).collect();
+    if !ips.is_empty() {
+        let info = NameInfo { ips, ..of_kubernetes(alias, alias.name.to_string()) };
+        give(context, alias.host.to_string(), info, alias.short_names(&context), out);
+    }
+}
+
 /// The entries of a headless service, whose addresses are those of its endpoints, and of its Pods.
 pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
     if service.headless {
@@ -113,8 +127,8 @@ pub fn table(parts: &[&Part], out: &mut Output) {
 
 /// The entry for one service; `None` if it has no address.
 pub fn name_info(context: Context<'_>, service: &Service) -> Option<NameInfo> {
-    let mut ips: Vec<String> = service.vips().map(|vip| vip.to_string()).collect();
-    if service.headless {
+    let mut ips: Vec<String> = context.vips(service).map(|vip| vip.to_string()).collect();
+    if service.headless && service.is_kubernetes() {
         let addresses = ready_endpoints(context, service).filter_map(|e| match &e.address {
             EndpointAddress::Ip(ip) => Some(ip.to_string()),
             _ => None,

@@ -16,6 +16,23 @@ pub fn config_path(kind: Kind, namespace: &str, name: &str) -> String {
     format!("/apis/{group}/{version}/namespaces/{namespace}/{}/{name}", dashed(kind.as_str()))
 }
 
+/// The separator between an object's path and the position of a rule in it.
+const POSITION: char = '#';
+
+/// The path of a rule's object, with the rule's position if the resources are [traced](crate::traced_resources).
+pub fn rule_path(path: String, rule: &Span, is_traced: bool) -> String {
+    match is_traced {
+        true => format!("{path}{POSITION}{rule}"),
+        false => path,
+    }
+}
+
+/// A traced route's origin: the path of its object, and the position of its rule.
+pub fn split_origin(origin: &str) -> (&str, Option<&str>) {
+    // Names of objects cannot contain the separator; paths of files can.
+    origin.split_once(POSITION).map_or((origin, None), |(path, position)| (path, Some(position)))
+}
+
 /// `virtual-service` of `VirtualService`.
 fn dashed(kind: &str) -> String {
     let mut text = String::with_capacity(kind.len() + 2);

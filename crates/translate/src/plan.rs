@@ -18,13 +18,15 @@ use crate::name_table::NameInfo;
 use crate::pb::config::listener::FilterChain;
 use crate::pb::config::route::Route;
 use crate::view::ClientKind;
-use crate::{clusters, endpoints, grpc, listeners, name_table, routes};
+use crate::{clusters, endpoints, grpc, listeners, name_table, routes, secrets};
 
 /// A unit: it is generated at once, and generated again when something it depends on has changed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
     /// Resources that every proxy of a kind has.
     Basics,
+    /// What a sidecar has for calls to the addresses of workloads.
+    AsCalled,
     /// Inbound resources; each sidecar has its own.
     Inbound,
     /// Listeners and routes of a gateway.
@@ -56,6 +58,8 @@ pub enum Collection {
     Names,
     /// The listener of a target that a gRPC program dials; the first to claim it gets it.
     Target(Arc<str>),
+    /// A secret, by its resource's name.
+    Secret(Arc<str>),
 }
 
 /// A part that a unit adds to a collection.
@@ -75,6 +79,8 @@ pub enum Part {
     GatewayRoutes(GatewayRoutes),
     /// A name.
     Name(String, NameInfo),
+    /// The secret is used by what is written there.
+    Secret(Span),
 }
 
 impl Part {
@@ -87,7 +93,7 @@ impl Part {
     /// service on a port with a thousand need not regenerate the port's listener.
     pub fn adds_nothing_to(&self, first: &Self) -> bool {
         match (first, self) {
-            (Self::Http(_), Self::Http(_)) => true,
+            (Self::Http(_), Self::Http(_)) | (Self::Secret(_), Self::Secret(_)) => true,
             (Self::VirtualHost(first), Self::VirtualHost(own)) => own.adds_nothing_to(first),
             _ => false,
         }
@@ -149,7 +155,7 @@ impl Unit {
     /// The units every proxy of a kind has, whatever there is in the mesh.
     pub fn of_kind(sidecar: bool) -> &'static [Self] {
         match sidecar {
-            true => &[Self::Basics],
+            true => &[Self::Basics, Self::AsCalled],
             false => &[Self::Basics, Self::Gateways],
         }
     }
@@ -176,7 +182,7 @@ impl Unit {
         match self {
             Self::Service(host) | Self::Endpoints(host) => !snapshot.services_of(host.as_str()).is_empty(),
             Self::Routed(host) => !snapshot.route_sets_naming(host).is_empty(),
-            Self::Basics | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
+            Self::Basics | Self::AsCalled | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
         }
     }
 
@@ -190,6 +196,7 @@ impl Unit {
                 clusters::basics(context, out);
                 listeners::basics(context, out);
             }
+            Self::AsCalled => clusters::as_called(context, out),
             Self::Inbound => {
                 clusters::inbounds(context, out);
                 listeners::inbound::virtual_inbound(context, out);
@@ -198,9 +205,13 @@ impl Unit {
             Self::Gateways => {
                 listeners::gateway::listeners(context, out);
                 routes::gateway::servers(context, out);
+                secrets::of_gateways(context, out);
             }
             Self::Service(host) => {
                 let Some(service) = context.service(host) else { return };
+                if service.alias_of.is_some() {
+                    return name_table::of_alias(context, service, out);
+                }
                 clusters::of_service(context, service, out);
                 if context.is_sidecar() {
                     listeners::outbound::of_service(context, service, out);
@@ -211,7 +222,7 @@ impl Unit {
                 }
             }
             Self::Endpoints(host) => {
-                let Some(service) = context.service(host) else { return };
+                let Some(service) = context.service(host).filter(|service| service.alias_of.is_none()) else { return };
                 clusters::with_endpoints(context, service, out);
                 endpoints::of_service(context, service, out);
                 if context.is_sidecar() {
@@ -241,6 +252,7 @@ impl Unit {
                 false => routes::gateway::table(context, name, parts, out),
             },
             Self::Assembly(Collection::Names) => name_table::table(parts, out),
+            Self::Assembly(Collection::Secret(name)) => secrets::secret(context, name, out),
             // Only units of gRPC programs add parts to it.
             Self::Assembly(Collection::Target(_)) => {}
         }

@@ -8,13 +8,17 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    Destination, GatewayRef, LbPolicy, LoadBalancer, Resolution, RouteSet, Service, Sidecar, SidecarOutboundPolicy,
+    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, Resolution, RouteSet, Service, Sidecar,
+    SidecarOutboundPolicy,
 };
 
 use crate::context::{Context, PortProtocol};
 use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::cluster_of;
 use crate::tls::InnerProtocol;
+
+/// The longest chain of aliases that is followed, in hops.
+const MAX_ALIAS_HOPS: usize = 16;
 
 /// A port of a service that the workload may call.
 #[derive(Debug, Clone)]
@@ -34,6 +38,28 @@ impl<'a> Context<'a> {
         let namespace = self.namespace();
         let imported = self.snapshot.service_if(host, self, |service| sidecar.imports_service(service, namespace));
         imported.or_else(|| self.snapshot.service(host, self).filter(|_| self.is_led_to(sidecar, host, None)))
+    }
+
+    /// The service that a route's destination names. If that is another name of a host, the service of that host: its
+    /// policies and mutual TLS hold (Istio's `GetDestinationCluster`).
+    pub fn destination(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
+        let mut found = self.service(host)?;
+        // A circle of names leads nowhere.
+        for _ in 0..MAX_ALIAS_HOPS {
+            let Some(target) = &found.alias_of else { return Some(found) };
+            found = self.service(target)?;
+        }
+        None
+    }
+
+    /// Whether the proxy may use an endpoint: any, unless the service is limited to the client's machine.
+    pub fn may_reach(&self, service: &Service, endpoint: &Endpoint) -> bool {
+        !service.node_local || self.node() == endpoint.node
+    }
+
+    /// The Services that are other names of this one.
+    pub fn aliases(&self, service: &Service) -> &'a [Arc<Service>] {
+        self.snapshot.aliases(&service.host)
     }
 
     /// Whether a route set the proxy follows, or its outbound policy, leads to a host, and to this port of it.

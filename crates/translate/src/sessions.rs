@@ -36,6 +36,11 @@ pub fn of_route(service: Option<&Service>) -> HashMap<String, Any> {
     [(FILTER.to_owned(), any(&config))].into()
 }
 
+/// Whether requests of a session go to one endpoint; then a draining endpoint keeps those that it has.
+pub fn are_kept(service: &Service) -> bool {
+    state(service).is_some()
+}
+
 /// Sessions stay with a draining endpoint.
 pub fn apply(service: &Service, cluster: &mut Cluster) {
     if state(service).is_none() {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_model::gateway::{ServerCertificate, TlsVersion};
+use evenkeel_base::Spanned;
+use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use evenkeel_model::{MeshConfig, ServerTls, ServerTlsMode, TlsRules};
 
 use crate::pb::google::protobuf::Any;
@@ -12,7 +13,8 @@ use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::tls::common_tls_context::ValidationContextType;
 use crate::pb::tls::tls_parameters::TlsProtocol;
 use crate::pb::{core, raw_buffer, tls};
-use crate::proto::{any, bool_value, duration, string_matcher};
+use crate::proto::{ads, any, bool_value, duration, string_matcher};
+use crate::secrets;
 
 /// The static cluster of the bootstrap that reaches the agent's SDS server.
 const SDS_CLUSTER: &str = "sds-grpc";
@@ -175,34 +177,82 @@ fn exact(text: &str) -> StringMatcher {
 
 /// TLS termination on a gateway; `None` if the mode passes TLS on.
 pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtocol) -> Option<core::TransportSocket> {
-    let (certificate, roots) = match &server.mode {
+    let (certificates, roots, required) = match &server.mode {
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
         ServerTlsMode::IstioMutual => return Some(mesh_server(mesh)),
-        ServerTlsMode::Simple(certificate) => (certificate, None),
-        ServerTlsMode::Mutual { certificate, ca_certificates } => (certificate, Some(ca_certificates.as_deref())),
+        ServerTlsMode::Simple(certificates) => (certificates, None, false),
+        ServerTlsMode::Mutual { certificates, roots, optional } => (certificates, Some(roots), !optional),
     };
-    let ServerCertificate::Files { chain, key } = certificate;
-    let validation = roots.map(|roots| {
-        ValidationContextType::ValidationContext(tls::CertificateValidationContext {
-            trusted_ca: roots.map(file),
-            match_typed_subject_alt_names: server.subject_alt_names.iter().map(|name| exact_name(name)).collect(),
-            ..Default::default()
-        })
-    });
-    let context = tls::CommonTlsContext {
-        tls_params: Some(parameters(&mesh.tls_defaults, server.min_version, server.max_version)),
-        tls_certificates: vec![tls_certificate(chain, key)],
+    let mut context = tls::CommonTlsContext {
+        tls_params: Some(server_parameters(&mesh.tls_defaults, server)),
         alpn_protocols: match inner {
             InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
             InnerProtocol::Tcp => Vec::new(),
         },
-        validation_context_type: validation,
+        validation_context_type: roots.map(|roots| client_validation(&server.clients, roots)),
         ..Default::default()
     };
-    Some(downstream(context, roots.is_some()))
+    match certificates {
+        ServerCertificates::Files(files) => {
+            context.tls_certificates = files.iter().map(|pair| tls_certificate(&pair.chain, &pair.key)).collect();
+        }
+        ServerCertificates::Secrets(names) => {
+            let secret = |name: &Spanned<Arc<str>>| credential(secrets::certificate_name(name));
+            context.tls_certificate_sds_secret_configs = names.iter().map(secret).collect();
+        }
+    }
+    Some(downstream(context, required))
 }
 
-/// Versions and cipher suites: those that a server names, otherwise the mesh's. The mesh's suites of TLS 1.2 leave those
+/// Versions, suites and curves of a server: those that it names, otherwise the mesh's (`tlsDefaults`).
+fn server_parameters(rules: &TlsRules, server: &ServerTls) -> tls::TlsParameters {
+    let own = TlsRules {
+        only_1_3: rules.only_1_3,
+        ecdh_curves: or_of_mesh(&server.ecdh_curves, &rules.ecdh_curves),
+        cipher_suites: or_of_mesh(&server.cipher_suites, &rules.cipher_suites),
+    };
+    parameters(&own, server.min_version, server.max_version)
+}
+
+fn or_of_mesh(own: &[Arc<str>], mesh: &[Arc<str>]) -> Vec<Arc<str>> {
+    if own.is_empty() { mesh.to_vec() } else { own.to_vec() }
+}
+
+/// How a gateway's clients are verified.
+fn client_validation(clients: &ClientChecks, roots: &ClientRoots) -> ValidationContextType {
+    let texts = |list: &[Arc<str>]| list.iter().map(ToString::to_string).collect();
+    let checks = tls::CertificateValidationContext {
+        match_typed_subject_alt_names: clients.subject_alt_names.iter().map(|name| exact_name(name)).collect(),
+        verify_certificate_spki: texts(&clients.spki),
+        verify_certificate_hash: texts(&clients.hashes),
+        crl: clients.revocation_lists.as_deref().map(file),
+        ..Default::default()
+    };
+    match roots {
+        ClientRoots::File(path) => ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+            trusted_ca: Some(file(path)),
+            ..checks
+        }),
+        ClientRoots::Secret(name) => combined(checks, credential(secrets::roots_name(name))),
+    }
+}
+
+/// Checks, with roots from a secret.
+fn combined(checks: tls::CertificateValidationContext, roots: tls::SdsSecretConfig) -> ValidationContextType {
+    ValidationContextType::CombinedValidationContext(tls::common_tls_context::CombinedCertificateValidationContext {
+        default_validation_context: Some(checks),
+        validation_context_sds_secret_config: Some(roots),
+        ..Default::default()
+    })
+}
+
+/// A secret from this control plane. Unlike for the workload's own certificate the wait for it ends (Envoy's default, 15
+/// s), because the Secret may not exist, and the listener's other servers must not wait for it.
+fn credential(name: String) -> tls::SdsSecretConfig {
+    tls::SdsSecretConfig { name, sds_config: Some(core::ConfigSource { initial_fetch_timeout: None, ..ads() }) }
+}
+
+/// Versions, curves and cipher suites: the versions that a server names, otherwise the mesh's. The suites of TLS 1.2 leave those
 /// of 1.3 alone, as in Envoy.
 fn parameters(rules: &TlsRules, minimum: Option<TlsVersion>, maximum: Option<TlsVersion>) -> tls::TlsParameters {
     let number = |version| match version {
@@ -214,6 +264,7 @@ fn parameters(rules: &TlsRules, minimum: Option<TlsVersion>, maximum: Option<Tls
         tls_minimum_protocol_version: number(minimum.unwrap_or(oldest)),
         tls_maximum_protocol_version: number(maximum.unwrap_or(TlsVersion::V1_3)),
         cipher_suites: rules.cipher_suites.iter().map(ToString::to_string).collect(),
+        ecdh_curves: rules.ecdh_curves.iter().map(ToString::to_string).collect(),
         ..Default::default()
     }
 }
@@ -272,15 +323,9 @@ fn mesh_context(peer_sans: Vec<StringMatcher>, alpn: &[&str]) -> tls::CommonTlsC
         }),
         tls_certificate_sds_secret_configs: vec![sds_secret(WORKLOAD_SECRET)],
         alpn_protocols: alpn.iter().map(|&p| p.to_owned()).collect(),
-        validation_context_type: Some(ValidationContextType::CombinedValidationContext(
-            tls::common_tls_context::CombinedCertificateValidationContext {
-                default_validation_context: Some(tls::CertificateValidationContext {
-                    match_typed_subject_alt_names: sans.collect(),
-                    ..Default::default()
-                }),
-                validation_context_sds_secret_config: Some(sds_secret(ROOT_SECRET)),
-                ..Default::default()
-            },
+        validation_context_type: Some(combined(
+            tls::CertificateValidationContext { match_typed_subject_alt_names: sans.collect(), ..Default::default() },
+            sds_secret(ROOT_SECRET),
         )),
         ..Default::default()
     }

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_model::Labels;
+use evenkeel_model::{Labels, Workload};
 
 use crate::pb::core::Node;
 use crate::pb::google::protobuf::{Struct, Value, value::Kind};
@@ -36,6 +36,11 @@ pub struct ProxyView {
     /// The proxy's own ProxyConfig (metadata `PROXY_CONFIG`) as JSON; empty if it did not send it. As in Istio, it
     /// stands for everything that the mesh, ProxyConfigs and annotations say.
     pub proxy_config: Arc<str>,
+    /// Whether its certificate has proved that it belongs to its namespace. A node cannot say so itself.
+    pub authenticated: bool,
+    /// Whether its agent answers its workload's DNS queries (metadata `DNS_CAPTURE`), so that hosts without an address
+    /// can be called at one that is allotted to them.
+    pub captures_dns: bool,
 }
 
 /// Pod names are unique, so hashing the rest for each proxy with each change is not worth it.
@@ -125,6 +130,23 @@ impl ProxyView {
         !self.client_kind.is_evenkeel()
     }
 
+    /// The view of a workload's proxy that holds all it may use, as its node would describe it.
+    pub fn of_workload(kind: ProxyKind, workload: &Workload) -> Self {
+        Self {
+            kind,
+            addresses: workload.addresses.clone(),
+            pod: workload.pod.clone(),
+            namespace: workload.namespace.clone(),
+            service_account: workload.service_account.clone(),
+            labels: workload.labels.clone(),
+            client_kind: ClientKind::Envoy,
+            takes_proxy_protocol: false,
+            authenticated: true,
+            captures_dns: true,
+            proxy_config: "".into(),
+        }
+    }
+
     /// Reads an xDS node: Istio's id `TYPE~IP~POD.NAMESPACE~DOMAIN` and metadata.
     pub fn from_node(node: &Node) -> Result<Self, NodeError> {
         if node.id.len() > MAX_NODE_ID_BYTES {
@@ -164,6 +186,8 @@ impl ProxyView {
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
             proxy_config: metadata.json("PROXY_CONFIG"),
+            authenticated: false,
+            captures_dns: metadata.is_true("DNS_CAPTURE"),
         })
     }
 }
@@ -176,6 +200,15 @@ impl<'a> Metadata<'a> {
         match self.0?.fields.get(name)?.kind.as_ref()? {
             Kind::StringValue(text) => Some(text),
             _ => None,
+        }
+    }
+
+    /// Whether a flag is set; Istio's agent writes flags as texts.
+    fn is_true(&self, name: &str) -> bool {
+        match self.0.and_then(|all| all.fields.get(name)?.kind.as_ref()) {
+            Some(Kind::BoolValue(value)) => *value,
+            Some(Kind::StringValue(text)) => matches!(text.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
+            _ => false,
         }
     }
 
@@ -276,6 +309,19 @@ mod tests {
         check("router~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), true);
         check("router~10.0.0.1~a.shop~c", Struct::default(), false);
         check("sidecar~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), false);
+    }
+
+    #[test]
+    fn agents_say_whether_they_answer_dns() {
+        let check = |metadata: Struct, expected: bool| {
+            let view = ProxyView::from_node(&node("sidecar~10.0.0.1~a.shop~c", Some(metadata.clone()))).unwrap();
+            assert_eq!(view.captures_dns, expected, "{metadata:?}");
+        };
+        check(Struct::default(), false);
+        check(one_field("DNS_CAPTURE", "true"), true);
+        check(one_field("DNS_CAPTURE", "false"), false);
+        let flag = Value { kind: Some(Kind::BoolValue(true)) };
+        check(Struct { fields: [("DNS_CAPTURE".to_owned(), flag)].into() }, true);
     }
 
     #[test]

@@ -13,9 +13,19 @@ use crate::view::{ProxyKind, ProxyView};
 
 /// All resources of one proxy. `generation` is the snapshot's.
 pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> ResourceSet {
+    generate(view, snapshot, generation, false)
+}
+
+/// All resources of one proxy, for an explanation: the `config` of a route's metadata also has the position of its rule
+/// in the user's files, which [`split_origin`](crate::split_origin) separates.
+pub fn traced_resources(view: &ProxyView, snapshot: &Snapshot) -> ResourceSet {
+    generate(view, snapshot, 1, true)
+}
+
+fn generate(view: &ProxyView, snapshot: &Snapshot, generation: u64, traced: bool) -> ResourceSet {
     let (reads, facts) = (Reads::new(), Facts::new());
     let client = Client::new(Arc::new(view.clone()), snapshot);
-    let context = Context::new(&client, Tracked::new(snapshot, &reads), &facts);
+    let context = Context::new(&client, Tracked::new(snapshot, &reads), &facts).traced(traced);
     let mut set = ResourceSet::new(generation);
     let mut parts: BTreeMap<Collection, Vec<Part>> = BTreeMap::new();
     for unit in units(view, snapshot) {

@@ -34,9 +34,9 @@ pub enum Wanted {
     Either,
 }
 
-/// The protocol spoken on a connection.
+/// The protocol negotiated on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spoken {
+pub enum Negotiated {
     /// HTTP/1 as it is on the wire.
     Http1,
     /// HTTP/2 frames, which carry messages of this version.
@@ -60,6 +60,10 @@ pub fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
             let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };
             configured.map(of_http2).chain(to_sidecar.then_some(HTTP2)).collect()
         }
+        // A receiver would take bytes for HTTP. Istio offers these protocols from its ALPN filter, so only for requests.
+        Wanted::Bytes if configured.len() > 1 => {
+            configured.filter(|protocol| ![MESH_HTTP1, MESH_HTTP2].contains(protocol)).collect()
+        }
         Wanted::Bytes | Wanted::Http1 | Wanted::Either => configured.collect(),
     }
 }
@@ -69,22 +73,22 @@ pub fn leads_to_sidecar(configured: &[Vec<u8>]) -> bool {
     configured.iter().any(|protocol| protocol == MESH_HTTP1)
 }
 
-/// The protocol spoken after `agreed` was negotiated.
-pub fn spoken(agreed: Option<&[u8]>, wanted: Wanted) -> Spoken {
+/// The protocol of a connection on which ALPN agreed on `agreed`.
+pub fn negotiated(agreed: Option<&[u8]>, wanted: Wanted) -> Negotiated {
     match (wanted, agreed) {
-        (Wanted::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Spoken::Http2(Version::Http11),
-        (Wanted::Http2, _) | (Wanted::Either, Some(HTTP2 | MESH_HTTP2)) => Spoken::Http2(Version::Http2),
-        _ => Spoken::Http1,
+        (Wanted::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Negotiated::Http2(Version::Http11),
+        (Wanted::Http2, _) | (Wanted::Either, Some(HTTP2 | MESH_HTTP2)) => Negotiated::Http2(Version::Http2),
+        _ => Negotiated::Http1,
     }
 }
 
 /// The protocol a client speaks, by what was negotiated with it; `None` if that leaves it open. Only a client that is
 /// `known` by a certificate can be an Evenkeel proxy, whatever the context's own list says.
-pub fn spoken_by_client(agreed: Option<&[u8]>, known: bool) -> Option<Spoken> {
+pub fn negotiated_by_client(agreed: Option<&[u8]>, known: bool) -> Option<Negotiated> {
     match agreed? {
-        MULTIPLEXED_HTTP1 if known => Some(Spoken::Http2(Version::Http11)),
-        HTTP2 | MESH_HTTP2 => Some(Spoken::Http2(Version::Http2)),
-        HTTP1 | MESH_HTTP1 | b"http/1.0" | b"istio-http/1.0" => Some(Spoken::Http1),
+        MULTIPLEXED_HTTP1 if known => Some(Negotiated::Http2(Version::Http11)),
+        HTTP2 | MESH_HTTP2 => Some(Negotiated::Http2(Version::Http2)),
+        HTTP1 | MESH_HTTP1 | b"http/1.0" | b"istio-http/1.0" => Some(Negotiated::Http1),
         _ => None,
     }
 }
@@ -101,6 +105,9 @@ mod tests {
             assert_eq!(offered.join(","), expected, "{wanted:?}");
         };
         check(&[], Wanted::Bytes, "");
+        check(&["istio-http/1.1", "istio"], Wanted::Bytes, "istio");
+        check(&["istio-h2", "istio", "h2"], Wanted::Bytes, "istio h2");
+        check(&["istio"], Wanted::Bytes, "istio");
         check(&[], Wanted::Http1, "http/1.1");
         check(&[], Wanted::Http2, "h2");
         check(&[], Wanted::Either, "h2,http/1.1");
@@ -113,18 +120,18 @@ mod tests {
     #[test]
     fn what_is_spoken_then() {
         let check = |wanted, agreed: Option<&str>, expected| {
-            assert_eq!(spoken(agreed.map(str::as_bytes), wanted), expected, "{wanted:?} {agreed:?}");
+            assert_eq!(negotiated(agreed.map(str::as_bytes), wanted), expected, "{wanted:?} {agreed:?}");
         };
-        check(Wanted::SharedHttp1, Some("evenkeel-h2-http/1.1"), Spoken::Http2(Version::Http11));
-        check(Wanted::SharedHttp1, Some("istio-http/1.1"), Spoken::Http1);
-        check(Wanted::SharedHttp1, Some("h2"), Spoken::Http1);
-        check(Wanted::SharedHttp1, None, Spoken::Http1);
-        check(Wanted::Http2, None, Spoken::Http2(Version::Http2));
-        check(Wanted::Either, Some("h2"), Spoken::Http2(Version::Http2));
-        check(Wanted::Either, None, Spoken::Http1);
-        assert_eq!(spoken_by_client(Some(b"istio"), true), None);
-        assert_eq!(spoken_by_client(Some(b"h2"), false), Some(Spoken::Http2(Version::Http2)));
-        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), true), Some(Spoken::Http2(Version::Http11)));
-        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), false), None);
+        check(Wanted::SharedHttp1, Some("evenkeel-h2-http/1.1"), Negotiated::Http2(Version::Http11));
+        check(Wanted::SharedHttp1, Some("istio-http/1.1"), Negotiated::Http1);
+        check(Wanted::SharedHttp1, Some("h2"), Negotiated::Http1);
+        check(Wanted::SharedHttp1, None, Negotiated::Http1);
+        check(Wanted::Http2, None, Negotiated::Http2(Version::Http2));
+        check(Wanted::Either, Some("h2"), Negotiated::Http2(Version::Http2));
+        check(Wanted::Either, None, Negotiated::Http1);
+        assert_eq!(negotiated_by_client(Some(b"istio"), true), None);
+        assert_eq!(negotiated_by_client(Some(b"h2"), false), Some(Negotiated::Http2(Version::Http2)));
+        assert_eq!(negotiated_by_client(Some(MULTIPLEXED_HTTP1), true), Some(Negotiated::Http2(Version::Http11)));
+        assert_eq!(negotiated_by_client(Some(MULTIPLEXED_HTTP1), false), None);
     }
 }

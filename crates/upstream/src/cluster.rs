@@ -184,10 +184,23 @@ impl Cluster {
             self.epoch.set(self.epoch.get() + 1);
             self.close_idle();
         }
+        self.drop_changed_originals(wanted);
         self.arrange(wanted);
         if self.reports_membership {
             self.shared.stats.inc(Counter::update_success);
         }
+    }
+
+    /// Forgets original destinations that are reached in another way now: with mutual TLS, or without.
+    fn drop_changed_originals(&self, config: &Config) {
+        self.original.borrow_mut().retain(|address, host| {
+            let is_secure = |transport: &Transport| !matches!(transport, Transport::Raw);
+            let same = is_secure(&host.transport) == is_secure(config.transport_to(*address));
+            if !same {
+                retire(host);
+            }
+            same
+        });
     }
 
     /// Applies the configured endpoints, keeping hosts that are still present.
@@ -369,7 +382,7 @@ impl Cluster {
             return host.clone();
         }
         let endpoint = Arc::new(Endpoint::at(EndpointAddress::Socket(address)));
-        let host = Host::new(&endpoint, config.transport.clone());
+        let host = Host::new(&endpoint, config.transport_to(address).clone());
         if original.len() < MAX_ORIGINAL_DESTINATIONS {
             self.note_busy();
             original.insert(address, host.clone());

@@ -20,7 +20,7 @@ use super::connection::{Connection, Established};
 use super::host::Host;
 use super::pool::AcquireError;
 use super::stats::cluster::Counter;
-use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
+use crate::alpn::{Negotiated, Wanted, leads_to_sidecar, negotiated};
 use crate::h2::{self, Client, Limits, Offer, Reset, ResetBy};
 use crate::turn;
 
@@ -426,7 +426,7 @@ impl Cluster {
     fn begin(&self, host: &Rc<Host>, wanted: Wanted, made: Established) -> PooledConnection {
         let pool = host.multiplexed.of(wanted);
         let agreed = made.stream.session().and_then(|session| session.alpn.as_deref());
-        let Spoken::Http2(_) = spoken(agreed, wanted) else {
+        let Negotiated::Http2(_) = negotiated(agreed, wanted) else {
             pool.peer.set(Peer::OneAtATime);
             self.stats().inc(Counter::upstream_cx_http1_total);
             return PooledConnection::Http1(made.into_connection(host.clone()));

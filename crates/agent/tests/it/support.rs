@@ -11,8 +11,8 @@ use clap::Parser;
 use evenkeel_agent::{Options, Status};
 use evenkeel_ca::{Authority, TokenKey, Workload};
 use evenkeel_tls::config::{
-    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTlsContext, TlsParams, TrustSource,
-    Validation,
+    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTlsContext, PeerChecks, TlsParams,
+    TrustSource, Validation,
 };
 use evenkeel_tls::{ClientHelloReader, DownstreamTls, Inspection, SecretStore, TlsStream};
 use evenkeel_xds::istio::auth::istio_certificate_service_server::{
@@ -66,7 +66,7 @@ impl ControlPlane {
                 }],
                 validation: Validation::Chain {
                     trust: TrustSource::Static(inline(authority.trust_bundle_pem())),
-                    subject_alt_names: Vec::new(),
+                    checks: PeerChecks::default(),
                 },
                 alpn: vec!["h2".into()],
                 params: TlsParams::default(),

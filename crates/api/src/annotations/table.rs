@@ -63,7 +63,7 @@ pub const ANNOTATIONS: &[Known] = &[
     known("networking.istio.io/address-type", &["KubernetesGateway"], Verdict::NotYet, "no gateways are deployed for Gateway objects"),
     known("networking.istio.io/exportTo", &["Service"], Verdict::Honoured, "the namespaces that see the Service"),
     known("networking.istio.io/service-type", &["KubernetesGateway"], Verdict::NotYet, "no gateways are deployed for Gateway objects"),
-    known("networking.istio.io/traffic-distribution", &["Service", "ServiceEntry", "Namespace"], Verdict::NotYet, "endpoints are not preferred by their distance, unless `localityLbSetting` says so"),
+    known("networking.istio.io/traffic-distribution", &["Service", "ServiceEntry"], Verdict::Honoured, "which endpoints are preferred by their distance"),
     known("prometheus.istio.io/merge-metrics", &["Pod"], Verdict::NotYet, "metrics of programs are not merged with those of their proxy; scrape both"),
     known("proxy.istio.io/config", &["Pod"], Verdict::Honoured, "settings of the Pod's proxy"),
     known("proxy.istio.io/overrides", &["Pod"], Verdict::Inert, "the injector writes it"),
@@ -145,6 +145,6 @@ pub const LABELS: &[Known] = &[
     known("service.istio.io/workload-name", &[], Verdict::Inert, "the name of a workload is that of its owner"),
     known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
     known("topology.istio.io/cluster", &[], Verdict::Inert, "there is one cluster"),
-    known("topology.istio.io/network", &[], Verdict::Inert, "there is one network"),
+    known("topology.istio.io/network", &[], Verdict::Honoured, "the network of a workload"),
     known("topology.istio.io/subzone", &[], Verdict::Honoured, "part of the locality"),
 ];

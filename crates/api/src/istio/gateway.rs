@@ -7,6 +7,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
 
+use super::server_tls::check_server_tls;
 use crate::decode::{Context, Port};
 
 object! {
@@ -42,8 +43,9 @@ object! {
         tls: Option<Spanned<ServerTlsSettings>> = "tls",
         /// Its name.
         name: Option<String> = "name",
+        /// Without effect, as in Istio.
+        default_endpoint: Option<Spanned<String>> = "defaultEndpoint",
     }
-    refused: ["defaultEndpoint"];
     check: check_server;
 }
 
@@ -56,12 +58,15 @@ object! {
         protocol: Spanned<String> = "protocol",
         /// Its name.
         name: String = "name",
+        /// Without effect, as in Istio.
+        target_port: Option<Spanned<Port>> = "targetPort",
     }
-    later: ["targetPort"];
+    check: check_port;
 }
 
 object! {
     /// TLS of a server.
+    #[derive(Default)]
     pub struct ServerTlsSettings {
         /// Answer plain HTTP with a redirect to HTTPS.
         https_redirect: bool = "httpsRedirect",
@@ -73,18 +78,44 @@ object! {
         private_key: Option<String> = "privateKey",
         /// Path of the roots that client certificates are verified with.
         ca_certificates: Option<String> = "caCertificates",
+        /// Path of revocation lists for client certificates.
+        ca_crl: Option<String> = "caCrl",
+        /// Several certificates in files; at most two, with keys of different kinds.
+        tls_certificates: Vec<Spanned<ServerTlsCertificate>> = "tlsCertificates",
+        /// The Secret with the certificate, and with the roots for clients.
+        credential_name: Option<Spanned<String>> = "credentialName",
+        /// Several of them; at most two, with keys of different kinds.
+        credential_names: Vec<Spanned<String>> = "credentialNames",
+        /// The Secret with the roots for clients, if it is another one.
+        ca_cert_credential_name: Option<Spanned<String>> = "caCertCredentialName",
         /// Names of which a client's certificate must have one.
         subject_alt_names: Vec<String> = "subjectAltNames",
+        /// SHA-256 hashes of accepted clients' keys (SPKI), in base64.
+        verify_certificate_spki: Vec<Spanned<String>> = "verifyCertificateSpki",
+        /// SHA-256 hashes of accepted clients' certificates, in hexadecimal.
+        verify_certificate_hash: Vec<Spanned<String>> = "verifyCertificateHash",
         /// Lowest version.
         min_protocol_version: Option<Spanned<TlsProtocol>> = "minProtocolVersion",
         /// Highest version.
         max_protocol_version: Option<Spanned<TlsProtocol>> = "maxProtocolVersion",
+        /// TLS 1.2 cipher suites.
+        cipher_suites: Vec<Spanned<String>> = "cipherSuites",
+        /// Groups for the key exchange.
+        ecdh_curves: Vec<Spanned<String>> = "ecdhCurves",
     }
-    later: ["cipherSuites", "ecdhCurves"];
-    refused: [
-        "credentialName", "credentialNames", "caCertCredentialName", "caCrl", "verifyCertificateSpki",
-        "verifyCertificateHash", "tlsCertificates", "insecureSkipVerify",
-    ];
+    refused: ["insecureSkipVerify"];
+}
+
+object! {
+    /// A certificate in files.
+    pub struct ServerTlsCertificate {
+        /// Path of the certificate chain.
+        server_certificate: Option<String> = "serverCertificate",
+        /// Path of the key.
+        private_key: Option<String> = "privateKey",
+        /// Path of the roots that client certificates are verified with.
+        ca_certificates: Option<String> = "caCertificates",
+    }
 }
 
 choices! {
@@ -96,12 +127,13 @@ choices! {
         Simple = "SIMPLE",
         /// Mutual TLS: both sides present certificates.
         Mutual = "MUTUAL",
+        /// Mutual TLS, where the client may come without a certificate.
+        OptionalMutual = "OPTIONAL_MUTUAL",
         /// Mutual TLS with the mesh's certificates.
         IstioMutual = "ISTIO_MUTUAL",
         /// Passes TLS on unread, to the service named by the SNI in the mesh's form.
         AutoPassthrough = "AUTO_PASSTHROUGH",
     }
-    later: ["OPTIONAL_MUTUAL"];
 }
 
 choices! {
@@ -128,7 +160,18 @@ fn check(spec: &GatewaySpec, node: &Node, cx: &mut Context) {
     }
 }
 
+fn check_port(port: &GatewayPort, _: &Node, cx: &mut Context) {
+    if let Some(target) = &port.target_port {
+        let help = "the gateway listens on the `targetPort` of the Service in front of it, or else on `number`";
+        cx.note("no-effect", &target.span, "Istio uses `targetPort` only in ServiceEntries", help);
+    }
+}
+
 fn check_server(server: &Server, node: &Node, cx: &mut Context) {
+    if let Some(endpoint) = &server.default_endpoint {
+        let help = "route the host with a VirtualService";
+        cx.note("no-effect", &endpoint.span, "Istio has no effect for `defaultEndpoint`", help);
+    }
     if server.hosts.is_empty() {
         cx.at_field("hosts", |cx| {
             cx.error("missing-field", &node.span, "at least one host is needed", "add `hosts: [\"*\"]`")
@@ -152,14 +195,16 @@ fn check_server(server: &Server, node: &Node, cx: &mut Context) {
     let secure = matches!(protocol.as_str(), "HTTPS" | "TLS");
     match &server.tls {
         None if secure => {
-            let help = "add `tls` with `mode: SIMPLE`, `serverCertificate` and `privateKey`, or `mode: PASSTHROUGH`";
+            let help = "add `tls` with `mode: SIMPLE` and `credentialName`, or `mode: PASSTHROUGH`";
             cx.error("missing-field", &node.span, format!("a server with protocol {protocol} needs `tls`"), help);
         }
-        Some(tls) if secure => cx.at_field("tls", |cx| check_tls(&tls.value, node.get("tls").unwrap_or(node), cx)),
+        Some(tls) if secure => {
+            cx.at_field("tls", |cx| check_server_tls(&tls.value, node.get("tls").unwrap_or(node), cx))
+        }
         Some(tls) => {
             // With plain HTTP `tls` may only ask for the redirect; TCP with TLS is the protocol TLS.
             let only_redirect = tls.https_redirect && tls.mode.is_none() && protocol == "HTTP";
-            if !only_redirect && tls.value != ServerTlsSettings::NONE {
+            if !only_redirect && tls.value != ServerTlsSettings::default() {
                 let help = "use the protocol HTTPS or TLS, or remove `tls` (all but `httpsRedirect` for HTTP)";
                 cx.at_field("tls", |cx| {
                     cx.error("conflict", &tls.span, format!("a server with protocol {protocol} does not use TLS"), help)
@@ -170,61 +215,10 @@ fn check_server(server: &Server, node: &Node, cx: &mut Context) {
     }
 }
 
-impl ServerTlsSettings {
-    /// No settings.
-    const NONE: Self = Self {
-        https_redirect: false,
-        mode: None,
-        server_certificate: None,
-        private_key: None,
-        ca_certificates: None,
-        subject_alt_names: Vec::new(),
-        min_protocol_version: None,
-        max_protocol_version: None,
-    };
-}
-
 fn check_host(host: &Spanned<String>, cx: &mut Context) {
     let name = host.split_once('/').map_or(host.as_str(), |(_, name)| name);
     if let Err(error) = Hostname::parse(name) {
         let help = "expected `www.example.com`, `*.example.com`, `*` or `namespace/host`";
         cx.at_field("hosts", |cx| cx.error("bad-host", &host.span, error, help));
-    }
-}
-
-fn check_tls(tls: &ServerTlsSettings, node: &Node, cx: &mut Context) {
-    if tls.https_redirect {
-        let help = "move it to the server with protocol HTTP";
-        cx.error(
-            "conflict",
-            node.span_of_path("httpsRedirect"),
-            "`httpsRedirect` works only on a server with protocol HTTP",
-            help,
-        );
-    }
-    let mode = tls.mode.unwrap_or(ServerTlsMode::Passthrough);
-    let files = [
-        (tls.server_certificate.is_some(), "serverCertificate"),
-        (tls.private_key.is_some(), "privateKey"),
-        (tls.ca_certificates.is_some(), "caCertificates"),
-    ];
-    let needed = match mode {
-        ServerTlsMode::Simple => 2,
-        ServerTlsMode::Mutual => 3,
-        ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough | ServerTlsMode::IstioMutual => 0,
-    };
-    for (_, name) in files.into_iter().take(needed).filter(|(given, _)| !given) {
-        cx.error(
-            "missing-field",
-            &node.span,
-            format!("mode {} needs `{name}`", mode.as_str()),
-            "give the path of a PEM file",
-        );
-    }
-    let (min, max) = (tls.min_protocol_version.as_deref(), tls.max_protocol_version.as_ref());
-    if let (Some(TlsProtocol::V1_3), Some(max)) = (min, max)
-        && max.value == TlsProtocol::V1_2
-    {
-        cx.error("conflict", &max.span, "`maxProtocolVersion` is below `minProtocolVersion`", "raise it, or remove it");
     }
 }

@@ -8,10 +8,12 @@ mod never_matching;
 mod peer_authentication;
 mod proxy_config;
 mod request_authentication;
+mod server_tls;
 mod service_entry;
 mod sidecar;
 mod string_match;
 mod virtual_service;
+mod workload_entry;
 
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
@@ -22,7 +24,9 @@ pub use destination_rule::{
     LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol, ProxyProtocolVersion, RetryBudget,
     RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Warmup,
 };
-pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
+pub use gateway::{
+    Gateway, GatewayPort, GatewaySpec, Server, ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol,
+};
 pub use mesh_config::{
     AccessLogEncoding, CertificateData, DefaultProviders, DefaultTrafficPolicy, ExtensionProvider, FileAccessLog,
     FileLogFormat, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression,
@@ -37,7 +41,7 @@ pub use proxy_config::{
     ServerHeader, SetClientCertDetails, Toggle, Underscores,
 };
 pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
-pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
+pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
     CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, OutboundTrafficPolicyMode, Sidecar,
     SidecarOutboundTrafficPolicy, SidecarPort, SidecarSpec,
@@ -48,6 +52,7 @@ pub use virtual_service::{
     HttpRewrite, HttpRoute, HttpRouteDestination, L4MatchAttributes, PortSelector, RegexRewrite, RouteDestination,
     TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
 };
+pub use workload_entry::{WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus};
 
 use std::collections::BTreeMap;
 

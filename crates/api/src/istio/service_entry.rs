@@ -1,12 +1,11 @@
 //! ServiceEntry: hosts that are not Kubernetes Services.
 
-use std::collections::BTreeMap;
-
 use evenkeel_base::Spanned;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::yaml::Node;
 
+use super::workload_entry::{WorkloadEntrySpec, check_address};
 use super::{LabelsSelector, check_export_to};
 use crate::decode::{Context, Label, Port};
 
@@ -33,8 +32,8 @@ object! {
         /// How endpoints are found; NONE if not given.
         resolution: Option<Resolution> = "resolution",
         /// The endpoints.
-        endpoints: Vec<WorkloadEntry> = "endpoints",
-        /// Pods as endpoints.
+        endpoints: Vec<WorkloadEntrySpec> = "endpoints",
+        /// Pods and WorkloadEntries as endpoints.
         workload_selector: Option<LabelsSelector> = "workloadSelector",
         /// The namespaces that see it.
         export_to: Vec<Spanned<String>> = "exportTo",
@@ -81,25 +80,6 @@ choices! {
         DnsRoundRobin = "DNS_ROUND_ROBIN",
     }
     later: ["DYNAMIC_DNS"];
-}
-
-object! {
-    /// One endpoint.
-    pub struct WorkloadEntry {
-        /// An address, a DNS name (resolution DNS) or `unix://PATH`.
-        address: Option<Spanned<String>> = "address",
-        /// Its ports, by the names of the ServiceEntry's ports.
-        ports: BTreeMap<String, Port> = "ports",
-        /// Its labels.
-        labels: BTreeMap<String, String> = "labels",
-        /// Where it is, `region/zone/subzone`.
-        locality: Option<String> = "locality",
-        /// Its share.
-        weight: Option<u32> = "weight",
-        /// The service account of its identity.
-        service_account: Option<Label> = "serviceAccount",
-    }
-    later: ["network"];
 }
 
 fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
@@ -151,7 +131,7 @@ fn check_ports(spec: &ServiceEntrySpec, cx: &mut Context) {
 
 fn check_endpoint(
     spec: &ServiceEntrySpec,
-    endpoint: &WorkloadEntry,
+    endpoint: &WorkloadEntrySpec,
     resolution: Resolution,
     node: &Node,
     cx: &mut Context,
@@ -164,14 +144,8 @@ fn check_endpoint(
             if resolution == Resolution::Static && !unix && !ip {
                 let message = format!("`{}` is not an IP address", address.value);
                 cx.error("bad-address", &address.span, message, "set `resolution: DNS`, or give an IP address");
-            } else if !unix && !ip && Hostname::parse(address).is_err() {
-                let message = format!("`{}` is neither an IP address nor a DNS name", address.value);
-                cx.error(
-                    "bad-address",
-                    &address.span,
-                    message,
-                    "expected `10.0.0.7`, `db.example.com` or `unix:///path`",
-                );
+            } else {
+                check_address(address, cx);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! EndpointSlices, for Services without a selector.
+//! EndpointSlices: endpoints of Services besides the Pods that they select.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -46,9 +46,13 @@ object! {
         target_ref: Option<TargetRef> = "targetRef",
         /// Its zone.
         zone: Option<String> = "zone",
+        /// Its name under that of a headless Service.
+        hostname: Option<Label> = "hostname",
+        /// The machine it runs on.
+        node_name: Option<String> = "nodeName",
     }
-    later: ["hints"];
-    inert: ["hostname", "nodeName", "deprecatedTopology"];
+    // Istio chooses endpoints by locality itself, so it does not read the hints for kube-proxy.
+    inert: ["hints", "deprecatedTopology"];
 }
 
 object! {
@@ -56,8 +60,11 @@ object! {
     pub struct EndpointConditions {
         /// Whether it takes traffic; yes if not given.
         ready: Option<bool> = "ready",
+        /// Whether it answers; as `ready` if not given.
+        serving: Option<bool> = "serving",
+        /// Whether it is about to end.
+        terminating: Option<bool> = "terminating",
     }
-    later: ["serving", "terminating"];
 }
 
 object! {

@@ -3,6 +3,7 @@
 mod config_map;
 mod endpoint_slice;
 mod env;
+mod ingress;
 mod namespace;
 mod pod;
 mod probe;
@@ -17,6 +18,10 @@ pub use env::{
     EnvFromSource, EnvVar, EnvVarSource, KeySelector, ObjectFieldSelector, ObjectReference, ResourceFieldSelector,
     ResourceRequirements,
 };
+pub use ingress::{
+    Ingress, IngressBackend, IngressClass, IngressClassSpec, IngressHttp, IngressPath, IngressPort, IngressRule,
+    IngressService, IngressSpec, IngressTls, PathType, ingress_host,
+};
 pub use namespace::{Namespace, ServiceAccount};
 pub use pod::{
     Container, ContainerPort, Pod, PodCondition, PodIp, PodSecurityContext, PodSpec, PodStatus, SecurityContext,
@@ -25,8 +30,10 @@ pub use pod::{
 pub use probe::{
     ExecAction, GrpcAction, HttpGetAction, HttpHeader, Lifecycle, LifecycleHandler, Probe, SleepAction, TcpSocketAction,
 };
-pub use secret::{Bytes, Secret};
-pub use service::{ClusterIp, Service, ServicePort, ServiceSpec, ServiceType};
+pub use secret::{Bytes, Secret, Text};
+pub use service::{
+    ClusterIp, InternalTrafficPolicy, Service, ServicePort, ServiceSpec, ServiceType, TrafficDistribution,
+};
 pub use volume::{ConfigMapVolume, EmptyDir, FileMode, KeyToPath, SecretVolume, Volume, VolumeMount};
 pub use workload::{
     DaemonSet, DaemonSetSpec, Deployment, DeploymentSpec, LabelSelector, PodManagementPolicy, PodTemplate,

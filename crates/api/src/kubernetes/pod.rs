@@ -38,11 +38,13 @@ object! {
         hostname: Option<Label> = "hostname",
         /// The headless Service it is found under by `HOSTNAME.SUBDOMAIN`.
         subdomain: Option<Label> = "subdomain",
+        /// The machine it runs on.
+        node_name: Option<String> = "nodeName",
     }
     later: ["initContainers", "serviceAccount", "hostAliases"];
     inert: [
         "ephemeralContainers", "restartPolicy", "activeDeadlineSeconds",
-        "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "nodeName", "hostPID", "hostIPC",
+        "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "hostPID", "hostIPC",
         "shareProcessNamespace", "imagePullSecrets", "affinity",
         "schedulerName", "tolerations", "priorityClassName", "priority", "dnsConfig", "readinessGates",
         "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "overhead", "topologySpreadConstraints",

@@ -1,6 +1,7 @@
 //! Secrets: texts and bytes for programs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,14 +15,40 @@ object! {
         /// The bytes, in base64.
         data: BTreeMap<String, Bytes> = "data",
         /// The same as text; takes precedence over `data`.
-        string_data: BTreeMap<String, String> = "stringData",
+        string_data: BTreeMap<String, Text> = "stringData",
     }
     inert: ["type", "immutable"];
 }
 
 /// Bytes, written in base64 (RFC 4648 section 4).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u8>);
+
+/// A text that is not printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text(pub String);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl Decode for Text {
+    fn schema() -> Schema {
+        String::schema()
+    }
+
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
+        String::decode(node, cx).map(Self)
+    }
+}
 
 impl Decode for Bytes {
     fn schema() -> Schema {

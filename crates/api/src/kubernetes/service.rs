@@ -34,9 +34,15 @@ object! {
         external_name: Option<Spanned<Hostname>> = "externalName",
         /// Whether Pods that are not ready take traffic, too.
         publish_not_ready_addresses: bool = "publishNotReadyAddresses",
+        /// Which endpoints clients in the cluster use; `Cluster` if not given.
+        internal_traffic_policy: Option<InternalTrafficPolicy> = "internalTrafficPolicy",
+        /// Which endpoints are preferred.
+        traffic_distribution: Option<TrafficDistribution> = "trafficDistribution",
     }
-    later: ["sessionAffinity", "sessionAffinityConfig", "externalIPs", "internalTrafficPolicy", "trafficDistribution"];
+    later: ["externalIPs"];
     inert: [
+        // Istio's proxies balance as DestinationRules say, whatever the Service asks of kube-proxy.
+        "sessionAffinity", "sessionAffinityConfig",
         "clusterIPs", "loadBalancerIP", "loadBalancerSourceRanges", "loadBalancerClass", "externalTrafficPolicy",
         "healthCheckNodePort", "ipFamilies", "ipFamilyPolicy", "allocateLoadBalancerNodePorts",
     ];
@@ -71,6 +77,28 @@ choices! {
         LoadBalancer = "LoadBalancer",
         /// Another name.
         ExternalName = "ExternalName",
+    }
+}
+
+choices! {
+    /// Which endpoints clients in the cluster use.
+    pub enum InternalTrafficPolicy {
+        /// All.
+        Cluster = "Cluster",
+        /// Those on the client's own machine.
+        Local = "Local",
+    }
+}
+
+choices! {
+    /// Which endpoints are preferred.
+    pub enum TrafficDistribution {
+        /// The older name of `PreferSameZone`.
+        PreferClose = "PreferClose",
+        /// Those in the client's zone.
+        PreferSameZone = "PreferSameZone",
+        /// Those on the client's machine.
+        PreferSameNode = "PreferSameNode",
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::convergence;
 use super::query::parameter;
+use crate::barrier::Barrier;
 use crate::history::answer::AnswerError;
 use crate::history::{self, HistoryError};
 use crate::metrics::{Metrics, plane};
@@ -32,6 +33,7 @@ pub struct Pages {
     metrics: Arc<Metrics>,
     /// The state directory.
     state: PathBuf,
+    barrier: Arc<Barrier>,
 }
 
 /// A proxy that has not answered a response for so long counts as one that does not answer.
@@ -46,7 +48,7 @@ pub(super) const READY: &str = "/ready";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Path and what it shows.
-const INDEX: [(&str, &str); 12] = [
+const INDEX: [(&str, &str); 13] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
     ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
@@ -57,6 +59,10 @@ const INDEX: [(&str, &str); 12] = [
     (
         "/debug/endpoint?address=IP",
         "whether requests are sent to an address, and which proxies have not yet heard the latest",
+    ),
+    (
+        "/debug/settle",
+        "a ticket; with `?ticket=N`: whether what was written then is read, and which proxies do not run it yet",
     ),
     ("/debug/configz", "routing and policy objects in force"),
     ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
@@ -70,9 +76,9 @@ impl Pages {
         world: watch::Receiver<Arc<World>>,
         proxies: Arc<Proxies>,
         metrics: Arc<Metrics>,
-        state: PathBuf,
+        (state, barrier): (PathBuf, Arc<Barrier>),
     ) -> Self {
-        Self { world, proxies, metrics, state }
+        Self { world, proxies, metrics, state, barrier }
     }
 
     /// The page of a path, [`HISTORY`] excepted.
@@ -93,6 +99,7 @@ impl Pages {
             "/debug/endpointz" => json_page(&self.endpointz()),
             "/debug/configz" => json_page(&self.configz()),
             "/debug/endpoint" => self.endpoint(query),
+            "/debug/settle" => self.settle(query),
             "/debug/config_dump" => self.config_dump(query),
             _ => (StatusCode::NOT_FOUND, "text/plain", format!("there is no page `{path}`; there are:\n{}", index())),
         }
@@ -264,6 +271,35 @@ impl Pages {
         }))
     }
 
+    /// Whether what was written when a ticket was asked for is read, and which proxies do not run it yet.
+    fn settle(&self, query: &str) -> Page {
+        let Some(ticket) = parameter(query, "ticket") else {
+            return json_page(&json!({ "ticket": self.barrier.ask() }));
+        };
+        let Ok(ticket) = ticket.parse::<u64>() else {
+            let text = "a ticket is a number: ask for one at /debug/settle\n".to_owned();
+            return (StatusCode::BAD_REQUEST, "text/plain", text);
+        };
+        // In this order: what is read now was published later, and who is told of it is behind from then on.
+        let is_read = self.barrier.has_served(ticket);
+        let world = self.world();
+        let told = self.proxies.published() >= world.generation;
+        let reports = self.proxies.reports();
+        let behind = reports.iter().filter(|report| report.status.settled_generation < report.told);
+        let refusing = reports.iter().filter_map(|report| {
+            let types: Vec<Value> = report.status.types.iter().map(|status| type_status(report, status)).collect();
+            let refused: Vec<Value> = types.into_iter().filter(|status| !status["nack"].is_null()).collect();
+            (!refused.is_empty()).then(|| json!({ "proxy": report.client.node, "types": refused }))
+        });
+        json_page(&json!({
+            "read": is_read && told,
+            "generation": world.generation,
+            "behind": behind.map(|report| &report.client.node).collect::<Vec<_>>(),
+            "refusing": refusing.collect::<Vec<_>>(),
+            "refused": refused(&world),
+        }))
+    }
+
     /// What a proxy ran at some time. It reads files and plays them back, which may take seconds.
     pub(super) fn history(&self, query: &str) -> Page {
         let Some(wanted) = parameter(query, "proxyID") else {
@@ -309,7 +345,7 @@ impl Pages {
                     "name": &*resource.name,
                     "version": resource.version.to_string(),
                     "origin": resource.origin.as_deref(),
-                    "resource": json::any_to_json(&schema, &resource.any()),
+                    "resource": public(json::any_to_json(&schema, &resource.any())),
                 })
             };
             let all: Vec<Value> = resources.of(kind).values().map(one).collect();
@@ -319,6 +355,21 @@ impl Pages {
         }
         json_page(&Value::Object(dump))
     }
+}
+
+/// `[redacted]` in base64, as Envoy prints it in place of private keys.
+const REDACTED_BASE64: &str = "W3JlZGFjdGVkXQ==";
+
+/// A resource as it may be shown: without private keys.
+fn public(mut resource: Value) -> Value {
+    if let Some(certificate) = resource.pointer_mut("/tls_certificate").and_then(Value::as_object_mut) {
+        for field in ["private_key", "password"] {
+            if let Some(source) = certificate.get_mut(field) {
+                *source = json!({"inline_bytes": REDACTED_BASE64});
+            }
+        }
+    }
+    resource
 }
 
 /// How long the client has not answered a response.

@@ -19,6 +19,8 @@ use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
 use serde::{Deserialize, Serialize};
 
+use super::redact::without_secrets;
+
 /// Where segments are, in the state directory.
 const DIRECTORY: &str = "history";
 /// A segment this long is followed by another, in bytes.
@@ -132,6 +134,9 @@ pub struct Run {
     takes_proxy_protocol: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     proxy_config: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    authenticated: bool,
+    captures_dns: bool,
     /// What of the generation it refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
@@ -191,6 +196,8 @@ impl Run {
             client: Client::of(view.client_kind),
             takes_proxy_protocol: view.takes_proxy_protocol,
             proxy_config: view.proxy_config.to_string(),
+            authenticated: view.authenticated,
+            captures_dns: view.captures_dns,
             refused: refused.to_vec(),
         }
     }
@@ -212,6 +219,8 @@ impl Run {
             },
             takes_proxy_protocol: self.takes_proxy_protocol,
             proxy_config: self.proxy_config.as_str().into(),
+            authenticated: self.authenticated,
+            captures_dns: self.captures_dns,
         }
     }
 
@@ -226,6 +235,8 @@ impl Run {
             && self.labels == view.labels
             && self.takes_proxy_protocol == view.takes_proxy_protocol
             && *self.proxy_config == *view.proxy_config
+            && self.authenticated == view.authenticated
+            && self.captures_dns == view.captures_dns
     }
 
     /// `POD.NAMESPACE`.
@@ -291,7 +302,11 @@ impl EventLog {
     }
 
     /// Begins a segment, with what proxies are known to run.
-    pub fn begin(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
+    pub fn begin(&mut self, mut checkpoint: Checkpoint) -> io::Result<()> {
+        for text in checkpoint.files.values_mut() {
+            let texts = text.good.iter_mut().chain([&mut text.present]);
+            texts.for_each(|text| *text = without_secrets(text));
+        }
         // What was made while the log was closed cannot be told; who runs it is noted again when it goes on.
         let is_told = |run: &Run| run.generation <= self.generation || run.generation >= checkpoint.generation;
         let mut proxies: Vec<Run> = self.proxies.values().map(|(_, run)| run.clone()).filter(is_told).collect();
@@ -314,7 +329,8 @@ impl EventLog {
     }
 
     /// Files changed.
-    pub fn change(&mut self, change: Change) -> io::Result<()> {
+    pub fn change(&mut self, mut change: Change) -> io::Result<()> {
+        change.files.values_mut().flatten().for_each(|text| *text = without_secrets(text));
         let generation = change.generation;
         self.changes += 1;
         self.append(&Record::Change(change))?;

@@ -126,6 +126,8 @@ fn view() -> ProxyView {
         client_kind: ClientKind::Envoy,
         takes_proxy_protocol: false,
         proxy_config: "".into(),
+        authenticated: false,
+        captures_dns: true,
     }
 }
 

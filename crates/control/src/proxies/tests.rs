@@ -102,6 +102,8 @@ fn client(number: u8, app: &str) -> Client {
         client_kind: ClientKind::EvenkeelLearned,
         takes_proxy_protocol: false,
         proxy_config: "".into(),
+        authenticated: false,
+        captures_dns: true,
     };
     let (node, program) = (format!("w-{number}"), String::new());
     Client { node, program, view, peer: None, identity: None, since: SystemTime::now() }

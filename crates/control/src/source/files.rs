@@ -150,16 +150,22 @@ impl Files {
     }
 
     /// Reads these files only, as notices name them. Where that could miss something (a directory came or went, a limit
-    /// is reached) it looks everywhere.
-    pub fn refresh_only(&mut self, paths: &BTreeSet<PathBuf>, now: SystemTime) -> Refresh {
-        let given: Option<BTreeSet<PathBuf>> = paths.iter().map(|path| self.as_plain_file(path)).collect();
-        let Some(given) = given.filter(|_| self.directories.is_empty()) else { return self.refresh(now) };
+    /// is reached) it looks everywhere. The value says whether a notice told that the file may be gone: otherwise, if it
+    /// is gone, that notice follows, and until then it stays.
+    pub fn refresh_only(&mut self, paths: &BTreeMap<PathBuf, bool>, now: SystemTime) -> Refresh {
+        let given: Option<BTreeMap<PathBuf, bool>> =
+            paths.iter().map(|(path, gone)| Some((self.as_plain_file(path)?, *gone))).collect();
+        let Some(mut given) = given.filter(|_| self.directories.is_empty()) else { return self.refresh(now) };
+        given.retain(|path, _| !self.leaves_out(path));
         let mut result = Refresh::default();
-        let given: Vec<PathBuf> = given.into_iter().filter(|path| !self.leaves_out(path)).collect();
-        for path in given {
+        for (path, may_be_gone) in given {
             let before: Vec<Diagnostic> = self.files.get(&path).iter().flat_map(|f| &f.diagnostics).cloned().collect();
             match fs::metadata(&path) {
-                Err(reason) if reason.kind() == io::ErrorKind::NotFound => self.remove(&path, &mut result),
+                Err(reason) if reason.kind() == io::ErrorKind::NotFound => {
+                    if may_be_gone {
+                        self.remove(&path, &mut result);
+                    }
+                }
                 metadata => {
                     let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
                     file.read(&path, metadata.as_ref(), self.parsed.remove(&path), &mut result);
@@ -448,13 +454,13 @@ mod tests {
         assert!(names == ["a", "c"] && refresh.news.is_empty(), "{names:?} {:?}", refresh.news);
         // Noticed by itself, too.
         let paths = ["charts/b.yaml", "deep/d.yaml"].map(|name| fixture.directory.path().join(name));
-        let only = fixture.files.refresh_only(&paths.clone().into(), SystemTime::now());
+        let only = fixture.files.refresh_only(&paths.clone().map(|path| (path, true)).into(), SystemTime::now());
         assert!(!only.files_changed && only.news.is_empty(), "{only:?}");
         assert!(paths.iter().all(|path| fixture.files.difference(path) == Difference::None));
 
         fixture.write(IGNORE_FILE, "a.yaml\n");
         fixture.write("charts/b.yaml", &service("b"));
-        let ignore = BTreeSet::from([fixture.directory.path().join(IGNORE_FILE)]);
+        let ignore = BTreeMap::from([(fixture.directory.path().join(IGNORE_FILE), false)]);
         fixture.files.refresh_only(&ignore, SystemTime::now());
         assert_eq!(fixture.names().0, ["b", "c"]);
     }
@@ -582,9 +588,9 @@ mod tests {
         fixture.names();
         fixture.write("a.yaml", &service("a2"));
         fixture.write("b.yaml", &service("b2"));
-        let path = |name: &str| BTreeSet::from([fixture.directory.path().join(name)]);
+        let path = |name: &str| BTreeMap::from([(fixture.directory.path().join(name), false)]);
         let (a, b, c, d) = (path("a.yaml"), path("b.yaml"), path("c.yaml"), path("directory"));
-        let mut check = |paths: &BTreeSet<PathBuf>, expected: &[&str]| {
+        let mut check = |paths: &BTreeMap<PathBuf, bool>, expected: &[&str]| {
             let refresh = fixture.files.refresh_only(paths, SystemTime::now());
             let names: Vec<String> = refresh.objects.iter().map(|o| o.name.to_string()).collect();
             assert_eq!(names, expected, "{paths:?}");
@@ -593,8 +599,11 @@ mod tests {
         check(&a, &[]);
         check(&c, &[]);
         check(&d, &["b2", "b"]);
-        fs::remove_file(b.first().expect("a path")).expect("a removed file");
-        check(&b, &["b2"]);
+        let (b, _) = b.first_key_value().expect("a path");
+        fs::remove_file(b).expect("a removed file");
+        // No notice has told yet that it is gone.
+        check(&BTreeMap::from([(b.clone(), false)]), &[]);
+        check(&BTreeMap::from([(b.clone(), true)]), &["b2"]);
     }
 
     #[test]

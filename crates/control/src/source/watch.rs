@@ -1,5 +1,8 @@
 //! Notice of changes below the configuration directories.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +24,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How often it is looked whether the directories are still those that are watched.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long to wait for the notices of what has already happened.
+const MARK_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// A change below the configuration directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
@@ -38,6 +44,36 @@ pub struct Watch {
     /// The directories as given, and what each of them was when it was watched.
     roots: Vec<(PathBuf, Option<Identity>)>,
     look: Option<Interval>,
+    /// `None` where the kernel gives no notice of it.
+    mark: Option<Mark>,
+}
+
+/// A file without a name, which the kernel's watch covers too. Notices come in the order of what happened: with that of a
+/// write to this file, all of what happened before have come.
+#[derive(Debug)]
+struct Mark {
+    /// Held open: the path leads to it.
+    _file: OwnedFd,
+    path: PathBuf,
+    /// Writes so far.
+    written: u64,
+    /// Notices of them.
+    noticed: u64,
+}
+
+impl Mark {
+    fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("watch", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(Self { _file: file, path, written: 0, noticed: 0 })
+    }
+
+    /// The kernel gives notice when a writer closes the file.
+    fn write(&mut self) -> io::Result<()> {
+        drop(File::options().write(true).open(&self.path)?);
+        self.written += 1;
+        Ok(())
+    }
 }
 
 /// What tells a directory from another that has taken its place.
@@ -72,8 +108,43 @@ impl Watch {
         let (sender, notices) = mpsc::channel(MAX_WAITING_NOTICES);
         let sender = Sender { notices: sender, lost: Arc::default(), removed: Arc::default() };
         let roots: Vec<_> = roots.iter().map(|root| (root.clone(), Identity::of(root))).collect();
-        let watcher = watcher(&real(&roots), &sender)?;
-        Ok(Self { watcher, sender, notices, roots, look: None })
+        let mut mark = Mark::new().ok();
+        let watcher = watcher(&real(&roots), &sender, &mut mark)?;
+        Ok(Self { watcher, sender, notices, roots, look: None, mark })
+    }
+
+    /// The notices that wait, and those of all that has happened until now. Where the kernel gives none, those that wait.
+    pub async fn caught_up(&mut self) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        let marked = self.mark.as_mut().is_some_and(|mark| mark.write().is_ok());
+        let deadline = tokio::time::Instant::now() + MARK_TIMEOUT;
+        while marked && self.mark.as_ref().is_some_and(|mark| mark.noticed < mark.written) {
+            match tokio::time::timeout_at(deadline, self.notices.recv()).await {
+                Ok(Some(notice)) => notices.extend(self.take(notice)),
+                _ => break,
+            }
+        }
+        while let Ok(notice) = self.notices.try_recv() {
+            notices.extend(self.take(notice));
+        }
+        notices
+    }
+
+    /// A notice as it is passed on; `None` for that of the mark.
+    fn take(&mut self, notice: Notice) -> Option<Notice> {
+        // The flag is set before the queue has room again, so it is seen at the latest with the last notice that fitted.
+        if self.sender.lost.swap(false, Relaxed) {
+            // That of the mark may be among those lost.
+            self.mark.iter_mut().for_each(|mark| mark.noticed = mark.written);
+            return Some(ANYTHING);
+        }
+        match &mut self.mark {
+            Some(mark) if notice.paths.first() == Some(&mark.path) => {
+                mark.noticed += 1;
+                None
+            }
+            _ => Some(notice),
+        }
     }
 
     /// The next notice. None is lost when this is dropped while it waits.
@@ -87,10 +158,9 @@ impl Watch {
             tokio::select! {
                 biased;
                 notice = self.notices.recv() => {
-                    let notice = notice?;
-                    // The flag is set before the queue has room again, so it is seen at the latest with the last notice
-                    // that fitted.
-                    return Some(if self.sender.lost.swap(false, Relaxed) { ANYTHING } else { notice });
+                    if let Some(notice) = self.take(notice?) {
+                        return Some(notice);
+                    }
                 }
                 _ = look.tick() => {
                     if self.roots_are_others() {
@@ -110,7 +180,7 @@ impl Watch {
             return false;
         }
         if now.iter().all(|(_, identity)| identity.is_some()) {
-            match watcher(&real(&now), &self.sender) {
+            match watcher(&real(&now), &self.sender, &mut self.mark) {
                 Ok(watcher) => self.watcher = watcher,
                 // Gone again, perhaps: the next look finds out.
                 Err(error) => {
@@ -134,15 +204,25 @@ fn real(roots: &[(PathBuf, Option<Identity>)]) -> Vec<PathBuf> {
     roots.iter().map(real).collect()
 }
 
-fn watcher(roots: &[PathBuf], sender: &Sender) -> notify::Result<Box<dyn Watcher + Send>> {
-    let by_kernel = RecommendedWatcher::new(forward(roots.to_owned(), sender.clone()), notify::Config::default())
+/// Watches the roots and, if the kernel does it, the mark.
+fn watcher(roots: &[PathBuf], sender: &Sender, mark: &mut Option<Mark>) -> notify::Result<Box<dyn Watcher + Send>> {
+    let path = mark.as_ref().map(|mark| mark.path.clone());
+    let by_kernel = RecommendedWatcher::new(forward(roots.to_owned(), path, sender.clone()), notify::Config::default())
         .and_then(|watcher| watch_all(watcher, roots));
     match by_kernel {
-        Ok(watcher) => Ok(Box::new(watcher)),
+        Ok(mut watcher) => {
+            // The watch before it, if there was one, has forgotten the mark.
+            mark.iter_mut().for_each(|mark| mark.noticed = mark.written);
+            if mark.as_ref().is_some_and(|mark| watcher.watch(&mark.path, RecursiveMode::NonRecursive).is_err()) {
+                *mark = None;
+            }
+            Ok(Box::new(watcher))
+        }
         Err(error) => {
             tracing::warn!(%error, interval = ?POLL_INTERVAL, "no file notices from the kernel; polling instead");
             let config = notify::Config::default().with_poll_interval(POLL_INTERVAL);
-            let poll = PollWatcher::new(forward(roots.to_owned(), sender.clone()), config)?;
+            *mark = None;
+            let poll = PollWatcher::new(forward(roots.to_owned(), None, sender.clone()), config)?;
             Ok(Box::new(watch_all(poll, roots)?))
         }
     }
@@ -172,9 +252,17 @@ fn watch_all<W: Watcher>(mut watcher: W, roots: &[PathBuf]) -> notify::Result<W>
     Ok(watcher)
 }
 
-fn forward(roots: Vec<PathBuf>, sender: Sender) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
+fn forward(
+    roots: Vec<PathBuf>,
+    mark: Option<PathBuf>,
+    sender: Sender,
+) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
     move |event| {
         let notice = match event {
+            Ok(event) if mark.is_some() && event.paths.first() == mark.as_ref() => match completeness(event.kind) {
+                Some(true) => Notice { paths: event.paths, complete: true },
+                _ => return,
+            },
             Ok(event) if event.need_rescan() || switches_a_link(&event) => ANYTHING,
             Ok(event) => {
                 if matches!(event.kind, EventKind::Remove(_)) && event.paths.iter().any(|path| roots.contains(path)) {
@@ -262,6 +350,25 @@ mod tests {
         std::fs::create_dir(&root)?;
         std::fs::write(root.join("a.yaml"), "3")?;
         follows(&mut watch, &root.join("a.yaml"), "3").await;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn all_that_has_happened_is_known_once_it_is_asked_for() -> std::io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let root = folder.path().to_path_buf();
+        let mut watch = Watch::new(std::slice::from_ref(&root)).map_err(std::io::Error::other)?;
+        assert!(watch.mark.is_some(), "the kernel gives notice of it");
+        for number in 0..200 {
+            let file = root.join(format!("{number}.yaml"));
+            std::fs::write(&file, "1")?;
+            let notices = watch.caught_up().await;
+            assert!(notices.iter().any(|notice| notice.complete && notice.paths == [file.clone()]), "{number}");
+            std::fs::remove_file(&file)?;
+            let notices = watch.caught_up().await;
+            assert!(notices.iter().any(|notice| !notice.complete && notice.paths == [file.clone()]), "{number}");
+        }
+        assert!(watch.caught_up().await.is_empty());
         Ok(())
     }
 

@@ -1,9 +1,11 @@
 //! End-to-end and interoperation tests of the `evenkeel` binary.
 
+mod any_order;
 mod control_planes;
 mod differential;
 mod docs;
 mod freshness;
+mod gateway_secrets;
 mod h2spec;
 mod hangup;
 mod interop;
@@ -13,4 +15,5 @@ mod mesh;
 mod proxy;
 mod restart;
 mod scope;
+mod settle;
 mod up;

@@ -30,13 +30,15 @@ pub fn host(name: &str, endpoint: SocketAddr) -> String {
 pub struct Plane {
     folder: tempfile::TempDir,
     grpc: u16,
+    /// Where proxies with a certificate come in.
+    pub secure: u16,
     http: u16,
 }
 
 impl Plane {
     pub fn new() -> Self {
-        let [grpc, http] = free_ports();
-        let plane = Self { folder: tempfile::tempdir().expect("a temporary folder"), grpc, http };
+        let [grpc, secure, http] = free_ports();
+        let plane = Self { folder: tempfile::tempdir().expect("a temporary folder"), grpc, secure, http };
         std::fs::create_dir(plane.config()).expect("a folder");
         plane.write("mesh", MESH);
         plane
@@ -58,7 +60,7 @@ impl Plane {
 
     pub fn start(&self) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-        command.args(["control-plane", "--secure-grpc-address", "127.0.0.1:0"]);
+        command.args(["control-plane", "--secure-grpc-address", &format!("127.0.0.1:{}", self.secure)]);
         command.args(["--grpc-address", &format!("127.0.0.1:{}", self.grpc)]);
         command.args(["--http-address", &format!("127.0.0.1:{}", self.http)]);
         command.arg("--config").arg(self.config()).arg("--state").arg(self.state());

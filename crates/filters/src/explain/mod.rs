@@ -5,10 +5,12 @@
 mod request;
 mod step;
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::listener::{ChainInput, FilterChain, NetworkFilterConfig, TcpProxy, Terminal};
+use evenkeel_runtime_config::route::{Route, VirtualHost};
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
 use evenkeel_stats::{Registry, ScopeName};
@@ -47,6 +49,23 @@ pub struct Explanation {
     pub answer: Option<LocalAnswer>,
 }
 
+/// The objects that took part in a decision, for explanations that tell more than [`Step`] does.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    /// The filter chain that was chosen.
+    pub chain: Option<Arc<FilterChain>>,
+    /// The request as it was matched: normalized, and as the filters left it.
+    pub matched: Option<PlainRequest>,
+    /// The virtual host.
+    pub host: Option<Arc<VirtualHost>>,
+    /// The route.
+    pub route: Option<Arc<Route>>,
+    /// The request as it is forwarded, with the headers whose values the request determines.
+    pub sent: Option<PlainRequest>,
+    /// The client's address, as the headers of trusted proxies tell it.
+    pub client: Option<SocketAddr>,
+}
+
 /// A local reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalAnswer {
@@ -72,12 +91,23 @@ pub struct Explainer {
 impl Explainer {
     /// Explains a call under a configuration.
     pub fn explain(&mut self, config: &Config, call: &Call<'_>) -> Explanation {
-        let mut steps = Vec::new();
-        let answer = self.connection(config, call, &mut steps);
-        Explanation { steps, answer }
+        self.trace(config, call).0
     }
 
-    fn connection(&mut self, config: &Config, call: &Call<'_>, steps: &mut Vec<Step>) -> Option<LocalAnswer> {
+    /// Explains a call under a configuration, and tells which objects took part.
+    pub fn trace(&mut self, config: &Config, call: &Call<'_>) -> (Explanation, Trace) {
+        let (mut steps, mut trace) = (Vec::new(), Trace::default());
+        let answer = self.connection(config, call, &mut steps, &mut trace);
+        (Explanation { steps, answer }, trace)
+    }
+
+    fn connection(
+        &mut self,
+        config: &Config,
+        call: &Call<'_>,
+        steps: &mut Vec<Step>,
+        trace: &mut Trace,
+    ) -> Option<LocalAnswer> {
         let Some(listener) = config.listeners.get(call.listener) else {
             steps.push(Step::NoListener { name: call.listener.into() });
             return None;
@@ -88,6 +118,7 @@ impl Explainer {
         };
         let (listener, name, tls) = (Arc::clone(&listener.name), Arc::clone(&chain.name), chain.tls.is_some());
         steps.push(Step::FilterChain { listener, chain: name, tls });
+        trace.chain = Some(Arc::clone(chain));
         if !admits(chain, call.connection, steps) {
             return None;
         }
@@ -98,7 +129,7 @@ impl Explainer {
             }
             Terminal::Http(manager) => {
                 let filters = self.filters(manager);
-                request::explain((config, &self.registry), (manager, &filters), call, call.request?, steps)
+                request::explain((config, &self.registry), (manager, &filters), call, call.request?, (steps, trace))
             }
         }
     }

@@ -19,12 +19,13 @@ use evenkeel_runtime_config::{Cluster, Config, HttpConnectionManager};
 use evenkeel_stats::Registry;
 
 use super::step::{Retries, Says, Step, edit_lines};
-use super::{Call, LocalAnswer, held};
+use super::{Call, LocalAnswer, Trace, held};
 use crate::callouts::{Callouts, NoCallouts};
 use crate::decide::{
     Answer, Arrival, Filtered, Forward, Levels, Limits, Matched, Outcome, Parts, Policy, Stream, Tunnel, Visitor,
     decide,
 };
+use crate::header_mutation;
 use crate::http::{
     Asked, Body, ClusterScope, Decision, FilterStreams, HttpFilters, Remark, Reply, RequestContext, Services, Woken,
 };
@@ -36,7 +37,7 @@ pub(super) fn explain(
     (manager, filters): (&HttpConnectionManager, &HttpFilters),
     call: &Call<'_>,
     request: &PlainRequest,
-    steps: &mut Vec<Step>,
+    (steps, trace): (&mut Vec<Step>, &mut Trace),
 ) -> Option<LocalAnswer> {
     let peer_text = call.connection.remote.ip().to_canonical().to_string();
     let numbers = Numbers { random: call.random, drawn: Cell::new(false), config, registry: Arc::clone(registry) };
@@ -49,6 +50,8 @@ pub(super) fn explain(
     };
     let answer = written.conclude(outcome);
     steps.append(&mut written.steps);
+    written.trace.chain = trace.chain.take();
+    *trace = written.trace;
     answer
 }
 
@@ -94,6 +97,7 @@ struct Written<'c> {
     /// The cluster that its route names.
     cluster: Option<&'c Arc<str>>,
     steps: Vec<Step>,
+    trace: Trace,
 }
 
 impl<'c> Written<'c> {
@@ -138,6 +142,7 @@ impl<'c> Written<'c> {
             collected: false,
             cluster: None,
             steps: Vec::new(),
+            trace: Trace::default(),
         }
     }
 
@@ -229,6 +234,7 @@ impl<'c> Written<'c> {
             }
             _ => text(self.head.authority()),
         };
+        self.trace.sent = Some(self.plain());
         let (cluster_name, path) = (Arc::clone(name), text(self.head.path()));
         self.steps.push(Step::Forward { cluster: cluster_name, path, authority });
         self.steps.push(Step::Endpoints { cluster: Arc::clone(name), count: cluster.endpoints.hosts.len() });
@@ -268,6 +274,19 @@ impl<'c> Written<'c> {
         }
     }
 
+    /// The head as it is now.
+    fn plain(&self) -> PlainRequest {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let headers = self.head.headers.iter().map(|(_, name, value)| (text(name), text(value))).collect();
+        PlainRequest {
+            method: text(self.head.method()),
+            path: text(self.head.path()),
+            authority: text(self.head.authority()),
+            scheme: self.request.scheme.clone(),
+            headers,
+        }
+    }
+
     fn host(&mut self, table: &RouteTable, host: &VirtualHost) {
         self.steps.push(Step::VirtualHost { table: Arc::clone(&table.name), name: Arc::clone(&host.name) });
     }
@@ -283,7 +302,17 @@ impl<'c> Visitor<'c> for Written<'c> {
         }
     }
 
+    fn chosen(&mut self, matched: Option<&Matched<'c>>) {
+        self.trace.matched = Some(self.plain());
+        self.trace.client = self.client;
+        self.trace.route = matched.map(|matched| Arc::clone(matched.route));
+        self.trace.host = matched.and_then(|matched| matched.table.find_virtual_host(self.head.authority())).cloned();
+    }
+
     fn routed(&mut self, table: &'c RouteTable, selection: RouteSelection<'c>) {
+        if let RouteSelection::NotFound(Some(host)) | RouteSelection::TlsRedirect(host) = selection {
+            self.trace.host = Some(Arc::clone(host));
+        }
         match selection {
             RouteSelection::NotFound(host) => host.into_iter().for_each(|host| self.host(table, host)),
             RouteSelection::TlsRedirect(host) => self.host(table, host),
@@ -317,6 +346,13 @@ impl<'c> Visitor<'c> for Written<'c> {
 
     fn edit_request(&mut self, levels: Levels<'c>) {
         self.steps.extend(levels.named().map(|(level, edits)| Step::Headers { level, edits: edit_lines(edits) }));
+        for edits in levels.iter() {
+            edits.request_remove.iter().for_each(|name| self.head.headers.remove_name(name.as_bytes()));
+            for addition in &edits.request_add {
+                let value = header_mutation::value_for(addition, &self.head);
+                header_mutation::add_header(&mut self.head.headers, addition, &value);
+            }
+        }
     }
 }
 

@@ -47,6 +47,13 @@ pub(super) fn value(mutation: &HeaderMutation, seen: Seen<'_>) -> Vec<u8> {
     value
 }
 
+/// The value that a header is given, as far as the request tells it.
+pub(crate) fn value_for(addition: &HeaderAddition, request: &RequestHead) -> Vec<u8> {
+    let mut value = Vec::new();
+    format(&addition.value, Seen { request: Some(request), response: None }, &mut value);
+    value
+}
+
 fn format(format: &Format, seen: Seen<'_>, out: &mut Vec<u8>) {
     for part in &format.parts {
         let (operator, max_length) = match part {

@@ -6,4 +6,5 @@ mod filter;
 mod tests;
 
 pub use edit::add_header;
+pub(crate) use edit::value_for;
 pub use filter::HttpFilter;

@@ -24,7 +24,8 @@ impl AllTexts {
                 }
                 Resource::Secret(secret) => {
                     let bytes = secret.data.iter().map(|(name, bytes)| (name.clone(), bytes.0.clone()));
-                    let text = secret.string_data.iter().map(|(name, text)| (name.clone(), text.clone().into_bytes()));
+                    let text =
+                        secret.string_data.iter().map(|(name, text)| (name.clone(), text.0.clone().into_bytes()));
                     bytes.chain(text).collect()
                 }
                 _ => return None,

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_api::istio::WorkloadEntry;
-use evenkeel_api::kubernetes::{EndpointSlice, ServiceSpec, SliceEndpoint};
+use evenkeel_api::istio::WorkloadEntrySpec;
+use evenkeel_api::kubernetes::{EndpointConditions, EndpointSlice, ServiceSpec, SliceEndpoint};
 use evenkeel_api::{Kind, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
@@ -15,6 +15,7 @@ use super::reuse_if_equal;
 use super::run::Run;
 use super::step::{Results, ServiceKey};
 use super::tracking::Cx;
+use super::workloads;
 use crate::service::EndpointsByPort;
 use crate::{
     Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, Snapshot, TargetPort,
@@ -52,31 +53,31 @@ impl Results for Table {
 
 /// The endpoints of a service.
 fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
-    let (id, service) = cx.service_in(host, namespace)?;
+    let (_, service) = cx.service_in(host, namespace)?;
+    if service.resolution == Resolution::Alias {
+        return None;
+    }
     let spec = spec_of(cx, service);
     let mut by_port = EndpointsByPort::default();
     let not_ready_too = service.is_kubernetes() && spec.is_some_and(|spec| spec.publish_not_ready_addresses);
     for workload in cx.members(service) {
         of_workload(cx, workload, service, not_ready_too, &mut by_port);
     }
-    if spec.is_none_or(|spec| spec.selector.is_empty())
-        && let Some(name) = slices_name(cx, service)
-    {
+    if let Some(name) = slices_name(cx, service) {
         for object in cx.slices(namespace, &name) {
             let Resource::EndpointSlice(slice) = &object.resource else { continue };
-            of_slice(cx, slice, service, &mut by_port);
+            of_slice(cx, slice, service, not_ready_too, &mut by_port);
         }
     }
-    if let Some(Resource::ServiceEntry(entry)) = cx.object(id).map(|object| &object.resource) {
+    for (part, described) in cx.parts_of(service) {
+        let Some(Resource::ServiceEntry(entry)) = cx.object(part).map(|object| &object.resource) else { continue };
         for written in &entry.spec.endpoints {
-            of_entry(cx, written, service, &mut by_port);
+            of_entry(cx, written, service, described, &mut by_port);
         }
     }
-    let resolves = service.resolution != Resolution::Passthrough && service.resolution != Resolution::Static;
-    let name = service.external_name.as_ref().or(resolves.then_some(&service.host));
-    let none = by_port.values().all(Vec::is_empty);
-    if let Some(name) = name.filter(|_| none) {
-        of_name(service, name, &mut by_port);
+    let resolves = matches!(service.resolution, Resolution::Dns | Resolution::DnsRoundRobin);
+    if resolves && by_port.values().all(Vec::is_empty) && service.selector.is_empty() {
+        of_name(service, &service.host, &mut by_port);
     }
     (!by_port.is_empty()).then_some(by_port)
 }
@@ -98,10 +99,9 @@ fn note_slice(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
         found.push(finding.with_help("add the Service").about(object.reference()));
         return;
     };
-    if spec_of(cx, service).is_some_and(|spec| !spec.selector.is_empty()) {
-        let message =
-            format!("{object} is ignored: the Service `{name}` has a selector, its endpoints are the Pods it selects");
-        let help = "remove the Service's selector, or the EndpointSlice";
+    if service.resolution == Resolution::Alias {
+        let message = format!("{object} is ignored: the Service `{name}` is another name of a host");
+        let help = "remove the EndpointSlice, or the Service's `type: ExternalName`";
         let finding = Diagnostic::info("no-effect", object.origin.clone(), message);
         found.push(finding.with_help(help).about(object.reference()));
     }
@@ -149,25 +149,32 @@ fn of_workload(
     not_ready_too: bool,
     by_port: &mut EndpointsByPort,
 ) {
-    let Some(address) = workload.addresses.first() else { return };
+    let Some(address) = workload.endpoint_address() else { return };
+    // EDS accepts only addresses, and clients of headless services need one.
+    let needs_ip = matches!(service.resolution, Resolution::Static | Resolution::Passthrough);
+    if needs_ip && matches!(address, EndpointAddress::Name(_)) {
+        return;
+    }
     let is_here = |subdomain: &Arc<str>| {
         service.headless && *subdomain == service.name && workload.namespace == service.namespace
     };
     let host_name = workload.host_name.as_ref().filter(|(_, subdomain)| is_here(subdomain)).map(|(name, _)| name);
     for service_port in carried(service) {
-        let Some(port) = service_port.target.number_on(workload, service_port.number) else { continue };
+        let Some(port) = workload.port_of(service, service_port) else { continue };
         let mode = cx.mtls_mode(&workload.namespace, &workload.labels, port);
         by_port.get_or_default(service_port.number).push(Endpoint {
-            address: EndpointAddress::Ip(*address),
+            address: address.clone(),
             port,
             ready: workload.ready || not_ready_too,
+            draining: false,
+            node: workload.node.clone(),
             host_name: host_name.cloned(),
             labels: workload.labels.clone(),
             workload_name: workload.workload_name.clone(),
             namespace: workload.namespace.clone(),
             identity: workload.has_proxy.then(|| workload.identity.clone()),
             locality: workload.locality.clone(),
-            weight: 1,
+            weight: workload.weight,
             mtls: workload.has_proxy && mode != MtlsMode::Disable,
         });
     }
@@ -179,6 +186,8 @@ fn bare(service: &Service, address: EndpointAddress, port: u16) -> Endpoint {
         address,
         port,
         ready: true,
+        draining: false,
+        node: "".into(),
         host_name: None,
         labels: Labels::new(),
         workload_name: service.name.clone(),
@@ -204,29 +213,37 @@ fn of_name(service: &Service, name: &Hostname, by_port: &mut EndpointsByPort) {
     }
 }
 
-fn of_entry(cx: &Cx<'_>, written: &WorkloadEntry, service: &Service, by_port: &mut EndpointsByPort) {
+/// An endpoint written in a ServiceEntry, for the ports that this entry describes.
+fn of_entry(
+    cx: &Cx<'_>,
+    written: &WorkloadEntrySpec,
+    service: &Service,
+    described: &Service,
+    by_port: &mut EndpointsByPort,
+) {
     let Some(address) = written.address.as_ref().and_then(|a| read_address(a)) else { return };
     let account = written.service_account.as_ref();
     let identity = account.and_then(|a| SpiffeId::new(&cx.mesh().trust_domain, &service.namespace, &a.0).ok());
+    let locality = written.locality.clone().unwrap_or_else(|| workloads::locality(&written.labels).to_string());
     for service_port in carried(service) {
-        let own = written.ports.get(&*service_port.name).map(|p| p.0);
+        let Some(own) = described.ports.iter().find(|port| port.name == service_port.name) else { continue };
         let port = match address {
             EndpointAddress::Unix(_) => 0,
-            _ => own.unwrap_or_else(|| target_number(service_port)),
+            _ => written.ports.get(&*own.name).map_or_else(|| target_number(own), |port| port.0),
         };
-        let tls_mode = written.labels.get("security.istio.io/tlsMode").map(String::as_str);
+        let mtls = written.takes_mtls() && cx.mtls_mode(&service.namespace, &written.labels, port) != MtlsMode::Disable;
         by_port.get_or_default(service_port.number).push(Endpoint {
             labels: written.labels.clone(),
             identity: identity.clone(),
-            locality: written.locality.as_deref().unwrap_or_default().into(),
+            locality: locality.as_str().into(),
             weight: written.weight.unwrap_or(1).max(1),
-            mtls: tls_mode == Some("istio"),
+            mtls,
             ..bare(service, address.clone(), port)
         });
     }
 }
 
-fn read_address(text: &str) -> Option<EndpointAddress> {
+pub(super) fn read_address(text: &str) -> Option<EndpointAddress> {
     if let Some(path) = text.strip_prefix("unix://") {
         return Some(EndpointAddress::Unix(path.into()));
     }
@@ -236,13 +253,22 @@ fn read_address(text: &str) -> Option<EndpointAddress> {
     }
 }
 
-fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, by_port: &mut EndpointsByPort) {
+/// The endpoints of a slice. A slice of a Service with a selector is usually written by Kubernetes about the Pods that
+/// are endpoints already; only the others are added.
+fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too: bool, by_port: &mut EndpointsByPort) {
     for port in &slice.ports {
         let Some(number) = port.port else { continue };
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
         let Some(service_port) = carried(service).find(|p| &*p.name == port_name) else { continue };
         let list = by_port.get_or_default(service_port.number);
-        list.extend(slice.endpoints.iter().filter_map(|e| slice_endpoint(cx, service, e, number.0)));
+        let found = slice.endpoints.iter().filter_map(|e| slice_endpoint(cx, service, e, number.0));
+        for mut endpoint in found {
+            endpoint.ready |= not_ready_too;
+            match list.iter_mut().find(|known| (&known.address, known.port) == (&endpoint.address, endpoint.port)) {
+                Some(known) => known.draining |= endpoint.draining && !known.ready,
+                None => list.push(endpoint),
+            }
+        }
     }
 }
 
@@ -252,7 +278,10 @@ fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port
     let address = read_address(written)?;
     let pod = endpoint.target_ref.as_ref().filter(|t| t.kind == "Pod");
     let workload = pod.and_then(|t| cx.workload(t.namespace.as_deref().unwrap_or(&service.namespace), &t.name));
-    let ready = endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true);
+    let condition = |of: fn(&EndpointConditions) -> Option<bool>| endpoint.conditions.as_ref().and_then(of);
+    let ready = condition(|c| c.ready).unwrap_or(true);
+    // Istio's `endpointHealthStatus`.
+    let draining = !ready && condition(|c| c.serving).unwrap_or(true) && condition(|c| c.terminating).unwrap_or(true);
     let known = match workload {
         None => bare(service, address, port),
         Some(w) => Endpoint {
@@ -260,6 +289,7 @@ fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port
             workload_name: w.workload_name.clone(),
             identity: w.has_proxy.then(|| w.identity.clone()),
             locality: w.locality.clone(),
+            node: w.node.clone(),
             mtls: w.has_proxy && cx.mtls_mode(&w.namespace, &w.labels, port) != MtlsMode::Disable,
             ..bare(service, address, port)
         },
@@ -268,5 +298,7 @@ fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port
         Some(zone) if known.locality.is_empty() => format!("/{zone}").into(),
         _ => known.locality.clone(),
     };
-    Some(Endpoint { ready, locality, ..known })
+    let host_name = endpoint.hostname.as_ref().filter(|_| service.headless).map(|name| name.0.clone());
+    let node = endpoint.node_name.as_deref().map_or_else(|| known.node.clone(), Into::into);
+    Some(Endpoint { ready, draining, node, locality, host_name, ..known })
 }

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn kinds_have_a_row() {
         let none: Vec<&Kind> = Kind::ALL.iter().filter(|kind| !announced(**kind)).collect();
-        let expected = [Kind::ServiceAccount, Kind::Secret, Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet];
+        let expected = [Kind::ServiceAccount, Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet];
         assert_eq!(none, expected.iter().collect::<Vec<_>>());
         assert!(Step::Mesh.stage() < Step::Gateways.stage());
     }

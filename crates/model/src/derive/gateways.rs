@@ -8,11 +8,12 @@ use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
+use super::ingresses;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{renew, shared};
-use crate::gateway::{ServerCertificate, TlsVersion};
+use crate::gateway::{CertificateFiles, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use crate::workload::selects;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Snapshot};
 
@@ -55,6 +56,16 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
             gateway.servers.extend(server);
             found.extend(said.into_iter().map(|finding| finding.about(object.reference())));
         }
+        built.push(gateway);
+        objects.push(object.clone());
+    }
+    for object in cx.objects(Kind::Ingress) {
+        let Resource::Ingress(written) = &object.resource else { continue };
+        let Some(mut gateway) = ingresses::gateway(cx, object, written, found) else { continue };
+        let servers = std::mem::take(&mut gateway.servers);
+        // That all of them serve all hosts is not worth a word.
+        let admitted = servers.into_iter().filter_map(|s| admit(s, &gateway, &built, &mut Diagnostics::new()));
+        gateway.servers = admitted.collect();
         built.push(gateway);
         objects.push(object.clone());
     }
@@ -221,29 +232,63 @@ fn host(written: &Spanned<String>, own: &str) -> Option<Spanned<GatewayHost>> {
 }
 
 fn server_tls(tls: &istio::ServerTlsSettings) -> ServerTls {
-    let text = |t: &Option<String>| t.as_deref().map(shared);
     let version = |v: &Option<Spanned<TlsProtocol>>| match v.as_deref() {
         None | Some(TlsProtocol::Auto) => None,
         Some(TlsProtocol::V1_2) => Some(TlsVersion::V1_2),
         Some(TlsProtocol::V1_3) => Some(TlsVersion::V1_3),
     };
-    // The decoder has checked that the files are there where the mode needs them.
-    let certificate = || ServerCertificate::Files {
-        chain: text(&tls.server_certificate).unwrap_or_default(),
-        key: text(&tls.private_key).unwrap_or_default(),
-    };
+    let mutual = |optional| ServerTlsMode::Mutual { certificates: certificates(tls), roots: roots(tls), optional };
+    let texts = |list: &[Spanned<String>]| list.iter().map(|text| shared(text)).collect();
     ServerTls {
         mode: match tls.mode.unwrap_or(istio::ServerTlsMode::Passthrough) {
             istio::ServerTlsMode::Passthrough => ServerTlsMode::Passthrough,
             istio::ServerTlsMode::AutoPassthrough => ServerTlsMode::AutoPassthrough,
-            istio::ServerTlsMode::Simple => ServerTlsMode::Simple(certificate()),
-            istio::ServerTlsMode::Mutual => {
-                ServerTlsMode::Mutual { certificate: certificate(), ca_certificates: text(&tls.ca_certificates) }
-            }
+            istio::ServerTlsMode::Simple => ServerTlsMode::Simple(certificates(tls)),
+            istio::ServerTlsMode::Mutual => mutual(false),
+            istio::ServerTlsMode::OptionalMutual => mutual(true),
             istio::ServerTlsMode::IstioMutual => ServerTlsMode::IstioMutual,
         },
-        subject_alt_names: tls.subject_alt_names.iter().map(|n| shared(n)).collect(),
+        clients: ClientChecks {
+            subject_alt_names: tls.subject_alt_names.iter().map(|n| shared(n)).collect(),
+            spki: texts(&tls.verify_certificate_spki),
+            hashes: texts(&tls.verify_certificate_hash),
+            revocation_lists: tls.ca_crl.as_deref().map(shared),
+        },
+        cipher_suites: tls.known_cipher_suites().into_iter().map(shared).collect(),
+        ecdh_curves: tls.known_ecdh_curves().into_iter().map(shared).collect(),
         min_version: version(&tls.min_protocol_version),
         max_version: version(&tls.max_protocol_version),
     }
+}
+
+/// Where the certificates are. Secrets take precedence over files, as in Istio. The decoder has checked that one of them
+/// is given.
+fn certificates(tls: &istio::ServerTlsSettings) -> ServerCertificates {
+    let names: Vec<_> = tls.credential_name.iter().chain(&tls.credential_names).map(secret_name).collect();
+    if !names.is_empty() {
+        return ServerCertificates::Secrets(names);
+    }
+    let path = |path: &Option<String>| path.as_deref().map(shared).unwrap_or_default();
+    let pair = |chain, key| CertificateFiles { chain: path(chain), key: path(key) };
+    ServerCertificates::Files(match tls.tls_certificates.as_slice() {
+        [] => vec![pair(&tls.server_certificate, &tls.private_key)],
+        several => several.iter().map(|one| pair(&one.server_certificate, &one.private_key)).collect(),
+    })
+}
+
+/// Where the roots for clients are: a Secret of their own, the Secret of the certificate, or a file.
+fn roots(tls: &istio::ServerTlsSettings) -> ClientRoots {
+    let names = tls.ca_cert_credential_name.iter().chain(&tls.credential_name).chain(&tls.credential_names);
+    if let Some(name) = names.map(secret_name).next() {
+        return ClientRoots::Secret(name);
+    }
+    let of_certificates = tls.tls_certificates.iter().filter_map(|one| one.ca_certificates.as_deref());
+    let file = tls.ca_certificates.as_deref().into_iter().chain(of_certificates).next();
+    ClientRoots::File(file.map(shared).unwrap_or_default())
+}
+
+/// The name of a Secret as written, without the scheme that Istio allows before it.
+fn secret_name(written: &Spanned<String>) -> Spanned<Arc<str>> {
+    let name = written.strip_prefix("kubernetes://").unwrap_or(written);
+    Spanned::new(shared(name), written.span.clone())
 }

@@ -5,10 +5,13 @@
 //! goes into a table. When an object changes, the steps that asked about it run again; if the result of one of them
 //! changes, so do the steps that asked about that result. Everything else stays as it is, including its pointers.
 
+mod credentials;
 mod destination_rules;
 mod discovery;
 mod endpoints;
+mod gateway_secrets;
 mod gateways;
+mod ingresses;
 mod mesh;
 mod objects;
 mod policies;

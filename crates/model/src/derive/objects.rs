@@ -1,9 +1,10 @@
 //! The objects of all sources, each name once per group, kind and namespace, with indexes for frequent queries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_api::istio::MeshConfig;
+use evenkeel_api::istio::{MeshConfig, WorkloadEntry};
 use evenkeel_api::kubernetes::EndpointSlice;
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::suggest::closest;
@@ -43,6 +44,8 @@ pub(super) struct Objects {
     selecting: HashMap<u64, BTreeMap<Place, ObjectKey>>,
     /// EndpointSlices by namespace and Service.
     slices: BTreeMap<ServiceKey, BTreeMap<Place, Arc<Object>>>,
+    /// Objects that name an address as that of an endpoint.
+    at_address: HashMap<IpAddr, BTreeMap<Place, ObjectKey>>,
 }
 
 /// The objects that a source has announced.
@@ -220,14 +223,18 @@ impl Objects {
         put(self.in_force.entry(id.kind).or_default(), place, object.clone(), is_there);
         if let Some(labels) = running_labels(object) {
             for (name, value) in &labels {
-                let places = self.running_with.entry(label_key(&id.namespace, name, value)).or_default();
-                match is_there {
-                    true => drop(places.insert(place.clone())),
-                    false => drop(places.remove(place)),
+                // The empty namespace stands for all.
+                for namespace in [&*id.namespace, ""] {
+                    let places = self.running_with.entry(label_key(namespace, name, value)).or_default();
+                    match is_there {
+                        true => drop(places.insert(place.clone())),
+                        false => drop(places.remove(place)),
+                    }
+                    tracker.changed(Fact::RunningWith(namespace, name, value));
                 }
-                tracker.changed(Fact::RunningWith(&id.namespace, name, value));
             }
             self.running_with.retain_some(label_keys(&id.namespace, &labels));
+            self.running_with.retain_some(label_keys("", &labels));
             put(self.running.entry(id.namespace.clone()).or_default(), place, labels, is_there);
             tracker.changed(Fact::Running(&id.namespace));
         }
@@ -250,6 +257,13 @@ impl Objects {
                 self.slices.remove(&key);
             }
             tracker.changed(Fact::Slices(&id.namespace, service));
+        }
+        for address in endpoint_addresses(object) {
+            put(self.at_address.entry(address).or_default(), place, id.clone(), is_there);
+            if self.at_address.get(&address).is_some_and(BTreeMap::is_empty) {
+                self.at_address.remove(&address);
+            }
+            tracker.changed(Fact::At(address));
         }
     }
 }
@@ -288,15 +302,34 @@ impl RetainSome for HashMap<u64, BTreeSet<Place>> {
     }
 }
 
-/// Labels of a Pod, or of the template of a Deployment.
+/// The addresses that a ServiceEntry or EndpointSlice names as those of endpoints.
+fn endpoint_addresses(object: &Object) -> BTreeSet<IpAddr> {
+    match &object.resource {
+        Resource::ServiceEntry(entry) => entry.spec.endpoints.iter().filter_map(|e| e.ip()).collect(),
+        Resource::EndpointSlice(slice) => {
+            let all = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+            all.filter_map(|address| address.parse().ok()).collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Labels of a workload, or of the template of a Deployment.
 fn running_labels(object: &Object) -> Option<Labels> {
     match &object.resource {
         Resource::Pod(_) => Some(object.labels.clone()),
+        Resource::WorkloadEntry(entry) => Some(entry_labels(object, entry)),
         Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
         Resource::StatefulSet(set) => Some(set.spec.template.labels()),
         Resource::DaemonSet(set) => Some(set.spec.template.labels()),
         _ => None,
     }
+}
+
+/// The labels of a WorkloadEntry: those of its specification, overridden by its own (Istio's `ConvertWorkloadEntry`).
+pub(super) fn entry_labels(object: &Object, entry: &WorkloadEntry) -> Labels {
+    let own = object.labels.iter().map(|(name, value)| (name.clone(), value.clone()));
+    entry.spec.labels.clone().into_iter().chain(own).collect()
 }
 
 /// The selector of an object. Services and Gateways with an empty selector do not select all Pods.
@@ -362,6 +395,11 @@ impl<'t> Cx<'t> {
         slices.get(&(namespace.clone(), service.clone())).into_iter().flat_map(BTreeMap::values)
     }
 
+    /// The ServiceEntries and EndpointSlices with an endpoint at this address, in the order of precedence.
+    pub(super) fn naming(&self, address: IpAddr) -> impl Iterator<Item = &'t ObjectKey> + use<'t> {
+        self.read(Fact::At(address)).objects.at_address.get(&address).into_iter().flat_map(BTreeMap::values)
+    }
+
     /// Labels of all Pods and Deployment templates in a namespace.
     pub(super) fn running(&self, namespace: &str) -> impl Iterator<Item = &'t Labels> + use<'t> {
         self.read(Fact::Running(namespace)).objects.running.get(namespace).into_iter().flat_map(BTreeMap::values)
@@ -377,6 +415,18 @@ impl<'t> Cx<'t> {
         let places = objects.running_with.get(&label_key(namespace, name, value)).into_iter().flatten();
         let here = objects.running.get(namespace);
         places.filter_map(|place| here?.get(place)).any(|labels| selects(selector, labels))
+    }
+
+    /// The namespaces with a Pod or Deployment template that matches a selector, which must not be empty.
+    pub(super) fn namespaces_of_selected(&self, selector: &Labels) -> BTreeSet<&'t Arc<str>> {
+        let (name, value) = first_label(selector);
+        let objects = &self.read(Fact::RunningWith("", name, value)).objects;
+        let places = objects.running_with.get(&label_key("", name, value)).into_iter().flatten();
+        let namespace = |place: &Place| {
+            let labels = objects.running.iter().find_map(|(namespace, here)| Some((namespace, here.get(place)?)));
+            labels.filter(|(_, labels)| selects(selector, labels)).map(|(namespace, _)| namespace)
+        };
+        places.filter_map(namespace).collect()
     }
 
     /// The objects of a kind that select Pods with these labels in this namespace, in the order of precedence.

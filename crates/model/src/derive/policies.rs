@@ -1,11 +1,12 @@
 //! PeerAuthentications and AuthorizationPolicies.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::annotations::is_dry_run;
 use evenkeel_api::istio::{self, AuthorizationPolicySpec, PeerAuthenticationSpec, WorkloadSelector};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
+use evenkeel_base::mutual_addresses::MutualPorts;
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::objects::note_idle_selector;
@@ -14,6 +15,7 @@ use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{refused, renew, reuse_if_equal, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
+use crate::workload::selects;
 use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Snapshot, StringMatch};
 
 /// Policies.
@@ -174,6 +176,22 @@ impl<'t> Cx<'t> {
     /// What a workload accepts on one of its ports.
     pub(super) fn mtls_mode(&self, namespace: &str, labels: &Labels, port: u16) -> MtlsMode {
         crate::policy::mtls_mode(self.peers(namespace), self.peers(&self.mesh().root_namespace), labels, port)
+    }
+}
+
+impl Cx<'_> {
+    /// The ports on which a workload accepts mutual TLS; `None`: on none.
+    pub(super) fn mutual_ports(&self, namespace: &str, labels: &Labels) -> Option<MutualPorts> {
+        let accepts = |port: u16| self.mtls_mode(namespace, labels, port) != MtlsMode::Disable;
+        let selecting = self.peers(namespace).iter().filter(|p| !p.selector.is_empty() && selects(&p.selector, labels));
+        let named: BTreeSet<u16> = selecting.flat_map(|policy| policy.port_modes.keys().copied()).collect();
+        let (yes, no): (Vec<u16>, Vec<u16>) = named.into_iter().partition(|port| accepts(*port));
+        match (accepts(0), yes.is_empty(), no.is_empty()) {
+            (true, _, true) => Some(MutualPorts::All),
+            (true, _, false) => Some(MutualPorts::Except(no)),
+            (false, true, _) => None,
+            (false, false, _) => Some(MutualPorts::Only(yes)),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 use super::run::Run;
 use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{set, virtual_services};
+use super::{ingresses, set, virtual_services};
 use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap, Visibility};
 
 /// The routes of an object as it is written.
@@ -51,8 +51,8 @@ pub(super) struct Table {
 }
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
-    let whole = run.read(|cx, found| whole(cx, key, found));
-    let keep = whole.is_some();
+    // An Ingress routes only while its class is Istio's.
+    let (whole, keep) = run.read(|cx, found| (whole(cx, key, found), cx.object(key).is_some()));
     run.tables.routes.set_whole(key, whole, run.tracker);
     keep
 }
@@ -106,6 +106,7 @@ fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place,
     let (place, object) = cx.placed(id)?;
     let whole = match &object.resource {
         Resource::VirtualService(written) => virtual_services::route_set(cx, object, &written.spec, found),
+        Resource::Ingress(written) => ingresses::whole(cx, object, written, found)?,
         _ => return None,
     };
     Some((place.clone(), object.clone(), whole))
@@ -178,7 +179,12 @@ fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place
 
 /// The parts of a route set that apply: in the mesh the hosts that it owns, at gateways all hosts.
 fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<RouteSet>)> {
-    let Some(Whole { place, service: whole, .. }) = cx.whole(id) else { return Vec::new() };
+    let Some(Whole { place, service: whole, object }) = cx.whole(id) else { return Vec::new() };
+    if let Resource::Ingress(ingress) = &object.resource {
+        // Its hosts have different routes.
+        let parts = ingresses::parts(cx, object, ingress).into_iter().enumerate();
+        return parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect();
+    }
     let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
     let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
         let granted = cx.read(Fact::Granted(host.as_str())).routes.granted.get(&host.value);

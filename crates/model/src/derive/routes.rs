@@ -171,7 +171,7 @@ impl Reader<'_, '_> {
     /// Looks up a destination; reports it if it does not exist.
     fn look_up(&mut self, written: &istio::Destination, host: &Hostname, port: Option<u16>) -> DestinationState {
         let object = self.object;
-        let Some(service) = self.cx.service(host, &object.namespace) else {
+        let Some(service) = self.cx.destination(host, &object.namespace) else {
             let hidden = self.cx.services_of(host).first().map(|(_, service)| service);
             let message = match hidden {
                 Some(service) => format!(

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::{self, Location, ServiceEntrySpec, VisibilityLevel};
-use evenkeel_api::kubernetes::{self, ClusterIp, ServiceType, TransportProtocol};
+use evenkeel_api::kubernetes::{
+    self, ClusterIp, InternalTrafficPolicy, ServiceType, TrafficDistribution, TransportProtocol,
+};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
@@ -19,7 +21,7 @@ use super::tracking::{Cx, Fact, Tracker};
 use super::{reuse_if_equal, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
-use crate::service::preferred;
+use crate::service::{Distribution, preferred};
 use crate::{
     Labels, List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort,
     Visibility,
@@ -27,6 +29,10 @@ use crate::{
 
 /// The annotation of a Service that limits which namespaces see it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
+/// The annotation that says which endpoints are preferred.
+const DISTRIBUTION_ANNOTATION: &str = "networking.istio.io/traffic-distribution";
+/// The longest chain of aliases that is followed, in hops.
+const MAX_ALIAS_HOPS: usize = 16;
 
 /// One host of an object; its address may still be missing.
 #[derive(Debug, PartialEq)]
@@ -59,6 +65,10 @@ pub(super) struct Table {
     listed: BTreeMap<Hostname, Vec<(ObjectKey, Arc<Service>)>>,
     /// Hosts in `listed` whose services have changed.
     changed: BTreeSet<Hostname>,
+    /// Hosts in `listed` that are other names of hosts.
+    alias_hosts: BTreeSet<Hostname>,
+    /// The other names of a host.
+    aliases: BTreeMap<Hostname, List<Service>>,
 }
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
@@ -90,6 +100,33 @@ pub(super) fn host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
     keep
 }
 
+pub(super) fn aliases_step(run: &mut Run<'_>) -> bool {
+    let aliases = run.read(|cx, _| aliases(cx));
+    run.tables.services.aliases = aliases;
+    true
+}
+
+/// The other names of each host, resolved through several hops (Istio's `resolveServiceAliases`).
+fn aliases(cx: &Cx<'_>) -> BTreeMap<Hostname, List<Service>> {
+    let table = &cx.read(Fact::Aliases).services;
+    let alias_at = |host: &Hostname| {
+        table.listed.get(host)?.iter().map(|(_, service)| service).find(|service| service.alias_of.is_some())
+    };
+    let mut all: BTreeMap<Hostname, Vec<Arc<Service>>> = BTreeMap::new();
+    for alias in table.alias_hosts.iter().filter_map(alias_at) {
+        let mut target = alias.alias_of.as_ref();
+        // A circle leads nowhere.
+        for _ in 0..MAX_ALIAS_HOPS {
+            let Some(next) = target.and_then(|host| alias_at(host)) else { break };
+            target = next.alias_of.as_ref();
+        }
+        if let Some(target) = target.filter(|host| alias_at(host).is_none()) {
+            all.entry(target.clone()).or_default().push(alias.clone());
+        }
+    }
+    all.into_iter().map(|(host, aliases)| (host, aliases.into_iter().collect())).collect()
+}
+
 impl Results for Allotment {}
 
 impl Results for Table {
@@ -98,6 +135,7 @@ impl Results for Table {
         for (host, services) in self.changed() {
             changed |= next.services.set(&host, services);
         }
+        changed |= next.index.set_aliases(&self.aliases);
         changed
     }
 }
@@ -113,6 +151,7 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
         Resource::ServiceEntry(entry) => of_entry(cx, object, &entry.spec)
             .map(|service| {
                 let wants = service.addresses.is_empty()
+                    && !service.headless
                     && service.resolution != Resolution::Passthrough
                     && !service.host.is_wildcard();
                 let address = if wants { Address::Wanted(SERVICE_ENTRIES) } else { Address::AsWritten };
@@ -153,8 +192,15 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
                 found.extend(claim_conflict(cx, *address, span).map(|finding| about(cx, id, finding)));
                 service.addresses = cx.address(host).into_iter().collect();
             }
-            Address::Wanted(_) => service.addresses = cx.address(host).into_iter().collect(),
+            Address::Wanted(range) => {
+                service.addresses = cx.address(host).into_iter().collect();
+                service.allotted = *range == SERVICE_ENTRIES;
+            }
             Address::AsWritten => {}
+        }
+        if let Some((_, first)) = listed.last_mut().filter(|(owner, first)| merges(owner, first, id, &service)) {
+            add_ports(first, service);
+            continue;
         }
         match listed.last().filter(|(_, last)| last.namespace == service.namespace) {
             Some((_, first)) => {
@@ -171,6 +217,34 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
         }
     }
     listed
+}
+
+/// Whether a later ServiceEntry adds to an earlier one for the same host (Istio's `canMergeServices`).
+fn merges(owner: &ObjectKey, first: &Service, id: &ObjectKey, later: &Service) -> bool {
+    owner.kind == Kind::ServiceEntry
+        && id.kind == Kind::ServiceEntry
+        && first.namespace == later.namespace
+        && first.resolution == later.resolution
+        && first.selector == later.selector
+}
+
+/// Adds ports with new numbers. As in Istio the earlier entry's other properties hold; if it has no address of its own,
+/// it takes that of the later one.
+fn add_ports(first: &mut Service, later: Service) {
+    for port in later.ports {
+        if !first.ports.iter().any(|own| own.number == port.number) {
+            first.ports.push(port);
+        }
+    }
+    let new = later.addresses.iter().filter(|address| !first.addresses.contains(address));
+    let new: Vec<IpNet> = new.copied().collect();
+    if !later.allotted && !new.is_empty() {
+        match first.allotted {
+            true => first.addresses = new,
+            false => first.addresses.extend(new),
+        }
+        first.allotted = false;
+    }
 }
 
 fn about(cx: &Cx<'_>, id: &ObjectKey, finding: Diagnostic) -> Diagnostic {
@@ -268,6 +342,14 @@ impl Table {
                 tracker.changed(Fact::Covered(host.as_str()));
             }
             tracker.changed(Fact::Services);
+            let aliases = |all: &[(ObjectKey, Arc<Service>)]| all.iter().any(|(_, service)| service.alias_of.is_some());
+            if aliases(&old) || aliases(&new) {
+                match aliases(&new) {
+                    true => drop(self.alias_hosts.insert(host.clone())),
+                    false => drop(self.alias_hosts.remove(host)),
+                }
+                tracker.want(Step::Aliases);
+            }
             for (_, service) in old.iter().chain(&new) {
                 tracker.want(Step::Endpoints((service.namespace.clone(), host.clone())));
             }
@@ -329,6 +411,16 @@ impl<'t> Cx<'t> {
         preferred(self.services_of(host).iter().map(|(_, service)| service), namespace)
     }
 
+    /// The service that a route to a host leads to: its own, or that of the host that it is another name of.
+    pub(super) fn destination(&self, host: &Hostname, namespace: &str) -> Option<&'t Arc<Service>> {
+        let mut found = self.service(host, namespace)?;
+        for _ in 0..MAX_ALIAS_HOPS {
+            let Some(target) = &found.alias_of else { return Some(found) };
+            found = self.service(target, namespace)?;
+        }
+        None
+    }
+
     /// The services that a host matches: its own, or those that a wildcard covers.
     pub(super) fn covered(&self, host: &Hostname) -> Vec<&'t Arc<Service>> {
         if !host.is_wildcard() {
@@ -344,12 +436,24 @@ impl<'t> Cx<'t> {
         self.read(Fact::Services).services.listed.values().flatten().map(|(_, service)| service)
     }
 
+    /// The objects that a service is made from, each with the service as it describes it: one, or several ServiceEntries
+    /// that share a host.
+    pub(super) fn parts_of(&self, service: &Service) -> impl Iterator<Item = (&'t ObjectKey, &'t Service)> + use<'t> {
+        let owner = self.service_in(&service.host, &service.namespace);
+        let drafts = self.drafts_of(&service.host).map(|(id, draft)| (id, &draft.service));
+        let is_part = move |(id, draft): &(&ObjectKey, &Service)| {
+            owner.is_some_and(|(owner, first)| owner == *id || merges(owner, first, id, draft))
+        };
+        drafts.filter(is_part)
+    }
+
     /// The services made from an object, unless others replaced them, ordered by host.
     pub(super) fn services_from(&self, id: &ObjectKey) -> Vec<&'t Arc<Service>> {
         // The hosts of an object depend only on the object itself.
         let drafts = self.read(Fact::Object(id)).services.drafts.get(id).into_iter().flat_map(|(_, drafts)| drafts);
         let mut found: Vec<&Arc<Service>> = drafts
-            .filter_map(|draft| self.service_in(&draft.service.host, &id.namespace).filter(|(owner, _)| owner == id))
+            .filter_map(|draft| self.service_in(&draft.service.host, &id.namespace))
+            .filter(|(owner, service)| owner == id || self.parts_of(service).any(|(part, _)| part == id))
             .map(|(_, service)| service)
             .collect();
         found.sort_by(|a, b| a.host.cmp(&b.host));
@@ -369,8 +473,8 @@ fn address_of(service: &kubernetes::Service) -> Address {
 
 fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig) -> Service {
     let spec = &service.spec;
-    let headless = matches!(spec.cluster_ip.as_deref(), Some(ClusterIp::Headless));
-    let external_name = spec.external_name.as_ref().map(|n| n.value.clone());
+    let alias_of = spec.external_name.as_ref().map(|n| n.value.clone());
+    let headless = alias_of.is_none() && matches!(spec.cluster_ip.as_deref(), Some(ClusterIp::Headless));
     let export_to = object.annotations.get(EXPORT_TO_ANNOTATION);
     let export_to = export_to.into_iter().flat_map(|a| a.split(',')).map(str::trim).filter(|e| !e.is_empty());
     Service {
@@ -378,20 +482,36 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
         name: object.name.clone(),
         namespace: object.namespace.clone(),
         labels: object.labels.clone(),
+        selector: spec.selector.clone(),
         ports: spec.ports.iter().filter_map(service_port).collect(),
         addresses: Vec::new(),
-        resolution: match (headless, &external_name) {
-            (_, Some(_)) => Resolution::Dns,
+        allotted: false,
+        resolution: match (headless, &alias_of) {
+            (_, Some(_)) => Resolution::Alias,
             // Clients choose a Pod themselves, and their connections go there.
             (true, None) => Resolution::Passthrough,
             (false, None) => Resolution::Static,
         },
         headless,
-        external: external_name.is_some(),
+        distribution: distribution(spec.traffic_distribution, object),
+        node_local: spec.internal_traffic_policy == Some(InternalTrafficPolicy::Local),
+        external: false,
         export_to: MeshConfig::visibility(export_to, &mesh.service_export_to, &object.namespace),
-        external_name,
+        alias_of,
         subject_alt_names: Vec::new(),
         origin: object.origin.clone(),
+    }
+}
+
+/// Istio's `GetTrafficDistribution`: the field, else the annotation, in any case.
+fn distribution(field: Option<TrafficDistribution>, object: &Object) -> Distribution {
+    let annotation = object.annotations.get(DISTRIBUTION_ANNOTATION).map(|text| text.to_ascii_lowercase());
+    match (field, annotation.as_deref()) {
+        (Some(TrafficDistribution::PreferSameNode), _) => Distribution::SameNode,
+        (Some(_), _) => Distribution::SameZone,
+        (None, Some("prefersamenode")) => Distribution::SameNode,
+        (None, Some("preferclose" | "prefersamezone")) => Distribution::SameZone,
+        (None, _) => Distribution::Any,
     }
 }
 
@@ -448,18 +568,25 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         name: object.name.clone(),
         namespace: object.namespace.clone(),
         labels: object.labels.clone(),
+        selector: spec.workload_selector.as_ref().map(|selector| selector.labels.clone()).unwrap_or_default(),
         ports: spec.ports.iter().map(entry_port).collect(),
         addresses: spec.addresses.iter().map(|a| a.value).collect(),
+        allotted: false,
         resolution: match spec.resolution.unwrap_or(istio::Resolution::None) {
             istio::Resolution::None => Resolution::Passthrough,
             istio::Resolution::Static => Resolution::Static,
             istio::Resolution::Dns => Resolution::Dns,
             istio::Resolution::DnsRoundRobin => Resolution::DnsRoundRobin,
         },
-        headless: false,
+        // As Istio's `buildSidecarOutboundListeners` treats them.
+        headless: spec.workload_selector.is_some()
+            && spec.addresses.is_empty()
+            && spec.resolution.is_none_or(|resolution| resolution == istio::Resolution::None),
+        distribution: distribution(None, object),
+        node_local: false,
         external: spec.location != Some(Location::MeshInternal),
         export_to: entry_visibility(cx, object, spec),
-        external_name: None,
+        alias_of: None,
         subject_alt_names: spec.subject_alt_names.iter().map(|n| shared(n)).collect(),
         origin: host.span.clone(),
     })

@@ -47,7 +47,7 @@ fn identity(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
         if let Some(said) = said {
             *rules = TlsRules {
                 only_1_3: said.is_1_3_only(),
-                ecdh_curves: said.ecdh_curves.iter().map(|curve| shared(curve)).collect(),
+                ecdh_curves: said.usable_curves().map(shared).collect(),
                 cipher_suites: said.usable_suites().map(shared).collect(),
             };
         }

@@ -13,8 +13,8 @@ use super::example;
 use super::run::Run;
 use super::tracking::Tracker;
 use super::{
-    destination_rules, endpoints, gateways, mesh, objects, policies, proxy_rules, route_sets, services, sidecars,
-    tokens, workloads,
+    credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, proxy_rules,
+    route_sets, services, sidecars, tokens, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -149,6 +149,8 @@ derived! {
         Addresses = services::addresses_step;
         /// The services of a host.
         Host(host: Hostname) = services::host_step;
+        /// The other names of hosts.
+        Aliases = services::aliases_step;
     }
     policies: policies::Table {
         /// The PeerAuthentications of a namespace.
@@ -159,8 +161,8 @@ derived! {
         Tokens(key: ObjectKey) = tokens::step, for RequestAuthentication by id;
     }
     workloads: workloads::Table {
-        /// The workload of a Pod.
-        Workload(key: ObjectKey) = workloads::pod_step, for Pod by id;
+        /// The workload of a Pod or WorkloadEntry.
+        Workload(key: ObjectKey) = workloads::object_step, for Pod | WorkloadEntry by id;
         /// Reports two Services with different protocols for one port.
         Conflict(overruled: Hostname, first: Hostname, port: u16) = workloads::conflict_step;
     }
@@ -176,13 +178,19 @@ derived! {
         /// The DestinationRules of a namespace for a host, merged.
         Rules(namespace: Arc<str>, host: Hostname) = destination_rules::merge_step;
     }
+    credentials: credentials::Table {
+        /// The certificates and roots of a Secret.
+        Credential(key: ObjectKey) = credentials::object_step, for Secret by id;
+    }
     gateways: gateways::Table {
         /// All Gateways.
-        Gateways = gateways::all_step, for Gateway by all;
+        Gateways = gateways::all_step, for Gateway | Ingress | IngressClass by all;
+        /// Reports Secrets that the servers of a Gateway cannot use.
+        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway by id;
     }
     routes: route_sets::Table {
         /// Reads the routes of an object.
-        Route(key: ObjectKey) = route_sets::object_step, for VirtualService by id;
+        Route(key: ObjectKey) = route_sets::object_step, for VirtualService | Ingress by id;
         /// The route sets of a host at a gateway.
         GatewayHost(gateway: GatewayRef, host: Hostname) = route_sets::gateway_host_step;
         /// The route sets that own a host in the mesh.

@@ -30,6 +30,10 @@ pub(super) enum Fact<'a> {
     Selecting(&'a str, &'a str, &'a str),
     /// EndpointSlices of a Service.
     Slices(&'a str, &'a str),
+    /// Objects with an endpoint at this address.
+    At(IpAddr),
+    /// All Services that are other names of hosts.
+    Aliases,
     /// Definitions of a host, before it has an address.
     Drafts(&'a str),
     /// The objects that claim an address.
@@ -54,6 +58,8 @@ pub(super) enum Fact<'a> {
     RuleDrafts(&'a str, &'a str),
     /// The merged rules of a namespace for this host.
     Rules(&'a str, &'a str),
+    /// The credentials of this name, in all namespaces.
+    Credential(&'a str),
     /// The Gateway of this namespace and name.
     Gateway(&'a str, &'a str),
     /// All Gateways.

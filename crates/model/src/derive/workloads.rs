@@ -1,23 +1,27 @@
-//! Workloads: Pods.
+//! Workloads: Pods and WorkloadEntries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::annotations::{INJECT, gets_sidecar};
-use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
-use evenkeel_api::kubernetes::PodSpec;
+use evenkeel_api::decode::Port;
+use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig, WorkloadEntry, WorkloadEntrySpec};
+use evenkeel_api::kubernetes::{self, EndpointPort, EndpointSlice, PodSpec};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::mutual_addresses::{MutualPorts, split, write_network};
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
+use super::endpoints::read_address;
+use super::objects::entry_labels;
 use super::run::Run;
 use super::step::{Results, ServiceKey, Step};
 use super::tracking::{Cx, Fact, Tracker};
 use super::{reuse_if_equal, set};
-use crate::workload::Pod;
-use crate::{ContainerPort, Labels, Service, Snapshot, Workload};
+use crate::workload::{ENTRY_PREFIX, InboundPort, Pod};
+use crate::{ContainerPort, EndpointAddress, Labels, Service, Snapshot, TargetPort, Workload};
 
 /// The label, written by sidecar injection, that tells whether a sidecar accepts mutual TLS: `istio` or `disabled`.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
@@ -35,9 +39,12 @@ pub(super) struct Table {
     odds: HashMap<Pod, Vec<PortConflict>>,
     changed: BTreeSet<Pod>,
     changed_addresses: BTreeSet<IpAddr>,
+    /// Ports on which addresses accept mutual TLS, by network and last byte.
+    mutual: HashMap<IpAddr, BTreeMap<u8, MutualPorts>>,
+    changed_networks: BTreeSet<IpAddr>,
 }
 
-pub(super) fn pod_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     let (workload, keep) = run.read(|cx, found| (workload(cx, key, found), cx.object(key).is_some()));
     run.tables.workloads.set(key, workload, run.tracker);
     keep
@@ -59,44 +66,174 @@ impl Results for Table {
             changed |= next.workloads.set(&pod, workload);
         }
         for (address, workloads) in self.changed_addresses() {
+            self.set_mutual(address, workloads.first().and_then(|workload| workload.mutual.clone()));
             set(&mut next.index.workloads, address, workloads.into_iter().collect());
+        }
+        for network in std::mem::take(&mut self.changed_networks) {
+            let text = self.mutual.get(&network).map(|here| write_network(here.iter().map(|(last, p)| (*last, p))));
+            match text {
+                Some(text) => drop(next.index.mutual.insert(network, text.into())),
+                None => drop(next.index.mutual.remove(&network)),
+            }
         }
         changed
     }
 }
 
-/// The workload of a Pod.
+/// The workload of a Pod or WorkloadEntry.
 fn workload(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Workload> {
     let object = cx.object(id)?;
-    let Resource::Pod(pod) = &object.resource else { return None };
+    match &object.resource {
+        Resource::Pod(pod) => of_pod(cx, object, pod, found),
+        Resource::WorkloadEntry(entry) => of_entry(cx, object, entry, found),
+        _ => None,
+    }
+}
+
+fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagnostics) -> Option<Workload> {
     let account = pod.spec.service_account();
-    let identity = match SpiffeId::new(&cx.mesh().trust_domain, &object.namespace, account) {
-        Ok(identity) => identity,
-        Err(error) => {
-            let message = format!("{object} cannot have an identity: {error}");
-            let help = "check the trust domain of the mesh and the Pod's service account";
-            let finding = Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help);
-            found.push(finding.about(object.reference()));
-            return None;
-        }
-    };
-    Some(Workload {
+    let addresses = pod.status.as_ref().map(|s| s.addresses()).unwrap_or_default();
+    let mut made = Workload {
         pod: object.name.clone(),
         namespace: object.namespace.clone(),
         workload_name: workload_name(cx, object),
         host_name: host_name(cx, object, &pod.spec),
-        addresses: pod.status.as_ref().map(|s| s.addresses()).unwrap_or_default(),
+        addresses,
         labels: object.labels.clone(),
         service_account: account.into(),
-        identity,
+        identity: identity(cx, object, account, found)?,
         locality: locality(&object.labels),
         ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
         has_proxy: has_proxy(cx, object, &pod.spec) && !is_router(cx, object),
         proxy_config: proxy_config(object),
+        mutual: None,
         ports: container_ports(&pod.spec),
-        services: services_of(cx, object),
+        is_entry: false,
+        named_address: None,
+        node: pod.spec.node_name.as_deref().unwrap_or_default().into(),
+        weight: 1,
+        network: network(&object.labels),
+        named_ports: Vec::new(),
+        services: services_of(cx, object, &object.labels),
         origin: object.origin.clone(),
+    };
+    made.named_ports = named_ports(cx, &made);
+    made.mutual = cx.mutual_ports(&made.namespace, &made.labels).filter(|_| made.has_proxy);
+    Some(made)
+}
+
+/// The workload of a WorkloadEntry (Istio's `ConvertWorkloadEntry`). One that its agent reports as unhealthy gets no
+/// traffic.
+fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Diagnostics) -> Option<Workload> {
+    let spec = &entry.spec;
+    let account = spec.service_account.as_ref().map_or("default", |account| &account.0);
+    let labels = entry_labels(object, entry);
+    let address = spec.address.as_ref().and_then(|address| read_address(address));
+    let port = |(name, number): (&String, &Port)| ContainerPort { name: Some(name.as_str().into()), number: number.0 };
+    let mut made = Workload {
+        pod: entry_name(&object.name),
+        namespace: object.namespace.clone(),
+        workload_name: labels.get("app").map_or_else(|| object.name.clone(), |app| app.as_str().into()),
+        host_name: None,
+        addresses: spec.ip().into_iter().collect(),
+        service_account: account.into(),
+        identity: identity(cx, object, account, found)?,
+        locality: spec.locality.as_ref().map_or_else(|| locality(&labels), |locality| locality.as_str().into()),
+        ready: entry.is_healthy(),
+        has_proxy: match labels.get(TLS_MODE_LABEL) {
+            Some(mode) => mode == "istio",
+            None => spec.takes_mtls(),
+        },
+        mutual: None,
+        proxy_config: None,
+        ports: spec.ports.iter().map(port).collect(),
+        is_entry: true,
+        named_address: address.filter(|address| !matches!(address, EndpointAddress::Ip(_))),
+        node: "".into(),
+        weight: spec.weight.unwrap_or(1).max(1),
+        network: spec.network.as_deref().map_or_else(|| network(&labels), Into::into),
+        named_ports: Vec::new(),
+        services: services_of(cx, object, &labels),
+        origin: object.origin.clone(),
+        labels,
+    };
+    made.named_ports = named_ports(cx, &made);
+    made.mutual = cx.mutual_ports(&made.namespace, &made.labels).filter(|_| made.has_proxy);
+    Some(made)
+}
+
+/// The name of a WorkloadEntry among workloads.
+fn entry_name(name: &str) -> Arc<str> {
+    format!("{ENTRY_PREFIX}{name}").into()
+}
+
+fn network(labels: &Labels) -> Arc<str> {
+    labels.get("topology.istio.io/network").map(String::as_str).unwrap_or_default().into()
+}
+
+fn identity(cx: &Cx<'_>, object: &Object, account: &str, found: &mut Diagnostics) -> Option<SpiffeId> {
+    match SpiffeId::new(&cx.mesh().trust_domain, &object.namespace, account) {
+        Ok(identity) => Some(identity),
+        Err(error) => {
+            let message = format!("{object} cannot have an identity: {error}");
+            let help = "check the trust domain of the mesh and the service account";
+            let finding = Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help);
+            found.push(finding.about(object.reference()));
+            None
+        }
+    }
+}
+
+/// Ports on which a workload serves services that name its address. As in Istio only those of its own namespace count;
+/// EndpointSlices only if no Service selects it.
+fn named_ports(cx: &Cx<'_>, workload: &Workload) -> Vec<InboundPort> {
+    let is_selected = workload.services.iter().any(|service| service.is_kubernetes());
+    let mut found = Vec::new();
+    for address in &workload.addresses {
+        for id in cx.naming(*address).filter(|id| id.namespace == workload.namespace) {
+            match cx.object(id).map(|object| (&object.resource, &object.labels)) {
+                Some((Resource::ServiceEntry(entry), _)) => {
+                    let here = entry.spec.endpoints.iter().filter(|endpoint| endpoint.ip() == Some(*address));
+                    let here: Vec<&WorkloadEntrySpec> = here.collect();
+                    for service in cx.services_from(id) {
+                        found.extend(here.iter().flat_map(|endpoint| of_endpoint(service, endpoint)));
+                    }
+                }
+                Some((Resource::EndpointSlice(slice), labels)) if !is_selected => {
+                    found.extend(of_slice(cx, slice, labels, &workload.namespace));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn of_endpoint<'s>(
+    service: &'s Arc<Service>,
+    endpoint: &'s WorkloadEntrySpec,
+) -> impl Iterator<Item = InboundPort> + use<'s> {
+    service.ports.iter().map(|port| {
+        let own = endpoint.ports.get(&*port.name).map(|number| number.0);
+        let number = own.unwrap_or(match port.target {
+            TargetPort::Number(number) => number,
+            TargetPort::Same | TargetPort::Name(_) => port.number,
+        });
+        InboundPort { port: number, protocol: port.protocol, service: Some((service.clone(), port.number)) }
     })
+}
+
+fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, labels: &Labels, namespace: &Arc<str>) -> Vec<InboundPort> {
+    let Some(name) = EndpointSlice::service_name(labels) else { return Vec::new() };
+    let host = Hostname::of_service(name, namespace, &cx.mesh().cluster_domain);
+    let Some((_, service)) = cx.service_in(&host, namespace) else { return Vec::new() };
+    let inbound = |port: &EndpointPort| {
+        let name = port.name.as_ref().map_or("", |name| &name.0);
+        let service_port = service.port_named(name)?;
+        let owner = Some((service.clone(), service_port.number));
+        Some(InboundPort { port: port.port?.0, protocol: service_port.protocol, service: owner })
+    };
+    slice.ports.iter().filter_map(inbound).collect()
 }
 
 /// Whether a Pod is a gateway proxy, which serves the ports of Gateways and not mutual TLS on the ports of Services.
@@ -104,12 +241,14 @@ fn is_router(cx: &Cx<'_>, pod: &Object) -> bool {
     !pod.labels.contains_key(TLS_MODE_LABEL) && !cx.selecting(Kind::Gateway, &pod.namespace, &pod.labels).is_empty()
 }
 
-/// The services that select a Pod, ordered by host.
-fn services_of(cx: &Cx<'_>, pod: &Object) -> Vec<Arc<Service>> {
-    let selecting = [Kind::Service, Kind::ServiceEntry].map(|kind| cx.selecting(kind, &pod.namespace, &pod.labels));
+/// The services that select a workload, ordered by host.
+fn services_of(cx: &Cx<'_>, object: &Object, labels: &Labels) -> Vec<Arc<Service>> {
+    let selecting = [Kind::Service, Kind::ServiceEntry].map(|kind| cx.selecting(kind, &object.namespace, labels));
     let built = selecting.iter().flatten().flat_map(|(id, _)| cx.services_from(id)).cloned();
     let mut services: Vec<Arc<Service>> = built.collect();
+    services.retain(|service| service.alias_of.is_none());
     services.sort_by(|a, b| a.host.cmp(&b.host));
+    services.dedup_by(|a, b| a.host == b.host);
     services
 }
 
@@ -124,7 +263,7 @@ fn conflicts(workload: &Workload) -> BTreeMap<PortConflict, Diagnostic> {
     let chosen = workload.inbound_ports();
     for service in &workload.services {
         for port in &service.ports {
-            let Some(number) = port.target.number_on(workload, port.number) else { continue };
+            let Some(number) = workload.port_of(service, port) else { continue };
             let Some(inbound) =
                 chosen.iter().find(|p| p.port == number && p.protocol != port.protocol && !p.protocol.is_auto())
             else {
@@ -160,7 +299,8 @@ fn conflict(cx: &Cx<'_>, odds: &PortConflict) -> Option<Diagnostic> {
 
 impl Table {
     fn set(&mut self, id: &ObjectKey, new: Option<Workload>, tracker: &mut Tracker) {
-        let pod: Pod = (id.namespace.clone(), id.name.clone());
+        let name = if id.kind == Kind::WorkloadEntry { entry_name(&id.name) } else { id.name.clone() };
+        let pod: Pod = (id.namespace.clone(), name);
         let old = self.workloads.remove(&pod);
         let new = new.map(|workload| reuse_if_equal(old.as_ref(), workload));
         let same = old.as_ref().map(Arc::as_ptr) == new.as_ref().map(Arc::as_ptr);
@@ -199,6 +339,25 @@ impl Table {
             }
             self.changed_addresses.insert(*address);
         }
+    }
+
+    fn set_mutual(&mut self, address: IpAddr, ports: Option<MutualPorts>) {
+        let (network, last) = split(address);
+        let here = self.mutual.entry(network).or_default();
+        if here.get(&last) == ports.as_ref() {
+            if here.is_empty() {
+                self.mutual.remove(&network);
+            }
+            return;
+        }
+        match ports {
+            Some(ports) => drop(here.insert(last, ports)),
+            None => drop(here.remove(&last)),
+        }
+        if here.is_empty() {
+            self.mutual.remove(&network);
+        }
+        self.changed_networks.insert(network);
     }
 
     fn set_conflicts(&mut self, pod: &Pod, workload: Option<&Workload>, tracker: &mut Tracker) {
@@ -320,7 +479,8 @@ fn has_proxy(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> bool {
     }
 }
 
-fn locality(labels: &Labels) -> Arc<str> {
+/// `region/zone/subzone` from labels; may be empty.
+pub(super) fn locality(labels: &Labels) -> Arc<str> {
     if let Some(own) = labels.get("istio-locality") {
         // Labels cannot contain slashes, so Istio writes dots.
         return own.replace('.', "/").into();

@@ -52,7 +52,12 @@ fn document(random: &mut Random) -> String {
     let number = random.below(3);
     let drawn = Drawn { namespace, name, other, host, long, export, selector, number };
     match random.below(16) {
-        kind @ 0..6 => drawn.workload(kind, random),
+        kind @ 0..6 if !random.once_in(6) => drawn.workload(kind, random),
+        0..6 => match random.below(3) {
+            0 => drawn.workload_entry(random),
+            1 => drawn.ingress(random),
+            _ => drawn.ingress_class(random),
+        },
         kind @ 6..14 => drawn.traffic(kind, random),
         14 => drawn.peer_authentication(random),
         _ => drawn.of_the_mesh(random),
@@ -91,6 +96,8 @@ impl Drawn {
                     "clusterIP: 10.96.1.1, ",
                     "clusterIP: 10.97.0.1, ",
                     "type: ExternalName, externalName: far.example.com, ",
+                    "type: ExternalName, externalName: a.shop.svc.cluster.local, ",
+                    "type: ExternalName, externalName: b.shop.svc.cluster.local, ",
                 ]);
                 let ports = random.pick(&[
                     "{name: http, port: 80}",
@@ -117,6 +124,35 @@ impl Drawn {
         }
     }
 
+    fn ingress(&self, random: &mut Random) -> String {
+        let Self { name, other, .. } = self;
+        let class = random.pick(&["ingressClassName: a", "ingressClassName: b", ""]);
+        let host = random.pick(&["host: x.example.com, ", "host: '*.example.com', ", ""]);
+        let port = random.pick(&["number: 80", "name: http"]);
+        let meta = self.meta("Ingress", "networking.k8s.io/v1");
+        format!(
+            "{meta}spec:\n  rules: [{{{host}http: {{paths: [{{path: /{name}, pathType: Prefix, backend: {{service: {{name: {other}, port: {{{port}}}}}}}}}]}}}}]\n  {class}\n"
+        )
+    }
+
+    fn ingress_class(&self, random: &mut Random) -> String {
+        let controller = random.pick(&["istio.io/ingress-controller", "example.com/other"]);
+        let name = self.name;
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {{name: {name}}}\nspec: {{controller: {controller}}}\n"
+        )
+    }
+
+    /// What runs elsewhere.
+    fn workload_entry(&self, random: &mut Random) -> String {
+        let Self { other, number, .. } = self;
+        let rest =
+            random.pick(&["", ", serviceAccount: vm", ", ports: {http: 8081}, weight: 2", ", locality: north/a"]);
+        let health = random.pick(&["", "status: {conditions: [{type: Healthy, status: 'False'}]}\n"]);
+        let meta = self.meta("WorkloadEntry", NETWORKING);
+        format!("{meta}spec: {{address: 10.1.0.{number}, labels: {{app: {other}}}{rest}}}\n{health}")
+    }
+
     /// What is called, and how.
     fn traffic(&self, kind: usize, random: &mut Random) -> String {
         let Self { other, host, long, export, number, .. } = self;
@@ -128,9 +164,12 @@ impl Drawn {
                     "resolution: DNS",
                     "resolution: NONE",
                     "resolution: STATIC, addresses: [10.97.0.1], endpoints: [{address: 10.2.0.2}]",
+                    "resolution: STATIC, addresses: [10.97.0.0/24], endpoints: [{address: 10.1.0.1, serviceAccount: a}]",
+                    "resolution: NONE, workloadSelector: {labels: {app: a}}",
                 ]);
+                let port = random.pick(&["number: 80", "number: 80", "number: 81"]);
                 format!(
-                    "{}spec: {{hosts: ['{long}'], ports: [{{number: 80, name: http}}], {rest}{export}}}\n",
+                    "{}spec: {{hosts: ['{long}'], ports: [{{{port}, name: http}}], {rest}{export}}}\n",
                     self.meta("ServiceEntry", NETWORKING)
                 )
             }
@@ -153,10 +192,15 @@ impl Drawn {
                 )
             }
             12 => format!(
-                "{}spec: {{selector: {{app: {other}}}, servers: [{{port: {{number: {}, name: p, protocol: {}}}, hosts: ['{long}']}}]}}\n",
+                "{}spec: {{selector: {{app: {other}}}, servers: [{{port: {{number: {}, name: p, protocol: {}, hosts: ['{long}']}}]}}\n",
                 self.meta("Gateway", NETWORKING),
                 80 + number,
-                random.pick(&["HTTP", "TCP"])
+                random.pick(&[
+                    "HTTP}",
+                    "TCP}",
+                    "HTTPS}, tls: {mode: SIMPLE, credentialName: a}",
+                    "HTTPS}, tls: {mode: MUTUAL, credentialName: b}",
+                ])
             ),
             _ => {
                 let selector = random.pick(&["", "", "workloadSelector: {labels: {app: a}}, "]);

@@ -103,11 +103,11 @@ fn draw_listeners(listeners: &[BoundListener], wants_json: bool) -> Reply {
 
 pub(super) fn workers(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     let state = admin.shared.state.borrow();
-    let (workers, looks, wants_json) = (state.pool.workers(), state.pool.looks(), query.wants_json());
-    Ok(Box::new(move |_| draw_workers(&workers, looks, wants_json)))
+    let (workers, samples, wants_json) = (state.pool.workers(), state.pool.samples(), query.wants_json());
+    Ok(Box::new(move |_| draw_workers(&workers, samples, wants_json)))
 }
 
-fn draw_workers(workers: &[WorkerSnapshot], looks: u32, wants_json: bool) -> Reply {
+fn draw_workers(workers: &[WorkerSnapshot], samples: u32, wants_json: bool) -> Reply {
     let columns: [(&str, Column); 7] = [
         ("connections_active", |worker| f64::from(worker.connections_active)),
         ("connections_total", |worker| worker.connections_total as f64),
@@ -136,7 +136,7 @@ fn draw_workers(workers: &[WorkerSnapshot], looks: u32, wants_json: bool) -> Rep
             .collect();
         let max_over_mean: serde_json::Map<_, _> =
             columns.iter().map(|(name, column)| (name.replace('%', "share"), json!(uneven(*column)))).collect();
-        return Reply::json(&json!({ "workers": rows, "max_over_mean": max_over_mean, "looks": looks }));
+        return Reply::json(&json!({ "workers": rows, "max_over_mean": max_over_mean, "samples": samples }));
     }
     let line = |first: &str, cells: [String; 7]| {
         let cells =

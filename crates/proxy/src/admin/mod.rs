@@ -5,7 +5,7 @@ mod certs;
 mod clusters;
 mod config_dump;
 mod info;
-mod patience;
+mod stall_timeout;
 mod stats;
 
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
 use apart::Drawing;
-use patience::Patient;
+use stall_timeout::StallTimeout;
 
 use crate::access_log::LogHandle;
 use crate::logging::Logging;
@@ -264,7 +264,7 @@ async fn serve_connection(stream: TcpStream, admin: Rc<Admin>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(Patient::new(stream)), service);
+        .serve_connection(TokioIo::new(StallTimeout::new(stream)), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "admin: connection ended");
     }

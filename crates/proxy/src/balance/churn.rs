@@ -1,6 +1,6 @@
 //! Detects whether most connections are short-lived (churn).
 
-/// A connection that lived for at most this many looks is short-lived.
+/// A connection that lived for at most this many samples is short-lived.
 const BRIEF_LOOKS: u32 = 10;
 /// Looks remembered, one bit each.
 const HISTORY: u32 = 10;
@@ -8,34 +8,34 @@ const HISTORY: u32 = 10;
 /// something.
 const MIN_LOOKS: u32 = 3;
 
-/// Tracks how long closed connections were open. It has no clock and no threads: one call per look.
+/// Tracks how long closed connections were open. It has no clock and no threads: one call per sample.
 #[derive(Debug, Default)]
 pub(super) struct Churn {
-    looks: u32,
-    /// Connections closed since the last look: short-lived ones, and others.
+    samples: u32,
+    /// Connections closed since the last sample: short-lived ones, and others.
     brief: u32,
     others: u32,
 }
 
 impl Churn {
-    /// Records that a connection was closed after this many looks.
-    pub(super) fn closed(&mut self, looks: u32) {
-        match looks <= BRIEF_LOOKS {
+    /// Records that a connection was closed after this many samples.
+    pub(super) fn closed(&mut self, samples: u32) {
+        match samples <= BRIEF_LOOKS {
             true => self.brief += 1,
             false => self.others += 1,
         }
     }
 
-    /// Ends the current look.
-    pub(super) fn look(&mut self) {
+    /// Ends the current sample.
+    pub(super) fn observe(&mut self) {
         let most = self.brief > self.others;
         (self.brief, self.others) = (0, 0);
-        self.looks = (self.looks << 1 | u32::from(most)) & ((1 << HISTORY) - 1);
+        self.samples = (self.samples << 1 | u32::from(most)) & ((1 << HISTORY) - 1);
     }
 
     /// Whether connections churn.
     pub(super) fn is_on(&self) -> bool {
-        self.looks.count_ones() >= MIN_LOOKS
+        self.samples.count_ones() >= MIN_LOOKS
     }
 }
 
@@ -45,14 +45,14 @@ mod tests {
 
     #[test]
     fn connections_that_stay_for_a_while_are_no_churn() {
-        // For each look: the ages of the connections that closed in it.
-        let check = |looks: &[&[u32]], expected: bool| {
+        // For each sample: the ages of the connections that closed in it.
+        let check = |samples: &[&[u32]], expected: bool| {
             let mut churn = Churn::default();
-            for closed in looks {
-                closed.iter().for_each(|looks| churn.closed(*looks));
-                churn.look();
+            for closed in samples {
+                closed.iter().for_each(|samples| churn.closed(*samples));
+                churn.observe();
             }
-            assert_eq!(churn.is_on(), expected, "{looks:?}");
+            assert_eq!(churn.is_on(), expected, "{samples:?}");
         };
         check(&[&[][..]; 20], false);
         check(&[&[11, 100, u32::MAX][..]; 20], false);

@@ -18,7 +18,7 @@ use super::plan::MIN_WORK;
 /// Looks in all of which a worker must have had more, or fewer: with short-lived connections, counts differ at any
 /// moment.
 const PERSISTS: usize = 5;
-/// Decay factor of a worker's past work, applied at each look.
+/// Decay factor of a worker's past work, applied at each sample.
 const KEPT: f64 = 0.75;
 /// By what share of the mean load a taker may exceed it, and a giver fall short of it: half of the planner's tolerance.
 const SLACK: f64 = 0.03;
@@ -67,19 +67,19 @@ impl Level {
     }
 }
 
-/// Remembers the last looks and decides what should move. It has no clock and no threads: one call per look.
+/// Remembers the last samples and decides what should move. It has no clock and no threads: one call per sample.
 #[derive(Debug, Default)]
 pub struct Leveller {
-    /// Each worker's connection count minus its fair share, for each look.
+    /// Each worker's connection count minus its fair share, for each sample.
     surplus: VecDeque<Vec<i64>>,
     /// Each worker's recent work, decaying.
     work: Vec<f64>,
 }
 
 impl Leveller {
-    /// Records the newest look and returns which workers should give how many connections to which; usually nothing.
+    /// Records the newest sample and returns which workers should give how many connections to which; usually nothing.
     /// While connections churn, differences within chance are left: counts do not decide the choice of workers then.
-    pub fn look(&mut self, counts: &[u32], come_and_go: bool, loads: &[Load]) -> Vec<Level> {
+    pub fn observe(&mut self, counts: &[u32], come_and_go: bool, loads: &[Load]) -> Vec<Level> {
         self.work.resize(loads.len(), 0.0);
         self.work.iter_mut().zip(loads).for_each(|(work, load)| *work = *work * KEPT + load.work as f64);
         if self.surplus.len() == PERSISTS {
@@ -129,7 +129,7 @@ impl Leveller {
         plan.filter(|level| !level.to.is_empty()).collect()
     }
 
-    /// The surplus or deficit that the worker had in every look; 0 if it had both, or none.
+    /// The surplus or deficit that the worker had in every sample; 0 if it had both, or none.
     fn lasting(&self, worker: usize) -> i64 {
         let seen = || self.surplus.iter().map(|surplus| surplus.get(worker).copied().unwrap_or(0));
         let (least, most) = (seen().min().unwrap_or(0), seen().max().unwrap_or(0));
@@ -155,13 +155,13 @@ fn surplus(counts: &[u32]) -> Vec<i64> {
 mod tests {
     use super::*;
 
-    /// Feeds the leveller `looks` equal looks: the first plan, and after how many looks it came.
-    fn plan(counts: &[u32], work: &[u64], looks: usize) -> Option<(usize, Vec<Level>)> {
+    /// Feeds the leveller `samples` equal samples: the first plan, and after how many samples it came.
+    fn plan(counts: &[u32], work: &[u64], samples: usize) -> Option<(usize, Vec<Level>)> {
         let mut leveller = Leveller::default();
         let loads: Vec<_> = work.iter().map(|work| Load { work: *work, busy_ppm: 0 }).collect();
-        (1..=looks).find_map(|look| {
-            let plan = leveller.look(counts, false, &loads);
-            (!plan.is_empty()).then_some((look, plan))
+        (1..=samples).find_map(|sample| {
+            let plan = leveller.observe(counts, false, &loads);
+            (!plan.is_empty()).then_some((sample, plan))
         })
     }
 
@@ -169,7 +169,7 @@ mod tests {
     fn whoever_has_more_gives_to_those_with_fewer() {
         let check = |counts: &[u32], expected: &[(usize, usize, u32)]| {
             let found = plan(counts, &vec![0; counts.len()], 2 * PERSISTS);
-            assert!(found.iter().all(|(looks, _)| *looks == PERSISTS), "{counts:?}: {found:?}");
+            assert!(found.iter().all(|(samples, _)| *samples == PERSISTS), "{counts:?}: {found:?}");
             let levels = found.into_iter().flat_map(|(_, levels)| levels);
             let moves = levels.flat_map(|level| level.to.into_iter().map(move |room| (level.from, room)));
             let moves: Vec<_> = moves.map(|(from, room)| (from, room.worker, room.connections)).collect();
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn what_differs_only_now_and_then_stays() {
         let mut leveller = Leveller::default();
-        for look in 0..10 * PERSISTS {
-            let counts = if look % PERSISTS == 0 { [16, 16] } else { [20, 12] };
-            assert_eq!(leveller.look(&counts, false, &[Load::default(); 2]), []);
+        for sample in 0..10 * PERSISTS {
+            let counts = if sample % PERSISTS == 0 { [16, 16] } else { [20, 12] };
+            assert_eq!(leveller.observe(&counts, false, &[Load::default(); 2]), []);
         }
-        // Only the surplus that was there in every look moves.
-        let plans =
-            (0..PERSISTS).filter_map(|look| leveller.look(&[20 + look as u32, 12], false, &[Load::default(); 2]).pop());
+        // Only the surplus that was there in every sample moves.
+        let plans = (0..PERSISTS)
+            .filter_map(|sample| leveller.observe(&[20 + sample as u32, 12], false, &[Load::default(); 2]).pop());
         assert_eq!(plans.map(|level| level.to[0].connections).collect::<Vec<_>>(), [4]);
     }
 
@@ -204,8 +204,8 @@ mod tests {
     fn chance_is_left_where_connections_come_and_go() {
         let plans = |counts: &[u32]| {
             let mut leveller = Leveller::default();
-            let look = |_| leveller.look(counts, true, &vec![Load::default(); counts.len()]).len();
-            (0..PERSISTS).map(look).sum::<usize>()
+            let sample = |_| leveller.observe(counts, true, &vec![Load::default(); counts.len()]).len();
+            (0..PERSISTS).map(sample).sum::<usize>()
         };
         assert_eq!((plans(&[20, 12]), plans(&[21, 11])), (0, 1));
         assert_eq!((plans(&[17, 17, 17, 13]), plans(&[18, 18, 18, 10])), (0, 3));

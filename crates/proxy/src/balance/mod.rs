@@ -5,7 +5,7 @@
 //! and never per request, so each choice is exact: no worker has fewer connections than the chosen one.
 //!
 //! Connections differ in cost, and their cost changes. So the load of all workers is sampled ten times a second (each
-//! sample is called a *look*), and an overloaded worker gives connections away while they are idle ([`Planner`]). It
+//! sample is called a *sample*), and an overloaded worker gives connections away while they are idle ([`Planner`]). It
 //! gets the same number of cold ones back ([`Leveller`]), so that new connections do not all go where others have left.
 //!
 //! Where most connections last less than a second ([`Churn`]), counts are misleading: a worker with one connection less
@@ -25,7 +25,7 @@ use crate::overload::Admission;
 
 use churn::Churn;
 pub use level::{Level, Leveller};
-pub use plan::{Load, Planner, Shed};
+pub use plan::{Load, LoadTransfer, Planner};
 
 /// Share of a core, in millionths, from which a worker counts as saturated.
 pub const SATURATED_PPM: u32 = 850_000;
@@ -33,54 +33,54 @@ pub const SATURATED_PPM: u32 = 850_000;
 /// The load of all workers.
 #[derive(Debug)]
 pub struct Balance {
-    places: Mutex<Places>,
-    /// Share of a core each worker used in the last look, in millionths.
+    counts: Mutex<WorkerCounts>,
+    /// Share of a core each worker used in the last sample, in millionths.
     busy_ppm: Vec<AtomicU32>,
-    /// Number of looks so far; connections measure their age in looks.
+    /// Number of samples so far; connections measure their age in samples.
     epoch: AtomicU32,
 }
 
 /// The connection counts of all workers.
 #[derive(Debug, Default)]
-struct Places {
-    workers: Vec<Place>,
+struct WorkerCounts {
+    workers: Vec<WorkerCount>,
     churn: Churn,
 }
 
 /// The connection count of one worker.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct WorkerCount {
     active: u32,
-    /// How often the worker was chosen since the last look, which its published load does not reflect yet. While
-    /// connections churn, it accumulates over looks, less the minimum of all workers.
+    /// How often the worker was chosen since the last sample, which its published load does not reflect yet. While
+    /// connections churn, it accumulates over samples, less the minimum of all workers.
     turns: u32,
 }
 
-impl Places {
+impl WorkerCounts {
     /// The worker that gets the next connection; `busy_ppm` breaks ties.
     fn next(&self, busy_ppm: impl Fn(usize) -> u32) -> usize {
         let by_turns = self.churn.is_on();
-        let order = |(worker, place): &(usize, &Place)| match by_turns {
-            true => (place.turns, place.active, busy_ppm(*worker)),
-            false => (place.active, place.turns, busy_ppm(*worker)),
+        let order = |(worker, count): &(usize, &WorkerCount)| match by_turns {
+            true => (count.turns, count.active, busy_ppm(*worker)),
+            false => (count.active, count.turns, busy_ppm(*worker)),
         };
         self.workers.iter().enumerate().min_by_key(order).map_or(0, |(worker, _)| worker)
     }
 
-    fn look(&mut self) {
-        self.churn.look();
-        let fewest = self.workers.iter().map(|place| place.turns).min().unwrap_or(0);
+    fn observe(&mut self) {
+        self.churn.observe();
+        let fewest = self.workers.iter().map(|count| count.turns).min().unwrap_or(0);
         let by_turns = self.churn.is_on();
-        self.workers.iter_mut().for_each(|place| place.turns = if by_turns { place.turns - fewest } else { 0 });
+        self.workers.iter_mut().for_each(|count| count.turns = if by_turns { count.turns - fewest } else { 0 });
     }
 }
 
 /// A connection's slot on a worker; dropping it frees the slot.
 #[derive(Debug)]
-pub struct Seat {
+pub struct WorkerSlot {
     balance: Arc<Balance>,
     worker: usize,
-    /// The look in which the connection was accepted.
+    /// The sample in which the connection was accepted.
     since: u32,
     /// Its slot under the connection limits.
     admission: Admission,
@@ -91,25 +91,28 @@ impl Balance {
     pub fn new(workers: usize) -> Arc<Self> {
         let workers = workers.max(1);
         Arc::new(Self {
-            places: Mutex::new(Places { workers: vec![Place::default(); workers], ..Places::default() }),
+            counts: Mutex::new(WorkerCounts {
+                workers: vec![WorkerCount::default(); workers],
+                ..WorkerCounts::default()
+            }),
             busy_ppm: (0..workers).map(|_| AtomicU32::new(0)).collect(),
             epoch: AtomicU32::new(0),
         })
     }
 
     /// Takes a slot on the worker with the fewest connections; ties go to the worker chosen least often since the last
-    /// look, then to the one that was least busy in it. While connections churn, the worker chosen least often comes
+    /// sample, then to the one that was least busy in it. While connections churn, the worker chosen least often comes
     /// first.
-    pub fn choose(self: &Arc<Self>) -> Seat {
-        let mut places = self.lock();
-        let worker = places.next(|worker| self.busy_ppm(worker));
-        places.workers[worker].active += 1;
-        places.workers[worker].turns += 1;
-        Seat { balance: Arc::clone(self), worker, since: self.epoch(), admission: Admission::default() }
+    pub fn choose(self: &Arc<Self>) -> WorkerSlot {
+        let mut counts = self.lock();
+        let worker = counts.next(|worker| self.busy_ppm(worker));
+        counts.workers[worker].active += 1;
+        counts.workers[worker].turns += 1;
+        WorkerSlot { balance: Arc::clone(self), worker, since: self.epoch(), admission: Admission::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WorkerCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Chooses the worker for a new stream of a connection that stays on worker `here` because it is never idle. The
@@ -134,7 +137,7 @@ impl Balance {
 
     /// Connection count of each worker.
     pub fn active(&self) -> Vec<u32> {
-        self.lock().workers.iter().map(|place| place.active).collect()
+        self.lock().workers.iter().map(|count| count.active).collect()
     }
 
     /// Whether most connections are short-lived.
@@ -142,69 +145,69 @@ impl Balance {
         self.lock().churn.is_on()
     }
 
-    /// Publishes the share of a core a worker used in the last look, in millionths.
+    /// Publishes the share of a core a worker used in the last sample, in millionths.
     pub fn publish_busy(&self, worker: usize, ppm: u32) {
         self.busy_ppm[worker].store(ppm, Ordering::Relaxed);
     }
 
-    /// Share of a core a worker used in the last look, in millionths.
+    /// Share of a core a worker used in the last sample, in millionths.
     pub fn busy_ppm(&self, worker: usize) -> u32 {
         self.busy_ppm.get(worker).map_or(0, |ppm| ppm.load(Ordering::Relaxed))
     }
 
-    /// Number of the current look.
+    /// Number of the current sample.
     #[inline]
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Starts the next look.
+    /// Starts the next sample.
     pub fn next_epoch(&self) {
-        self.lock().look();
+        self.lock().observe();
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Seat {
+impl WorkerSlot {
     /// The worker.
     pub fn worker(&self) -> usize {
         self.worker
     }
 
-    /// Holds the connection's slot under the connection limits for as long as the seat lasts, whichever worker it is
+    /// Holds the connection's slot under the connection limits for as long as the slot lasts, whichever worker it is
     /// on.
     pub(crate) fn admit(&mut self, admission: Admission) {
         self.admission = admission;
     }
 
-    /// Moves the seat to another worker in one step, so the total over all workers stays right. False if there is no
+    /// Moves the slot to another worker in one step, so the total over all workers stays right. False if there is no
     /// such worker.
     pub fn move_to(&mut self, worker: usize) -> bool {
         self.move_if(worker, |_, _| true)
     }
 
-    /// Moves the seat if that brings the counts of the two workers closer together; true if it moved.
+    /// Moves the slot if that brings the counts of the two workers closer together; true if it moved.
     pub fn level_with(&mut self, worker: usize) -> bool {
         self.move_if(worker, |here, there| here > there + 1)
     }
 
     fn move_if(&mut self, worker: usize, may: impl FnOnce(u32, u32) -> bool) -> bool {
-        let mut places = self.balance.lock();
-        let here = places.workers[self.worker].active;
-        let moves = places.workers.get_mut(worker).filter(|there| may(here, there.active));
+        let mut counts = self.balance.lock();
+        let here = counts.workers[self.worker].active;
+        let moves = counts.workers.get_mut(worker).filter(|there| may(here, there.active));
         let Some(there) = moves else { return false };
         there.active += 1;
-        places.workers[self.worker].active -= 1;
+        counts.workers[self.worker].active -= 1;
         self.worker = worker;
         true
     }
 }
 
-impl Drop for Seat {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
-        let mut places = self.balance.lock();
-        places.workers[self.worker].active -= 1;
-        places.churn.closed(self.balance.epoch().wrapping_sub(self.since));
+        let mut counts = self.balance.lock();
+        counts.workers[self.worker].active -= 1;
+        counts.churn.closed(self.balance.epoch().wrapping_sub(self.since));
     }
 }
 
@@ -224,7 +227,7 @@ mod tests {
             let mut seats: Vec<_> = (0..1024).map(|_| balance.choose()).collect();
             assert!(spread(&balance) <= 1);
             // Close everything on one worker, then open as many: they go to the worker that has room.
-            seats.retain(|seat| seat.worker() != 0);
+            seats.retain(|slot| slot.worker() != 0);
             let missing = 1024 - seats.len();
             seats.extend((0..missing).map(|_| balance.choose()));
             assert!(spread(&balance) <= 1, "{:?}", balance.active());
@@ -296,8 +299,8 @@ mod tests {
     fn a_seat_levels_with_a_worker_that_has_fewer_by_more_than_one() {
         let balance = Balance::new(2);
         let mut seats: Vec<_> = (0..5).map(|_| balance.choose()).collect();
-        seats.iter_mut().for_each(|seat| assert!(seat.move_to(0)));
-        let levelled = seats.iter_mut().map(|seat| seat.level_with(1)).collect::<Vec<_>>();
+        seats.iter_mut().for_each(|slot| assert!(slot.move_to(0)));
+        let levelled = seats.iter_mut().map(|slot| slot.level_with(1)).collect::<Vec<_>>();
         assert_eq!((levelled, balance.active()), (vec![true, true, false, false, false], vec![3, 2]));
         assert!(!seats[4].level_with(7), "there is no such worker");
         drop(seats);
@@ -307,12 +310,12 @@ mod tests {
     #[test]
     fn a_seat_moves_with_its_connection() {
         let balance = Balance::new(2);
-        let mut seat = balance.choose();
-        assert!(seat.move_to(1));
-        assert_eq!((seat.worker(), balance.active()), (1, vec![0, 1]));
-        assert!(!seat.move_to(7));
-        assert_eq!((seat.worker(), balance.active()), (1, vec![0, 1]), "there is no such worker");
-        drop(seat);
+        let mut slot = balance.choose();
+        assert!(slot.move_to(1));
+        assert_eq!((slot.worker(), balance.active()), (1, vec![0, 1]));
+        assert!(!slot.move_to(7));
+        assert_eq!((slot.worker(), balance.active()), (1, vec![0, 1]), "there is no such worker");
+        drop(slot);
         assert_eq!(balance.active(), [0, 0]);
     }
 

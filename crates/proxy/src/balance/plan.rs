@@ -9,20 +9,20 @@ use std::collections::VecDeque;
 
 use super::SATURATED_PPM;
 
-/// Looks remembered: an imbalance too small to tell from chance in two looks may be significant over all of them.
+/// Looks remembered: an imbalance too small to tell from chance in two samples may be significant over all of them.
 const MAX_HISTORY: usize = 10;
 /// Looks needed before a plan is made.
 const MIN_HISTORY: usize = 2;
 /// Looks ignored after connections were told to move: they move at their next message boundary.
 const SETTLING: u32 = 1;
 /// By what share of the mean the heaviest worker must exceed it: the first number, plus the second divided by the
-/// number of looks, since few looks are noisy.
+/// number of samples, since few samples are noisy.
 const TOLERANCE: (f64, f64) = (0.06, 0.12);
 /// Besides, by how many standard deviations of a random arrival process it must exceed the mean, for two workers. With
 /// more workers, the expected maximum is further above the mean by chance alone: by the root of the logarithm of their
 /// number.
 const DEVIATIONS: f64 = 1.5;
-/// Work per look and worker, averaged over the window, below which moving is not worth it.
+/// Work per sample and worker, averaged over the window, below which moving is not worth it.
 pub(super) const MIN_WORK: f64 = 1.0;
 /// Smallest significant difference between CPU shares, in millionths of a core.
 const BUSY_GAP_PPM: u32 = 250_000;
@@ -31,7 +31,7 @@ const BUSY_SLACK_PPM: u32 = 100_000;
 /// After a move the taker must be below the giver's previous load by at least this share of it.
 const WORTH: f64 = 0.05;
 
-/// What a worker did since the previous look.
+/// What a worker did since the previous sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Units of work.
@@ -42,7 +42,7 @@ pub struct Load {
 
 /// Tells a worker to give load away until it is down to `mean`, or no connection fits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shed {
+pub struct LoadTransfer {
     /// The worker.
     pub from: usize,
     /// Its load, in an arbitrary unit used throughout this plan.
@@ -56,7 +56,7 @@ pub struct Shed {
     pub limit: f64,
 }
 
-impl Shed {
+impl LoadTransfer {
     /// Assigns connections to takers. `candidates` are the cost of each connection, in the unit of `load`, and its key;
     /// the most expensive first. A move that would merely swap the heavier and the lighter worker is not made.
     pub fn choose<K>(&self, candidates: impl Iterator<Item = (f64, K)>) -> impl Iterator<Item = (K, usize)> {
@@ -75,7 +75,7 @@ impl Shed {
     }
 }
 
-/// Remembers the last looks and decides what should move. It has no clock and no threads: one call per look.
+/// Remembers the last samples and decides what should move. It has no clock and no threads: one call per sample.
 #[derive(Debug, Default)]
 pub struct Planner {
     history: VecDeque<Vec<Load>>,
@@ -83,8 +83,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Records the newest look and returns which workers should give load to which; usually nothing.
-    pub fn look(&mut self, loads: Vec<Load>) -> Vec<Shed> {
+    /// Records the newest sample and returns which workers should give load to which; usually nothing.
+    pub fn observe(&mut self, loads: Vec<Load>) -> Vec<LoadTransfer> {
         if self.settling > 0 {
             self.settling -= 1;
             return Vec::new();
@@ -97,7 +97,7 @@ impl Planner {
             return Vec::new();
         }
         let windows = [MIN_HISTORY, self.history.len()];
-        let plan = windows.into_iter().find_map(|looks| Some(self.plan(looks)).filter(|plan| !plan.is_empty()));
+        let plan = windows.into_iter().find_map(|samples| Some(self.plan(samples)).filter(|plan| !plan.is_empty()));
         let plan = plan.unwrap_or_default();
         if !plan.is_empty() {
             self.history.clear();
@@ -106,20 +106,20 @@ impl Planner {
         plan
     }
 
-    /// The plan based on the newest `looks` looks.
-    fn plan(&self, looks: usize) -> Vec<Shed> {
-        let Some(skip) = self.history.len().checked_sub(looks) else { return Vec::new() };
+    /// The plan based on the newest `samples` samples.
+    fn plan(&self, samples: usize) -> Vec<LoadTransfer> {
+        let Some(skip) = self.history.len().checked_sub(samples) else { return Vec::new() };
         let Some(newest) = self.history.back() else { return Vec::new() };
         let mut work = vec![0.0; newest.len()];
         let mut busy = vec![0u64; newest.len()];
-        for look in self.history.iter().skip(skip) {
-            for (worker, load) in look.iter().enumerate().take(work.len()) {
+        for sample in self.history.iter().skip(skip) {
+            for (worker, load) in sample.iter().enumerate().take(work.len()) {
                 work[worker] += load.work as f64;
                 busy[worker] += u64::from(load.busy_ppm);
             }
         }
-        let busy: Vec<u32> = busy.iter().map(|sum| u32::try_from(sum / looks as u64).unwrap_or(u32::MAX)).collect();
-        let by_work = by(&work, &busy, significant(&work, looks));
+        let busy: Vec<u32> = busy.iter().map(|sum| u32::try_from(sum / samples as u64).unwrap_or(u32::MAX)).collect();
+        let by_work = by(&work, &busy, significant(&work, samples));
         if !by_work.is_empty() {
             return by_work;
         }
@@ -134,17 +134,17 @@ impl Planner {
 
 /// By how much the heaviest worker must exceed the mean to be significant rather than chance; infinite when there is
 /// too little work.
-fn significant(work: &[f64], looks: usize) -> f64 {
+fn significant(work: &[f64], samples: usize) -> f64 {
     let mean = work.iter().sum::<f64>() / work.len().max(1) as f64;
-    if mean < MIN_WORK * looks as f64 {
+    if mean < MIN_WORK * samples as f64 {
         return f64::INFINITY;
     }
     let chance = (mean * (work.len() as f64).log2()).sqrt() * DEVIATIONS;
-    (mean * (TOLERANCE.0 + TOLERANCE.1 / looks as f64)).max(chance)
+    (mean * (TOLERANCE.0 + TOLERANCE.1 / samples as f64)).max(chance)
 }
 
 /// Plans the moves that bring all workers to the mean; nothing while the heaviest exceeds it by `excess` or less.
-fn by(loads: &[f64], busy: &[u32], excess: f64) -> Vec<Shed> {
+fn by(loads: &[f64], busy: &[u32], excess: f64) -> Vec<LoadTransfer> {
     let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
     let heaviest = loads.iter().copied().fold(0.0, f64::max);
     if heaviest - mean <= excess {
@@ -161,7 +161,7 @@ fn by(loads: &[f64], busy: &[u32], excess: f64) -> Vec<Shed> {
         });
         let to = takers.map(|(to, load)| (to, mean - (mean - load) * part)).collect();
         let limit = if *load >= heaviest { *load } else { mean * (1.0 + TOLERANCE.0) };
-        Shed { from, load: *load, mean, to, limit }
+        LoadTransfer { from, load: *load, mean, to, limit }
     });
     plan.filter(|shed| !shed.to.is_empty()).collect()
 }
@@ -174,26 +174,27 @@ mod tests {
         work.iter().zip(busy).map(|(work, busy)| Load { work: *work, busy_ppm: busy * 10_000 }).collect()
     }
 
-    /// Feeds the planner `looks` equal looks: the first plan, and after how many looks it came.
-    fn plan(work: &[u64], busy_percent: &[u32], looks: usize) -> Option<(usize, Vec<Shed>)> {
+    /// Feeds the planner `samples` equal samples: the first plan, and after how many samples it came.
+    fn plan(work: &[u64], busy_percent: &[u32], samples: usize) -> Option<(usize, Vec<LoadTransfer>)> {
         let mut planner = Planner::default();
-        (1..=looks).find_map(|look| {
-            let plan = planner.look(loads(work, busy_percent));
-            (!plan.is_empty()).then_some((look, plan))
+        (1..=samples).find_map(|sample| {
+            let plan = planner.observe(loads(work, busy_percent));
+            (!plan.is_empty()).then_some((sample, plan))
         })
     }
 
     #[test]
     fn a_worker_with_everything_gives_to_all_others() {
-        let (looks, plan) = plan(&[400, 0, 0, 0], &[90, 1, 1, 1], 10).expect("a plan");
-        let expected = Shed { from: 0, load: 800.0, mean: 200.0, to: vec![(1, 0.0), (2, 0.0), (3, 0.0)], limit: 800.0 };
-        assert_eq!((looks, plan), (2, vec![expected]));
+        let (samples, plan) = plan(&[400, 0, 0, 0], &[90, 1, 1, 1], 10).expect("a plan");
+        let expected =
+            LoadTransfer { from: 0, load: 800.0, mean: 200.0, to: vec![(1, 0.0), (2, 0.0), (3, 0.0)], limit: 800.0 };
+        assert_eq!((samples, plan), (2, vec![expected]));
     }
 
     #[test]
     fn those_who_take_are_shared_out_among_those_who_give() {
         let (_, plan) = plan(&[150, 250, 0, 0], &[60, 90, 0, 0], 10).expect("a plan");
-        let to = |shed: &Shed| shed.to.iter().map(|(worker, load)| (*worker, load.round())).collect::<Vec<_>>();
+        let to = |shed: &LoadTransfer| shed.to.iter().map(|(worker, load)| (*worker, load.round())).collect::<Vec<_>>();
         assert_eq!(plan.iter().map(|shed| shed.from).collect::<Vec<_>>(), [0, 1]);
         // Worker 0 has a quarter of the total to give, so it sees only a quarter of the takers' room.
         assert_eq!(to(&plan[0]), [(2, 150.0), (3, 150.0)]);
@@ -204,9 +205,9 @@ mod tests {
     fn chance_is_told_from_imbalance() {
         let check = |work: &[u64], expected: Option<usize>| {
             let busy = vec![50; work.len()];
-            assert_eq!(plan(work, &busy, 30).map(|(looks, _)| looks), expected, "{work:?}");
+            assert_eq!(plan(work, &busy, 30).map(|(samples, _)| samples), expected, "{work:?}");
         };
-        // 20 against 30 may be chance in two looks but not in three; with more workers it takes five.
+        // 20 against 30 may be chance in two samples but not in three; with more workers it takes five.
         check(&[20, 30], Some(3));
         check(&[20, 30, 20, 30], Some(5));
         check(&[100, 120], Some(4));
@@ -235,18 +236,18 @@ mod tests {
     fn what_was_seen_before_a_move_does_not_count_after_it() {
         let mut planner = Planner::default();
         let skewed = || loads(&[400, 0], &[90, 1]);
-        assert!(planner.look(skewed()).is_empty());
-        assert_eq!(planner.look(skewed()).len(), 1);
-        // One look for the connections to move, two to see the result.
-        assert!(planner.look(skewed()).is_empty());
-        assert!(planner.look(skewed()).is_empty());
-        assert_eq!(planner.look(skewed()).len(), 1);
+        assert!(planner.observe(skewed()).is_empty());
+        assert_eq!(planner.observe(skewed()).len(), 1);
+        // One sample for the connections to move, two to see the result.
+        assert!(planner.observe(skewed()).is_empty());
+        assert!(planner.observe(skewed()).is_empty());
+        assert_eq!(planner.observe(skewed()).len(), 1);
     }
 
     #[test]
     fn the_dearest_that_fit_go_first_and_nothing_is_only_exchanged() {
         let check = |load: f64, mean: f64, to: &[f64], costs: &[f64], expected: &[(usize, usize)]| {
-            let shed = Shed { from: 0, load, mean, to: (1..).zip(to.iter().copied()).collect(), limit: load };
+            let shed = LoadTransfer { from: 0, load, mean, to: (1..).zip(to.iter().copied()).collect(), limit: load };
             let candidates = costs.iter().copied().zip(0..);
             assert_eq!(shed.choose(candidates).collect::<Vec<_>>(), expected, "{costs:?} over {to:?}");
         };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use evenkeel_upstream::random::Random;
 
-use super::{Balance, Leveller, Load, Planner, Seat};
+use super::{Balance, Leveller, Load, Planner, WorkerSlot};
 
 /// Looks within two seconds.
 const TWO_SECONDS: usize = 20;
 /// Looks over which the load must be even.
 const WINDOW: usize = 10;
-/// Short-lived connections per look, at most.
+/// Short-lived connections per sample, at most.
 const MOST_PER_LOOK: u64 = 400;
 
 /// Short-lived connections.
@@ -28,14 +28,14 @@ struct World {
     balance: Arc<Balance>,
     planner: Planner,
     leveller: Leveller,
-    /// The long-lived connections, and the cost of each per look.
-    seats: Vec<Seat>,
+    /// The long-lived connections, and the cost of each per sample.
+    seats: Vec<WorkerSlot>,
     costs: Vec<u64>,
     /// Whether connections can move.
     movable: bool,
     churn: Churn,
-    brief: Vec<Seat>,
-    /// The work each worker has done, per look.
+    brief: Vec<WorkerSlot>,
+    /// The work each worker has done, per sample.
     done: Vec<Vec<u64>>,
     random: Random,
 }
@@ -46,7 +46,7 @@ impl World {
         let balance = Balance::new(workers);
         let random = Random::seeded(2 * seed);
         let seats: Vec<_> = (0..connections).map(|_| balance.choose()).collect();
-        let costs = seats.iter().map(|seat| cost(random.next(), seat.worker())).collect();
+        let costs = seats.iter().map(|slot| cost(random.next(), slot.worker())).collect();
         let (planner, leveller, movable) = (Planner::default(), Leveller::default(), true);
         let (churn, brief, done) = (Churn::default(), Vec::new(), Vec::new());
         Self { balance, planner, leveller, seats, costs, movable, churn, brief, done, random }
@@ -67,29 +67,31 @@ impl World {
         self.costs.fill(0);
     }
 
-    /// Simulates the time until the next look: the work of each worker, and how much of it was for short-lived
+    /// Simulates the time until the next sample: the work of each worker, and how much of it was for short-lived
     /// connections.
     fn work(&mut self) -> (Vec<u64>, Vec<u64>) {
         let mut work = vec![0; self.balance.active().len()];
-        self.seats.iter().zip(&self.costs).for_each(|(seat, cost)| work[seat.worker()] += cost);
+        self.seats.iter().zip(&self.costs).for_each(|(slot, cost)| work[slot.worker()] += cost);
         let mut brief = vec![0; work.len()];
         for _ in 0..self.churn.per_look {
             if self.brief.len() == self.churn.open {
                 self.brief.swap_remove(self.random.below(self.churn.open));
             }
-            let seat = self.balance.choose();
-            brief[seat.worker()] += self.churn.cost;
-            self.brief.push(seat);
+            let slot = self.balance.choose();
+            brief[slot.worker()] += self.churn.cost;
+            self.brief.push(slot);
         }
         work.iter_mut().zip(&brief).for_each(|(all, brief)| *all += brief);
         self.done.push(work.clone());
         (work, brief)
     }
 
-    /// The work of each worker over the last looks.
+    /// The work of each worker over the last samples.
     fn lately(&self) -> Vec<u64> {
-        let looks = self.done.iter().rev().take(WINDOW);
-        looks.fold(vec![0; self.balance.active().len()], |sum, look| sum.iter().zip(look).map(|(a, b)| a + b).collect())
+        let samples = self.done.iter().rev().take(WINDOW);
+        samples.fold(vec![0; self.balance.active().len()], |sum, sample| {
+            sum.iter().zip(sample).map(|(a, b)| a + b).collect()
+        })
     }
 
     /// Max/mean is at most 1.1, unless connections are so few and unequal that no assignment can be that even: then a
@@ -107,13 +109,13 @@ impl World {
         active.iter().max().unwrap_or(&0) - active.iter().min().unwrap_or(&0)
     }
 
-    /// One look; returns how many connections moved. The load as seen differs from the real one by a few per cent.
-    fn look(&mut self) -> usize {
+    /// One sample; returns how many connections moved. The load as seen differs from the real one by a few per cent.
+    fn observe(&mut self) -> usize {
         let (work, brief) = self.work();
         let loads = self.seen(&work);
         self.balance.next_epoch();
-        let levels = self.leveller.look(&self.balance.active(), self.balance.come_and_go(), &loads);
-        let sheds = self.planner.look(loads);
+        let levels = self.leveller.observe(&self.balance.active(), self.balance.come_and_go(), &loads);
+        let sheds = self.planner.observe(loads);
         if !self.movable {
             return 0;
         }
@@ -131,8 +133,8 @@ impl World {
         moved + levelled.iter().filter(|(key, to)| self.seats[*key].level_with(*to)).count()
     }
 
-    fn look_for(&mut self, looks: usize) -> usize {
-        (0..looks).map(|_| self.look()).sum()
+    fn observe_times(&mut self, samples: usize) -> usize {
+        (0..samples).map(|_| self.observe()).sum()
     }
 
     fn seen(&self, work: &[u64]) -> Vec<Load> {
@@ -146,7 +148,7 @@ impl World {
     /// Each long-lived connection's share of that worker's load, the most expensive first. Short-lived ones count in
     /// the total.
     fn shares(&self, worker: usize, brief: u64) -> Vec<(f64, usize)> {
-        let own = self.seats.iter().enumerate().filter(|(_, seat)| seat.worker() == worker);
+        let own = self.seats.iter().enumerate().filter(|(_, slot)| slot.worker() == worker);
         let mut own: Vec<_> = own.map(|(key, _)| (self.noisy(self.costs[key] * 100), key)).collect();
         own.sort_unstable_by(|a, b| b.cmp(a));
         let total = (own.iter().map(|(cost, _)| *cost).sum::<u64>() + brief * 100).max(1) as f64;
@@ -186,20 +188,20 @@ fn every_world(sizes: &[(usize, usize)], seeds: u64, check: impl Fn(&str, Cost, 
 /// Three seconds after all load has ended the counts are level, and nothing moves any more.
 fn check_calm(mut world: World, what: &str) {
     world.calm();
-    world.look_for(TWO_SECONDS + WINDOW);
+    world.observe_times(TWO_SECONDS + WINDOW);
     assert!(world.gap() <= 1, "{what}: {:?} in the end", world.balance.active());
-    assert_eq!(world.look_for(TWO_SECONDS), 0, "{what}");
+    assert_eq!(world.observe_times(TWO_SECONDS), 0, "{what}");
 }
 
 #[test]
 fn skew_is_gone_after_two_seconds_and_little_moves_from_then_on() {
     every_world(&SIZES, 10, |what, cost, workers, connections, seed| {
         let mut world = World::new(workers, connections, seed, cost);
-        let moves = world.look_for(TWO_SECONDS);
-        world.look_for(WINDOW);
+        let moves = world.observe_times(TWO_SECONDS);
+        world.observe_times(WINDOW);
         assert!(world.is_even(0.75), "{what}: {:?} after {moves} moves", world.lately());
         assert!(moves <= connections, "{what}: {moves} moves");
-        let later = world.look_for(10 * TWO_SECONDS);
+        let later = world.observe_times(10 * TWO_SECONDS);
         assert!(later <= connections / 10 + 3 * workers, "{what}: {later} connections moved to and fro");
         check_calm(world, what);
     });
@@ -211,10 +213,10 @@ fn connections_that_come_and_go_do_not_bring_it_back() {
         for open in [1, 2, 16, 128] {
             let what = format!("{what}, {open} brief ones");
             let mut world = World::new(workers, connections, seed, cost).churning(open);
-            let moves = world.look_for(TWO_SECONDS);
+            let moves = world.observe_times(TWO_SECONDS);
             let mut later = 0;
             for second in 0..10 {
-                later += world.look_for(TWO_SECONDS / 2);
+                later += world.observe_times(TWO_SECONDS / 2);
                 assert!(world.is_even(1.0), "{what}, {second} s later: {:?} after {moves} moves", world.lately());
             }
             let chance = connections / 10 + 4 * workers + open / 8;
@@ -232,10 +234,10 @@ fn where_nothing_can_move_they_are_spread_all_the_same() {
             // The connections of one worker have closed.
             world.movable = false;
             world.costs.fill(0);
-            world.seats.retain(|seat| seat.worker() != 0);
-            world.look_for(TWO_SECONDS);
+            world.seats.retain(|slot| slot.worker() != 0);
+            world.observe_times(TWO_SECONDS);
             for second in 0..10 {
-                world.look_for(TWO_SECONDS / 2);
+                world.observe_times(TWO_SECONDS / 2);
                 let what = format!("{workers} workers, {open} brief ones, {second} s later");
                 assert!(world.is_even(0.0), "{what}: {:?}", world.lately());
             }
@@ -260,8 +262,8 @@ fn load_that_comes_and_goes_is_followed() {
                 }
                 world.costs[key] = if world.seats[key].worker() == hot { 30 } else { 1 };
             }
-            world.look_for(TWO_SECONDS);
-            world.look_for(WINDOW);
+            world.observe_times(TWO_SECONDS);
+            world.observe_times(WINDOW);
             assert!(world.is_even(1.0), "round {round}, {open} brief ones: {:?}", world.lately());
         }
     }
@@ -272,7 +274,7 @@ fn connections_that_stay_for_seconds_are_level_though_none_can_move() {
     for (workers, connections) in [(2, 320), (4, 320), (8, 640), (16, 960)] {
         let mut world = World::new(workers, connections, 1, |_, _| 10);
         world.movable = false;
-        world.look_for(TWO_SECONDS);
+        world.observe_times(TWO_SECONDS);
         for second in 0..60 {
             // One in eight is replaced per second.
             for _ in 0..WINDOW {
@@ -282,7 +284,7 @@ fn connections_that_stay_for_seconds_are_level_though_none_can_move() {
                     drop(world.seats.swap_remove(key));
                     world.seats.push(world.balance.choose());
                 }
-                world.look();
+                world.observe();
             }
             assert!(world.gap() <= 2, "{workers} workers after {second} s: {:?}", world.balance.active());
         }

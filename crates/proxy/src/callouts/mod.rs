@@ -116,7 +116,7 @@ impl WorkerCallouts {
             metadata_match: options.metadata_match.clone(),
             names_itself: options.envoy_headers,
         };
-        let call = Call::new(cluster, head, framing, wanted, self.clone());
+        let call = Call::new(cluster, head, framing, wanted, Rc::new(self.clone()));
         Ok((call, Active(Rc::clone(&self.active))))
     }
 }

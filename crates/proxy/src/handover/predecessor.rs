@@ -137,7 +137,7 @@ impl Predecessor {
             return Ok(false);
         }
         tracing::info!(connections = self.pool.active_connections(), "handover: giving everything to the successor");
-        self.give_away(channel, parcels, end_after)?;
+        self.hand_over_connections(channel, parcels, end_after)?;
         self.report(channel)?;
         channel.send(&Head::Done, b"", &[])?;
         tracing::info!("handover: done");
@@ -162,7 +162,12 @@ impl Predecessor {
     }
 
     /// Sends connections as they arrive, until none are left or the time limit has passed.
-    fn give_away(&self, channel: &Channel, mut parcels: mpsc::Receiver<Parcel>, limit: Duration) -> io::Result<()> {
+    fn hand_over_connections(
+        &self,
+        channel: &Channel,
+        mut parcels: mpsc::Receiver<Parcel>,
+        limit: Duration,
+    ) -> io::Result<()> {
         let deadline = Instant::now() + limit;
         let mut reported = Instant::now();
         loop {

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::grpc::{http_of_status, is_grpc, status};
 use evenkeel_filters::decide::{Policy, effective};
-use evenkeel_filters::{Body, Decision, RequestContext, RouteContext, Services as _};
+use evenkeel_filters::{Body, Decision, RequestContext, RouteContext, Services};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
 use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
@@ -34,7 +34,6 @@ use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
 use super::upstream::filtered::Filtered;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
-use crate::callouts::WorkerCallouts;
 
 /// Where the body of a call comes from.
 pub(crate) trait Source {
@@ -133,7 +132,7 @@ pub(crate) struct Call {
     cluster: Rc<Cluster>,
     request: Option<Box<Request>>,
     wanted: Wanted,
-    services: WorkerCallouts,
+    services: Rc<dyn Services>,
 }
 
 /// A response head, and the stream it came on.
@@ -199,7 +198,7 @@ impl Call {
         head: RequestHead,
         framing: Framing,
         wanted: Wanted,
-        services: WorkerCallouts,
+        services: Rc<dyn Services>,
     ) -> Self {
         let mut request = Request::begin();
         request.grpc = head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
@@ -407,7 +406,7 @@ impl<'c> Running<'c> {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let view = ConnectionView::plaintext(nowhere, nowhere);
         let route = RouteContext::default();
-        side.serve_with(Rc::new(self.call.services.clone()));
+        side.serve_with(Rc::clone(&self.call.services));
         loop {
             let body = match &upload.collected {
                 _ if self.request.info.framing.is_empty() => Body::Empty,
@@ -417,7 +416,7 @@ impl<'c> Running<'c> {
             let now = turn::now().into_std();
             let (head, facts) = (&mut self.request.head, &mut self.request.stream);
             let mut context =
-                RequestContext::new((&view, nowhere.ip()), (head, body), route, facts, (&self.call.services, now));
+                RequestContext::new((&view, nowhere.ip()), (head, body), route, facts, (&*self.call.services, now));
             match side.ask(&route.filters, &mut context) {
                 Decision::Continue | Decision::Reroute => return Ok(()),
                 Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),

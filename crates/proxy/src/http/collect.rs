@@ -10,9 +10,9 @@ use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
-use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
+use super::timers::Timers;
 
 impl ActiveStream<'_> {
     /// Collects the body, whose length is known from then on. If a filter asks for it again, it is too long for that filter.

@@ -7,7 +7,7 @@ use evenkeel_http::Version;
 use evenkeel_http::h2::PREFACE;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::Codec;
-use evenkeel_upstream::alpn::{Spoken, spoken_by_client};
+use evenkeel_upstream::alpn::{Negotiated, negotiated_by_client};
 use evenkeel_upstream::stream::Stream;
 
 use super::context::{ConnectionContext, Protocol};
@@ -84,12 +84,14 @@ async fn protocol(connection: &mut Http1Connection) -> ProtocolChoice {
         .info
         .session
         .as_ref()
-        .and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
+        .and_then(|session| negotiated_by_client(session.alpn.as_deref(), session.peer.is_some()));
     match (conn.hcm.codec, agreed) {
         // Of the connections that have carried requests, only HTTP/1 is handed over.
         _ if conn.resumed && connection.side.requests() > 0 => ProtocolChoice::Speaks(Protocol::Http1),
-        (Codec::Http1, _) | (Codec::Auto, Some(Spoken::Http1)) => ProtocolChoice::Speaks(Protocol::Http1),
-        (Codec::Http2 | Codec::Auto, Some(Spoken::Http2(carried))) => ProtocolChoice::Speaks(Protocol::Http2(carried)),
+        (Codec::Http1, _) | (Codec::Auto, Some(Negotiated::Http1)) => ProtocolChoice::Speaks(Protocol::Http1),
+        (Codec::Http2 | Codec::Auto, Some(Negotiated::Http2(carried))) => {
+            ProtocolChoice::Speaks(Protocol::Http2(carried))
+        }
         (Codec::Http2, _) => ProtocolChoice::Speaks(Protocol::Http2(Version::Http2)),
         (Codec::Auto, None) => {
             conn.registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));

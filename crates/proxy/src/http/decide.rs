@@ -127,7 +127,7 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
             client: &mut request.stream.client,
             drawn: &mut request.random,
             metadata: &request.stream.metadata,
-            may_be_held: !request.unheld,
+            may_be_held: !request.hold_failed,
         }
     }
 

@@ -1,277 +1,25 @@
 //! Moves bytes between the two sides of one request, in both directions at once, each only as fast as its reader.
 
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait, Woken};
-use evenkeel_http::{Framing, Headers};
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Woken};
+use evenkeel_http::Framing;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
-use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
-use tokio::time::{Instant, Sleep, sleep};
 
 use super::active_stream::ActiveStream;
+use super::announced_length::AnnouncedLength;
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::mirror::Mirrors;
+use super::pause::Held;
+use super::timers::Timers;
+use super::upload::Upload;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
-
-/// Largest request body, in bytes, that is kept for another try while it streams.
-const MAX_REPLAY_BYTES: usize = 64 * 1024;
-
-/// The request on its way to the upstream.
-pub(super) struct Upload {
-    /// All body bytes so far, as long as the request can be sent again.
-    replay: Option<HeldBytes>,
-    /// How many of them this try has sent.
-    replayed: usize,
-    /// A byte of the body was received and passed on, in some try.
-    begun: bool,
-    /// The end was handed over to the upstream.
-    ended: bool,
-    /// The upstream has taken all of it.
-    pub(super) finished: bool,
-    /// The upstream accepts no more; its response may still come.
-    refused: bool,
-    /// Nothing is sent before the upstream accepts the tunnel: what the client sends belongs inside it.
-    paused: bool,
-    /// Mirrors (`request_mirror_policies`) that are not complete.
-    pub(super) mirrors: Option<Box<Mirrors>>,
-    /// How many body bytes filters may still send.
-    left: Left,
-    /// The filters have seen the end of the body.
-    filtered_end: bool,
-}
-
-/// How many bytes of a body may still be sent when filters may change its length but the head has announced one: more or fewer would be
-/// taken for part of another message.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Left(Option<u64>);
-
-impl Left {
-    pub(super) fn of(framing: Framing) -> Self {
-        match framing {
-            Framing::Length(bytes) => Self(Some(bytes)),
-            _ => Self(None),
-        }
-    }
-
-    /// Subtracts `bytes`; false if fewer are left.
-    pub(super) fn take(&mut self, bytes: usize) -> bool {
-        let Some(left) = &mut self.0 else { return true };
-        let rest = left.checked_sub(bytes as u64);
-        // What does not fit is not sent, so the body is incomplete and must not count as over.
-        *left = rest.unwrap_or(u64::MAX);
-        rest.is_some()
-    }
-
-    /// The announced length was sent.
-    pub(super) fn is_over(self) -> bool {
-        self.0.is_none_or(|left| left == 0)
-    }
-}
-
-impl Upload {
-    /// `keep`: the request may be tried again. `paused`: nothing is sent before [`Upload::open_tunnel`].
-    pub(super) fn new(keep: bool, paused: bool) -> Self {
-        let replay = (keep || paused).then(HeldBytes::default);
-        Self {
-            replay,
-            replayed: 0,
-            begun: false,
-            ended: false,
-            finished: false,
-            refused: false,
-            paused,
-            mirrors: None,
-            left: Left::default(),
-            filtered_end: false,
-        }
-    }
-
-    /// Filters may change the body, which the head frames like this.
-    pub(super) fn filtered(&mut self, framing: Framing) {
-        if !self.filtered_end {
-            self.left = Left::of(framing);
-        }
-    }
-
-    /// Passes a piece of the body to the upstream and to the mirrors.
-    fn pass(&mut self, up: &mut Upstream, data: &[u8], last: bool) {
-        self.keep(data);
-        if let Some(mirrors) = &mut self.mirrors {
-            mirrors.send(data);
-        }
-        up.send(data, last);
-    }
-
-    /// A body that was collected and that the filters have seen: it can be sent as often as needed.
-    pub(super) fn collected(body: HeldBytes) -> Self {
-        Self { replay: Some(body), begun: true, filtered_end: true, ..Self::new(false, false) }
-    }
-
-    /// Appends the collected rest of the body to what is known already, and sends it to the mirrors as well.
-    pub(super) fn take_collected(&mut self, rest: HeldBytes, trailers: &Headers) {
-        if let Some(mut mirrors) = self.mirrors.take() {
-            mirrors.send(&rest);
-            mirrors.finish(trailers);
-        }
-        self.begun = true;
-        match &mut self.replay {
-            Some(known) if !known.is_empty() => known.extend(&rest),
-            _ => self.replay = Some(rest),
-        }
-        self.replayed = 0;
-    }
-
-    /// Begins a try. False when the body can no longer be repeated.
-    pub(super) fn begin(&mut self) -> bool {
-        (self.replayed, self.ended, self.finished, self.refused) = (0, false, false, false);
-        self.can_replay()
-    }
-
-    /// All body bytes that were received can be sent again.
-    pub(super) fn can_replay(&self) -> bool {
-        self.replay.is_some() || !self.begun
-    }
-
-    /// The client sends nothing more that belongs outside the tunnel.
-    pub(super) fn may_become_tunnel(&self) -> bool {
-        self.paused || self.finished
-    }
-
-    /// From here on the client's bytes go through the tunnel.
-    pub(super) fn open_tunnel(&mut self) {
-        *self = Self::new(false, false);
-    }
-
-    /// The body bytes kept so far, if they are all kept.
-    pub(super) fn known(&self) -> Option<&[u8]> {
-        self.replay.as_deref()
-    }
-
-    fn keep(&mut self, data: &[u8]) {
-        self.begun = true;
-        if let Some(replay) = &mut self.replay {
-            if replay.len() + data.len() > MAX_REPLAY_BYTES {
-                self.replay = None;
-            } else {
-                replay.extend(data);
-                self.replayed = replay.len();
-            }
-        }
-    }
-}
-
-/// The deadlines of an exchange.
-#[derive(Default)]
-pub(super) struct Timers {
-    /// The route's timeout, which runs from the end of the request.
-    pub(super) route: Option<Instant>,
-    /// `per_try_timeout`.
-    pub(super) per_try: Option<Instant>,
-    /// `max_stream_duration`.
-    pub(super) longest: Option<Instant>,
-    /// By then the whole request must have arrived (`request_timeout`).
-    pub(super) request: Option<Instant>,
-    /// The stream idle timeout, if nothing moves before.
-    idle: Option<Instant>,
-    idle_limit: Option<Duration>,
-    /// `per_try_idle_timeout`, if nothing moves before.
-    try_idle: Option<Instant>,
-    pub(super) try_idle_limit: Option<Duration>,
-    route_limit: Option<Duration>,
-    /// Since when the client has taken none of the bytes that wait for it, and [`Downstream::backlog`] at that time.
-    backlog: Option<(Instant, u64)>,
-    /// How long they may wait while the client takes none of them (`stream_flush_timeout`).
-    pub(super) flush_limit: Option<Duration>,
-    /// Something moved since `idle` was set.
-    moved: bool,
-}
-
-impl Timers {
-    pub(super) fn new(idle: Option<Duration>, route: Option<Duration>, request: Option<Instant>) -> Self {
-        Self { idle_limit: idle, route_limit: route, request, moved: true, ..Self::default() }
-    }
-
-    /// Watches the bytes that wait for the client: it may read as slowly as it likes, but has to read some.
-    fn watch_backlog(&mut self, now: Instant, backlog: Option<u64>) {
-        self.backlog = backlog.map(|backlog| match self.backlog {
-            Some((since, same)) if same == backlog && !self.moved => (since, same),
-            _ => (now, backlog),
-        });
-    }
-
-    fn flush(&self) -> Option<Instant> {
-        self.backlog.and_then(|(since, _)| after(since, self.flush_limit))
-    }
-
-    /// The whole request was received.
-    pub(super) fn complete(&mut self, now: Instant) {
-        self.request = None;
-        self.route = self.route.or(after(now, self.route_limit));
-    }
-
-    /// Something moved: the idle timeouts begin anew.
-    pub(super) fn move_on(&mut self) {
-        self.moved = true;
-    }
-
-    /// The earliest of the deadlines.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
-        if std::mem::take(&mut self.moved) {
-            self.idle = after(now, self.idle_limit);
-            self.try_idle = after(now, self.try_idle_limit);
-        }
-        let tries = earlier(self.per_try, self.try_idle);
-        let moves = earlier(earlier(self.idle, self.request), self.flush());
-        earlier(earlier(earlier(self.route, tries), moves), self.longest)
-    }
-
-    /// Sets the limits of a new try, which end with it.
-    pub(super) fn begin_try(&mut self, now: Instant, limit: Option<Duration>, idle: Option<Duration>) {
-        self.per_try = after(now, limit);
-        self.try_idle_limit = idle;
-        self.try_idle = None;
-        self.moved = true;
-    }
-
-    /// A try is over; the next one gets limits of its own.
-    pub(super) fn end_try(&mut self) {
-        (self.per_try, self.try_idle, self.try_idle_limit) = (None, None, None);
-    }
-
-    /// The response has begun: `per_try_timeout` no longer applies, but `per_try_idle_timeout` still does.
-    pub(super) fn end_tries(&mut self) {
-        self.per_try = None;
-    }
-
-    /// The failure for the deadline that has passed. `complete`: the whole request was received.
-    pub(super) fn passed(&self, now: Instant, complete: bool) -> Failure {
-        let past = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if past(self.route) {
-            Failure::ResponseTimeout
-        } else if past(self.per_try) {
-            Failure::PerTryTimeout
-        } else if past(self.longest) {
-            Failure::LastedTooLong { complete }
-        } else if past(self.try_idle) {
-            Failure::PerTryIdleTimeout
-        } else if past(self.request) {
-            Failure::RequestTimeout
-        } else if past(self.flush()) {
-            Failure::FlushTimeout
-        } else {
-            Failure::Idle { complete }
-        }
-    }
-}
 
 /// One try: the request going up, the response coming down.
 pub(super) struct Exchange<'e, 'l> {
@@ -285,7 +33,7 @@ pub(super) struct Exchange<'e, 'l> {
     /// The filters have seen the end of the response body.
     filtered_end: bool,
     /// How many bytes of the response body filters may still send.
-    left: Left,
+    left: AnnouncedLength,
     /// The response body, if it was collected, until it is sent.
     collected: Option<HeldBytes>,
 }
@@ -297,13 +45,13 @@ impl<'e, 'l> Exchange<'e, 'l> {
         upload: &'e mut Upload,
         timers: &'e mut Timers,
     ) -> Self {
-        let (left, collected) = (Left::default(), None);
+        let (left, collected) = (AnnouncedLength::default(), None);
         Self { active, up, upload, timers, interim: 0, held: None, filtered_end: false, left, collected }
     }
 
     /// Filters may change the response body, which the head frames like this. `collected`: the whole body, if it was collected.
     pub(super) fn filtered(&mut self, framing: Framing, collected: Option<HeldBytes>) {
-        self.left = Left::of(framing);
+        self.left = AnnouncedLength::of(framing);
         self.collected = collected;
     }
 
@@ -386,7 +134,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                     let flow = conn.manager.filters.response_data(&mut request.filters, &mut data);
                     request.stream.bytes_sent += data.bytes.len() as u64;
                     fits = left.take(data.bytes.len());
-                    *held = if fits { let_go(down, &data, data.ends, flow) } else { None };
+                    *held = if fits { release(down, &data, data.ends, flow) } else { None };
                 } else {
                     request.stream.bytes_sent += data.len() as u64;
                     down.send(data, last);
@@ -448,7 +196,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
         request.stream.bytes_sent += data.bytes.len() as u64;
         let last = data.ends && request.response_trailers.is_empty();
-        self.held = let_go(&mut self.active.down, &data, last, flow);
+        self.held = release(&mut self.active.down, &data, last, flow);
         Ok(())
     }
 
@@ -619,7 +367,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
 }
 
 /// Sends what the filters released; if they hold some back, returns what they wait for.
-fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, last: bool, flow: Flow) -> Option<Held> {
+fn release(down: &mut Downstream<'_>, data: &Data<'_>, last: bool, flow: Flow) -> Option<Held> {
     if !data.bytes.is_empty() {
         down.send(&data.bytes, last);
     }
@@ -629,62 +377,9 @@ fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, last: bool, flow: Flow) ->
     }
 }
 
-/// What a filter that holds back some of a response waits for.
-pub(super) struct Held {
-    wait: Option<Wait>,
-    limit: Pin<Box<Sleep>>,
-}
-
-impl Held {
-    pub(super) fn new(pause: Pause) -> Self {
-        Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)) }
-    }
-
-    /// Ready when the filter is to be called again.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Woken> {
-        let ready = self.wait.as_mut().is_some_and(|wait| wait.as_mut().poll(cx).is_ready());
-        if ready { Poll::Ready(Woken::Ready) } else { self.limit.as_mut().poll(cx).map(|()| Woken::TimedOut) }
-    }
-}
-
 /// Why no more of a request is sent.
 enum Stop {
     /// The upstream accepts no more.
     Refused,
     Failed(Failure),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Each call: what happens at which second, and the deadline after it.
-    #[test]
-    fn a_client_may_be_slow_but_takes_something() {
-        let began = Instant::now();
-        let at = |second: u64| began + Duration::from_secs(second);
-        let mut timers = Timers::new(None, None, None);
-        timers.flush_limit = Some(Duration::from_secs(300));
-        let mut check = |second, unsent, moved: bool, until: Option<u64>| {
-            if moved {
-                timers.move_on();
-            }
-            timers.watch_backlog(at(second), Some(unsent).filter(|unsent| *unsent > 0));
-            assert_eq!(timers.next(at(second)), until.map(at), "at {second}");
-        };
-        check(0, 0, false, None);
-        check(10, 5000, false, Some(310));
-        check(200, 5000, false, Some(310));
-        // It took a byte.
-        check(309, 4999, false, Some(609));
-        // It took all of it, and as many bytes wait again.
-        check(400, 4999, true, Some(700));
-        check(600, 4999, false, Some(700));
-        assert!(matches!(timers.passed(at(700), true), Failure::FlushTimeout));
-        let mut check = |second, unsent, until: Option<u64>| {
-            timers.watch_backlog(at(second), Some(unsent).filter(|unsent| *unsent > 0));
-            assert_eq!(timers.next(at(second)), until.map(at), "at {second}");
-        };
-        check(699, 0, None);
-    }
 }

@@ -20,10 +20,12 @@ use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
-use super::exchange::{Exchange, Held, Timers};
+use super::exchange::Exchange;
 use super::failure::Failure;
+use super::pause::Held;
 use super::reply::Reply;
 use super::request::Request;
+use super::timers::Timers;
 use crate::stats::http::Counter;
 use crate::worker::Worker;
 

@@ -19,11 +19,13 @@ use evenkeel_upstream::{Host, Need, OverrideHost, PooledConnection, RequestGuard
 
 use super::active_stream::ActiveStream;
 use super::decide::Forward;
-use super::exchange::{Exchange, Timers, Upload};
+use super::exchange::Exchange;
 use super::failure::{Failure, Retry};
 use super::mirror::is_mirrored;
 use super::reply::Reply;
 use super::retry::{self, BackOff, is_idempotent};
+use super::timers::Timers;
+use super::upload::Upload;
 use super::upstream::Upstream;
 use super::upstream::count::{count_failed_try, count_failure, count_reset};
 

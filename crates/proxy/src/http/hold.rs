@@ -31,11 +31,11 @@ impl ActiveStream<'_> {
             Ok(()) => stats.inc(Counter::on_demand_missing),
             Err(HoldError::TimedOut) => {
                 stats.inc(Counter::on_demand_timeout);
-                self.request.unheld = true;
+                self.request.hold_failed = true;
             }
             Err(HoldError::Overflow) => {
                 stats.inc(Counter::on_demand_overflow);
-                self.request.unheld = true;
+                self.request.hold_failed = true;
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod active_stream;
 pub(crate) mod affinity;
+mod announced_length;
 pub(crate) mod call;
 mod clock;
 mod collect;
@@ -13,6 +14,7 @@ mod edits;
 mod exchange;
 mod failure;
 mod filters;
+mod finish;
 mod forward;
 mod framed;
 mod grpc;
@@ -29,8 +31,11 @@ mod reply;
 mod request;
 mod respond;
 mod retry;
+mod send_reply;
 mod streamed;
+mod timers;
 mod try_filters;
+mod upload;
 mod upstream;
 mod websocket;
 

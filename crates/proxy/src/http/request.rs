@@ -67,7 +67,7 @@ pub(super) struct Request {
     /// The upstream's response head had `transfer-encoding: chunked`, for responses to HEAD.
     pub(super) head_chunked: bool,
     /// Holding it for on-demand discovery has failed: it is not held again.
-    pub(super) unheld: bool,
+    pub(super) hold_failed: bool,
 }
 
 impl Request {
@@ -86,7 +86,7 @@ impl Request {
             random: None,
             body: None,
             head_chunked: false,
-            unheld: false,
+            hold_failed: false,
         }
     }
 
@@ -126,7 +126,7 @@ impl Request {
             random,
             body,
             head_chunked,
-            unheld,
+            hold_failed,
         } = self;
         head.clear();
         response.clear();
@@ -138,7 +138,7 @@ impl Request {
         if filters.is_begun() {
             filters.clear();
         }
-        (*random, *body, *head_chunked, *unheld) = (None, None, false, false);
+        (*random, *body, *head_chunked, *hold_failed) = (None, None, false, false);
     }
 
     /// Notes a failure for the log, and counts it.

@@ -9,9 +9,10 @@ use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
 use super::decide::Forward;
-use super::exchange::{Timers, Upload};
 use super::failure::Failure;
 use super::pause::until_woken;
+use super::timers::Timers;
+use super::upload::Upload;
 use super::upstream::filtered::Filtered;
 
 impl ActiveStream<'_> {

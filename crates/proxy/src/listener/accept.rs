@@ -112,7 +112,7 @@ fn prepare_accepted(stream: &std::net::TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// Chooses the worker and passes the connection to it; the seat counts the connection until it is closed.
+/// Chooses the worker and passes the connection to it; the slot counts the connection until it is closed.
 async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAddr, listener: &ListenerKey) {
     if prepare_accepted(&stream).is_err() {
         return;
@@ -123,10 +123,10 @@ async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAdd
         Ok(admission) => admission,
         Err(refused) => return reset(worker, &stream, &bound, refused),
     };
-    let mut seat = worker.balance.choose();
-    seat.admit(admission);
-    let accepted = Accepted { stream, peer, bound, seat };
-    let chosen = accepted.seat.worker();
+    let mut slot = worker.balance.choose();
+    slot.admit(admission);
+    let accepted = Accepted { stream, peer, bound, slot };
+    let chosen = accepted.slot.worker();
     if chosen == worker.index {
         serve(worker, accepted);
     } else if let Some(other) = worker.peers.get(chosen) {

@@ -12,12 +12,12 @@ use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::{Portable, Stream};
 use tokio::time::Instant;
 
-use super::serve::{Arrival, Counted, Downstream, MovingConnection, Placement, Served, start};
+use super::connection::{Arrival, Counted, Downstream, MovingConnection, Placement, Resumed};
 use super::socket::ListenerKey;
-use crate::balance::Seat;
+use crate::balance::WorkerSlot;
 use crate::handover::{Facts, PackedConnection, Parcel};
 use crate::tcp::UpstreamHalf;
-use crate::worker::{Delivery, Registration, Worker};
+use crate::worker::Worker;
 
 /// Hands a connection over to the successor. Returns it when the successor is gone.
 pub(super) async fn send(
@@ -32,7 +32,7 @@ pub(super) async fn send(
     };
     let Some(room) = room else {
         // No successor any more: other connections need not try.
-        worker.give_away(None);
+        worker.hand_over_connections(None);
         return Some(moving);
     };
     // A connection that cannot be packed is lost: dropping it closes it.
@@ -40,7 +40,7 @@ pub(super) async fn send(
         room.send(parcel);
     }
     // It stops being counted only now: when the count is zero, all connections have been sent.
-    placement.seat = None;
+    placement.slot = None;
     None
 }
 
@@ -82,91 +82,79 @@ fn descriptor(stream: Stream) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct Adopted {
     parcel: Parcel,
-    seat: Seat,
+    slot: WorkerSlot,
 }
 
 impl Adopted {
-    /// The worker is the one of `seat`.
-    pub(crate) fn new(parcel: Parcel, seat: Seat) -> Self {
-        Self { parcel, seat }
+    /// The worker is the one of `slot`.
+    pub(crate) fn new(parcel: Parcel, slot: WorkerSlot) -> Self {
+        Self { parcel, slot }
     }
-}
 
-impl Delivery for Adopted {
-    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
-        let Self { parcel, seat } = *self;
-        let id = worker.next_id();
-        let listener = taken_by(worker, &parcel).unwrap_or_default();
-        start(worker, worker.register(&listener), move |worker, registration| {
-            adopted(worker, parcel, seat, id, registration)
-        });
+    /// The name of the listener that accepts it here, if there is one.
+    pub(super) fn listener_name(&self, worker: &Worker) -> Option<Arc<str>> {
+        let PackedConnection { listener, listener_name, .. } = &*self.parcel.packed;
+        let key = ListenerKey::new(*listener, listener_name.as_deref());
+        worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
     }
-}
 
-/// Continues a connection where the predecessor left off. `None` when no filter chain here matches, which closes the
-/// connection cleanly: it is between two messages, or a TCP stream that is no longer configured.
-fn adopted<'w>(
-    worker: &'w Rc<Worker>,
-    parcel: Parcel,
-    seat: Seat,
-    id: u64,
-    registration: &'w Rc<Registration>,
-) -> Option<Served<'w>> {
-    let Parcel { packed, fds, bytes } = parcel;
-    let mut streams = fds.into_iter().map(TcpStream::from);
-    let stream = streams.next()?;
-    let placement = placement(worker, &packed, &stream, seat)?;
-    let detected: Vec<&str> = packed.detected.as_deref().into_iter().collect();
-    let mut info = packed.connection.info(id);
-    let input = ChainInput {
-        destination: info.view.local,
-        source: info.view.remote,
-        direct_source: info.view.direct_remote,
-        server_name: info.view.server_name.as_deref(),
-        transport_protocol: if info.view.server_name.is_some() { "tls" } else { "raw_buffer" },
-        application_protocols: &detected,
-    };
-    let chain = Arc::clone(placement.listener().find_filter_chain(&input)?);
-    let same_kind = match &chain.terminal {
-        Terminal::Http(_) => packed.tcp.is_none(),
-        Terminal::Tcp(_) => packed.tcp.is_some(),
-    };
-    // Filters that follow a connection's data need to see it from the beginning.
-    if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
-        return None;
-    }
-    info.chain = Some(chain);
-    let since = Instant::from_std(info.accepted);
-    let from_client = packed.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);
-    let (from_client, from_upstream) = bytes.split_at_checked(from_client)?;
-    let upstream_half = match &packed.tcp {
-        None => None,
-        Some(part) => {
-            let upstream = Portable::Tcp(streams.next()?).into_stream().ok()?;
-            Some(Box::new(UpstreamHalf::unpack(part, upstream, Buffer::with(from_upstream), since)))
+    /// Continues the connection where the predecessor left off. `None` when no filter chain here matches, which closes
+    /// the connection cleanly: it is between two messages, or a TCP stream that is no longer configured.
+    pub(super) fn unpack(self, worker: &Rc<Worker>, id: u64) -> Option<Resumed> {
+        let Self { parcel: Parcel { packed, fds, bytes }, slot } = self;
+        let mut streams = fds.into_iter().map(TcpStream::from);
+        let stream = streams.next()?;
+        let placement = placement(worker, &packed, &stream, slot)?;
+        let detected: Vec<&str> = packed.detected.as_deref().into_iter().collect();
+        let mut info = packed.connection.info(id);
+        let input = ChainInput {
+            destination: info.view.local,
+            source: info.view.remote,
+            direct_source: info.view.direct_remote,
+            server_name: info.view.server_name.as_deref(),
+            transport_protocol: if info.view.server_name.is_some() { "tls" } else { "raw_buffer" },
+            application_protocols: &detected,
+        };
+        let chain = Arc::clone(placement.listener().find_filter_chain(&input)?);
+        let same_kind = match &chain.terminal {
+            Terminal::Http(_) => packed.tcp.is_none(),
+            Terminal::Tcp(_) => packed.tcp.is_some(),
+        };
+        // Filters that follow a connection's data need to see it from the beginning.
+        if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
+            return None;
         }
-    };
-    let counted = Counted::moved(worker, &placement, since);
-    let downstream = Downstream {
-        stream: Portable::Tcp(stream).into_stream().ok()?,
-        input: Buffer::with(from_client),
-        info: Arc::new(info),
-        requests: packed.requests,
-        idle_since: None,
-        resumed: true,
-    };
-    Some(Served::new(worker, downstream, Arrival::Back(upstream_half), (placement, counted), registration))
-}
-
-/// The name of the listener that accepts it here, if there is one.
-fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
-    let PackedConnection { listener, listener_name, .. } = &*parcel.packed;
-    let key = ListenerKey::new(*listener, listener_name.as_deref());
-    worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
+        info.chain = Some(chain);
+        let since = Instant::from_std(info.accepted);
+        let from_client = packed.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);
+        let (from_client, from_upstream) = bytes.split_at_checked(from_client)?;
+        let upstream_half = match &packed.tcp {
+            None => None,
+            Some(part) => {
+                let upstream = Portable::Tcp(streams.next()?).into_stream().ok()?;
+                Some(Box::new(UpstreamHalf::unpack(part, upstream, Buffer::with(from_upstream), since)))
+            }
+        };
+        let counted = Counted::moved(worker, &placement, since);
+        let downstream = Downstream {
+            stream: Portable::Tcp(stream).into_stream().ok()?,
+            input: Buffer::with(from_client),
+            info: Arc::new(info),
+            requests: packed.requests,
+            idle_since: None,
+            resumed: true,
+        };
+        Some(Resumed { downstream, arrival: Arrival::Back(upstream_half), placement, counted })
+    }
 }
 
 /// The listeners of this process that correspond to those of the predecessor.
-fn placement(worker: &Worker, packed: &PackedConnection, stream: &TcpStream, mut seat: Seat) -> Option<Placement> {
+fn placement(
+    worker: &Worker,
+    packed: &PackedConnection,
+    stream: &TcpStream,
+    mut slot: WorkerSlot,
+) -> Option<Placement> {
     let generation = worker.generation();
     let key = ListenerKey::new(packed.listener, packed.listener_name.as_deref());
     let bound = generation.shared.bound.get(&key)?.clone();
@@ -175,6 +163,6 @@ fn placement(worker: &Worker, packed: &PackedConnection, stream: &TcpStream, mut
         true => generation.shared.listener_of_destination(packed.connection.local).cloned(),
         false => None,
     };
-    seat.admit(worker.overload.admit_anyway(&bound.name));
-    Some(Placement { seat: Some(seat), bound, logical })
+    slot.admit(worker.overload.admit_anyway(&bound.name));
+    Some(Placement { slot: Some(slot), bound, logical })
 }

@@ -63,7 +63,7 @@ pub(super) async fn detect(
     let reading = poll_fn(|cx| inspected.poll(stream, wanted, cx));
     match timeout(patience, reading).await {
         Ok(result) => result?,
-        Err(_) => return Box::pin(outwait(worker, stream, listener, info, wanted, inspected)).await,
+        Err(_) => return Box::pin(wait_for_first_bytes(worker, stream, listener, info, wanted, inspected)).await,
     }
     let chain = of_client(listener, &inspected, &info.view)?;
     Ok(Detected { inspected, chain, upstream_side: None })
@@ -105,7 +105,7 @@ fn choose_chain(listener: &Listener, inspected: &Inspected, view: &ConnectionVie
 }
 
 /// Waits for whichever side speaks first.
-async fn outwait(
+async fn wait_for_first_bytes(
     worker: &Rc<Worker>,
     stream: &TcpStream,
     listener: &Listener,

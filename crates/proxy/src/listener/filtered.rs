@@ -60,7 +60,7 @@ pub(crate) async fn admit(
     connection.leave(info);
     if let Err(close) = admitted {
         connection.by.set(Some(ClosedBy::Filter));
-        outwait(&close).await;
+        delay_close(&close).await;
         return Err(close);
     }
     Ok(follow.then_some(connection))
@@ -88,7 +88,7 @@ fn leave(facts: &ConnectionFacts, info: &mut Arc<ConnectionInfo>) {
 }
 
 /// Waits out the delay before a rejected connection is closed.
-pub(crate) async fn outwait(close: &Close) {
+pub(crate) async fn delay_close(close: &Close) {
     if !close.after.is_zero() {
         tokio::time::sleep(close.after).await;
     }

@@ -2,7 +2,9 @@
 
 pub(crate) mod accept;
 pub(crate) mod adopt;
+mod connection;
 mod detect;
+mod establish;
 pub(crate) mod filtered;
 mod handshake;
 mod inspect;
@@ -13,4 +15,4 @@ mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
 
-pub(crate) use serve::{Downstream, MovingConnection, Terminating};
+pub(crate) use connection::{Downstream, MovingConnection, Terminating};

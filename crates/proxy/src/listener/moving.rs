@@ -2,27 +2,33 @@
 //! read of the next message, the TLS state and all metadata go along.
 
 use std::fmt;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use evenkeel_upstream::stream::{Portable, Stream};
-
 use tokio::time::Instant;
 
-use super::serve::{Arrival, Counted, Downstream, MovingConnection, Placement, Served, start};
+use super::connection::{Arrival, Counted, Downstream, MovingConnection, Placement, Resumed};
 use crate::stats::worker::Counter;
-use crate::worker::{Cause, Delivery, Message, Registration, Worker};
+use crate::worker::{Cause, Message, Worker};
 
 /// A connection on its way from one worker to another.
-struct Moved {
+pub(super) struct Moved {
     downstream: Downstream<Portable>,
     placement: Placement,
 }
 
-impl Delivery for Moved {
-    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
-        worker.stats.inc(Counter::downstream_cx_moved_in);
-        let registration = worker.register(&self.placement.bound.name);
-        start(worker, registration, move |worker, registration| resumed(worker, *self, registration));
+impl Moved {
+    /// The name of the listener that accepted it.
+    pub(super) fn listener_name(&self) -> &Arc<str> {
+        &self.placement.bound.name
+    }
+
+    /// Continues the connection where the other worker left off; `None` if its socket cannot be registered here.
+    pub(super) fn unpack(self, worker: &Worker) -> Option<Resumed> {
+        let Self { downstream, placement } = self;
+        let counted = Counted::moved(worker, &placement, Instant::from_std(downstream.info.accepted));
+        let downstream = downstream.map(Portable::into_stream).transpose().ok()?;
+        Some(Resumed { downstream, arrival: Arrival::Back(None), placement, counted })
     }
 }
 
@@ -48,12 +54,4 @@ pub(super) fn send(
         room.send(Message::Deliver(Box::new(Moved { downstream, placement })));
     }
     None
-}
-
-/// Continues a connection where the other worker left off.
-fn resumed<'w>(worker: &'w Rc<Worker>, moved: Moved, registration: &'w Rc<Registration>) -> Option<Served<'w>> {
-    let Moved { downstream, placement } = moved;
-    let counted = Counted::moved(worker, &placement, Instant::from_std(downstream.info.accepted));
-    let downstream = downstream.map(Portable::into_stream).transpose().ok()?;
-    Some(Served::new(worker, downstream, Arrival::Back(None), (placement, counted), registration))
 }

@@ -44,7 +44,7 @@ pub(crate) async fn watch(config: Config, overload: Arc<Overload>, pool: Arc<Wor
     loop {
         ticks.tick().await;
         let connections = u64::from(pool.active_connections());
-        watching.look(|monitor| used(monitor, connections));
+        watching.observe(|monitor| used(monitor, connections));
         if watching.overload.is_on_at_all(Action::ShrinkHeap) {
             memory::collect();
         }
@@ -74,7 +74,7 @@ impl Watching {
         }
     }
 
-    fn look(&mut self, used: impl Fn(&Monitor) -> io::Result<f64>) {
+    fn observe(&mut self, used: impl Fn(&Monitor) -> io::Result<f64>) {
         for ((monitor, share), stats) in self.config.monitors.iter().zip(&mut self.shares).zip(&self.resources) {
             match used(monitor) {
                 Ok(now) => *share = now,
@@ -170,7 +170,7 @@ mod tests {
         let mut check = |now: Option<f64>, cx: f64, requests: u64, shrink: u64| {
             heap.set(now);
             connections.set(cx);
-            watching.look(|monitor| match monitor {
+            watching.observe(|monitor| match monitor {
                 Monitor::FixedHeap { .. } => heap.get().ok_or_else(|| io::Error::other("unreadable")),
                 _ => Ok(connections.get()),
             });

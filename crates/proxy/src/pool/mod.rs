@@ -210,7 +210,7 @@ impl WorkerPool {
 
     /// Stops accepting and hands each connection to `to` at its next message boundary; connections that cannot be
     /// handed over are drained. With `None`, resumes accepting and serving.
-    pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) -> io::Result<()> {
+    pub(crate) fn hand_over_connections(&self, to: Option<mpsc::Sender<Parcel>>) -> io::Result<()> {
         let state = self.lock();
         match to {
             Some(_) => {
@@ -231,9 +231,9 @@ impl WorkerPool {
 
     /// Continues a connection that the predecessor has served so far.
     pub(crate) fn adopt(&self, parcel: Parcel) {
-        let seat = self.balance.choose();
-        if let Some(worker) = self.workers.get(seat.worker()) {
-            worker.tell(Message::Deliver(Box::new(Adopted::new(parcel, seat))));
+        let slot = self.balance.choose();
+        if let Some(worker) = self.workers.get(slot.worker()) {
+            worker.tell(Message::Deliver(Box::new(Adopted::new(parcel, slot))));
         }
     }
 
@@ -297,7 +297,7 @@ impl WorkerPool {
     }
 
     /// Number of load samples since start, ten a second; wraps at 2³².
-    pub fn looks(&self) -> u32 {
+    pub fn samples(&self) -> u32 {
         self.balance.epoch()
     }
 

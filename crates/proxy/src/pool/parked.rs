@@ -36,14 +36,14 @@ pub(super) fn send<T>(inbox: &mpsc::Sender<T>, message: T) -> u32 {
     // Without `unconstrained`, a task that has used up its coop budget would get `Pending` on every poll, and it cannot
     // yield here.
     let mut sent = pin!(unconstrained(inbox.send(message)));
-    let mut looks = 1;
+    let mut samples = 1;
     while sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
         while !sleeper.woken.swap(false, Ordering::Acquire) {
             thread::park();
         }
-        looks += 1;
+        samples += 1;
     }
-    looks
+    samples
 }
 
 #[cfg(test)]
@@ -119,14 +119,14 @@ mod tests {
             }
             taken
         });
-        let looks = tokio::spawn(async move {
+        let samples = tokio::spawn(async move {
             while tokio::task::coop::has_budget_remaining() {
                 tokio::task::consume_budget().await;
             }
             (0..10).map(|n| send(&inbox, n)).sum::<u32>()
         });
-        let looks = looks.await.expect("a task that ends");
-        assert!((2..=20).contains(&looks), "{looks}");
+        let samples = samples.await.expect("a task that ends");
+        assert!((2..=20).contains(&samples), "{samples}");
         assert_eq!(reader.join().expect("a reader that ends"), 10);
     }
 }

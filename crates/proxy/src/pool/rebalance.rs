@@ -11,12 +11,12 @@ use super::{Handle, Message, WorkerPool};
 use crate::balance::{Leveller, Load, Planner};
 use crate::stats::worker;
 
-/// Time between two looks (samples of the load).
+/// Time between two samples (samples of the load).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Looks between two updates of `busy_permille`, which covers the time between them.
-const LOOKS_PER_PUBLICATION: u32 = 10;
+const SAMPLES_PER_PUBLICATION: u32 = 10;
 
-/// The values seen of one worker at the last look.
+/// The values seen of one worker at the last sample.
 struct Seen {
     stats: Writer<worker::Stats>,
     work: u64,
@@ -33,22 +33,22 @@ impl WorkerPool {
         let mut last = ticks.tick().await;
         let mut seen: Vec<Seen> = self.workers.iter().map(|worker| Seen::new(worker, last)).collect();
         let (mut planner, mut leveller) = (Planner::default(), Leveller::default());
-        for look in 1u32.. {
+        for sample in 1u32.. {
             let now = ticks.tick().await;
             let elapsed = now.duration_since(last);
             last = now;
             let loads: Vec<_> =
-                self.workers.iter().zip(&mut seen).map(|(worker, seen)| seen.look(worker, elapsed)).collect();
+                self.workers.iter().zip(&mut seen).map(|(worker, seen)| seen.observe(worker, elapsed)).collect();
             let counts = self.balance.active();
             self.publish(&loads, &counts, &seen);
-            if look.is_multiple_of(LOOKS_PER_PUBLICATION) {
+            if sample.is_multiple_of(SAMPLES_PER_PUBLICATION) {
                 seen.iter_mut().for_each(|seen| seen.publish_share(now));
             }
             self.balance.next_epoch();
-            let levels = leveller.look(&counts, self.balance.come_and_go(), &loads);
-            let sheds = planner.look(loads).into_iter().map(|shed| (shed.from, Message::Shed(shed)));
+            let levels = leveller.observe(&counts, self.balance.come_and_go(), &loads);
+            let sheds = planner.observe(loads).into_iter().map(|shed| (shed.from, Message::LoadTransfer(shed)));
             for (from, message) in sheds.chain(levels.into_iter().map(|level| (level.from, Message::Level(level)))) {
-                // A worker whose inbox is full is busy with other messages; a later look will repeat the order.
+                // A worker whose inbox is full is busy with other messages; a later sample will repeat the order.
                 let _ = self.workers[from].inbox.try_send(message);
             }
         }
@@ -67,7 +67,7 @@ impl Seen {
         Self { stats: worker.stats.writer(), work: 0, busy: Duration::ZERO, published: (now, Duration::ZERO) }
     }
 
-    fn look(&mut self, worker: &Handle, elapsed: Duration) -> Load {
+    fn observe(&mut self, worker: &Handle, elapsed: Duration) -> Load {
         let (work, busy) = (worker.stats.counter(worker::Counter::work_total), worker.cpu_time());
         let load = Load {
             work: work.saturating_sub(self.work),

@@ -57,10 +57,10 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
                 accepting.remove(&listener).into_iter().flatten().for_each(|stop| _ = stop.send(()));
             }
             Message::Release(listener) => _ = accepting.remove(&listener),
-            Message::GiveAway(to) => worker.give_away(to),
+            Message::GiveAway(to) => worker.hand_over_connections(to),
             Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
             Message::Deliver(delivery) => delivery.serve(&worker),
-            Message::Shed(shed) => worker.shed(&shed),
+            Message::LoadTransfer(shed) => worker.shed(&shed),
             Message::Level(level) => worker.level(&level),
             Message::Drain(scope) => worker.drain(scope),
             Message::Stop => break,

@@ -52,13 +52,13 @@ impl Drains {
     }
 
     /// Hands connections and sockets to a successor, or (`None`) resumes as before.
-    pub(super) fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, admin: Option<&AdminPort>) {
+    pub(super) fn hand_over_connections(&mut self, to: Option<mpsc::Sender<Parcel>>, admin: Option<&AdminPort>) {
         let given_away = to.is_some();
         if self.given_away == given_away {
             return;
         }
         self.given_away = given_away;
-        if let Err(error) = self.pool.give_away(to) {
+        if let Err(error) = self.pool.hand_over_connections(to) {
             tracing::error!(%error, "handover: cannot listen again");
         }
         match admin {

@@ -11,7 +11,7 @@ use super::RunError;
 use super::admin_port::AdminPort;
 use super::drains::Drains;
 use super::instructions::{Instruction, Instructions};
-use super::program::Place;
+use super::program::HotRestartState;
 use crate::access_log::LogHandle;
 use crate::admin::Command;
 use crate::handover::{HandoverError, Parcel, Predecessor, Request, Successor, SuccessorWait, Taking};
@@ -33,7 +33,7 @@ enum Ending {
 pub(super) struct HotRestart {
     /// How many times the process has been replaced before (the restart epoch).
     pub(super) epoch: u32,
-    place: watch::Sender<Place>,
+    state: watch::Sender<HotRestartState>,
     /// Sockets of the program that embeds the proxy, for a successor.
     sockets: Arc<[(String, OwnedFd)]>,
     /// The service manager to notify of the process's state, unless the embedding program does that.
@@ -43,20 +43,23 @@ pub(super) struct HotRestart {
 impl HotRestart {
     /// For a standalone proxy.
     pub(super) fn alone() -> Self {
-        Self { manager: Manager::of_this_process(), ..Self::inside(watch::channel(Place::Held).0, Vec::new()) }
+        Self {
+            manager: Manager::of_this_process(),
+            ..Self::inside(watch::channel(HotRestartState::Serving).0, Vec::new())
+        }
     }
 
     /// For a proxy inside another program.
-    pub(super) fn inside(place: watch::Sender<Place>, sockets: Vec<(String, OwnedFd)>) -> Self {
-        Self { epoch: 0, place, sockets: sockets.into(), manager: Manager::nobody() }
+    pub(super) fn inside(state: watch::Sender<HotRestartState>, sockets: Vec<(String, OwnedFd)>) -> Self {
+        Self { epoch: 0, state, sockets: sockets.into(), manager: Manager::nobody() }
     }
 
     /// Tells the service manager that the process is about to end, if this process is the service.
     fn leave(&self) {
-        match *self.place.borrow() {
-            Place::Held => self.manager.stopping(),
-            Place::GivenAway { to: Some(process) } => self.manager.replaced_by(process),
-            Place::GivenAway { to: None } | Place::Awaited => {}
+        match *self.state.borrow() {
+            HotRestartState::Serving => self.manager.stopping(),
+            HotRestartState::HandedOver { to: Some(process) } => self.manager.replaced_by(process),
+            HotRestartState::HandedOver { to: None } | HotRestartState::Waiting => {}
         }
     }
 }
@@ -117,12 +120,12 @@ impl Lifecycle {
         commands: mpsc::Receiver<Command>,
     ) -> Result<(), RunError> {
         match successor {
-            Some(_) => _ = self.hot_restart.place.send_replace(Place::Awaited),
-            None => self.wait_for_heir()?,
+            Some(_) => _ = self.hot_restart.state.send_replace(HotRestartState::Waiting),
+            None => self.wait_for_successor()?,
         }
         let ending = self.live(successor, &mut instructions, commands).await?;
         self.hot_restart.leave();
-        if matches!(*self.hot_restart.place.borrow(), Place::GivenAway { .. })
+        if matches!(*self.hot_restart.state.borrow(), HotRestartState::HandedOver { .. })
             && let Some(successor_wait) = &mut self.successor_wait
         {
             successor_wait.leave_name();
@@ -163,9 +166,9 @@ impl Lifecycle {
                 Some((request, done)) = self.requested.recv() => {
                     match request {
                         Request::GiveAway { connections, process } => {
-                            self.give_away(Some(connections), Place::GivenAway { to: process });
+                            self.hand_over_connections(Some(connections), HotRestartState::HandedOver { to: process });
                         }
-                        Request::GoOn => self.give_away(None, Place::Held),
+                        Request::GoOn => self.hand_over_connections(None, HotRestartState::Serving),
                         Request::End => return Ok(Ending::Now),
                     }
                     let _ = done.send(());
@@ -175,9 +178,9 @@ impl Lifecycle {
     }
 
     /// Hands everything over to a successor, or (`None`) resumes as before.
-    fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, place: Place) {
-        self.drains.give_away(to, self.admin.as_ref());
-        self.hot_restart.place.send_replace(place);
+    fn hand_over_connections(&mut self, to: Option<mpsc::Sender<Parcel>>, state: HotRestartState) {
+        self.drains.hand_over_connections(to, self.admin.as_ref());
+        self.hot_restart.state.send_replace(state);
     }
 
     fn take_over(&mut self, from: Successor) -> Result<(), RunError> {
@@ -186,11 +189,11 @@ impl Lifecycle {
         if let Some(admin) = &self.admin {
             admin.open(&self.settings)?;
         }
-        self.hot_restart.place.send_replace(Place::Held);
-        Ok(self.wait_for_heir()?)
+        self.hot_restart.state.send_replace(HotRestartState::Serving);
+        Ok(self.wait_for_successor()?)
     }
 
-    fn wait_for_heir(&mut self) -> Result<(), HandoverError> {
+    fn wait_for_successor(&mut self) -> Result<(), HandoverError> {
         let Some(path) = &self.settings.handover else { return Ok(()) };
         let predecessor = Predecessor {
             pool: self.pool.clone(),

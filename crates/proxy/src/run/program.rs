@@ -8,14 +8,14 @@ use crate::handover::Succession;
 
 /// Which process serves during a hot restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum HotRestartState {
     /// The predecessor serves until this process is ready.
-    Awaited,
+    Waiting,
     /// This process serves.
-    Held,
+    Serving,
     /// The successor serves. Connections that cannot be handed over finish here, and if the successor ends early, this
     /// process serves again.
-    GivenAway {
+    HandedOver {
         /// The successor's process id, if visible in this process's namespace.
         to: Option<u32>,
     },
@@ -27,7 +27,7 @@ pub struct Program {
     /// When sent or dropped, the proxy drains and ends.
     pub stop: oneshot::Receiver<()>,
     /// Receives each change; the program sets the initial value.
-    pub place: watch::Sender<Place>,
+    pub hot_restart: watch::Sender<HotRestartState>,
     /// A takeover begun by the program. Without one the proxy begins its own, if its settings say so.
     pub succession: Option<Succession>,
     /// The program's own sockets, by name, to be passed to a successor.
@@ -37,6 +37,6 @@ pub struct Program {
 impl Program {
     /// A program that only tells the proxy when to end.
     pub fn until(stop: oneshot::Receiver<()>) -> Self {
-        Self { stop, place: watch::channel(Place::Held).0, succession: None, sockets: Vec::new() }
+        Self { stop, hot_restart: watch::channel(HotRestartState::Serving).0, succession: None, sockets: Vec::new() }
     }
 }

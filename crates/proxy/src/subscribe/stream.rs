@@ -163,14 +163,13 @@ impl Stream {
                 response = connection.next() => {
                     let update = client.on_response(response?)?;
                     let mut rejected = self.shared.state.borrow_mut().apply(&source, &update);
+                    // An ACK says that the workers have what was sent: whoever waits for it may rely on it.
+                    self.shared.settle();
                     if learns || matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
                         // The names that these resources refer to are subscribed before the ACK: see the client's order
                         // of requests.
-                        self.shared.settle();
                         self.wanted.tell(client);
                         rejected.extend(self.shared.state.borrow().unbound(&update));
-                    } else {
-                        self.shared.dirty.notify_one();
                     }
                     client.answer(&update, &rejected);
                     note_ages(client, &update, &rejected);

@@ -91,7 +91,7 @@ async fn admit(
         return filtered::admit(worker, filters, info).await;
     }
     if let Err(close) = filtered::admit_at_once(worker, &filters, info) {
-        filtered::outwait(&close).await;
+        filtered::delay_close(&close).await;
         return Err(close);
     }
     Ok(None)

@@ -21,7 +21,7 @@ use super::local::LocalGeneration;
 use super::registration::Registration;
 use super::roster::Roster;
 use crate::access_log::{LogHandle, WorkerLog};
-use crate::balance::{Balance, Level, Shed};
+use crate::balance::{Balance, Level, LoadTransfer};
 use crate::callouts::WorkerCallouts;
 use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
@@ -134,7 +134,7 @@ impl Worker {
     }
 
     /// Starts (`Some`) or stops (`None`) handing connections over to a successor.
-    pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) {
+    pub(crate) fn hand_over_connections(&self, to: Option<mpsc::Sender<Parcel>>) {
         self.drains.set_giving_away(to.is_some());
         self.successor.replace(to);
         self.roster.wake_all();
@@ -221,7 +221,7 @@ impl Worker {
     }
 
     /// Tells connections to move to workers with less load.
-    pub(crate) fn shed(&self, shed: &Shed) {
+    pub(crate) fn shed(&self, shed: &LoadTransfer) {
         self.roster.shed(shed, self.balance.epoch());
     }
 

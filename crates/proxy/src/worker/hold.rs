@@ -33,19 +33,19 @@ pub(crate) enum HoldError {
 #[derive(Debug, Default)]
 pub(crate) struct Held(Cell<usize>);
 
-struct Place<'h>(&'h Held);
+struct HoldSlot<'h>(&'h Held);
 
 impl Held {
-    fn enter(&self) -> Option<Place<'_>> {
+    fn enter(&self) -> Option<HoldSlot<'_>> {
         let held = self.0.get();
         (held < MAX_HELD).then(|| {
             self.0.set(held + 1);
-            Place(self)
+            HoldSlot(self)
         })
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for HoldSlot<'_> {
     fn drop(&mut self) {
         self.0.0.set(self.0.0.get() - 1);
     }
@@ -54,7 +54,7 @@ impl Drop for Place<'_> {
 impl Worker {
     /// Asks for what the configuration lacks, and waits until `unanswered` returns nothing.
     pub(crate) async fn hold(&self, unanswered: impl Fn(&Config) -> Vec<Demand>) -> Result<(), HoldError> {
-        let _place = self.held.enter().ok_or(HoldError::Overflow)?;
+        let _slot = self.held.enter().ok_or(HoldError::Overflow)?;
         let deadline = Instant::now() + LONGEST_HOLD;
         let mut asked = HashSet::new();
         loop {

@@ -8,7 +8,7 @@ use evenkeel_upstream::ClusterSnapshot;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{DrainScope, Generation, Worker};
-use crate::balance::{Level, Shed};
+use crate::balance::{Level, LoadTransfer};
 use crate::handover::Parcel;
 use crate::listener::socket::ListenerKey;
 
@@ -39,7 +39,7 @@ pub(crate) enum Message {
     /// Hand connections over to a successor (`Some`), or stop doing so.
     GiveAway(Option<mpsc::Sender<Parcel>>),
     /// Move some load to other workers.
-    Shed(Shed),
+    LoadTransfer(LoadTransfer),
     /// Move cold connections to other workers.
     Level(Level),
     /// Drain these connections.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::roster::Roster;
 use super::work::{Cause, Order};
-use crate::balance::{Level, Shed};
+use crate::balance::{Level, LoadTransfer};
 
 /// Maximum number of candidates. The first ones found are assumed to include enough of the most expensive, or coldest.
 const MAX_CANDIDATES: usize = 16 * 1024;
@@ -17,7 +17,7 @@ const MIN_AGE: u32 = 5;
 impl Roster {
     /// Tells connections to move, the most expensive first, so that the load gets as close to the mean as they allow. A
     /// move that would merely swap the heavier and the lighter worker is not made.
-    pub(super) fn shed(&self, shed: &Shed, epoch: u32) {
+    pub(super) fn shed(&self, shed: &LoadTransfer, epoch: u32) {
         // Earlier orders are void: they were based on another load.
         self.connections.borrow_mut().iter_mut().for_each(|(_, entry)| entry.order = None);
         let (total, mut dearest) = self.weigh(epoch, |work, _| work > 0);
@@ -33,10 +33,10 @@ impl Roster {
     }
 
     /// The worker's recent work, including that of connections closed since, and the candidates: connections that can
-    /// move, have no pending order, and satisfy `may` (called with work and age). For each: its work, the looks since
+    /// move, have no pending order, and satisfy `may` (called with work and age). For each: its work, the samples since
     /// its last work, and its key.
     fn weigh(&self, epoch: u32, may: impl Fn(u32, u32) -> bool) -> (u64, Vec<(u32, u32, usize)>) {
-        let (mut total, mut candidates) = (u64::from(self.fleeting.get().at(epoch)), Vec::new());
+        let (mut total, mut candidates) = (u64::from(self.short_lived.get().at(epoch)), Vec::new());
         for (key, entry) in self.connections.borrow().iter() {
             let (work, age) = (entry.work.at(epoch), epoch.wrapping_sub(entry.since));
             total += u64::from(work);

@@ -171,7 +171,7 @@ impl Registration {
     pub(crate) fn worked(&self, body_bytes: u64) {
         let units = 1 + u32::try_from(body_bytes / BYTES_PER_UNIT).unwrap_or(u32::MAX).min(MAX_UNITS);
         let epoch = self.worker.balance.epoch();
-        // Work in a connection's first look is not attributed to it, as it may never recur: many new connections with
+        // Work in a connection's first sample is not attributed to it, as it may never recur: many new connections with
         // one request each are no load that could be moved.
         let counted = self.with(|entry| {
             let stays = entry.since != epoch;
@@ -181,9 +181,9 @@ impl Registration {
             stays
         });
         if counted != Some(true) {
-            let mut fleeting = self.worker.roster.fleeting.get();
-            fleeting.add(units, epoch);
-            self.worker.roster.fleeting.set(fleeting);
+            let mut short_lived = self.worker.roster.short_lived.get();
+            short_lived.add(units, epoch);
+            self.worker.roster.short_lived.set(short_lived);
         }
         self.worker.stats.add(Counter::work_total, u64::from(units));
     }
@@ -239,9 +239,9 @@ impl Drop for Registration {
         let leaves = |entry: &Entry| entry.order.is_some_and(|order| order.at(epoch).is_some());
         let removed = roster.connections.borrow_mut().try_remove(self.key);
         if let Some(entry) = removed.filter(|entry| !leaves(entry)) {
-            let mut fleeting = roster.fleeting.get();
-            fleeting.absorb(entry.work, epoch);
-            roster.fleeting.set(fleeting);
+            let mut short_lived = roster.short_lived.get();
+            short_lived.absorb(entry.work, epoch);
+            roster.short_lived.set(short_lived);
         }
     }
 }

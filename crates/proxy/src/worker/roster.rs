@@ -16,8 +16,8 @@ use crate::overload::MemoryLimit;
 pub(crate) struct Roster {
     pub(super) connections: RefCell<Slab<Entry>>,
     /// Recent work that is part of the worker's load but cannot move with any connection: that of connections closed
-    /// since, and that of others in the look they arrived in.
-    pub(super) fleeting: Cell<Work>,
+    /// since, and that of others in the sample they arrived in.
+    pub(super) short_lived: Cell<Work>,
 }
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) waker: Option<Waker>,
     pub(super) task: Option<AbortHandle>,
     pub(super) work: Work,
-    /// The look in which it came to this worker.
+    /// The sample in which it came to this worker.
     pub(super) since: u32,
     /// The filter chain that serves it, once chosen.
     pub(super) chain: Option<Arc<FilterChain>>,

@@ -5,7 +5,7 @@ const LIFETIME: u32 = 5;
 /// Fractional bits of the fixed-point number that holds work, which decays.
 const FRACTION_BITS: u32 = 10;
 
-/// A connection's recent work, reduced by a quarter at every look.
+/// A connection's recent work, reduced by a quarter at every sample.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Work {
     recent: u32,
@@ -24,17 +24,17 @@ impl Work {
         *self = Self { recent: self.at(epoch).saturating_add(other.at(epoch)), epoch };
     }
 
-    /// The look in which work was last done.
+    /// The sample in which work was last done.
     pub(super) fn last(self) -> Option<u32> {
         (self.recent > 0).then_some(self.epoch)
     }
 
-    /// What is left of it in look `epoch`.
+    /// What is left of it in sample `epoch`.
     #[inline]
     pub(super) fn at(self, epoch: u32) -> u32 {
         match epoch.wrapping_sub(self.epoch) {
             0 => self.recent,
-            looks => (0..looks.min(64)).fold(self.recent, |recent, _| recent - recent.div_ceil(4)),
+            samples => (0..samples.min(64)).fold(self.recent, |recent, _| recent - recent.div_ceil(4)),
         }
     }
 }
@@ -54,7 +54,7 @@ pub(super) struct Order {
     /// The destination worker.
     pub(super) to: u16,
     pub(super) cause: Cause,
-    /// The look in which the order was given.
+    /// The sample in which the order was given.
     pub(super) epoch: u32,
 }
 
@@ -85,6 +85,6 @@ mod tests {
         work = Work::default();
         assert_eq!((work.at(61), work.last()), (0, None));
         work.add(1, u32::MAX);
-        assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of looks wraps");
+        assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of samples wraps");
     }
 }

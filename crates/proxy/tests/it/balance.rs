@@ -15,12 +15,12 @@ const ECHO: &str = "forward_client_cert_details: SANITIZE\n      route_config: {
                     '%DOWNSTREAM_PEER_URI_SAN%'}}], virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: \
                     {prefix: /}, direct_response: {status: 200, body: {inline_string: hello}}}]}]}";
 
-/// Within so many looks at the load, ten a second, it is even again.
-const LOOKS_IN_TWO_SECONDS: u64 = 20;
+/// Within so many samples of the load, ten a second, it is even again.
+const SAMPLES_IN_TWO_SECONDS: u64 = 20;
 
-/// Requests of a worker in a look, on average, from which on a tenth more than that shows in so many looks. Where the machine has
-/// no time for so many, looks count for less.
-const REQUESTS_PER_LOOK: u64 = 100;
+/// Requests of a worker in a sample, on average, from which on a tenth more than that shows in so many samples. Where the machine has
+/// no time for so many, samples count for less.
+const REQUESTS_PER_SAMPLE: u64 = 100;
 
 /// What `/workers` says at one moment.
 struct Workers(serde_json::Value);
@@ -45,8 +45,8 @@ impl Workers {
         now.iter().zip(&then).map(|(now, then)| now - then).collect()
     }
 
-    fn looks(&self) -> u64 {
-        self.0["looks"].as_u64().expect("a count")
+    fn samples(&self) -> u64 {
+        self.0["samples"].as_u64().expect("a count")
     }
 }
 
@@ -211,13 +211,13 @@ impl<'d> Skew<'d> {
                 return None;
             }
             let all = now.since(&skewed).iter().sum::<u64>();
-            let looks = (now.looks() - skewed.looks()).min(all / (REQUESTS_PER_LOOK * self.workers as u64));
+            let samples = (now.samples() - skewed.samples()).min(all / (REQUESTS_PER_SAMPLE * self.workers as u64));
             before = now;
             let ratio = most as f64 * self.workers as f64 / total as f64;
             even = if ratio <= MOST { even + 1 } else { 0 };
             // Connections that come and go are new load all the time.
-            let in_time = self.churning || looks <= LOOKS_IN_TWO_SECONDS || even > 0;
-            assert!(in_time, "{ratio:.2} after {looks} looks: {served:?}");
+            let in_time = self.churning || samples <= SAMPLES_IN_TWO_SECONDS || even > 0;
+            assert!(in_time, "{ratio:.2} after {samples} samples: {served:?}");
             let enough = if self.churning { TIMES_IN_A_ROW } else { 1 };
             (even >= enough).then_some(())
         });
@@ -263,8 +263,8 @@ impl<'d> Skew<'d> {
             (all_there && is_even(&workers.column("connections_active"))).then(|| workers.sum("moved_out"))
         });
         assert_eq!(moved, (open.len() / self.workers) as u64, "as many as it takes");
-        let looks = Workers::of(&proxy).looks();
-        eventually("a second to pass", || (Workers::of(&proxy).looks() > looks + 10).then_some(()));
+        let samples = Workers::of(&proxy).samples();
+        eventually("a second to pass", || (Workers::of(&proxy).samples() > samples + 10).then_some(()));
         let workers = Workers::of(&proxy);
         assert_eq!((workers.sum("moved_out"), workers.sum("moved_in")), (moved, moved), "nothing came in between");
         open.iter_mut().for_each(|(_, client)| client.ask(7));

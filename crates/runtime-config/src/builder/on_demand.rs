@@ -390,6 +390,12 @@ impl Builder {
         }
     }
 
+    /// The virtual hosts that serve, and whose next versions wait for clusters.
+    pub(super) fn hosts_until_replaced(&self) -> impl Iterator<Item = &Arc<VirtualHost>> {
+        let pending = self.on_demand.pending.iter().filter_map(|(table, host)| self.on_demand_host(table, host));
+        pending.filter_map(|own| own.published.as_ref()?.as_ref())
+    }
+
     fn is_demanded(&self, table: &Arc<str>, host: &Arc<str>) -> bool {
         self.on_demand.demanded.contains(&Demand::VirtualHost { table: table.clone(), host: host.clone() })
     }
@@ -422,6 +428,7 @@ impl Builder {
         if !self.on_demand.by_name {
             return;
         }
+        self.removals.cancel(kind, name);
         let is_static = match kind {
             ResourceType::Cluster => self.clusters.get(name).is_some_and(|entry| entry.is_static),
             _ => self.listeners.get(name).is_some_and(|entry| entry.is_static),
@@ -501,6 +508,6 @@ pub(super) fn clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>
     })
 }
 
-fn clusters_of_table(table: &RouteTable) -> impl Iterator<Item = &Arc<str>> {
+pub(super) fn clusters_of_table(table: &RouteTable) -> impl Iterator<Item = &Arc<str>> {
     table.virtual_hosts.iter().flat_map(|host| host.clusters())
 }

@@ -12,6 +12,9 @@ impl Builder {
     pub fn build(&mut self) -> Arc<Config> {
         self.forget_unreferenced();
         self.warm();
+        if self.remove_postponed() {
+            self.warm();
+        }
         if self.admit_contenders() {
             self.warm();
         }

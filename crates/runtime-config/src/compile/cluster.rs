@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_base::mutual_addresses::MutualAddresses;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
@@ -68,6 +69,7 @@ pub(crate) fn cluster(
     {
         cx.fail_at::<()>("transport_socket", "auto_config needs TLS: the protocol is agreed on by ALPN");
     }
+    let mutual_addresses = mutual_addresses(cx, c, &discovery);
     let circuit_breakers = circuit_breakers(cx, c.circuit_breakers.as_ref());
     let bind = match &c.upstream_bind_config {
         Some(bind) => cx.at("upstream_bind_config", |cx| bind_config(cx, bind)),
@@ -91,6 +93,7 @@ pub(crate) fn cluster(
         connect_timeout,
         transport: transport?,
         transport_matches,
+        mutual_addresses: mutual_addresses?,
         http,
         http_filters,
         mirrors,
@@ -116,6 +119,20 @@ pub(crate) fn cluster(
     };
     let secrets = std::mem::take(&mut cx.references.secrets);
     Some(CompiledCluster { cluster, assignment: Arc::new(assignment), eds, secrets })
+}
+
+/// `filter_metadata["evenkeel.dev"].mutual_tls`: addresses, as [`MutualAddresses`] reads them.
+fn mutual_addresses(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Discovery) -> Option<MutualAddresses> {
+    let Some(text) = super::listener::text_of(c.metadata.as_ref(), "evenkeel.dev", "mutual_tls") else {
+        return Some(MutualAddresses::default());
+    };
+    if !matches!(discovery, Discovery::OriginalDst(_)) || c.transport_socket_matches.is_empty() {
+        return cx.fail_at("metadata", "`mutual_tls` needs type ORIGINAL_DST and `transport_socket_matches`");
+    }
+    match MutualAddresses::read(text) {
+        Ok(table) => Some(table),
+        Err(error) => cx.fail_at("metadata", error.to_string()),
+    }
 }
 
 fn connect_timeout(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Duration {

@@ -429,7 +429,8 @@ fn companions(metadata: Option<&core::Metadata>) -> Vec<Arc<str>> {
     names.split(',').filter(|name| !name.is_empty()).take(MAX_COMPANIONS).map(Into::into).collect()
 }
 
-fn text_of<'m>(metadata: Option<&'m core::Metadata>, namespace: &str, field: &str) -> Option<&'m str> {
+/// A text in metadata.
+pub(crate) fn text_of<'m>(metadata: Option<&'m core::Metadata>, namespace: &str, field: &str) -> Option<&'m str> {
     match &metadata?.filter_metadata.get(namespace)?.fields.get(field)?.kind {
         Some(Kind::StringValue(text)) => Some(text),
         _ => None,

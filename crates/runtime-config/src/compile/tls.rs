@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use evenkeel_tls::config::{
-    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTls, DownstreamTlsContext, TlsParams,
-    TlsVersion, TrustSource, UpstreamTls, UpstreamTlsContext, Validation,
+    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTls, DownstreamTlsContext,
+    PeerChecks, TlsParams, TlsVersion, TrustSource, UpstreamTls, UpstreamTlsContext, Validation,
 };
-use evenkeel_tls::{SanKind, SanMatcher, SdsSecret, SdsServer, SecretStore, StringPattern};
+use evenkeel_tls::{Pins, RevocationLists, SanKind, SanMatcher, SdsSecret, SdsServer, SecretStore, StringPattern};
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
@@ -39,11 +39,9 @@ pub(crate) fn downstream(
         let client_certificate = match (&common.validation, required) {
             (_, true) => ClientCertificate::Required,
             (Validation::None, false) => ClientCertificate::No,
-            (Validation::Chain { subject_alt_names, .. }, false) if subject_alt_names.is_empty() => {
-                ClientCertificate::Optional
-            }
-            // A context that lists accepted names requires a certificate, as in Envoy.
-            (Validation::Chain { .. }, false) => ClientCertificate::Required,
+            // A context that lists accepted names or pins requires a certificate, as in Envoy.
+            (Validation::Chain { checks, .. }, false) if checks.require_certificate() => ClientCertificate::Required,
+            (Validation::Chain { .. }, false) => ClientCertificate::Optional,
         };
         match DownstreamTls::new(&DownstreamTlsContext { common, client_certificate }, secrets) {
             Ok(tls) => Some(Arc::new(tls)),
@@ -181,7 +179,7 @@ fn validation(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Valida
         }
         Some(ValidationContextType::ValidationContextSdsSecretConfig(sds)) => {
             let secret = cx.at("validation_context_sds_secret_config", |cx| sds_secret(cx, sds))?;
-            Some(Validation::Chain { trust: TrustSource::Sds(secret), subject_alt_names: Vec::new() })
+            Some(Validation::Chain { trust: TrustSource::Sds(secret), checks: PeerChecks::default() })
         }
         Some(ValidationContextType::CombinedValidationContext(combined)) => {
             cx.at("combined_validation_context", |cx| combined_validation(cx, combined))
@@ -191,18 +189,36 @@ fn validation(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Valida
 }
 
 fn static_validation(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Option<Validation> {
-    let subject_alt_names = subject_alt_names(cx, context);
+    let checks = peer_checks(cx, context)?;
     if context.trusted_ca.is_none() {
-        return match subject_alt_names.is_empty() {
+        return match !checks.require_certificate() && checks.revocation.is_none() {
             true => Some(Validation::None),
             false => cx.fail_at("trusted_ca", "is required: names in a certificate nobody vouches for prove nothing"),
         };
     }
     let roots = data_source(cx, "trusted_ca", context.trusted_ca.as_ref())?;
-    Some(Validation::Chain { trust: TrustSource::Static(DataSource::Inline(roots)), subject_alt_names })
+    Some(Validation::Chain { trust: TrustSource::Static(DataSource::Inline(roots)), checks })
 }
 
-/// The delivered context supplies the trusted CAs, the default context the names.
+/// What a context says besides the roots.
+fn peer_checks(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Option<PeerChecks> {
+    let subject_alt_names = subject_alt_names(cx, context);
+    let (hashes, keys) = (&context.verify_certificate_hash, &context.verify_certificate_spki);
+    let certificates = cx.check("verify_certificate_hash", Pins::new(hashes.iter().map(String::as_str), []));
+    let keys = cx.check("verify_certificate_spki", Pins::new([], keys.iter().map(String::as_str)));
+    let revocation = match &context.crl {
+        None => None,
+        Some(source) => {
+            let text = data_source(cx, "crl", Some(source))?;
+            Some(cx.check("crl", RevocationLists::from_pem(&text))?)
+        }
+    };
+    let pins = certificates?.and(keys?);
+    let revocation_of_leaf_only = context.only_verify_leaf_cert_crl;
+    Some(PeerChecks { subject_alt_names, pins, revocation, revocation_of_leaf_only })
+}
+
+/// The delivered context supplies the trusted CAs and their revocation lists, the default context the rest.
 fn combined_validation(
     cx: &mut Cx<'_>,
     combined: &tls::common_tls_context::CombinedCertificateValidationContext,
@@ -210,16 +226,16 @@ fn combined_validation(
     let sds = combined.validation_context_sds_secret_config.as_ref();
     let sds = cx.required("validation_context_sds_secret_config", sds)?;
     let secret = cx.at("validation_context_sds_secret_config", |cx| sds_secret(cx, sds));
-    let subject_alt_names = match &combined.default_validation_context {
-        None => Vec::new(),
+    let checks = match &combined.default_validation_context {
+        None => Some(PeerChecks::default()),
         Some(context) => cx.at("default_validation_context", |cx| {
             if context.trusted_ca.is_some() {
                 cx.fail_at::<()>("trusted_ca", "is not supported beside validation_context_sds_secret_config");
             }
-            subject_alt_names(cx, context)
+            peer_checks(cx, context)
         }),
     };
-    Some(Validation::Chain { trust: TrustSource::Sds(secret?), subject_alt_names })
+    Some(Validation::Chain { trust: TrustSource::Sds(secret?), checks: checks? })
 }
 
 #[allow(deprecated)] // match_subject_alt_names is what Istio sends.
@@ -269,7 +285,8 @@ fn tls_params(cx: &mut Cx<'_>, params: &tls::TlsParameters) -> Option<TlsParams>
         // A list entry may hold several suites of equal preference: [A|B].
         let names = params.cipher_suites.iter().flat_map(|entry| entry.trim_matches(['[', ']']).split('|'));
         let cipher_suites = names.map(str::to_owned).collect();
-        Some(TlsParams { minimum_version: minimum, maximum_version: maximum, cipher_suites })
+        let ecdh_curves = params.ecdh_curves.clone();
+        Some(TlsParams { minimum_version: minimum, maximum_version: maximum, cipher_suites, ecdh_curves })
     })
 }
 
@@ -292,8 +309,13 @@ pub(crate) enum Secret {
         /// PEM key.
         key: Vec<u8>,
     },
-    /// `validation_context.trusted_ca`, PEM.
-    Trust(Vec<u8>),
+    /// `validation_context`.
+    Trust {
+        /// `trusted_ca`, PEM.
+        roots: Vec<u8>,
+        /// `crl`, PEM.
+        lists: Option<Vec<u8>>,
+    },
 }
 
 /// Compiles a delivered secret.
@@ -306,11 +328,22 @@ pub(crate) fn secret(cx: &mut Cx<'_>, secret: &tls::Secret) -> Option<Secret> {
             Some(Secret::Certificate { chain: chain?, key: key? })
         }),
         Some(tls::secret::Type::ValidationContext(context)) => cx.at("validation_context", |cx| {
-            // The accepted names come from the context that refers to the secret.
+            // The accepted names and pins come from the context that refers to the secret.
             if !subject_alt_names(cx, context).is_empty() {
                 return cx.fail("subject alternative names in a delivered validation context are not supported");
             }
-            data_source(cx, "trusted_ca", context.trusted_ca.as_ref()).map(Secret::Trust)
+            if !(context.verify_certificate_hash.is_empty() && context.verify_certificate_spki.is_empty()) {
+                return cx.fail("hashes in a delivered validation context are not supported");
+            }
+            if context.only_verify_leaf_cert_crl {
+                return cx.fail_at("only_verify_leaf_cert_crl", "is not supported in a delivered validation context");
+            }
+            let lists = match &context.crl {
+                None => None,
+                Some(source) => Some(data_source(cx, "crl", Some(source))?),
+            };
+            let roots = data_source(cx, "trusted_ca", context.trusted_ca.as_ref())?;
+            Some(Secret::Trust { roots, lists })
         }),
         _ => cx.fail("one of tls_certificate, validation_context is required"),
     }

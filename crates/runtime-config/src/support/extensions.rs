@@ -217,7 +217,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         name: "envoy.extensions.transport_sockets.tls.v3.TlsParameters",
         role: Part,
         full: &["cipher_suites"],
-        values: &[("tls_minimum_protocol_version", "TLSv1_2, TLSv1_3"), ("tls_maximum_protocol_version", "TLSv1_2, TLSv1_3")],
+        values: &[("ecdh_curves", "P-256, P-384, X25519, X25519MLKEM768"), ("tls_minimum_protocol_version", "TLSv1_2, TLSv1_3"), ("tls_maximum_protocol_version", "TLSv1_2, TLSv1_3")],
         no_effect: &[],
     },
     part("envoy.extensions.transport_sockets.tls.v3.TlsCertificate", &["certificate_chain", "private_key"]),
@@ -225,7 +225,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     MessageSupport {
         name: "envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext",
         role: Part,
-        full: &["trusted_ca", "match_typed_subject_alt_names", "match_subject_alt_names"],
+        full: &["trusted_ca", "match_typed_subject_alt_names", "match_subject_alt_names", "verify_certificate_spki",
+            "verify_certificate_hash", "crl", "only_verify_leaf_cert_crl"],
         values: &[("trust_chain_verification", "VERIFY_TRUST_CHAIN")],
         no_effect: &[],
     },

@@ -127,6 +127,53 @@ fn an_answer_waits_for_the_clusters_it_names() {
 }
 
 #[test]
+fn a_removed_cluster_serves_until_what_replaces_its_host_does() {
+    let eds = |name: &str| {
+        input::cluster(&format!(
+            "name: {name}\ntype: EDS\neds_cluster_config: {{ eds_config: {{ ads: {{}}, resource_api_version: V3 }} }}"
+        ))
+    };
+    let endpoints = |name: &str| {
+        let address = "address: { socket_address: { address: 10.0.0.1, port_value: 80 } }";
+        let text = format!("cluster_name: {name}\nendpoints: [{{ lb_endpoints: [{{ endpoint: {{ {address} }} }}] }}]");
+        input::resource("envoy.config.endpoint.v3.ClusterLoadAssignment", &text)
+    };
+    let has = |config: &Config, name: &str| {
+        config.clusters.get(name).is_some_and(|cluster| !cluster.endpoints.hosts.is_empty())
+    };
+    let mut builder = builder();
+    builder.ask_by_name([Arc::from("web")]);
+    builder.demand(demand("a"));
+    builder.set_virtual_host("t/a", &host("a", "a", "c")).unwrap();
+    builder.set_cluster(&eds("c")).unwrap();
+    builder.set_endpoints(&endpoints("c")).unwrap();
+    assert!(has(&builder.build(), "c"));
+    // The server takes the host that names `d` for served, and removes what the one before it named.
+    builder.set_virtual_host("t/a", &host("a2", "a", "d")).unwrap();
+    builder.build();
+    builder.remove_endpoints("c");
+    builder.remove_cluster("c");
+    let config = builder.build();
+    assert!(serves(&config, "a") == "a" && has(&config, "c"));
+    builder.set_cluster(&eds("d")).unwrap();
+    assert!(has(&builder.build(), "c"), "`d` has no endpoints yet");
+    builder.set_endpoints(&endpoints("d")).unwrap();
+    let config = builder.build();
+    assert!(serves(&config, "a") == "a2" && has(&config, "d") && !config.clusters.contains_key("c"));
+    // One that comes back before that stays.
+    builder.set_virtual_host("t/a", &host("a3", "a", "e")).unwrap();
+    builder.build();
+    builder.remove_cluster("d");
+    builder.set_cluster(&eds("d")).unwrap();
+    builder.set_virtual_host("t/a", &host("a4", "a", "d")).unwrap();
+    let config = builder.build();
+    assert!(serves(&config, "a") == "a4" && has(&config, "d"));
+    // Where nothing replaces what uses it, it goes at once.
+    builder.remove_cluster("d");
+    assert!(!builder.build().clusters.contains_key("d"));
+}
+
+#[test]
 fn what_is_given_up_goes_for_absent_until_an_answer_comes() {
     let mut builder = builder();
     builder.ask_by_name([Arc::from("web")]);

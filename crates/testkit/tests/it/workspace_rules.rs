@@ -12,7 +12,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("process", &["base"]),
     ("api", &["base"]),
-    ("model", &["api", "base"]),
+    ("model", &["api", "tls", "base"]),
+    ("analyze", &["model", "api", "base"]),
     ("envoy-api", &[]),
     ("xds", &["envoy-api", "http", "base"]),
     ("translate", &["model", "api", "xds", "base"]),
@@ -23,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("stats", &[]),
     ("runtime-config", &["xds", "tls", "base"]),
     ("filters", &["runtime-config", "http", "tls", "stats", "base"]),
+    ("explain", &["filters", "runtime-config", "translate", "model", "api", "xds", "tls", "base"]),
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
@@ -34,7 +36,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "local",
             "lab",
             "agent",
+            "analyze",
             "control",
+            "explain",
             "proxy",
             "translate",
             "runtime-config",
@@ -55,7 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose sources and manifests know no runtime, clock or socket.
-const PURE: &[&str] = &["base", "api", "model", "translate", "runtime-config", "http"];
+const PURE: &[&str] = &["base", "api", "model", "analyze", "translate", "runtime-config", "http"];
 
 /// What a pure crate may not depend on.
 const IMPURE_DEPENDENCIES: &[&str] =

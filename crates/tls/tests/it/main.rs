@@ -3,5 +3,6 @@
 mod certificates;
 mod handshake;
 mod hello;
+mod peers;
 mod rotation;
 mod support;

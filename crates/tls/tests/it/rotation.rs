@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use evenkeel_tls::config::{CertificateSource, DataSource, TrustSource, Validation};
+use evenkeel_tls::config::{CertificateSource, DataSource, PeerChecks, TrustSource, Validation};
 use evenkeel_tls::secrets::SecretKind;
 use evenkeel_tls::{DownstreamTls, FileChange, HandshakeError, SdsSecret, SdsServer, SecretStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,7 +19,7 @@ fn sds_server(ca: &TestCa) -> (DownstreamTls, SecretStore) {
     let mut context = server_context(ca, &ca.workload(INFO));
     context.common.certificates = vec![CertificateSource::Sds(secret("default"))];
     context.common.validation =
-        Validation::Chain { trust: TrustSource::Sds(secret("ROOTCA")), subject_alt_names: Vec::new() };
+        Validation::Chain { trust: TrustSource::Sds(secret("ROOTCA")), checks: PeerChecks::default() };
     let server = DownstreamTls::new(&context, &store).unwrap();
     (server, store)
 }
@@ -44,7 +44,7 @@ async fn secrets_are_wanted_awaited_and_forgotten() {
     assert!(changes.has_changed().unwrap());
     changes.mark_unchanged();
     assert_eq!(server.missing_secret(), Some(&secret("ROOTCA")));
-    store.set_trust(&secret("ROOTCA"), ca.pem().as_bytes()).unwrap();
+    store.set_trust(&secret("ROOTCA"), ca.pem().as_bytes(), None).unwrap();
     assert_eq!(server.missing_secret(), None);
     let (near, far) = shake(&client, &server).await;
     assert!(near.is_ok() && far.is_ok());
@@ -59,7 +59,7 @@ async fn a_new_certificate_serves_new_connections_and_keeps_the_old_ones() {
     let (server, store) = sds_server(&ca);
     let (first, second) = (ca.workload(INFO), ca.workload(INFO));
     store.set_identity(&secret("default"), first.chain.as_bytes(), first.key.as_bytes()).unwrap();
-    store.set_trust(&secret("ROOTCA"), ca.pem().as_bytes()).unwrap();
+    store.set_trust(&secret("ROOTCA"), ca.pem().as_bytes(), None).unwrap();
     let client = client(&client_context(&ca, &ca.workload(WEB), INFO));
     let (near, far) = shake(&client, &server).await;
     let (mut near, mut far) = (near.unwrap(), far.unwrap());
@@ -83,11 +83,11 @@ async fn a_bad_secret_leaves_the_good_one_in_place() {
     let (server, store) = sds_server(&ca);
     let info = ca.workload(INFO);
     store.set_identity(&secret("default"), info.chain.as_bytes(), info.key.as_bytes()).unwrap();
-    store.set_trust(&secret("ROOTCA"), ca.pem().as_bytes()).unwrap();
+    store.set_trust(&secret("ROOTCA"), ca.pem().as_bytes(), None).unwrap();
     let other = ca.workload(INFO);
     let error = store.set_identity(&secret("default"), info.chain.as_bytes(), other.key.as_bytes()).unwrap_err();
     assert!(error.to_string().contains("does not belong"), "{error}");
-    assert!(store.set_trust(&secret("ROOTCA"), b"nonsense").is_err());
+    assert!(store.set_trust(&secret("ROOTCA"), b"nonsense", None).is_err());
     let client = client(&client_context(&ca, &ca.workload(WEB), INFO));
     let (near, far) = shake(&client, &server).await;
     assert!(near.is_ok() && far.is_ok());
@@ -100,13 +100,13 @@ async fn a_root_that_is_taken_away_stops_resumption_too() {
     let info = ca.workload(INFO);
     store.set_identity(&secret("default"), info.chain.as_bytes(), info.key.as_bytes()).unwrap();
     let both = ca.pem() + &new_ca.pem();
-    store.set_trust(&secret("ROOTCA"), both.as_bytes()).unwrap();
+    store.set_trust(&secret("ROOTCA"), both.as_bytes(), None).unwrap();
     let client = client(&client_context(&ca, &ca.workload(WEB), INFO));
     let (near, far) = shake(&client, &server).await;
     far.unwrap().write_all(b"x").await.unwrap();
     near.unwrap().read_exact(&mut [0]).await.unwrap();
 
-    store.set_trust(&secret("ROOTCA"), new_ca.pem().as_bytes()).unwrap();
+    store.set_trust(&secret("ROOTCA"), new_ca.pem().as_bytes(), None).unwrap();
     let (_, far) = shake(&client, &server).await;
     let error = far.err().unwrap().to_string();
     assert_eq!(error, "the peer's certificate was refused: it is not signed by a trusted root");

@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use evenkeel_tls::config::{
-    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTlsContext, TlsParams, TrustSource,
-    UpstreamTlsContext, Validation,
+    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTlsContext, PeerChecks, TlsParams,
+    TrustSource, UpstreamTlsContext, Validation,
 };
 use evenkeel_tls::{
-    ClientHello, ClientHelloReader, DownstreamTls, HandshakeError, Inspection, SanMatcher, SecretStore, TlsStream,
-    UpstreamTls,
+    ClientHello, ClientHelloReader, DownstreamTls, HandshakeError, Inspection, PeerCertificate, SanMatcher,
+    SecretStore, TlsStream, UpstreamTls,
 };
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, SanType, SignatureAlgorithm,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber, SignatureAlgorithm,
 };
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use time::OffsetDateTime;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -45,6 +47,26 @@ impl TestCa {
 
     pub fn pem(&self) -> String {
         self.issuer.pem()
+    }
+
+    /// A list that revokes these serial numbers, and is good for so many minutes.
+    pub fn revocation_list(&self, revoked: &[u64], minutes: i64) -> String {
+        let (now, hour) = (OffsetDateTime::now_utc(), time::Duration::hours(1));
+        let entry = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: now - hour,
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: now - hour * 2,
+            next_update: now + time::Duration::minutes(minutes),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.iter().map(entry).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     pub fn workload(&self, uri: &str) -> Pair {
@@ -79,6 +101,19 @@ impl TestCa {
 }
 
 impl Pair {
+    /// Its leaf, parsed.
+    pub fn leaf(&self) -> PeerCertificate {
+        let leaf = CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap();
+        PeerCertificate::parse(&[leaf]).unwrap()
+    }
+
+    /// `openssl x509 -pubkey | openssl pkey -pubin -outform DER | openssl dgst -sha256 -binary | base64`
+    pub fn key_hash(&self) -> String {
+        let key = KeyPair::from_pem(&self.key).unwrap();
+        let der = rcgen::PublicKeyData::subject_public_key_info(&key);
+        base64(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &der).as_ref())
+    }
+
     pub fn source(&self) -> CertificateSource {
         CertificateSource::Static {
             chain: DataSource::Inline(self.chain.clone().into_bytes()),
@@ -89,7 +124,7 @@ impl Pair {
 
 pub fn trusting(ca: &TestCa, names: Vec<SanMatcher>) -> Validation {
     let trust = TrustSource::Static(DataSource::Inline(ca.pem().into_bytes()));
-    Validation::Chain { trust, subject_alt_names: names }
+    Validation::Chain { trust, checks: PeerChecks { subject_alt_names: names, ..PeerChecks::default() } }
 }
 
 pub fn common(certificate: Option<CertificateSource>, validation: Validation, alpn: &[&str]) -> CommonTlsContext {
@@ -157,4 +192,14 @@ pub async fn read_hello(socket: &mut TcpStream) -> Result<ClientHello, Inspectio
             other => return Err(other),
         }
     }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let group = |group: &[u8]| {
+        let bits = group.iter().chain([0, 0].iter()).take(3).fold(0_usize, |bits, byte| bits << 8 | usize::from(*byte));
+        let digit = |at: usize| if at <= group.len() { char::from(DIGITS[bits >> (18 - 6 * at) & 63]) } else { '=' };
+        (0..4).map(digit).collect::<String>()
+    };
+    bytes.chunks(3).map(group).collect()
 }

@@ -101,7 +101,7 @@ fn cluster(
             Some(LbConfig::RingHashLbConfig(RingHashLbConfig { minimum_ring_size, ..Default::default() }));
     }
     let kind = match service.resolution {
-        Resolution::Static | Resolution::Passthrough => {
+        Resolution::Static | Resolution::Passthrough | Resolution::Alias => {
             cluster.eds_cluster_config = Some(EdsClusterConfig { eds_config: Some(ads()), service_name: name.clone() });
             DiscoveryType::Eds
         }

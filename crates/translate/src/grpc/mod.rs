@@ -16,6 +16,8 @@ mod inbound;
 mod outbound;
 mod routes;
 
+use evenkeel_model::Service;
+
 use crate::context::Context;
 use crate::listeners::outbound::of_address;
 use crate::plan::{Collection, Output, Part, Unit};
@@ -26,17 +28,22 @@ pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Ou
         Unit::Inbound => inbound::listeners(context, out),
         Unit::Service(host) => {
             // A client requests the name it dials, so a wildcard would need infinitely many resources.
-            let Some(service) = context.service(host).filter(|service| !service.host.is_wildcard()) else { return };
+            let Some(service) = context.service(host).filter(|service| can_be_dialed(service)) else { return };
             outbound::of_service(context, service, out);
             routes::of_service(context, service, out);
             clusters::of_service(context, service, out);
         }
         Unit::Endpoints(host) => {
-            let Some(service) = context.service(host).filter(|service| !service.host.is_wildcard()) else { return };
+            let Some(service) = context.service(host).filter(|service| can_be_dialed(service)) else { return };
             clusters::of_endpoints(context, service, out);
         }
         Unit::Assembly(Collection::Target(_)) => of_address(parts, out),
         // There is no capture and no Gateway, and hosts without a service have no clusters.
-        Unit::Basics | Unit::Gateways | Unit::Routed(_) | Unit::Assembly(_) => {}
+        Unit::Basics | Unit::AsCalled | Unit::Gateways | Unit::Routed(_) | Unit::Assembly(_) => {}
     }
+}
+
+/// Whether a program can dial a service. Another name of a host has no listener of its own.
+fn can_be_dialed(service: &Service) -> bool {
+    !service.host.is_wildcard() && service.alias_of.is_none()
 }

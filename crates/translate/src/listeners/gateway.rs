@@ -6,8 +6,9 @@ use evenkeel_base::Span;
 use evenkeel_model::{Gateway, GatewayRef, L4Match, RouteSet, Server, ServerProtocol};
 use evenkeel_xds::ResourceType;
 
+use super::inspectors::Inspectors;
 use super::outbound::to_destinations;
-use super::{Inspectors, chain, listener, push_distinct, secured};
+use super::{chain, listener, push_distinct, secured};
 use crate::access_log;
 use crate::context::Context;
 use crate::http::{self, Direction};
@@ -101,7 +102,7 @@ fn of_port(
         return None;
     }
     let tls = made.filter_chains.iter().any(|c| c.filter_chain_match.is_some());
-    Inspectors { tls, proxy_protocol: context.takes_proxy_protocol(), ..Inspectors::default() }
+    Inspectors { tls: tls.into(), proxy_protocol: context.takes_proxy_protocol(), ..Inspectors::default() }
         .apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     made.access_log = access_log::of_unmatched(context);
     Some((made, first.origin.clone()))

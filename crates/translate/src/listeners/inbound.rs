@@ -8,8 +8,9 @@ use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Selectable};
 use evenkeel_xds::ResourceType;
 
+use super::inspectors::{Inspected, Inspectors, Ports};
 use super::outbound::PLAIN_HTTP;
-use super::{Inspectors, chain, companions, listener, secured};
+use super::{chain, companions, listener, secured};
 use crate::access_log;
 use crate::context::{Context, PortProtocol};
 use crate::http::{self, Direction};
@@ -34,20 +35,13 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
     all.filter_chains.push(chain("virtualInbound-blackhole", to_itself, vec![http::tcp(context, BLACK_HOLE_CLUSTER)]));
 
     let rest = Target::rest();
-    let mut modes = vec![mode(context, 0)];
     all.filter_chains.extend(chains(context, &rest, mode(context, 0)));
     for target in targets(context) {
         let mode = mode(context, target.port.unwrap_or(0));
-        modes.push(mode);
         all.filter_chains.extend(chains(context, &target, mode));
     }
 
-    let inspect = Inspectors {
-        original_dst: true,
-        tls: modes.iter().any(|mode| *mode != MtlsMode::Disable),
-        http: modes.iter().any(|mode| *mode != MtlsMode::Strict),
-        ..Inspectors::default()
-    };
+    let inspect = Inspectors { original_dst: true, ..needed_by(&all.filter_chains) };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
     all.metadata = companions(context, bound(context).map(|(address, port)| (address, port.port)));
@@ -65,13 +59,24 @@ pub fn bound_ports(context: Context<'_>, out: &mut Output) {
         let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Inbound);
         let mode = mode(context, number);
         made.filter_chains = chains(context, &target, mode);
-        let inspect =
-            Inspectors { tls: mode != MtlsMode::Disable, http: mode != MtlsMode::Strict, ..Inspectors::default() };
-        inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
+        needed_by(&made.filter_chains).apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
         made.access_log = access_log::of_unmatched(context);
         let origin = context.sidecar().map(|sidecar| sidecar.origin.clone());
         out.add(ResourceType::Listener, &made.name, &made, origin);
     }
+}
+
+/// The inspectors that these chains need, each on the ports whose chains ask for what it finds (Istio's
+/// `populateListenerFilters`): a server that speaks first can be called on a port that nothing inspects.
+fn needed_by(chains: &[FilterChain]) -> Inspectors {
+    let (mut tls, mut http) = (Ports::new(), Ports::new());
+    for wanted in chains.iter().filter_map(|chain| chain.filter_chain_match.as_ref()) {
+        let port = wanted.destination_port.and_then(|port| u16::try_from(port.value).ok()).unwrap_or(0);
+        let wants_http = wanted.application_protocols.iter().any(|alpn| PLAIN_HTTP.contains(&alpn.as_str()));
+        *tls.entry(port).or_default() |= wanted.transport_protocol == TLS;
+        *http.entry(port).or_default() |= wants_http;
+    }
+    Inspectors { tls: Inspected::of(tls), http: Inspected::of(http), ..Inspectors::default() }
 }
 
 /// The ingress listeners that bind a port of their own, each with its address.
@@ -173,10 +178,11 @@ fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterCh
             tcp(target.wants(PLAIN, &[]), false),
             tcp(target.wants(TLS, &[]), false),
         ],
-        (MtlsMode::Disable, PortProtocol::Http) => vec![http(target.wants("", &[]), false)],
-        (MtlsMode::Disable, PortProtocol::Tcp) => vec![tcp(target.wants("", &[]), false)],
+        // The TLS inspector passes over these ports, so all of their connections are `raw_buffer`, as in Istio.
+        (MtlsMode::Disable, PortProtocol::Http) => vec![http(target.wants(PLAIN, &[]), false)],
+        (MtlsMode::Disable, PortProtocol::Tcp) => vec![tcp(target.wants(PLAIN, &[]), false)],
         (MtlsMode::Disable, PortProtocol::Auto) => {
-            vec![http(target.wants("", &PLAIN_HTTP), false), tcp(target.wants("", &[]), false)]
+            vec![http(target.wants(PLAIN, &PLAIN_HTTP), false), tcp(target.wants(PLAIN, &[]), false)]
         }
     }
 }

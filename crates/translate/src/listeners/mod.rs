@@ -2,6 +2,7 @@
 
 pub mod gateway;
 pub mod inbound;
+mod inspectors;
 pub mod outbound;
 pub mod sni_dnat;
 
@@ -13,16 +14,10 @@ use evenkeel_xds::ResourceType;
 use crate::access_log;
 use crate::context::Context;
 use crate::names;
-use crate::pb::config::listener::listener_filter::ConfigType;
-use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener, ListenerFilter};
+use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{Metadata, TrafficDirection, TransportSocket};
-use crate::pb::google::protobuf::Any;
-use crate::pb::http_inspector::HttpInspector;
-use crate::pb::original_dst::OriginalDst;
-use crate::pb::proxy_protocol::ProxyProtocol;
-use crate::pb::tls_inspector::TlsInspector;
 use crate::plan::Output;
-use crate::proto::{address, any, bool_value, duration, metadata};
+use crate::proto::{address, bool_value, duration, metadata};
 use crate::view::ClientKind;
 
 /// The listeners every proxy has.
@@ -41,48 +36,6 @@ fn listener(name: String, host: &str, port: u16, direction: TrafficDirection) ->
         traffic_direction: direction as i32,
         ..Default::default()
     }
-}
-
-/// The listener filters, which inspect a connection before a filter chain is chosen.
-#[derive(Debug, Clone, Copy, Default)]
-struct Inspectors {
-    /// The client's address, from a load balancer in front of this proxy.
-    proxy_protocol: bool,
-    /// The destination before the redirect.
-    original_dst: bool,
-    /// Whether TLS follows, for which name and with which ALPN.
-    tls: bool,
-    /// Whether plaintext is HTTP.
-    http: bool,
-}
-
-impl Inspectors {
-    /// Sets a listener's filters. After `wait` (zero: no limit) the connection goes on with what is known, as is needed
-    /// for protocols in which the server speaks first.
-    fn apply(self, wait: Duration, listener: &mut Listener) {
-        let mut filters = Vec::new();
-        if self.proxy_protocol {
-            filters.push(listener_filter("envoy.filters.listener.proxy_protocol", any(&ProxyProtocol::default())));
-        }
-        if self.original_dst {
-            filters.push(listener_filter("envoy.filters.listener.original_dst", any(&OriginalDst {})));
-        }
-        if self.tls {
-            filters.push(listener_filter("envoy.filters.listener.tls_inspector", any(&TlsInspector::default())));
-        }
-        if self.http {
-            filters.push(listener_filter("envoy.filters.listener.http_inspector", any(&HttpInspector {})));
-        }
-        listener.listener_filters = filters;
-        if self.tls || self.http {
-            listener.listener_filters_timeout = Some(duration(wait));
-            listener.continue_on_listener_filters_timeout = true;
-        }
-    }
-}
-
-fn listener_filter(name: &str, config: Any) -> ListenerFilter {
-    ListenerFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..Default::default() }
 }
 
 /// How long a client's TLS handshake may take, as in Istio. Envoy's default is no limit.

@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_base::cidr::IpNet;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Protocol, Service, WeightedDestination};
 use evenkeel_xds::{Resource, ResourceType};
 
-use super::{Inspectors, chain, companions, listener, push_distinct, unbound};
+use super::inspectors::Inspectors;
+use super::{chain, companions, listener, push_distinct, unbound};
 use crate::access_log;
 use crate::clusters::outbound_name;
 use crate::context::{Context, PortProtocol};
@@ -62,27 +64,45 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             }
             (Some(address), _) => out.give(Collection::Egress(address, port.number), Part::Http(origin())),
             (None, PortProtocol::Http) => out.give(any_address, Part::Http(origin())),
-            (None, PortProtocol::Auto) if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
             // Clients call its endpoints by their own addresses.
-            (None, PortProtocol::Tcp) if service.headless => {}
-            (None, PortProtocol::Tcp) if !Context::has_vips(service) => {
-                out.give(any_address, Part::Tcp(sni_chains(context, service, port), origin()));
-            }
+            (None, PortProtocol::Tcp | PortProtocol::Auto) if service.headless => {}
             (None, PortProtocol::Tcp | PortProtocol::Auto) => {
-                let addresses = service.vips().map(|vip| (vip, port.number));
+                let addresses = context.vips(service).map(|vip| (vip, port.number));
                 give_addresses(context, service, port, port_protocol, addresses, out);
+                if context.is_called_anywhere(service) {
+                    let chains = sni_chains(context, service, port);
+                    out.give(any_address.clone(), Part::Tcp(within(service, chains), origin()));
+                    if port_protocol == PortProtocol::Auto {
+                        out.give(any_address, Part::Http(origin()));
+                    }
+                }
             }
         }
     }
 }
 
-/// The listeners of a headless service: one for each of its endpoints on TCP ports.
+/// Limits chains to the address ranges of a service. Ranges have no listeners of their own, so the listener of the port
+/// matches them.
+fn within(service: &Service, mut chains: Vec<FilterChain>) -> Vec<FilterChain> {
+    let ranges: Vec<CidrRange> = service.ranges().map(cidr_range).collect();
+    for chain in chains.iter_mut().filter(|_| !ranges.is_empty()) {
+        let wanted = chain.filter_chain_match.get_or_insert_default();
+        // A route's own ranges are narrower, or lead elsewhere on purpose.
+        if wanted.prefix_ranges.is_empty() {
+            wanted.prefix_ranges.clone_from(&ranges);
+        }
+    }
+    chains
+}
+
+/// The listeners of a headless service: one for each of its endpoints on ports that are not HTTP. HTTP is routed by
+/// host name.
 pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     if !service.headless {
         return;
     }
     for CallablePort { port, port_protocol, bind } in context.callable(service) {
-        if port_protocol == PortProtocol::Tcp && bind.is_none() {
+        if port_protocol != PortProtocol::Http && bind.is_none() {
             let addresses = endpoint_addresses(context, service, port.number);
             give_addresses(context, service, &port, port_protocol, addresses, out);
         }
@@ -141,7 +161,7 @@ fn at_address(
     let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Outbound);
     let mut inspect = Inspectors::default();
     if port_protocol == PortProtocol::Auto {
-        inspect.http = true;
+        inspect.http = true.into();
         let route = own_route_name(service, port.number);
         let manager =
             http::manager_with_rds(context, Direction::Outbound, &format!("outbound_{route}"), &route, Vec::new());
@@ -149,7 +169,7 @@ fn at_address(
         made.default_filter_chain = l4_chains(context, service, port).into_iter().next_back();
     } else {
         made.filter_chains = l4_chains(context, service, port);
-        inspect.tls = needs_sni(&made.filter_chains);
+        inspect.tls = needs_sni(&made.filter_chains).into();
     }
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     unbound(context, made)
@@ -171,7 +191,12 @@ fn needs_sni(chains: &[FilterChain]) -> bool {
 fn sni_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
     let mut chains = l4_chains(context, service, port);
     for chain in chains.iter_mut().filter(|chain| port.protocol.is_tls() && chain.filter_chain_match.is_none()) {
-        let names = FilterChainMatch { server_names: vec![service.host.to_string()], ..Default::default() };
+        let mut server_names = vec![service.host.to_string()];
+        for alias in context.aliases(service) {
+            server_names.push(alias.host.to_string());
+            server_names.extend(alias.short_names(&context));
+        }
+        let names = FilterChainMatch { server_names, ..Default::default() };
         chain.filter_chain_match = Some(names);
     }
     chains
@@ -214,7 +239,8 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
         chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
     };
     made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
-    let inspect = Inspectors { http: has_http, tls: needs_sni(&made.filter_chains), ..Inspectors::default() };
+    let inspect =
+        Inspectors { http: has_http.into(), tls: needs_sni(&made.filter_chains).into(), ..Inspectors::default() };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     let origin = parts.iter().find_map(|part| match part {
         Part::Http(origin) | Part::Tcp(_, origin) => Some(origin.clone()),
@@ -269,11 +295,12 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
 }
 
 fn destination_ranges(condition: &L4Match) -> FilterChainMatch {
-    let range = |net: &evenkeel_base::cidr::IpNet| CidrRange {
-        address_prefix: net.network().to_string(),
-        prefix_len: Some(u32_value(u32::from(net.prefix_len()))),
-    };
-    FilterChainMatch { prefix_ranges: condition.destination_subnets.iter().map(range).collect(), ..Default::default() }
+    let ranges = condition.destination_subnets.iter().map(cidr_range).collect();
+    FilterChainMatch { prefix_ranges: ranges, ..Default::default() }
+}
+
+fn cidr_range(net: &IpNet) -> CidrRange {
+    CidrRange { address_prefix: net.network().to_string(), prefix_len: Some(u32_value(u32::from(net.prefix_len()))) }
 }
 
 /// A TCP proxy to the destinations of an L4 route.

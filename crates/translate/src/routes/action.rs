@@ -49,7 +49,7 @@ pub struct RouteContext<'a> {
 impl RouteContext<'_> {
     /// The traffic policy for a destination from its DestinationRule, if there is one.
     pub fn policy(&self, destination: &Destination) -> Option<TrafficPolicy> {
-        let service = self.context.service(&destination.host)?;
+        let service = self.context.destination(&destination.host)?;
         let port = port_of(*self, destination, Some(service));
         self.context.policy(service, port, destination.subset.as_deref())
     }
@@ -66,7 +66,7 @@ impl<'a> RouteContext<'a> {
         let HttpAction::Route { destinations, .. } = action else { return None };
         let (first, rest) = destinations.split_first()?;
         let one = rest.iter().all(|other| other.destination.host == first.destination.host);
-        self.context.service(&first.destination.host).filter(|_| one).map(AsRef::as_ref)
+        self.context.destination(&first.destination.host).filter(|_| one).map(AsRef::as_ref)
     }
 }
 
@@ -138,7 +138,7 @@ pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
 /// answered with 503 and flag `NC` until it does.
 pub fn cluster_of(route_context: RouteContext<'_>, destination: &Destination, inner: InnerProtocol) -> String {
     let subset = destination.subset.as_deref().unwrap_or_default();
-    let service = route_context.context.service(&destination.host);
+    let service = route_context.context.destination(&destination.host);
     let number = port_of(route_context, destination, service.map(AsRef::as_ref));
     match service.and_then(|s| route_context.context.port(s, number).map(|port| (s, port))) {
         Some((service, port)) => outbound_name(&port, subset, service, inner),

@@ -30,17 +30,19 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             continue;
         }
         let port = port.as_ref();
-        let (mut host, ruled_by) = service_host(context, service, port);
-        let is_alone = port_protocol == PortProtocol::Auto && Context::has_vips(service) && bind.is_none();
-        let table = match is_alone {
-            true => {
-                // Connections to its address are for it, whatever their `Host` header says.
-                host.domains = vec!["*".to_owned()];
-                own_route_name(service, port.number)
-            }
-            false => port.number.to_string(),
-        };
-        give_host(context, &table.into(), &host, ruled_by, Some(service.origin.clone()), out);
+        let (host, ruled_by) = service_host(context, service, port);
+        let at_own_addresses = bind.is_none() && (context.has_vips(service) || service.headless);
+        let is_alone = port_protocol == PortProtocol::Auto && at_own_addresses;
+        if is_alone {
+            // Connections to its address are for it, whatever their `Host` header says.
+            let host = VirtualHost { domains: vec!["*".to_owned()], ..host.clone() };
+            let table = own_route_name(service, port.number).into();
+            give_host(context, &table, &host, ruled_by.clone(), Some(service.origin.clone()), out);
+        }
+        if !is_alone || service.ranges().next().is_some() {
+            let table = port.number.to_string().into();
+            give_host(context, &table, &host, ruled_by, Some(service.origin.clone()), out);
+        }
     }
 }
 
@@ -111,21 +113,31 @@ fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> 
     (virtual_host(name, domains(context, service), routes), origin)
 }
 
-/// Every name and address by which a client may call a service.
+/// Every name and address by which a client may call a service, those of its aliases included. Pods of a headless
+/// Service also have names under each of its names (Istio's `generateVirtualHostDomains`).
 fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
+    let mut all = names_of(context, service);
+    for alias in context.aliases(service) {
+        all.extend(names_of(context, &alias));
+    }
+    if service.headless && !service.host.is_wildcard() {
+        let under: Vec<String> = all.iter().map(|name| format!("*.{name}")).collect();
+        all.extend(under);
+    }
+    all.extend(context.vips(service).map(|vip| match vip {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("[{v6}]"),
+    }));
+    all
+}
+
+fn names_of(context: Context<'_>, service: &Service) -> Vec<String> {
     let host = service.host.as_str();
     let mut all = vec![host.to_owned()];
     if !host.ends_with('*') {
         all.push(format!("{host}."));
     }
     all.extend(service.short_names(&context));
-    all.extend(service.vips().map(|vip| match vip {
-        IpAddr::V4(v4) => v4.to_string(),
-        IpAddr::V6(v6) => format!("[{v6}]"),
-    }));
-    if service.headless && !service.host.is_wildcard() {
-        all.push(format!("*.{host}"));
-    }
     all
 }
 

@@ -49,6 +49,8 @@ fn route(
     let requests = || [Some(&http.headers.request), lone.map(|h| &h.request)].into_iter().flatten();
     let responses = || [Some(&http.headers.response), lone.map(|h| &h.response)].into_iter().flatten();
     let config = origin::config_path(route_set.kind, &route_set.namespace, &route_set.name);
+    let rule = condition.map_or(&http.origin, |condition| &condition.origin);
+    let config = origin::rule_path(config, rule, route_context.context.is_traced());
     Route {
         name: name(http, condition),
         r#match: Some(condition.map_or_else(matches::everything, matches::route_match)),

@@ -13,16 +13,16 @@ use crate::scenario::{Scenario, translate};
 
 /// A call, in words: `FROM [as IDENTITY] to ADDRESS` and `METHOD HOST PATH [NAME=VALUE]`.
 pub struct Client {
-    from: &'static str,
+    pub from: &'static str,
     /// `spiffe://cluster.local/ns/` and this; empty for plaintext.
-    identity: &'static str,
+    pub identity: &'static str,
     /// What the client offers inside TLS, or the inspector finds in plaintext.
-    alpn: &'static [&'static str],
-    server_name: Option<&'static str>,
+    pub alpn: &'static [&'static str],
+    pub server_name: Option<&'static str>,
 }
 
 pub const PLAIN_HTTP: Client = Client { from: "10.244.9.9:4000", identity: "", alpn: &["http/1.1"], server_name: None };
-const PLAIN_TCP: Client = Client { alpn: &[], ..PLAIN_HTTP };
+pub const PLAIN_TCP: Client = Client { alpn: &[], ..PLAIN_HTTP };
 
 pub fn mesh(identity: &'static str) -> Client {
     Client { identity, alpn: &["istio-http/1.1", "istio"], ..PLAIN_HTTP }

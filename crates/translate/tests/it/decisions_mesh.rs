@@ -392,6 +392,8 @@ fn tls_has_the_versions_and_suites_of_the_mesh() {
     assert_eq!(strict["tls_minimum_protocol_version"], "TLSv1_3");
     let suites = params("meshMTLS: {cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384, AES128-SHA]}");
     assert_eq!(suites["cipher_suites"], serde_json::json!(["ECDHE-RSA-AES256-GCM-SHA384"]));
+    let curves = params("meshMTLS: {ecdhCurves: [P-384, P-521, X25519]}");
+    assert_eq!(curves["ecdh_curves"], serde_json::json!(["P-384", "X25519"]));
     // `tlsDefaults` is for all other connections.
     assert_eq!(params("tlsDefaults: {minProtocolVersion: TLSV1_3}")["tls_minimum_protocol_version"], "TLSv1_2");
     let simple = "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: stock}\nspec: {host: api.example.com, trafficPolicy: {tls: {mode: SIMPLE, sni: api.example.com}}}\n";
@@ -496,7 +498,7 @@ fn settings_that_do_not_work_are_named() {
     check("enableTracing: true", "unsupported-field", "enableTracing");
     check("configSources: [{address: 'fs:///etc'}]", "unsupported-field", "configSources");
     check("accessLogEncoding: JSON\naccessLogFormat: '%METHOD%'", "bad-value", "not a JSON object");
-    check("meshMTLS: {ecdhCurves: [P-256]}", "unsupported-field", "choose the curves");
+    check("meshMTLS: {ecdhCurves: [P-521]}", "unsupported-value", "cannot use this curve");
     check("meshMTLS: {ecdhCurves: [P-255]}", "bad-value", "P-255");
     check("tlsDefaults: {cipherSuites: [AES128-SHA]}", "bad-value", "none of these suites");
     check("defaultServiceExportTo: ['*', '.']", "bad-value", "cannot be combined");

@@ -1,9 +1,10 @@
 //! Edits of a mesh, at random: an object of any kind is written, changed or removed. Names are few, so that they meet.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use evenkeel_api::Kind;
-use evenkeel_testkit::Random;
+use evenkeel_testkit::{Identity, Random, TestCa, objects};
 
 /// Names of each kind, of which a run picks.
 const NAMES: usize = 4;
@@ -25,6 +26,13 @@ const DESTINATIONS: [&str; 3] = ["s0.shop.svc.cluster.local", "e0.example.com", 
 const NETWORKING: &str = "networking.istio.io/v1";
 const SECURITY: &str = "security.istio.io/v1";
 
+/// What Secrets hold.
+static SECRETS: LazyLock<(TestCa, [Identity; 2])> = LazyLock::new(|| {
+    let ca = TestCa::new();
+    let identities = ["e0.example.com", "e1.example.com"].map(|host| ca.for_dns(&[host]));
+    (ca, identities)
+});
+
 /// One file and its text; no text: it is gone.
 pub fn edit(random: &mut Random) -> (String, String) {
     let mut draw = Draw {
@@ -33,7 +41,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         app: random.pick(&["a", "b", "c"]),
         random,
     };
-    let (file, text) = match draw.random.below(14) {
+    let (file, text) = match draw.random.below(16) {
         0 | 1 => draw.service(),
         2 | 3 => draw.service_entry(),
         4 => draw.pod(),
@@ -43,6 +51,9 @@ pub fn edit(random: &mut Random) -> (String, String) {
         10 => draw.peer_authentication(),
         11 => draw.sidecar(),
         12 => draw.of_the_cluster(),
+        13 => draw.secret(),
+        14 if draw.random.once_in(3) => draw.ingress(),
+        14 => draw.workload_entry(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ if draw.random.once_in(4) => draw.request_authentication(),
         _ if draw.random.once_in(4) => draw.proxy_config(),
@@ -82,7 +93,11 @@ impl Draw<'_> {
         ]);
         let own = format!("10.96.0.{}", self.n);
         let address = self.pick(&["None", &own, "10.96.0.1"]);
-        let spec = format!("{{clusterIP: {address}, selector: {{app: {}}}, ports: {ports}}}", self.app);
+        let target = self.pick(&HOSTS).trim_start_matches("*.");
+        let spec = match self.random.once_in(6) {
+            true => format!("{{type: ExternalName, externalName: {target}}}"),
+            false => format!("{{clusterIP: {address}, selector: {{app: {}}}, ports: {ports}}}", self.app),
+        };
         self.object("v1", "Service", 's', &spec)
     }
 
@@ -91,16 +106,22 @@ impl Draw<'_> {
             "[{number: 80, name: http, protocol: HTTP}]",
             "[{number: 443, name: tls, protocol: TLS}]",
             "[{number: 9000, name: tcp, protocol: TCP}, {number: 80, name: http, protocol: HTTP}]",
+            "[{number: 7000, name: any}]",
         ]);
+        let addresses = self.pick(&["", "", "addresses: [192.0.2.0/28], ", "addresses: [10.97.0.9, 10.98.0.0/24], "]);
         let own = format!("e{}.example.com", self.n);
         let host = self.pick(&[&own, "*.example.com", "*.wild.test"]);
-        let (resolution, endpoints) = match self.random.below(3) {
+        let (resolution, endpoints) = match self.random.below(5) {
+            3 => ("STATIC", "endpoints: [{address: 10.0.0.1, serviceAccount: vm}]"),
+            4 => ("NONE", "workloadSelector: {labels: {app: b}}"),
             0 => ("STATIC", "endpoints: [{address: 192.0.2.1}, {address: 192.0.2.2, locality: north/a}]"),
             1 if !host.starts_with('*') => ("DNS", "endpoints: []"),
             _ => ("NONE", ""),
         };
         let visible = self.pick(&["", "exportTo: [\".\"], "]);
-        let spec = format!("{{hosts: [\"{host}\"], {visible}ports: {ports}, resolution: {resolution}, {endpoints}}}");
+        let spec = format!(
+            "{{hosts: [\"{host}\"], {visible}{addresses}ports: {ports}, resolution: {resolution}, {endpoints}}}"
+        );
         self.object(NETWORKING, "ServiceEntry", 'e', &spec)
     }
 
@@ -129,6 +150,29 @@ impl Draw<'_> {
              status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
         );
         (format!("{namespace}-pod-{pod}.yaml"), text)
+    }
+
+    fn ingress(&mut self) -> (String, String) {
+        const API: &str = "networking.k8s.io/v1";
+        if self.random.once_in(3) {
+            let text = format!(
+                "apiVersion: {API}\nkind: IngressClass\nmetadata: {{name: istio}}\n\
+                 spec: {{controller: istio.io/ingress-controller}}\n"
+            );
+            return ("ingress-class.yaml".to_owned(), text);
+        }
+        let host = self.pick(&["host: e0.example.com, ", "host: \"*.example.com\", ", ""]);
+        let path = self.pick(&["path: /a, pathType: Prefix", "path: /a/b, pathType: Exact"]);
+        let backend = format!("{{service: {{name: s{}, port: {{number: 80}}}}}}", self.n);
+        let rule = format!("{{{host}http: {{paths: [{{{path}, backend: {backend}}}]}}}}");
+        self.object(API, "Ingress", 'i', &format!("{{ingressClassName: istio, rules: [{rule}]}}"))
+    }
+
+    fn workload_entry(&mut self) -> (String, String) {
+        let address = self.pick(&["10.0.0.1", "10.0.0.2", "10.5.0.1"]);
+        let rest = self.pick(&["", ", serviceAccount: vm", ", ports: {http: 8081, tcp: 9001}", ", weight: 3"]);
+        let spec = format!("{{address: {address}, labels: {{app: {}}}{rest}}}", self.app);
+        self.object(NETWORKING, "WorkloadEntry", 'w', &spec)
     }
 
     /// What says where Services run, and what runs there.
@@ -210,10 +254,32 @@ impl Draw<'_> {
              {port: {number: 8088, name: http-b, protocol: HTTP}, hosts: [e0.example.com]}]",
             "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [\"*.example.com\"], tls: {mode: PASSTHROUGH}}]",
             "[{port: {number: 15443, name: tls, protocol: TLS}, hosts: [\"*\"], tls: {mode: AUTO_PASSTHROUGH}}]",
+            "[{port: {number: 8443, name: https, protocol: HTTPS}, hosts: [e0.example.com], \
+             tls: {mode: SIMPLE, credentialName: k0}}, \
+             {port: {number: 8443, name: https-b, protocol: HTTPS}, hosts: [e1.example.com], \
+             tls: {mode: MUTUAL, credentialNames: [k1, k2]}}]",
             "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [e0.example.com], tls: {mode: PASSTHROUGH}}, \
              {port: {number: 9443, name: mesh, protocol: TLS}, hosts: [\"shop/*\"], tls: {mode: AUTO_PASSTHROUGH}}]",
         ]);
         self.object(NETWORKING, "Gateway", 'g', &format!("{{selector: {selector}, servers: {servers}}}"))
+    }
+
+    /// What it holds is one of four texts, good ones and bad ones.
+    fn secret(&mut self) -> (String, String) {
+        let (ca, hosts) = &*SECRETS;
+        let suffix = self.pick(&["", "-cacert"]);
+        let name = format!("k{}{suffix}", self.n);
+        let namespace = self.namespace;
+        let text = match self.random.below(4) {
+            0 => objects::secret(namespace, &name, &[]),
+            1 => objects::secret(namespace, &name, &[("cacert", &ca.root_pem())]),
+            _ => {
+                let identity = &hosts[self.random.below(hosts.len())];
+                let key = &hosts[self.random.below(hosts.len())].key_pem;
+                objects::secret(namespace, &name, &[("tls.crt", &identity.cert_pem), ("tls.key", key)])
+            }
+        };
+        (format!("secret-{namespace}-{name}.yaml"), text)
     }
 
     fn peer_authentication(&mut self) -> (String, String) {

@@ -76,15 +76,22 @@ fn a_change_of_endpoints_makes_anew_what_contains_them() {
     let other_name = resolved("b.test");
     for kind in [ClientKind::Envoy, ClientKind::EvenkeelFull, ClientKind::EvenkeelLearned] {
         // Once for all sidecars, and once for the router.
-        for change in [&moved, &more, &not_ready, &gone] {
+        for change in [&moved, &not_ready] {
             check(kind, change, 2, 0, &[("EDS", 2)]);
+        }
+        // Evenkeel's sidecars know the addresses that take mutual TLS.
+        for change in [&more, &gone] {
+            match kind {
+                ClientKind::Envoy => check(kind, change, 2, 0, &[("EDS", 2)]),
+                _ => check(kind, change, 3, 0, &[("CDS", 1), ("EDS", 2)]),
+            }
         }
         check(kind, &other_name, 2, 0, &[("CDS", 2)]);
     }
     // Of a headless service each Pod has a name, and a listener where the port is of bytes; an agent has the names in a table, or
     // the service's and each Pod's one by one.
     check(ClientKind::Envoy, &named, 3, 5, &[("LDS", 1), ("NDS", 1)]);
-    check(ClientKind::EvenkeelLearned, &named, 2, 2, &[("LDS", 1), ("NDS", 3)]);
+    check(ClientKind::EvenkeelLearned, &named, 3, 2, &[("CDS", 1), ("LDS", 1), ("NDS", 3)]);
     for change in [&moved, &more, &not_ready, &gone] {
         check(ClientKind::Grpc, change, 1, 0, &[("EDS", 1)]);
     }
@@ -98,7 +105,9 @@ fn endpoints_of_another_identity_make_clusters_anew() {
     for change in [endpoint("p-2", "p", "b", "True"), endpoint("u-0", "u", "a", "True")] {
         for kind in [ClientKind::Envoy, ClientKind::EvenkeelLearned] {
             let work = work_for(kind, std::slice::from_ref(&change));
-            assert_eq!((work.units, work.resources.get("CDS")), (4, Some(&2)), "{kind:?} {change:?}: {work:?}");
+            // Evenkeel's sidecars know the addresses that take mutual TLS.
+            let expected = if kind == ClientKind::Envoy { (4, Some(&2)) } else { (5, Some(&3)) };
+            assert_eq!((work.units, work.resources.get("CDS")), expected, "{kind:?} {change:?}: {work:?}");
         }
     }
 }

@@ -58,12 +58,14 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
         namespace: namespace.into(),
         service_account: workload.service_account.clone(),
         labels: workload.labels.clone(),
+        authenticated: true,
         client_kind: match kind {
             "grpc" => ClientKind::Grpc,
             _ => ClientKind::Envoy,
         },
         takes_proxy_protocol: kind == "proxied-router",
         proxy_config: "".into(),
+        captures_dns: true,
     }
 }
 

@@ -203,7 +203,7 @@ impl Core {
                 entry.widened += windows.release(&mut self.codec, entry.key, count, entry.received.is_empty());
             }
         }
-        self.streams.windows.let_go(count);
+        self.streams.windows.subtract_held(count);
         self.give_back();
         if !self.codec.output().is_empty() {
             self.touch();
@@ -359,7 +359,7 @@ impl Streams {
             *place = NONE;
         }
         self.unsent = self.unsent.saturating_sub(entry.unsent.len());
-        self.windows.let_go(entry.received.len());
+        self.windows.subtract_held(entry.received.len());
         self.windows.narrow(entry.widened);
         self.stats.shift(Gauge::streams_active, -1);
         if self.entries.is_empty() {

@@ -90,7 +90,7 @@ impl Windows {
     }
 
     /// Notes that a stream no longer holds bytes, whether its reader took them or not.
-    pub(super) fn let_go(&mut self, bytes: usize) {
+    pub(super) fn subtract_held(&mut self, bytes: usize) {
         self.held = self.held.saturating_sub(bytes);
         self.pressed &= self.held > self.pressed_above / 2;
     }

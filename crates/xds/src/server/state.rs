@@ -289,21 +289,24 @@ impl State {
             return None;
         }
         // Make first: send a listener or route only after the resources that it names.
-        let names_others = matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
-        if names_others && self.targets_pending(resources) {
+        if names_others(kind) && self.targets_pending(resources) {
             return None;
         }
         // Break last: remove a cluster when no listener or route that the client holds can name it any more. The types
         // that can name it come later in the order; they are checked only if there is something to remove.
-        let is_named = matches!(kind, ResourceType::Cluster | ResourceType::Endpoint);
+        let is_named = is_named(kind);
         let target = resources.type_set(kind);
         let (upto, after) = self.subscriptions.split_at_mut(kind.index() + 1);
         let subscription = upto.last_mut()?;
         let known = OnceCell::new();
-        let removals = || !is_named || *known.get_or_init(|| !users_pending(after, resources));
+        let absences = || !is_named || *known.get_or_init(|| !users_pending(after, resources));
+        // A client that has refused a listener or route goes on with the version before.
+        let removals =
+            || absences() && !(is_named && after.iter().any(|user| names_others(user.kind) && user.refuses()));
         let (change, mut in_flight) = loop {
             let owed = subscription.owes_reply;
-            let (change, in_flight) = subscription.take(target, Allowed { removals: &removals, now })?;
+            let (change, in_flight) =
+                subscription.take(target, Allowed { removals: &removals, absences: &absences, now })?;
             // State of the world cannot express the removal of names of other types. The client unsubscribes when
             // nothing refers to them.
             if !full_listings || subscription.is_listed_whole() || !change.added.is_empty() || owed {
@@ -367,9 +370,12 @@ impl State {
             return;
         }
         let any_requested = self.subscriptions.iter().any(|subscription| subscription.requested);
+        // What a refused version keeps in use is not waited for.
+        let kept = self.subscriptions.iter().any(|user| names_others(user.kind) && user.refuses());
         let settled = self.subscriptions.iter().all(|subscription| {
-            let outstanding = subscription.outstanding(resources.type_set(subscription.kind));
-            subscription.in_flight.is_none() && !subscription.refusals.is_searching() && outstanding == (false, false)
+            let (adds, removes) = subscription.outstanding(resources.type_set(subscription.kind));
+            let removes = removes && !(kept && is_named(subscription.kind));
+            subscription.in_flight.is_none() && !subscription.refusals.is_searching() && !adds && !removes
         });
         if any_requested && settled {
             self.settled_generation = resources.generation;
@@ -412,11 +418,19 @@ impl State {
     }
 }
 
+/// Whether resources of this type name clusters.
+fn names_others(kind: ResourceType) -> bool {
+    matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost)
+}
+
+/// Whether resources of this type are in use while something names them.
+fn is_named(kind: ResourceType) -> bool {
+    matches!(kind, ResourceType::Cluster | ResourceType::Endpoint)
+}
+
 /// Whether listeners, routes or virtual hosts still have to be sent or answered.
 fn users_pending(subscriptions: &[Subscription], resources: &ResourceSet) -> bool {
-    let name_others =
-        |kind: ResourceType| matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
-    subscriptions.iter().filter(|subscription| name_others(subscription.kind)).any(|subscription| {
+    subscriptions.iter().filter(|subscription| names_others(subscription.kind)).any(|subscription| {
         let (adds, removes) = subscription.outstanding(resources.type_set(subscription.kind));
         subscription.in_flight.is_some() || adds || removes
     })

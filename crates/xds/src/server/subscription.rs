@@ -127,6 +127,9 @@ struct NameDiff<'a> {
 pub(super) struct Allowed<'a> {
     /// Whether removals are allowed; called only if there is something to remove.
     pub removals: &'a dyn Fn() -> bool,
+    /// Whether the client may be told that a name it asks for, and of which it holds nothing, does not exist; called only
+    /// if there is such a name.
+    pub absences: &'a dyn Fn() -> bool,
     pub now: Duration,
 }
 
@@ -386,6 +389,11 @@ impl Subscription {
         }
     }
 
+    /// Whether the client has refused a version of a resource that it still subscribes to.
+    pub fn refuses(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+
     /// Whether there is anything to add, and anything to remove, apart from refused versions.
     pub fn outstanding(&self, target: &TypeSet) -> (bool, bool) {
         let (mut adds, mut removes) = (false, false);
@@ -449,7 +457,7 @@ impl Subscription {
         let mut bytes = 0;
         for diff in self.name_diffs(target) {
             let held_back = self.refusals.holds_back(diff.name, diff.target)
-                || (diff.target.is_none() && diff.held != Held::Nothing && !(allowed.removals)())
+                || !diff.is_allowed(allowed)
                 || bytes > MAX_RESPONSE_BYTES;
             if held_back {
                 left.push((diff.name.clone(), PendingName { held: diff.held, forced: diff.forced }));
@@ -475,7 +483,7 @@ impl Subscription {
         for name in names {
             let Some(behind) = self.behind.get(name).copied() else { continue };
             let diff = NameDiff { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
-            if !diff.is_different() || (diff.target.is_none() && !(allowed.removals)()) {
+            if !diff.is_different() || !diff.is_allowed(allowed) {
                 continue;
             }
             besides.push((name.clone(), behind.held));
@@ -594,6 +602,15 @@ impl InFlight {
 }
 
 impl NameDiff<'_> {
+    /// Whether it may be sent now.
+    fn is_allowed(&self, allowed: Allowed<'_>) -> bool {
+        match (self.target, self.held) {
+            (Some(_), _) => true,
+            (None, Held::Nothing | Held::Absent) => (allowed.absences)(),
+            (None, Held::Version(_) | Held::Unknown) => (allowed.removals)(),
+        }
+    }
+
     /// Whether there is really a difference, which must be sent.
     fn is_different(&self) -> bool {
         match (self.target, self.held) {

@@ -360,7 +360,23 @@ fn routes_move_before_the_cluster_goes() {
     // A route that is refused goes on naming the old cluster: it stays as long as that is so.
     stream.on_snapshot(&set(3, &[(Cluster, "newer", "1"), (Route, "r", "newer"), (VirtualHost, "r/h", "newer")]));
     let log = settle(&mut stream, Duration::ZERO, &["r/h"], "r/h is bad");
-    assert_eq!(log, ["CDS +newer", "RDS +r", "VHDS +r/h", "CDS -new"]);
+    assert_eq!(log, ["CDS +newer", "RDS +r", "VHDS +r/h"]);
+    stream.on_snapshot(&set(4, &[(Cluster, "newer", "1"), (Route, "r", "newer"), (VirtualHost, "r/h", "good")]));
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["VHDS +r/h", "CDS -new"]);
+}
+
+#[test]
+fn a_name_that_went_is_denied_after_the_route_to_it() {
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &[(Cluster, "old", "1"), (VirtualHost, "r/h", "old")]));
+    for (kind, names) in [(Cluster, &["other"][..]), (VirtualHost, &["r/h"])] {
+        stream.on_request(&subscribe(kind, names), Duration::ZERO).unwrap();
+    }
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["VHDS +r/h", "CDS -other"]);
+    // The client asks for what its virtual host names while that moves on.
+    stream.on_snapshot(&set(2, &[(Cluster, "new", "1"), (VirtualHost, "r/h", "new")]));
+    stream.on_request(&subscribe(Cluster, &["old"]), Duration::ZERO).unwrap();
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["VHDS +r/h", "CDS -old"]);
 }
 
 /// What a state-of-the-world client that wants these names is sent; it accepts everything.

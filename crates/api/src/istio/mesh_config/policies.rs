@@ -155,6 +155,8 @@ choices! {
 
 /// The curves that Istio allows.
 const CURVES: &[&str] = &["P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"];
+/// The one of them that proxies cannot use.
+const UNUSABLE_CURVE: &str = "P-521";
 /// The cipher suites of TLS 1.2 that Istio allows (`pkg/security`, `ValidCipherSuites`).
 const CIPHER_SUITES: &[&str] = &[
     "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -178,10 +180,12 @@ const USABLE_SUITES: usize = 6;
 
 fn check_tls(config: &TlsConfig, _: &Node, cx: &mut Context) {
     check_names("ecdhCurves", &config.ecdh_curves, CURVES, cx);
-    if let Some(first) = config.ecdh_curves.first() {
-        let message = "proxies choose the curves themselves (X25519MLKEM768, X25519, P-256, P-384); ignored";
-        let help = "the versions and cipher suites beside it apply";
-        cx.at_field("ecdhCurves", |cx| cx.warning("unsupported-field", &first.span, message, help));
+    for (index, curve) in config.ecdh_curves.iter().enumerate().filter(|(_, curve)| curve.as_str() == UNUSABLE_CURVE) {
+        let message = "proxies cannot use this curve; it is left out";
+        let help = "usable: P-256, P-384, X25519 and X25519MLKEM768";
+        cx.at_field("ecdhCurves", |cx| {
+            cx.at_index(index, |cx| cx.warning("unsupported-value", &curve.span, message, help));
+        });
     }
     check_names("cipherSuites", &config.cipher_suites, CIPHER_SUITES, cx);
     let usable = CIPHER_SUITES.get(..USABLE_SUITES).unwrap_or_default();
@@ -222,6 +226,11 @@ impl TlsConfig {
     /// Whether only TLS 1.3 is accepted.
     pub fn is_1_3_only(&self) -> bool {
         self.min_protocol_version == Some(MinTlsVersion::V1_3)
+    }
+
+    /// The curves that can be used.
+    pub fn usable_curves(&self) -> impl Iterator<Item = &str> {
+        self.ecdh_curves.iter().map(|curve| curve.as_str()).filter(|curve| *curve != UNUSABLE_CURVE)
     }
 
     /// The cipher suites that can be used.

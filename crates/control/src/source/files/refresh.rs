@@ -46,6 +46,18 @@ impl Refresh {
         self.told.push(SourceEvent::of_file(file.clone(), new.to_vec()));
     }
 
+    /// Adds what a later look found.
+    pub fn join(&mut self, later: Self) {
+        let Self { told, objects_changed, objects, events, files_changed, read, news } = later;
+        self.told.extend(told);
+        self.objects.extend(objects);
+        events.into_iter().for_each(|(key, count)| *self.events.entry(key).or_default() += count);
+        self.read.extend(read);
+        self.news.extend(news);
+        self.objects_changed |= objects_changed;
+        self.files_changed |= files_changed;
+    }
+
     fn note(&mut self, object: &Arc<Object>, event: Event) {
         self.objects.push(object.clone());
         *self.events.entry((object.kind(), event)).or_default() += 1;

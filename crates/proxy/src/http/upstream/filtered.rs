@@ -13,9 +13,9 @@ use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::turn;
 
 use super::{Arrived, Upstream};
-use crate::http::exchange::Held;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
+use crate::http::pause::Held;
 use crate::http::request::Request;
 
 /// The exchange, and its position among the filters.
@@ -175,7 +175,7 @@ impl Filtered {
         if self.held.take().is_some() {
             let mut data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
             let flow = self.chain.filters.resume_response(&mut self.chain.streams, &mut data);
-            self.held = let_go(&data, flow, take);
+            self.held = release(&data, flow, take);
             return Ok(Piece::Data);
         }
         let (filters, streams) = (&self.chain.filters, &mut self.chain.streams);
@@ -184,14 +184,14 @@ impl Filtered {
             *filtered_end |= last;
             let mut data = Data { bytes: bytes.into(), ends: last, now: turn::now().into_std() };
             let flow = filters.response_data(streams, &mut data);
-            *held = let_go(&data, flow, take);
+            *held = release(&data, flow, take);
         };
         let piece = self.inner.piece(trailers, &mut through, cx)?;
         if matches!(piece, Piece::End) && !self.filtered_end && trailers.is_empty() {
             self.filtered_end = true;
             let mut data = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
             let flow = self.chain.filters.response_data(&mut self.chain.streams, &mut data);
-            self.held = let_go(&data, flow, take);
+            self.held = release(&data, flow, take);
             return Ok(Piece::Data);
         }
         Ok(self.end(piece, trailers))
@@ -231,7 +231,7 @@ impl Filtered {
     }
 }
 
-fn let_go(data: &Data<'_>, flow: Flow, take: &mut Take<'_>) -> Option<(Held, bool)> {
+fn release(data: &Data<'_>, flow: Flow, take: &mut Take<'_>) -> Option<(Held, bool)> {
     if !data.bytes.is_empty() {
         take(&data.bytes, data.ends);
     }

@@ -14,13 +14,13 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A socket that fails when its peer reads nothing for `STALL_TIMEOUT`.
 #[derive(Debug)]
-pub(super) struct Patient<IO> {
+pub(super) struct StallTimeout<IO> {
     io: IO,
     /// Runs while a write is pending.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<IO> Patient<IO> {
+impl<IO> StallTimeout<IO> {
     pub(super) fn new(io: IO) -> Self {
         Self { io, stalled: None }
     }
@@ -36,13 +36,13 @@ impl<IO> Patient<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Patient<IO> {
+impl<IO: AsyncRead + Unpin> AsyncRead for StallTimeout<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Patient<IO> {
+impl<IO: AsyncWrite + Unpin> AsyncWrite for StallTimeout<IO> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.io).poll_write(cx, bytes);

@@ -1,0 +1,30 @@
+//! What an analysis looks for beyond reading and building: things that work as written, and are seldom meant so.
+
+mod gateways;
+mod mutual_tls;
+mod rules;
+mod services;
+mod workloads;
+
+use evenkeel_api::Object;
+use evenkeel_base::Diagnostics;
+use evenkeel_model::Snapshot;
+
+/// A check of all objects together.
+pub type Check = fn(&[&Object], &Snapshot, &mut Diagnostics);
+
+/// All checks.
+pub const ALL: &[Check] = &[
+    gateways::duplicate_certificates,
+    gateways::ports_not_exposed,
+    mutual_tls::conflicts,
+    rules::duplicate_matches,
+    rules::subsets_without_effect,
+    services::port_names,
+    services::external_names,
+    services::addresses_required,
+    workloads::injection_labels,
+    workloads::reserved_users,
+    workloads::sidecars_of_one_workload,
+    workloads::target_ports,
+];

@@ -1,0 +1,85 @@
+//! Services and ServiceEntries.
+
+use evenkeel_api::istio::Resolution;
+use evenkeel_api::kubernetes::{ServiceType, TransportProtocol};
+use evenkeel_api::{Object, Resource};
+use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_model::{Protocol, Snapshot};
+
+/// Ports whose protocol is detected, because neither name nor `appProtocol` says it (IST0118). One that clients name
+/// costs the first bytes of each connection, and servers that speak first wait for the detection's time limit.
+pub fn port_names(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+    for object in objects {
+        let Resource::Service(service) = &object.resource else { continue };
+        if service.spec.kind == Some(ServiceType::ExternalName) || service.spec.selector.is_empty() {
+            continue;
+        }
+        for port in &service.spec.ports {
+            let name = port.name.as_ref().map_or("", |name| &name.0);
+            let is_udp = port.protocol.is_some_and(|protocol| protocol != TransportProtocol::Tcp);
+            if is_udp
+                || !Protocol::detect(false, port.app_protocol.as_deref(), name).is_auto()
+                || port.app_protocol.is_some()
+            {
+                continue;
+            }
+            let what = if name.is_empty() { "has no name".to_owned() } else { format!("is named `{name}`") };
+            let message = format!("{object}: port {} {what}, which names no protocol: it is detected", port.port.0);
+            let finding = Diagnostic::info("port-name", port.port.span.clone(), message);
+            let help =
+                "name it PROTOCOL or PROTOCOL-SUFFIX (http, http2, grpc, https, tls, tcp, …), or set `appProtocol`";
+            found.push(finding.with_help(help).about(object.reference()));
+        }
+    }
+}
+
+/// Ports of ExternalName Services that carry bytes (IST0150): such a Service has no address that tells its connections
+/// from others of the port.
+pub fn external_names(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+    for object in objects {
+        let Resource::Service(service) = &object.resource else { continue };
+        if service.spec.kind != Some(ServiceType::ExternalName) {
+            continue;
+        }
+        for port in &service.spec.ports {
+            let name = port.name.as_ref().map_or("", |name| &name.0);
+            if !matches!(Protocol::detect(false, port.app_protocol.as_deref(), name), Protocol::Auto | Protocol::Tcp) {
+                continue;
+            }
+            let message = format!(
+                "{object}: port {} of this ExternalName Service carries bytes, so that it may take other traffic of the port",
+                port.port.0
+            );
+            let finding = Diagnostic::warning("external-name-port", port.port.span.clone(), message);
+            found.push(
+                finding.with_help("name it after its protocol: http-…, https-…, tls-…").about(object.reference()),
+            );
+        }
+    }
+}
+
+/// Byte ports of ServiceEntries without addresses (IST0134): only an address, or a virtual one, tells their connections
+/// from others of the port.
+pub fn addresses_required(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+    for object in objects {
+        let Resource::ServiceEntry(entry) = &object.resource else { continue };
+        let spec = &entry.spec;
+        // With `STATIC` and `DNS` a host gets a virtual address, which the agent's DNS answers; a wildcard does not.
+        let has_address = !spec.addresses.is_empty()
+            || (spec.resolution.is_some_and(|how| how != Resolution::None)
+                && spec.hosts.iter().all(|host| !host.value.is_wildcard()));
+        for port in spec.ports.iter().filter(|_| !has_address) {
+            let protocol = port.protocol.as_ref().map_or("TCP", |protocol| protocol.value.as_str());
+            if !protocol.eq_ignore_ascii_case("TCP") {
+                continue;
+            }
+            let message = format!(
+                "{object}: port {} carries bytes, and the entry has no addresses: it takes the port at every address",
+                port.number.0
+            );
+            let finding = Diagnostic::warning("address-required", port.number.span.clone(), message);
+            let help = "list `addresses`, or set the protocol if it is HTTP or TLS";
+            found.push(finding.with_help(help).about(object.reference()));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Each code: a mesh that has it, at its line, and one that does not.
+
+use std::sync::Arc;
+
+use evenkeel_analyze::{Finding, Suppression, analyze};
+
+fn findings(text: &str, suppressed: &[&str]) -> Vec<Finding> {
+    let file: Arc<str> = "mesh.yaml".into();
+    let (objects, read) = evenkeel_api::load(&[(file, text.into())]);
+    let suppressed: Vec<Suppression> = suppressed.iter().map(|text| text.parse().expect("a suppression")).collect();
+    analyze(&objects, read, &suppressed)
+}
+
+/// `LEVEL CODE:LINE`, of findings with an Istio code.
+fn codes(text: &str) -> Vec<String> {
+    let with_code = |finding: &Finding| {
+        Some(format!("{} {}:{}", finding.diagnostic.severity, finding.istio?.code, finding.diagnostic.span.line))
+    };
+    findings(text, &[]).iter().filter_map(with_code).collect()
+}
+
+fn check(text: &str, expected: &[&str]) {
+    assert_eq!(codes(text), expected, "{text}\n{:#?}", findings(text, &[]));
+}
+
+const APP: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: web}]}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{name: http, port: 80}]}
+---
+";
+
+/// A document of Istio's after the application.
+fn istio(kind: &str, name: &str, spec: &str) -> String {
+    let group = if kind == "PeerAuthentication" { "security" } else { "networking" };
+    format!(
+        "{APP}apiVersion: {group}.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop}}\nspec: {spec}\n"
+    )
+}
+
+#[test]
+fn a_mesh_without_mistakes_has_no_findings() {
+    check(APP, &[]);
+    check(&istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: web}}]}]}"), &[]);
+}
+
+#[test]
+fn references_lead_somewhere() {
+    check(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: nowhere}}]}]}"),
+        &["error IST0101:14"],
+    );
+    check(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: web, subset: v9}}]}]}"),
+        &["error IST0101:14"],
+    );
+    check(
+        &istio(
+            "VirtualService",
+            "web",
+            "{hosts: [web], gateways: [nowhere], http: [{route: [{destination: {host: web}}]}]}",
+        ),
+        &["error IST0101:14"],
+    );
+    check(&istio("DestinationRule", "web", "{host: nowhere}"), &["warning IST0174:14"]);
+    check(
+        &istio("DestinationRule", "web", "{host: web, subsets: [{name: v1, labels: {version: v1}}]}"),
+        &["error IST0173:14"],
+    );
+}
+
+#[test]
+fn schemas_are_held() {
+    check(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: web}}]}], htp: []}"),
+        &["error IST0106:14"],
+    );
+    check(
+        &istio(
+            "VirtualService",
+            "web",
+            "{hosts: [web], http: [{match: [{uri: {regex: '('}}], route: [{destination: {host: web}}]}]}",
+        ),
+        &["error IST0122:14"],
+    );
+}
+
+#[test]
+fn rules_have_effect() {
+    let rule = |first: &str, second: &str| {
+        format!(
+            "{{hosts: [web], http: [{{{first}route: [{{destination: {{host: web}}}}]}}, {{{second}route: [{{destination: {{host: web}}}}]}}]}}"
+        )
+    };
+    check(&istio("VirtualService", "web", &rule("", "match: [{uri: {prefix: /a}}], ")), &["warning IST0130:14"]);
+    check(
+        &istio("VirtualService", "web", &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /a}}], ")),
+        &["warning IST0130:14"],
+    );
+    check(
+        &istio(
+            "VirtualService",
+            "web",
+            &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /a}}, {uri: {prefix: /b}}], "),
+        ),
+        &["info IST0131:14"],
+    );
+    check(
+        &istio("VirtualService", "web", &rule("match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /b}}], ")),
+        &[],
+    );
+}
+
+#[test]
+fn mutual_tls_is_agreed_on() {
+    let strict = format!(
+        "{}---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: all, namespace: shop}}\nspec: {{mtls: {{mode: STRICT}}}}\n",
+        istio("DestinationRule", "web", "{host: web, trafficPolicy: {tls: {mode: DISABLE}}}")
+    );
+    // Endpoints are those of Pods.
+    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop, labels: {app: web}}\nspec: {containers: [{name: web}]}\nstatus: {podIP: 10.0.0.1, phase: Running, conditions: [{type: Ready, status: 'True'}]}\n";
+    check(&format!("{strict}{pod}"), &["error IST0113:13"]);
+    check(&format!("{}{pod}", strict.replace("STRICT", "PERMISSIVE")), &[]);
+}
+
+#[test]
+fn services_and_workloads_are_as_istio_wants_them() {
+    let check_after = |more: &str, expected: &[&str]| check(&format!("{APP}{more}"), expected);
+    check_after(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {selector: {app: web}, ports: [{name: web, port: 8080}]}\n",
+        &["info IST0118:14"],
+    );
+    check_after(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {selector: {app: web}, ports: [{name: http, port: 81, targetPort: 80}]}\n",
+        &["warning IST0137:14"],
+    );
+    check_after(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec: {type: ExternalName, externalName: a.example.com, ports: [{name: tcp, port: 81}]}\n",
+        &["warning IST0150:14"],
+    );
+    check_after(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled, istio.io/rev: x}}\n",
+        &["warning IST0123:13"],
+    );
+    check(&APP.replace("containers:", "securityContext: {runAsUser: 1337}, containers:"), &["warning IST0144:4"]);
+    check(
+        &istio(
+            "ServiceEntry",
+            "out",
+            "{hosts: [a.example.com], resolution: NONE, ports: [{number: 9000, name: tcp, protocol: TCP}]}",
+        ),
+        &["warning IST0134:14"],
+    );
+}
+
+#[test]
+fn a_workload_has_one_sidecar() {
+    let two = format!(
+        "{}---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: b, namespace: shop}}\nspec: {{workloadSelector: {{labels: {{app: web}}}}, egress: [{{hosts: ['*/*']}}]}}\n",
+        istio("Sidecar", "a", "{workloadSelector: {labels: {app: web, x: y}}, egress: [{hosts: ['*/*']}]}")
+    );
+    check(
+        &two.replace("{app: web}}, spec: {containers", "{app: web, x: y}}, spec: {containers"),
+        &["error IST0110:18"],
+    );
+}
+
+#[test]
+fn gateways_are_reached() {
+    let gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: NAME, namespace: shop}\nspec: {selector: {istio: gw}, servers: [{port: {number: PORT, name: https, protocol: HTTPS}, hosts: [NAME.example.com], tls: {mode: SIMPLE, serverCertificate: /a.pem, privateKey: /a.key}}]}\n";
+    let of = |name: &str, port: &str| gateway.replace("NAME", name).replace("PORT", port);
+    let proxy = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: gw, namespace: shop}\nspec: {selector: {matchLabels: {istio: gw}}, template: {metadata: {labels: {istio: gw}}, spec: {containers: [{name: x}]}}}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: gw, namespace: shop}\nspec: {selector: {istio: gw}, ports: [{name: https, port: 443}]}\n";
+    check(&format!("{}{proxy}", of("a", "443")), &[]);
+    check(&format!("{}{proxy}", of("a", "444")), &["warning IST0162:4"]);
+    check(&format!("{}---\n{}{proxy}", of("a", "443"), of("b", "443")), &["warning IST0138:9"]);
+}
+
+#[test]
+fn subsets_split_calls_from_outside_too() {
+    let text = "{hosts: [web], http: [{route: [{destination: {host: web, subset: v1}}]}]}\n---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web, subsets: [{name: v1, labels: {app: web}}]}\n---\napiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: gw, namespace: shop}\nspec: {selector: {istio: ingressgateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}\n---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: edge, namespace: shop}\nspec: {hosts: ['*'], gateways: [gw], http: [{route: [{destination: {host: web}}]}]}\n";
+    let found = codes(&istio("VirtualService", "web", text));
+    assert!(found.contains(&"warning IST0140:29".to_owned()), "{found:?}");
+}
+
+#[test]
+fn findings_are_suppressed_by_annotation_and_by_flag() {
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop, annotations: {ANNOTATION}}\nspec: {selector: {app: web}, ports: [{name: web, port: 80}]}\n";
+    let count = |annotation: &str, flags: &[&str]| {
+        findings(&format!("{APP}{}", service.replace("ANNOTATION", annotation)), flags).len()
+    };
+    assert_eq!(count("a: b", &[]), 1);
+    assert_eq!(count("galley.istio.io/analyze-suppress: 'IST0001, IST0118'", &[]), 0);
+    assert_eq!(count("galley.istio.io/analyze-suppress: '*'", &[]), 0);
+    assert_eq!(count("galley.istio.io/analyze-suppress: IST0001", &[]), 1);
+    assert_eq!(count("a: b", &["IST0118"]), 0);
+    assert_eq!(count("a: b", &["port-name"]), 0);
+    assert_eq!(count("a: b", &["IST0118=Service two.shop"]), 0);
+    assert_eq!(count("a: b", &["*=Service *.shop"]), 0);
+    assert_eq!(count("a: b", &["IST0118=Service other.shop"]), 1);
+}
+
+#[test]
+fn programs_can_read_them() {
+    let found = findings(
+        &istio("VirtualService", "web", "{hosts: [web], http: [{route: [{destination: {host: nowhere}}]}]}"),
+        &[],
+    );
+    let json = evenkeel_analyze::report::json(&found);
+    assert_eq!(json[0]["code"], "IST0101");
+    assert_eq!(json[0]["level"], "Error");
+    assert_eq!(json[0]["origin"], "VirtualService shop/web");
+    assert_eq!(json[0]["location"]["line"], 14);
+    let sarif = evenkeel_analyze::report::sarif(&found);
+    let result = &sarif["runs"][0]["results"][0];
+    assert_eq!((&result["ruleId"], &result["level"]), (&"IST0101".into(), &"error".into()));
+    assert_eq!(result["locations"][0]["physicalLocation"]["region"]["startLine"], 14);
+    assert_eq!(sarif["runs"][0]["tool"]["driver"]["rules"][0]["id"], "IST0101");
+}

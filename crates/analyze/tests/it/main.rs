@@ -1,0 +1,4 @@
+//! Findings of small meshes.
+
+mod findings;
+mod samples;

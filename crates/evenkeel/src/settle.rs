@@ -1,0 +1,71 @@
+//! Waits until every proxy runs what was written.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::{admin, proxy_status};
+
+/// The first pause between two questions, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// The generation of the configuration that proxies run.
+    pub generation: u64,
+    /// What keeps the mesh from running what the files say, one line each; empty: nothing.
+    pub problems: Vec<String>,
+}
+
+/// Waits until the control plane has read what is written now, and until every proxy that it concerns runs it.
+pub fn wait(control_plane: SocketAddr, patience: Duration) -> anyhow::Result<Settled> {
+    let deadline = Instant::now() + patience;
+    let ticket =
+        ask(control_plane, "/debug/settle")?["ticket"].as_u64().context("the control plane gives no ticket")?;
+    let mut pause = PAUSES.0;
+    loop {
+        let page = ask(control_plane, &format!("/debug/settle?ticket={ticket}"))?;
+        let behind: Vec<String> = texts(&page["behind"]).map(proxy_status::pod).collect();
+        let is_read = page["read"] == true;
+        if is_read && behind.is_empty() {
+            return Ok(Settled { generation: page["generation"].as_u64().unwrap_or(0), problems: problems(&page) });
+        }
+        if Instant::now() >= deadline {
+            let mut problems = problems(&page);
+            problems
+                .extend(behind.iter().map(|proxy| format!("{proxy} has not answered within {} s", patience.as_secs())));
+            if !is_read {
+                problems.push(format!("the control plane has not read the files within {} s", patience.as_secs()));
+            }
+            return Ok(Settled { generation: 0, problems });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+fn ask(control_plane: SocketAddr, page: &str) -> anyhow::Result<Value> {
+    let body = admin::get(admin::CONTROL_PLANE, control_plane, page)?;
+    match serde_json::from_slice(&body) {
+        Ok(page) => Ok(page),
+        Err(_) => bail!("{control_plane} is not the HTTP port of Evenkeel's control plane"),
+    }
+}
+
+/// Resources that proxies refuse, and files that the control plane refuses.
+fn problems(page: &Value) -> Vec<String> {
+    let refusing = page["refusing"].as_array().into_iter().flatten().flat_map(|proxy| {
+        let name = proxy_status::pod(proxy["proxy"].as_str().unwrap_or_default());
+        let types = proxy["types"].as_array().cloned().unwrap_or_default();
+        types.into_iter().map(move |status| proxy_status::refusal(&name, &status).trim_end().to_owned())
+    });
+    let refused = texts(&page["refused"]).map(|finding| format!("not in force: {finding}"));
+    refusing.chain(refused).collect()
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}

@@ -1,0 +1,596 @@
+//! What one proxy does with a call.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evenkeel_base::hostname::Hostname;
+use evenkeel_filters::explain::{Call, Explainer, Explanation, Says, Step, Trace};
+use evenkeel_model::{GatewayRef, Workload};
+use evenkeel_runtime_config::cluster::{Cluster as Compiled, Discovery, Endpoint as Host, EndpointAddress, Health};
+use evenkeel_runtime_config::demand::listeners_of;
+use evenkeel_runtime_config::listener::{ChainInput, Listener, Terminal};
+use evenkeel_runtime_config::route::{MirrorCluster, RouteAction};
+use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
+use evenkeel_translate::listeners::gateway::bound_port;
+use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
+
+use crate::answer::{Cluster, Endpoint, Hop, Mirror, Outcome, ProxyName, Retries, Rewrites, Route, Verdict};
+use crate::considered::{self, Asked};
+use crate::near_miss::Facts;
+use crate::proxy::Proxy;
+use crate::world::World;
+use crate::{policies, transport};
+
+/// Most endpoints of a cluster that are listed, in endpoints.
+const MAX_ENDPOINTS: usize = 100;
+/// Most weighted destinations that are listed, in clusters.
+const MAX_CLUSTERS: usize = 100;
+
+/// On which side of a call a proxy stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The client's sidecar.
+    Outbound,
+    /// The server's sidecar.
+    Inbound,
+    /// A gateway.
+    Gateway,
+}
+
+/// A call as it arrives at a proxy.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// The client's address.
+    pub source: SocketAddr,
+    /// The address that it called.
+    pub destination: SocketAddr,
+    /// TLS, if the client speaks it.
+    pub tls: Option<TlsClient>,
+    /// The request, if there is one.
+    pub request: Option<PlainRequest>,
+    /// The service that is called, if it is known.
+    pub host: Option<Hostname>,
+    /// The result of every random draw.
+    pub random: u64,
+}
+
+/// A client that speaks TLS.
+#[derive(Debug, Clone, Default)]
+pub struct TlsClient {
+    /// The name in its ClientHello.
+    pub server_name: Option<String>,
+    /// The protocols it offers.
+    pub alpn: Vec<String>,
+    /// Its SPIFFE id, if it presents a certificate of the mesh.
+    pub identity: Option<String>,
+}
+
+/// The call as it leaves a proxy.
+#[derive(Debug, Clone)]
+pub struct Departure {
+    /// The endpoint.
+    pub to: SocketAddr,
+    /// TLS towards it.
+    pub tls: Option<TlsClient>,
+    /// The request, if the proxy saw one.
+    pub request: Option<PlainRequest>,
+}
+
+/// Takes a call through a proxy. Returns where it goes next, if it leaves the proxy.
+pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop, Option<Departure>) {
+    let workload = &proxy.workload;
+    let mut hop = Hop { proxy: name(side, workload), arrives: arrives(arrival), ..Hop::default() };
+    let Some(listener) = listener(proxy, side, arrival.destination) else {
+        hop.verdict = Verdict {
+            outcome: Outcome::Reset,
+            reason: format!("nothing listens on {}", arrival.destination),
+            ..Verdict::default()
+        };
+        add_refused(proxy, &mut hop);
+        return (hop, None);
+    };
+    let (explanation, trace) = decide(proxy, listener, arrival);
+    hop.listener = Some(listener.name.to_string());
+    hop.filter_chain = trace.chain.as_ref().map(|chain| chain_name(chain, listener));
+    let has_request = explanation.steps.iter().any(|step| matches!(step, Step::VirtualHost { .. } | Step::NoRoute));
+    read_steps(&explanation, &mut hop);
+    hop.route = route(world, &trace).or_else(|| l4_route(world, proxy, arrival, &explanation));
+    hop.virtual_host = hop.virtual_host.take().or_else(|| trace.host.as_ref().map(|host| host.name.to_string()));
+    let gateways = gateways_of(world, side, workload);
+    let asked =
+        Asked { world, workload, gateways: &gateways, port: arrival.destination.port(), host: arrival.host.clone() };
+    if side != Side::Inbound && (has_request || trace.host.is_some()) {
+        hop.considered = considered::rules(&asked, &trace, arrival.random);
+    }
+    add_policies(world, proxy, side, arrival, (&explanation, &trace), &mut hop);
+    let chosen = add_clusters(world, proxy, &explanation, &trace, arrival, &mut hop);
+    hop.rewrites = rewrites(&explanation, &trace, arrival.request.as_ref());
+    hop.mirrors = mirrors(&trace, chosen.as_deref());
+    hop.verdict = verdict(&explanation, &trace, &hop, arrival, chosen.as_deref());
+    add_refused(proxy, &mut hop);
+    let left = chosen.filter(|_| hop.verdict.outcome == Outcome::Forward && hop.verdict.status.is_none());
+    let departure = left.and_then(|cluster| departure(world, proxy, &cluster, &trace, arrival, &mut hop));
+    (hop, departure)
+}
+
+fn name(side: Side, workload: &Workload) -> ProxyName {
+    ProxyName {
+        side: match side {
+            Side::Outbound => "outbound",
+            Side::Inbound => "inbound",
+            Side::Gateway => "gateway",
+        },
+        workload: workload.workload_name.to_string(),
+        pod: workload.pod.to_string(),
+        namespace: workload.namespace.to_string(),
+    }
+}
+
+fn arrives(arrival: &Arrival) -> String {
+    let protocol = if arrival.request.is_some() { "HTTP" } else { "TCP" };
+    match &arrival.tls {
+        None => format!("plain {protocol} to {}", arrival.destination),
+        Some(tls) => {
+            let sni = tls.server_name.as_ref().map(|name| format!(", SNI {name}")).unwrap_or_default();
+            match &tls.identity {
+                Some(identity) => format!("mutual TLS to {} as {identity}{sni}", arrival.destination),
+                None => format!("TLS to {}{sni}", arrival.destination),
+            }
+        }
+    }
+}
+
+/// The listener that serves a connection to this address.
+fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<Listener>> {
+    let listeners = &proxy.config.listeners;
+    let at_port = |port: u16| listeners.values().find(|listener| listener.address.port() == port);
+    match side {
+        Side::Gateway => at_port(destination.port()).or_else(|| at_port(bound_port(destination.port()))),
+        Side::Outbound => {
+            let by_address = listeners_of(destination).into_iter().find_map(|name| listeners.get(&*name));
+            by_address.or_else(|| listeners.get(VIRTUAL_OUTBOUND))
+        }
+        Side::Inbound => {
+            let is_own = |listener: &&Arc<Listener>| listener.address == destination && listener.bind_to_port;
+            let bound = listeners_of(destination).into_iter().find_map(|name| listeners.get(&*name)).filter(is_own);
+            bound.or_else(|| listeners.get(VIRTUAL_INBOUND))
+        }
+    }
+}
+
+/// Lets the proxy decide.
+fn decide(proxy: &Proxy, listener: &Listener, arrival: &Arrival) -> (Explanation, Trace) {
+    let (filters, port) = (&listener.listener_filters, arrival.destination.port());
+    let tls = arrival.tls.as_ref().filter(|_| filters.inspects_tls(port) || arrival.tls.is_some());
+    let offered: Vec<&str> = match tls {
+        Some(tls) => tls.alpn.iter().map(String::as_str).collect(),
+        None if arrival.request.is_some() && filters.inspects_http(port) => vec!["http/1.1"],
+        None => Vec::new(),
+    };
+    let chain = ChainInput {
+        destination: arrival.destination,
+        source: arrival.source,
+        direct_source: arrival.source,
+        server_name: tls.and_then(|tls| tls.server_name.as_deref()),
+        transport_protocol: if tls.is_some() { "tls" } else { "raw_buffer" },
+        application_protocols: &offered,
+    };
+    // Inside TLS that is not ended here nobody sees a request or an identity.
+    let ends_tls = listener.find_filter_chain(&chain).is_some_and(|chain| chain.tls.is_some());
+    let identity = tls.and_then(|tls| tls.identity.clone()).filter(|_| ends_tls);
+    let peer = identity.map(|id| Arc::new(PeerIdentity { uri_sans: vec![id], ..PeerIdentity::default() }));
+    let connection = ConnectionView {
+        server_name: tls.and_then(|tls| tls.server_name.as_deref()).map(Into::into),
+        tls: tls.is_some() && ends_tls,
+        peer,
+        ..ConnectionView::plaintext(arrival.source, arrival.destination)
+    };
+    let request = arrival.request.as_ref().filter(|_| tls.is_none() || ends_tls);
+    let call = Call { listener: &listener.name, chain, connection: &connection, request, random: arrival.random };
+    Explainer::default().trace(&proxy.config, &call)
+}
+
+fn chain_name(chain: &evenkeel_runtime_config::listener::FilterChain, listener: &Listener) -> String {
+    if !chain.name.is_empty() {
+        return chain.name.to_string();
+    }
+    let is_default =
+        listener.default_filter_chain.as_ref().is_some_and(|default| std::ptr::eq(&raw const **default, chain));
+    let at = listener.filter_chains.iter().position(|other| std::ptr::eq(&raw const **other, chain));
+    match (is_default, at) {
+        (true, _) => "default".to_owned(),
+        (false, Some(at)) => format!("#{at}"),
+        (false, None) => "unnamed".to_owned(),
+    }
+}
+
+/// What the steps say about time limits, retries and filters.
+fn read_steps(explanation: &Explanation, hop: &mut Hop) {
+    for step in &explanation.steps {
+        match step {
+            Step::VirtualHost { name, .. } => hop.virtual_host = Some(name.to_string()),
+            Step::Limits { limits, retries } => {
+                hop.timeout = limits.timeout;
+                let retries = retries.as_ref().filter(|retries| retries.most > 0 && !retries.on.is_empty());
+                hop.retries = retries.map(|retries| Retries {
+                    attempts: retries.most,
+                    on: retries.on.clone(),
+                    per_try_timeout: retries.per_try_timeout,
+                });
+            }
+            Step::Filter { name, says, chance } if !matches!(says, Says::Passes) => {
+                hop.filters.push(format!("{name}: {says}{}", if *chance { ", by chance" } else { "" }));
+            }
+            Step::Normalized { path, authority } => {
+                hop.notes.push(format!("matched as path {path}, authority {authority}"));
+            }
+            Step::Route { share_ppm: Some(share), .. } => {
+                hop.notes.push(format!("the route takes {} % of requests, at random", f64::from(*share) / 10_000.0));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn route(world: &World, trace: &Trace) -> Option<Route> {
+    let route = trace.route.as_ref()?;
+    let source = route.origin.as_deref().and_then(|origin| world.of_route(origin)).map(|(_, source)| source);
+    Some(Route { name: route.name.to_string(), source })
+}
+
+/// The tcp or tls rule of a route set that leads to the chosen cluster: filter chains do not name their rule.
+fn l4_route(world: &World, proxy: &Proxy, arrival: &Arrival, explanation: &Explanation) -> Option<Route> {
+    let Some(Step::Endpoints { cluster, .. } | Step::NoCluster { cluster, .. }) = explanation.steps.last() else {
+        return None;
+    };
+    let parts = transport::Parts::of(cluster)?;
+    let host = arrival.host.as_ref()?;
+    let leads = |destinations: &[evenkeel_model::WeightedDestination]| {
+        destinations.iter().any(|to| {
+            to.destination.host.as_str() == parts.host
+                && to.destination.subset.as_deref().unwrap_or_default() == parts.subset
+        })
+    };
+    let gateways =
+        gateways_of(world, if proxy.workload.has_proxy { Side::Outbound } else { Side::Gateway }, &proxy.workload);
+    let applies =
+        |condition: &evenkeel_model::L4Match| condition.port.is_none_or(|port| port == arrival.destination.port());
+    for set in world.snapshot.route_sets.iter() {
+        let is_for =
+            set.hosts.iter().any(|own| own.value.covers(host)) && set.gateways.iter().any(|at| gateways.contains(at));
+        if !is_for {
+            continue;
+        }
+        let tls = set.tls.iter().filter(|rule| rule.matches.iter().any(|(_, condition)| applies(condition)));
+        let tls = tls.filter(|rule| leads(&rule.destinations)).map(|rule| &rule.origin);
+        let tcp = set.tcp.iter().filter(|rule| rule.matches.is_empty() || rule.matches.iter().any(applies));
+        let tcp = tcp.filter(|rule| leads(&rule.destinations)).map(|rule| &rule.origin);
+        if let Some(span) = tls.chain(tcp).next() {
+            let object = format!("{} {}/{}", set.kind, set.namespace, set.name);
+            return Some(Route { name: String::new(), source: Some(crate::place::Source::at(object, span)) });
+        }
+    }
+    None
+}
+
+/// Where a proxy's rules apply.
+fn gateways_of(world: &World, side: Side, workload: &Workload) -> Vec<GatewayRef> {
+    match side {
+        Side::Outbound => vec![GatewayRef::Mesh],
+        Side::Inbound => Vec::new(),
+        Side::Gateway => world
+            .snapshot
+            .gateways_for(&workload.labels)
+            .into_iter()
+            .map(|gateway| GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() })
+            .collect(),
+    }
+}
+
+fn add_policies(
+    world: &World,
+    proxy: &Proxy,
+    side: Side,
+    arrival: &Arrival,
+    (explanation, trace): (&Explanation, &Trace),
+    hop: &mut Hop,
+) {
+    if side == Side::Outbound {
+        return;
+    }
+    let decided: Vec<policies::Named<'_>> = explanation
+        .steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Rbac { verdict } => Some((verdict.allowed, verdict.policy.as_deref())),
+            _ => None,
+        })
+        .collect();
+    let ends_tls = trace.chain.as_ref().is_some_and(|chain| chain.tls.is_some());
+    let tls = arrival.tls.as_ref();
+    let identity = tls.and_then(|tls| tls.identity.as_deref()).filter(|_| ends_tls);
+    let facts = Facts {
+        principal: identity.map(|id| id.trim_start_matches("spiffe://").to_owned()),
+        source: arrival.source.ip(),
+        client: trace.client.map_or(arrival.source.ip(), |client| client.ip()),
+        destination: (arrival.destination.ip(), arrival.destination.port()),
+        sni: tls.and_then(|tls| tls.server_name.as_deref()),
+        request: trace.matched.as_ref(),
+        is_deny: false,
+        trust_domain: &world.snapshot.mesh.trust_domain,
+    };
+    hop.policies = policies::authorization(world, &proxy.workload, &facts, &decided);
+    if side == Side::Inbound {
+        hop.peer_authentication = Some(policies::authentication(world, &proxy.workload, arrival.destination.port()));
+    }
+}
+
+/// Lists where the call may go; returns the cluster that it goes to.
+fn add_clusters(
+    world: &World,
+    proxy: &Proxy,
+    explanation: &Explanation,
+    trace: &Trace,
+    arrival: &Arrival,
+    hop: &mut Hop,
+) -> Option<Arc<Compiled>> {
+    let chosen = explanation.steps.iter().rev().find_map(|step| match step {
+        Step::Endpoints { cluster, .. } | Step::NoCluster { cluster, .. } => Some(Arc::clone(cluster)),
+        _ => None,
+    })?;
+    let action = trace.route.as_ref().and_then(|route| match &route.action {
+        RouteAction::Forward(action) => Some(action),
+        RouteAction::Redirect(_) | RouteAction::DirectResponse { .. } => None,
+    });
+    let shares: Vec<(Arc<str>, u32)> = match (action, trace.chain.as_ref().map(|chain| &chain.terminal)) {
+        (Some(action), _) => action.clusters.iter().map(|entry| (entry.cluster.clone(), entry.weight)).collect(),
+        (None, Some(Terminal::Tcp(proxy))) => {
+            proxy.clusters.iter().map(|entry| (entry.cluster.clone(), entry.weight)).collect()
+        }
+        _ => vec![(chosen.clone(), 1)],
+    };
+    for (name, weight) in shares.iter().take(MAX_CLUSTERS) {
+        let compiled = proxy.config.clusters.get(&**name);
+        hop.clusters.push(Cluster {
+            name: name.to_string(),
+            weight: (*weight).max(u32::from(shares.len() == 1)),
+            chosen: *name == chosen,
+            exists: compiled.is_some(),
+            sources: transport::sources(world, &proxy.workload, name),
+            endpoints: compiled.map(|cluster| endpoints(world, cluster, arrival)).unwrap_or_default(),
+        });
+    }
+    proxy.config.clusters.get(&*chosen).cloned()
+}
+
+fn endpoints(world: &World, cluster: &Compiled, arrival: &Arrival) -> Vec<Endpoint> {
+    let workload = |address: &EndpointAddress| match address {
+        EndpointAddress::Socket(address) => {
+            let found = world.snapshot.workload_at(address.ip())?;
+            Some(format!("{}.{}", found.pod, found.namespace))
+        }
+        EndpointAddress::Pipe(_) => None,
+    };
+    if let Discovery::OriginalDst(_) = &cluster.discovery {
+        let address = EndpointAddress::Socket(arrival.destination);
+        return vec![Endpoint {
+            workload: workload(&address),
+            address: arrival.destination.to_string(),
+            locality: String::new(),
+            priority: 0,
+            healthy: true,
+        }];
+    }
+    let describe = |host: &Arc<Host>| Endpoint {
+        address: match &*host.hostname {
+            "" => host.address.to_string(),
+            name if workload(&host.address).is_none() && !matches!(host.address, EndpointAddress::Pipe(_)) => {
+                named(name, &host.address)
+            }
+            _ => host.address.to_string(),
+        },
+        workload: workload(&host.address),
+        locality: host.locality.to_string(),
+        priority: host.priority,
+        healthy: host.health == Health::Healthy,
+    };
+    cluster.endpoints.hosts.iter().take(MAX_ENDPOINTS).map(describe).collect()
+}
+
+/// A host that DNS finds, by its name.
+fn named(name: &str, address: &EndpointAddress) -> String {
+    match address {
+        EndpointAddress::Socket(address) if !name.contains(':') => format!("{name}:{}", address.port()),
+        _ => name.to_owned(),
+    }
+}
+
+fn rewrites(explanation: &Explanation, trace: &Trace, request: Option<&PlainRequest>) -> Rewrites {
+    let edits = explanation.steps.iter().filter_map(|step| match step {
+        Step::Headers { edits, .. } => Some(edits.clone()),
+        _ => None,
+    });
+    let mut all = Rewrites { headers: edits.flatten().collect(), ..Rewrites::default() };
+    let (Some(request), Some(sent)) = (request, &trace.sent) else { return all };
+    all.path = (sent.path != request.path).then(|| sent.path.clone());
+    all.authority = (sent.authority != request.authority).then(|| sent.authority.clone());
+    // With the values that the request determines.
+    for line in &mut all.headers {
+        let name = line.strip_prefix("request: add ").map(str::to_ascii_lowercase);
+        let value = name.and_then(|name| sent.headers.iter().find(|(known, _)| *known == name));
+        if let Some((_, value)) = value.filter(|(_, value)| !value.is_empty()) {
+            line.push_str(&format!(": {value}"));
+        }
+    }
+    all
+}
+
+fn mirrors(trace: &Trace, cluster: Option<&Compiled>) -> Vec<Mirror> {
+    let of_route = trace.route.as_ref().and_then(|route| match &route.action {
+        RouteAction::Forward(action) => action.mirrors.clone(),
+        RouteAction::Redirect(_) | RouteAction::DirectResponse { .. } => None,
+    });
+    let all = cluster.and_then(|cluster| cluster.mirrors.clone()).or(of_route);
+    let describe = |mirror: &evenkeel_runtime_config::route::MirrorPolicy| Mirror {
+        cluster: match &mirror.cluster {
+            MirrorCluster::Named(name) => name.to_string(),
+            MirrorCluster::Header(header) => format!("named by header {header}"),
+        },
+        percentage: f64::from(mirror.fraction_ppm) / 10_000.0,
+    };
+    all.iter().flat_map(|all| all.iter()).map(describe).collect()
+}
+
+/// How the call ends here.
+fn verdict(
+    explanation: &Explanation,
+    trace: &Trace,
+    hop: &Hop,
+    arrival: &Arrival,
+    cluster: Option<&Compiled>,
+) -> Verdict {
+    let details =
+        explanation.answer.as_ref().map(|answer| answer.details.clone()).filter(|details| !details.is_empty());
+    let status = explanation.answer.as_ref().map(|answer| answer.status);
+    let made = |outcome, flag: &'static str, reason: String| Verdict {
+        outcome,
+        status,
+        response_flag: (!flag.is_empty()).then_some(flag),
+        details: details.clone(),
+        location: None,
+        reason,
+    };
+    let is_http = trace.matched.is_some();
+    match explanation.steps.last() {
+        Some(Step::Endpoints { cluster: name, count }) => {
+            let is_anywhere = cluster.is_some_and(|cluster| matches!(cluster.discovery, Discovery::OriginalDst(_)));
+            let usable = hop.clusters.iter().filter(|c| c.chosen).flat_map(|c| &c.endpoints).any(|e| e.healthy);
+            if is_anywhere || usable {
+                return made(Outcome::Forward, "", format!("forwarded to {}", short(name)));
+            }
+            let why = match (&**name, count) {
+                (BLACK_HOLE_CLUSTER, _) => "nothing that the workload may call has this address".to_owned(),
+                (_, 0) => format!("{} has no endpoints", short(name)),
+                _ => format!("{} has no healthy endpoint", short(name)),
+            };
+            match is_http {
+                true => Verdict { status: Some(503), ..made(Outcome::Forward, "UH", why) },
+                false => made(Outcome::Reset, "UH", why),
+            }
+        }
+        Some(Step::NoCluster { cluster, status: 0 }) => {
+            made(Outcome::Reset, "NC", format!("{} does not exist", short(cluster)))
+        }
+        Some(Step::NoCluster { cluster, .. }) => {
+            made(Outcome::Direct, "NC", format!("{} does not exist", short(cluster)))
+        }
+        Some(Step::Rbac { verdict }) if !verdict.allowed => {
+            let reason = match &verdict.policy {
+                Some(policy) => format!("denied by {policy}"),
+                None => "no ALLOW policy of the workload matches".to_owned(),
+            };
+            let details = format!("rbac_access_denied_matched_policy[{}]", verdict.policy.as_deref().unwrap_or("none"));
+            Verdict { details: Some(details), ..made(Outcome::Deny, "", reason) }
+        }
+        Some(Step::Redirect { location, .. } | Step::TlsRedirect { location } | Step::PathRedirect { location }) => {
+            Verdict {
+                location: Some(location.clone()),
+                ..made(Outcome::Redirect, "", format!("redirected to {location}"))
+            }
+        }
+        Some(Step::DirectResponse { .. }) => {
+            let reason = match hop.virtual_host.as_deref() {
+                Some("block_all") => "the outbound traffic policy is REGISTRY_ONLY, and nothing known has this host",
+                _ => "the route answers by itself",
+            };
+            made(Outcome::Direct, "", reason.to_owned())
+        }
+        Some(Step::NoRoute) => {
+            let reason = match &hop.virtual_host {
+                Some(_) => "no rule of the virtual host matches".to_owned(),
+                None => {
+                    let host = arrival.request.as_ref().map_or("", |request| &request.authority);
+                    format!("no virtual host is for {host}")
+                }
+            };
+            made(Outcome::Direct, "NR", reason)
+        }
+        Some(Step::NoFilterChain { .. }) => {
+            let reason = match (&arrival.tls, &hop.peer_authentication) {
+                (None, Some(peer)) if peer.mode == "STRICT" => {
+                    "the workload accepts only mutual TLS (STRICT), and the call is plain text".to_owned()
+                }
+                _ => "no filter chain accepts the connection".to_owned(),
+            };
+            made(Outcome::Reset, "NR", reason)
+        }
+        Some(Step::NoRouteTable { name, .. }) => made(Outcome::Direct, "NR", format!("there is no route table {name}")),
+        Some(Step::Filter { name, says: Says::Replies { .. }, .. }) => {
+            let flag = if name.contains("fault") { "FI" } else { "" };
+            made(Outcome::Direct, flag, format!("the filter {name} answers"))
+        }
+        Some(Step::PathRefused { .. }) => made(Outcome::Direct, "", "the path is refused".to_owned()),
+        Some(Step::UpgradeRefused { .. }) => made(Outcome::Direct, "", "the upgrade is not allowed".to_owned()),
+        Some(Step::FilterChain { .. }) if !is_http => {
+            made(Outcome::Reset, "DPE", "the port speaks HTTP, and the connection does not".to_owned())
+        }
+        Some(other) => made(Outcome::Reset, "", other.to_string()),
+        None => made(Outcome::Reset, "", "nothing decides".to_owned()),
+    }
+}
+
+/// A cluster's name for people: host, port and subset.
+fn short(name: &str) -> String {
+    match transport::Parts::of(name) {
+        Some(parts) if parts.subset.is_empty() => format!("{}:{}", parts.host, parts.port),
+        Some(parts) => format!("{}:{} subset {}", parts.host, parts.port, parts.subset),
+        None => name.to_owned(),
+    }
+}
+
+/// Says which resources of the proxy were refused: without them it decides differently.
+fn add_refused(proxy: &Proxy, hop: &mut Hop) {
+    hop.notes.extend(proxy.refused.iter().take(10).map(|refused| format!("the proxy refuses {refused}")));
+}
+
+/// The call as it leaves the proxy, towards the first healthy endpoint.
+fn departure(
+    world: &World,
+    proxy: &Proxy,
+    cluster: &Arc<Compiled>,
+    trace: &Trace,
+    arrival: &Arrival,
+    hop: &mut Hop,
+) -> Option<Departure> {
+    let healthy = cluster.endpoints.hosts.iter().filter(|host| host.health == Health::Healthy);
+    let endpoint = healthy.min_by_key(|host| host.priority);
+    if hop.proxy.side == "inbound" {
+        return None;
+    }
+    hop.transport = Some(transport::describe(world, &proxy.workload, cluster, endpoint.map(AsRef::as_ref)));
+    let to = match (&cluster.discovery, endpoint.map(|endpoint| &endpoint.address)) {
+        (Discovery::OriginalDst(_), _) => arrival.destination,
+        (_, Some(EndpointAddress::Socket(address))) => *address,
+        (_, Some(EndpointAddress::Pipe(_)) | None) => return None,
+    };
+    let is_http = trace.sent.is_some();
+    let tls = transport::tls(transport::compiled(cluster, endpoint.map(AsRef::as_ref))).map(|tls| {
+        let alpn: Vec<String> = tls.alpn().iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let alpn = match transport::is_mesh(tls) && is_http {
+            true => vec!["istio-http/1.1".to_owned(), "istio".to_owned(), "http/1.1".to_owned()],
+            false => alpn,
+        };
+        let identity = transport::is_mesh(tls).then(|| proxy.workload.identity.to_string());
+        TlsClient { server_name: tls.server_name(), alpn, identity }
+    });
+    // A client's own TLS passes through.
+    let tls =
+        tls.or_else(|| arrival.tls.clone().filter(|_| trace.chain.as_ref().is_some_and(|chain| chain.tls.is_none())));
+    let request = trace.sent.clone().or_else(|| arrival.request.clone().filter(|_| tls_inside(arrival, trace)));
+    Some(Departure { to, tls, request })
+}
+
+/// Whether the request is still there, unseen, inside what a TCP proxy passed on.
+fn tls_inside(arrival: &Arrival, trace: &Trace) -> bool {
+    arrival.tls.is_some() || trace.chain.as_ref().is_some_and(|chain| matches!(chain.terminal, Terminal::Tcp(_)))
+}

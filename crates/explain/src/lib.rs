@@ -1,0 +1,44 @@
+//! Answers "what happens to this call, and why?" from the user's YAML, without a running mesh.
+//!
+//! Objects become a [`Snapshot`](evenkeel_model::Snapshot) as in the control plane. The proxies on the call's way are
+//! generated and compiled as theirs would be, and the proxy's own decision (`evenkeel_filters::explain`) decides. What
+//! this crate adds is the reason: the place in the user's files that each part of the decision comes from, and why
+//! other rules and policies did not apply.
+//!
+//! | question | file |
+//! |---|---|
+//! | which Pods are there if none runs? | `stand_ins.rs` |
+//! | what does a host name resolve to, for this workload? | `names.rs` |
+//! | what does one proxy do with a connection? | `hop.rs`; its configuration: `proxy.rs` |
+//! | which proxy is next? | `walk.rs` |
+//! | which rules did not match, and why? | `considered.rs`, `mismatch.rs` |
+//! | what do policies say, and what was missing? | `policies.rs`, `near_miss.rs` |
+//! | what holds for a host, and what lost? | `effective.rs` |
+//! | where is a field written? | `place.rs` |
+//! | the answer, as JSON and as text | `answer.rs`, `text.rs` |
+
+#![forbid(unsafe_code)]
+// Input comes from users' files: an impossible state is an error, too.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+pub mod answer;
+mod considered;
+pub mod effective;
+mod hop;
+mod mismatch;
+mod names;
+mod near_miss;
+mod place;
+mod policies;
+mod proxy;
+pub mod question;
+mod stand_ins;
+mod text;
+mod transport;
+mod walk;
+mod world;
+
+pub use answer::Answer;
+pub use effective::Effective;
+pub use question::{Caller, Question, QuestionError, Target};
+pub use world::World;

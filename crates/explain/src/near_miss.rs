@@ -1,0 +1,325 @@
+//! What a rule of an AuthorizationPolicy misses: its conditions, asked one by one in the policy's own terms.
+//!
+//! The proxy's RBAC filter decides; this only says which condition stood in the way.
+
+use std::net::IpAddr;
+
+use evenkeel_base::cidr::IpNet;
+use evenkeel_model::StringMatch;
+use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
+use evenkeel_runtime_config::matching::{full_match_regex, split_path};
+use evenkeel_runtime_config::view::{PlainRequest, RequestView};
+
+use crate::answer::Missing;
+
+/// What a policy can ask about.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// The caller's identity without `spiffe://`; `None` without a verified certificate.
+    pub principal: Option<String>,
+    /// The socket's peer.
+    pub source: IpAddr,
+    /// The client, as trusted headers tell it.
+    pub client: IpAddr,
+    /// The address and port that was called.
+    pub destination: (IpAddr, u16),
+    /// The name in the ClientHello.
+    pub sni: Option<&'a str>,
+    /// The request; `None` for a TCP connection.
+    pub request: Option<&'a PlainRequest>,
+    /// Denying policies ignore what TCP does not have.
+    pub is_deny: bool,
+    /// The mesh's trust domain, which `cluster.local` stands for.
+    pub trust_domain: &'a str,
+}
+
+impl Facts<'_> {
+    /// What the rule misses; nothing if it matches. Of alternatives the closest counts.
+    pub fn missing(&self, rule: &Rule) -> Vec<Missing> {
+        let mut all = closest(&rule.from, |at, source| self.source(&format!("from[{at}].source"), source));
+        all.extend(closest(&rule.to, |at, operation| self.operation(&format!("to[{at}].operation"), operation)));
+        all.extend(rule.when.iter().enumerate().flat_map(|(at, condition)| self.condition(at, condition)));
+        all
+    }
+
+    fn source(&self, at: &str, source: &Source) -> Vec<Missing> {
+        let mut test = Test { at, all: Vec::new() };
+        let principal = self.principal.as_deref();
+        let namespace = principal.and_then(namespace);
+        let account = principal.and_then(|principal| Some((namespace?, principal.rsplit_once("/sa/")?.1)));
+        let of_mesh = |wanted: &StringMatch, has: &str| self.is_principal(wanted, has);
+        test.texts("principals", &source.principals, &source.not_principals, principal, &of_mesh);
+        test.texts("namespaces", &source.namespaces, &source.not_namespaces, namespace, &matches);
+        let accounts = |list: &[(std::sync::Arc<str>, std::sync::Arc<str>)]| -> Vec<StringMatch> {
+            list.iter().map(|(namespace, name)| StringMatch::Exact(format!("{namespace}/{name}").into())).collect()
+        };
+        let account = account.map(|(namespace, name)| format!("{namespace}/{name}"));
+        let (wanted, unwanted) = (accounts(&source.service_accounts), accounts(&source.not_service_accounts));
+        test.texts("serviceAccounts", &wanted, &unwanted, account.as_deref(), &matches);
+        test.addresses("ipBlocks", &source.ip_blocks, &source.not_ip_blocks, self.source);
+        test.addresses("remoteIpBlocks", &source.remote_ip_blocks, &source.not_remote_ip_blocks, self.client);
+        test.all
+    }
+
+    fn operation(&self, at: &str, operation: &Operation) -> Vec<Missing> {
+        let mut test = Test { at, all: Vec::new() };
+        let port = self.destination.1.to_string();
+        let ports = |list: &[u16]| -> Vec<StringMatch> {
+            list.iter().map(|port| StringMatch::Exact(port.to_string().into())).collect()
+        };
+        test.texts("ports", &ports(&operation.ports), &ports(&operation.not_ports), Some(&port), &matches);
+        if self.request.is_none() && self.is_deny {
+            return test.all;
+        }
+        let request = self.request;
+        let host = request.map(|request| &*request.authority);
+        let ignoring_case = |wanted: &StringMatch, has: &str| matches(&lower(wanted), &has.to_ascii_lowercase());
+        test.texts("hosts", &operation.hosts, &operation.not_hosts, host, &ignoring_case);
+        let method = request.map(|request| &*request.method);
+        test.texts("methods", &operation.methods, &operation.not_methods, method, &matches);
+        let path = request.map(|request| String::from_utf8_lossy(split_path(request.path()).0).into_owned());
+        test.paths(&operation.paths, &operation.not_paths, path.as_deref());
+        test.all
+    }
+
+    fn condition(&self, at: usize, condition: &Condition) -> Vec<Missing> {
+        let (source, client, destination) =
+            (self.source.to_string(), self.client.to_string(), self.destination.0.to_string());
+        let port = self.destination.1.to_string();
+        let principal = self.principal.as_deref();
+        let account = principal
+            .and_then(|principal| Some(format!("{}/{}", namespace(principal)?, principal.rsplit_once("/sa/")?.1)));
+        let header;
+        let (key, has): (String, Option<&str>) = match &condition.key {
+            ConditionKey::RequestHeader(_) if self.request.is_none() && self.is_deny => return Vec::new(),
+            ConditionKey::RequestHeader(name) => {
+                header = self
+                    .request
+                    .and_then(|request| request.header(name))
+                    .map(|value| String::from_utf8_lossy(&value).into_owned());
+                (format!("request.headers[{name}]"), header.as_deref())
+            }
+            ConditionKey::SourceIp => ("source.ip".to_owned(), Some(&source)),
+            ConditionKey::RemoteIp => ("remote.ip".to_owned(), Some(&client)),
+            ConditionKey::SourceNamespace => ("source.namespace".to_owned(), principal.and_then(namespace)),
+            ConditionKey::SourcePrincipal => ("source.principal".to_owned(), principal),
+            ConditionKey::SourceServiceAccount => ("source.serviceAccount".to_owned(), account.as_deref()),
+            ConditionKey::DestinationIp => ("destination.ip".to_owned(), Some(&destination)),
+            ConditionKey::DestinationPort => ("destination.port".to_owned(), Some(&port)),
+            ConditionKey::ConnectionSni => ("connection.sni".to_owned(), Some(self.sni.unwrap_or_default())),
+            #[allow(unreachable_patterns, reason = "further keys are decided by the filter only")]
+            _ => return Vec::new(),
+        };
+        let at = format!("when[{at}]");
+        let mut test = Test { at: &at, all: Vec::new() };
+        let holds = |wanted: &StringMatch, has: &str| match &condition.key {
+            ConditionKey::SourceIp | ConditionKey::RemoteIp | ConditionKey::DestinationIp => {
+                let range = text(wanted).parse::<IpNet>().ok();
+                let address = text(wanted).parse::<IpAddr>().ok();
+                let has: Option<IpAddr> = has.parse().ok();
+                has.is_some_and(|has| range.is_some_and(|net| net.contains(&has)) || address == Some(has))
+            }
+            ConditionKey::SourcePrincipal => self.is_principal(wanted, has),
+            _ => matches(wanted, has),
+        };
+        test.texts("values", &condition.values, &condition.not_values, has, &holds);
+        // The key says more than `when[0].values`.
+        test.all.into_iter().map(|missing| Missing { field: format!("{} ({key})", missing.field), ..missing }).collect()
+    }
+
+    fn is_principal(&self, wanted: &StringMatch, has: &str) -> bool {
+        let local = |text: &str| match text.strip_prefix("cluster.local/") {
+            Some(rest) => format!("{}/{rest}", self.trust_domain),
+            None => text.to_owned(),
+        };
+        match wanted {
+            StringMatch::Exact(text) => local(text) == has,
+            StringMatch::Prefix(text) => has.starts_with(&local(text)),
+            other => matches(other, has),
+        }
+    }
+}
+
+/// The alternative that misses least; none given: nothing is missing.
+fn closest<T>(alternatives: &[T], missing: impl Fn(usize, &T) -> Vec<Missing>) -> Vec<Missing> {
+    alternatives.iter().enumerate().map(|(at, one)| missing(at, one)).min_by_key(Vec::len).unwrap_or_default()
+}
+
+/// The tests of one source, operation or condition.
+struct Test<'t> {
+    at: &'t str,
+    all: Vec<Missing>,
+}
+
+impl Test<'_> {
+    fn texts(
+        &mut self,
+        field: &str,
+        wanted: &[StringMatch],
+        unwanted: &[StringMatch],
+        has: Option<&str>,
+        holds: &dyn Fn(&StringMatch, &str) -> bool,
+    ) {
+        let got = has.map_or_else(|| "none".to_owned(), |has| format!("\"{has}\""));
+        if !wanted.is_empty() && !has.is_some_and(|has| wanted.iter().any(|one| holds(one, has))) {
+            self.miss(field, &wanted.iter().map(shown).collect::<Vec<_>>(), &got);
+        }
+        if let Some(has) = has
+            && let Some(found) = unwanted.iter().find(|one| holds(one, has))
+        {
+            self.miss(&negated(field), &[format!("anything but {}", shown(found))], &got);
+        }
+    }
+
+    fn paths(&mut self, wanted: &[PathMatch], unwanted: &[PathMatch], has: Option<&str>) {
+        let holds = |one: &PathMatch, has: &str| match one {
+            PathMatch::String(one) => matches(one, has),
+            PathMatch::Template(template) => is_of_template(template, has),
+        };
+        let shown = |one: &PathMatch| match one {
+            PathMatch::String(one) => shown(one),
+            PathMatch::Template(template) => format!("\"{template}\""),
+        };
+        let got = has.map_or_else(|| "none".to_owned(), |has| format!("\"{has}\""));
+        if !wanted.is_empty() && !has.is_some_and(|has| wanted.iter().any(|one| holds(one, has))) {
+            self.miss("paths", &wanted.iter().map(shown).collect::<Vec<_>>(), &got);
+        }
+        if let Some(has) = has
+            && let Some(found) = unwanted.iter().find(|one| holds(one, has))
+        {
+            self.miss("notPaths", &[format!("anything but {}", shown(found))], &got);
+        }
+    }
+
+    fn addresses(&mut self, field: &str, wanted: &[IpNet], unwanted: &[IpNet], has: IpAddr) {
+        if !wanted.is_empty() && !wanted.iter().any(|net| net.contains(&has)) {
+            self.miss(field, &wanted.iter().map(ToString::to_string).collect::<Vec<_>>(), &has.to_string());
+        }
+        if let Some(found) = unwanted.iter().find(|net| net.contains(&has)) {
+            self.miss(&negated(field), &[format!("anything but {found}")], &has.to_string());
+        }
+    }
+
+    fn miss(&mut self, field: &str, wanted: &[String], got: &str) {
+        let field = format!("{}.{field}", self.at);
+        self.all.push(Missing { field, wanted: wanted.join(" or "), got: got.to_owned() });
+    }
+}
+
+/// `notPrincipals` of `principals`.
+fn negated(field: &str) -> String {
+    let mut letters = field.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase()).unwrap_or_default();
+    format!("not{first}{}", letters.as_str())
+}
+
+fn namespace(principal: &str) -> Option<&str> {
+    principal.split_once("/ns/")?.1.split('/').next()
+}
+
+fn matches(wanted: &StringMatch, has: &str) -> bool {
+    match wanted {
+        StringMatch::Exact(text) => **text == *has,
+        StringMatch::Prefix(text) => has.starts_with(&**text),
+        StringMatch::Suffix(text) => has.ends_with(&**text),
+        StringMatch::Regex(text) => full_match_regex(text).is_ok_and(|regex| regex.is_match(has.as_bytes())),
+        StringMatch::Present => !has.is_empty(),
+    }
+}
+
+fn lower(wanted: &StringMatch) -> StringMatch {
+    let lower = |text: &str| text.to_ascii_lowercase().into();
+    match wanted {
+        StringMatch::Exact(text) => StringMatch::Exact(lower(text)),
+        StringMatch::Prefix(text) => StringMatch::Prefix(lower(text)),
+        StringMatch::Suffix(text) => StringMatch::Suffix(lower(text)),
+        StringMatch::Regex(text) => StringMatch::Regex(text.clone()),
+        StringMatch::Present => StringMatch::Present,
+    }
+}
+
+fn text(wanted: &StringMatch) -> &str {
+    match wanted {
+        StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) | StringMatch::Regex(text) => {
+            text
+        }
+        StringMatch::Present => "*",
+    }
+}
+
+fn shown(wanted: &StringMatch) -> String {
+    match wanted {
+        StringMatch::Exact(text) => format!("\"{text}\""),
+        StringMatch::Prefix(text) => format!("\"{text}*\""),
+        StringMatch::Suffix(text) => format!("\"*{text}\""),
+        StringMatch::Regex(text) => format!("/{text}/"),
+        StringMatch::Present => "any".to_owned(),
+    }
+}
+
+/// Whether a path has the segments of a template: `*` or `{*}` one, `**` or `{**}` at least one.
+fn is_of_template(template: &str, path: &str) -> bool {
+    fn rest(template: &[&str], path: &[&str]) -> bool {
+        match (template.split_first(), path.split_first()) {
+            (None, None) => true,
+            (Some((&("**" | "{**}"), template)), _) => (1..=path.len()).any(|taken| rest(template, &path[taken..])),
+            (Some((&("*" | "{*}"), template)), Some((segment, path))) => !segment.is_empty() && rest(template, path),
+            (Some((wanted, template)), Some((segment, path))) => wanted == segment && rest(template, path),
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+    let (template, path): (Vec<&str>, Vec<&str>) = (template.split('/').collect(), path.split('/').collect());
+    rest(&template, &path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(request: &PlainRequest) -> Facts<'_> {
+        Facts {
+            principal: Some("cluster.local/ns/shop/sa/web".to_owned()),
+            source: [10, 0, 0, 1].into(),
+            client: [203, 0, 113, 7].into(),
+            destination: ([10, 0, 0, 2].into(), 8080),
+            sni: None,
+            request: Some(request),
+            is_deny: false,
+            trust_domain: "cluster.local",
+        }
+    }
+
+    #[test]
+    fn the_closest_alternative_is_told() {
+        let request = PlainRequest::new("DELETE", "info", "/x/y").with_header("x-a", "1");
+        let exact = |text: &str| StringMatch::Exact(text.into());
+        let source = |name: &str| Source { principals: vec![exact(name)], ..Source::default() };
+        let rule = Rule {
+            from: vec![source("cluster.local/ns/other/sa/x"), source("cluster.local/ns/shop/sa/web")],
+            to: vec![
+                Operation { methods: vec![exact("GET")], ports: vec![9], ..Operation::default() },
+                Operation { methods: vec![exact("GET"), exact("HEAD")], ..Operation::default() },
+            ],
+            when: vec![Condition {
+                key: ConditionKey::RequestHeader("x-a".into()),
+                values: vec![exact("1")],
+                not_values: Vec::new(),
+            }],
+        };
+        let missing = facts(&request).missing(&rule);
+        let told: Vec<String> = missing.iter().map(|m| format!("{}: {} / {}", m.field, m.wanted, m.got)).collect();
+        assert_eq!(told, ["to[1].operation.methods: \"GET\" or \"HEAD\" / \"DELETE\""]);
+    }
+
+    #[test]
+    fn templates_have_segments() {
+        let check = |template: &str, path: &str, expected: bool| {
+            assert_eq!(is_of_template(template, path), expected, "{template} {path}");
+        };
+        check("/a/{*}/c", "/a/b/c", true);
+        check("/a/{*}/c", "/a/b/d/c", false);
+        check("/a/{**}/c", "/a/b/d/c", true);
+        check("/a/{**}", "/a", false);
+        check("/a/{**}", "/a/", true);
+    }
+}

@@ -1,0 +1,94 @@
+//! Where the fields of objects are written in the user's files.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_base::Span;
+use evenkeel_base::yaml::{self, Node};
+use serde::Serialize;
+
+use crate::stand_ins;
+
+/// A place in the user's files, and the object that is written there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Source {
+    /// The object, as `KIND NAMESPACE/NAME`.
+    pub object: String,
+    /// Its file; `null` if it was not read from one.
+    pub file: Option<String>,
+    /// Line, from 1.
+    pub line: Option<u32>,
+    /// Column, from 1.
+    pub column: Option<u32>,
+}
+
+impl Source {
+    /// An object, or a rule of it, at a position.
+    pub fn at(object: impl Into<String>, span: &Span) -> Self {
+        let known = span.line > 0 && &*span.file != stand_ins::FILE;
+        let position = |n: u32| known.then_some(n);
+        Self {
+            object: object.into(),
+            file: known.then(|| span.file.to_string()),
+            line: position(span.line),
+            column: position(span.column),
+        }
+    }
+
+    /// `FILE:LINE`; `None` if it was not read from a file.
+    pub fn position(&self) -> Option<String> {
+        Some(format!("{}:{}", self.file.as_ref()?, self.line?))
+    }
+}
+
+/// The files, parsed when a place in them is asked for.
+#[derive(Debug, Default)]
+pub struct Places {
+    texts: BTreeMap<Arc<str>, Arc<str>>,
+    parsed: RefCell<HashMap<Arc<str>, Rc<Vec<Node>>>>,
+}
+
+impl Places {
+    /// Of these files.
+    pub fn new(texts: BTreeMap<Arc<str>, Arc<str>>) -> Self {
+        Self { texts, parsed: RefCell::default() }
+    }
+
+    /// The position of a field, or of its nearest ancestor that is written, in the object whose name is at `origin`.
+    pub fn field(&self, origin: &Span, path: &str) -> Span {
+        let nodes = self.nodes(&origin.file);
+        let object = nodes.iter().find_map(|node| object_at(node, origin));
+        object.map_or_else(|| origin.clone(), |object| object.span_of_path(path).clone())
+    }
+
+    /// The value of a field, if it is written.
+    pub fn node(&self, origin: &Span, path: &str) -> Option<Node> {
+        let nodes = self.nodes(&origin.file);
+        nodes.iter().find_map(|node| object_at(node, origin))?.at_path(path).cloned()
+    }
+
+    fn nodes(&self, file: &Arc<str>) -> Rc<Vec<Node>> {
+        let mut parsed = self.parsed.borrow_mut();
+        if let Some(nodes) = parsed.get(file) {
+            return Rc::clone(nodes);
+        }
+        let nodes = self.texts.get(file).map(|text| yaml::parse(file, text).0).unwrap_or_default();
+        let nodes = Rc::new(nodes);
+        parsed.insert(file.clone(), Rc::clone(&nodes));
+        nodes
+    }
+}
+
+/// The object whose name is written at `origin`: the document, or an item of a List.
+fn object_at<'n>(document: &'n Node, origin: &Span) -> Option<&'n Node> {
+    let is_it = |node: &Node| {
+        node.at_path("metadata.name")
+            .is_some_and(|name| (name.span.line, name.span.column) == (origin.line, origin.column))
+    };
+    if is_it(document) {
+        return Some(document);
+    }
+    document.get("items")?.as_sequence()?.iter().find(|item| is_it(item))
+}

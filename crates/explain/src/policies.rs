@@ -1,0 +1,107 @@
+//! What the policies of a workload say about a call.
+
+use evenkeel_model::{
+    AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, Selectable, Workload,
+};
+
+use crate::answer::{Missing, PeerAuthentication, Policy};
+use crate::near_miss::Facts;
+use crate::world::World;
+
+/// A decision of an RBAC filter: whether it let the call pass, and the rule that it names.
+pub type Named<'a> = (bool, Option<&'a str>);
+
+/// The AuthorizationPolicies of a workload, in the order in which they are asked.
+pub fn authorization(world: &World, workload: &Workload, facts: &Facts<'_>, decided: &[Named<'_>]) -> Vec<Policy> {
+    let all = world.snapshot.policies_for(&workload.namespace, &workload.labels);
+    all.into_iter().map(|policy| asked(world, workload, policy, facts, decided)).collect()
+}
+
+fn asked(
+    world: &World,
+    workload: &Workload,
+    policy: &AuthorizationPolicy,
+    facts: &Facts<'_>,
+    decided: &[Named<'_>],
+) -> Policy {
+    let is_deny = policy.action == AuthorizationAction::Deny;
+    let facts = Facts { is_deny, principal: facts.principal.clone(), ..*facts };
+    let named = decided.iter().find_map(|(_, name)| rule_of(policy, (*name)?));
+    let needs_http = |rule| facts.request.is_none() && !is_deny && evenkeel_model::policy::Rule::needs_http(rule);
+    let missing = |rule| match needs_http(rule) {
+        true => vec![Missing {
+            field: "rule".to_owned(),
+            wanted: "an HTTP request".to_owned(),
+            got: "a TCP connection".to_owned(),
+        }],
+        false => facts.missing(rule),
+    };
+    let rules: Vec<Vec<Missing>> = policy.rules.iter().map(missing).collect();
+    // Of rules that miss as much, the one that names the caller comes closer.
+    let of_caller = |missing: &[Missing]| missing.iter().filter(|one| one.field.starts_with("from")).count();
+    let closest = rules.iter().enumerate().min_by_key(|(_, missing)| (missing.len(), of_caller(missing)));
+    // What the proxy's filter says counts; the rest is told in the policy's own terms.
+    let (rule, missing) = match (named.flatten(), closest) {
+        (Some(rule), _) => (Some(rule), Vec::new()),
+        (None, Some((rule, missing))) => (Some(rule), missing.clone()),
+        (None, None) => (None, Vec::new()),
+    };
+    let matches = named.is_some() || (rule.is_some() && missing.is_empty());
+    let field = match (rule, missing.first()) {
+        (Some(rule), Some(first)) if first.field != "rule" => {
+            format!("spec.rules[{rule}].{}", first.field.split(' ').next().unwrap_or_default())
+        }
+        (Some(rule), _) => format!("spec.rules[{rule}]"),
+        (None, _) => "metadata.name".to_owned(),
+    };
+    let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
+    Policy {
+        action: policy.action.to_string(),
+        source: world.source(object, &policy.origin, &field),
+        matches,
+        decides: named.is_some(),
+        rule,
+        missing,
+        at: format!("{}.{}", workload.pod, workload.namespace),
+    }
+}
+
+/// The number of the rule, if an RBAC filter's name is this policy's: `ns[NAMESPACE]-policy[NAME]-rule[N]`. A refused
+/// policy's name has no number.
+fn rule_of(policy: &AuthorizationPolicy, name: &str) -> Option<Option<usize>> {
+    let rest = name.strip_prefix(&format!("ns[{}]-policy[{}]", policy.namespace, policy.name))?;
+    Some(rest.strip_prefix("-rule[").and_then(|rest| rest.strip_suffix(']')?.parse().ok()))
+}
+
+/// What a workload accepts on a port, and the PeerAuthentication that says so.
+pub fn authentication(world: &World, workload: &Workload, port: u16) -> PeerAuthentication {
+    let mode = world.snapshot.mtls_mode(&workload.namespace, &workload.labels, port);
+    let (own, root) = (
+        world.snapshot.peer_authentications_of(&workload.namespace),
+        world.snapshot.peer_authentications_of(&world.snapshot.mesh.root_namespace),
+    );
+    let of_workload = own.iter().find(|p| !p.selector.is_empty() && workload.labels.selected_by(&p.selector));
+    let of_port = of_workload.filter(|p| p.port_modes.get(&port).is_some_and(Option::is_some));
+    let whole =
+        |list: &'_ [std::sync::Arc<Peer>]| list.iter().find(|p| p.selector.is_empty() && p.mode.is_some()).cloned();
+    let refused = own.iter().chain(root).find(|p| p.refused && workload.labels.selected_by(&p.selector));
+    let own_mode = of_workload.filter(|p| p.mode.is_some());
+    let chosen = refused
+        .map(|p| (p.clone(), p.mode.or(Some(MtlsMode::Strict)), "metadata.name".to_owned()))
+        .or_else(|| {
+            of_port.map(|p| {
+                (p.clone(), p.port_modes.get(&port).copied().flatten(), format!("spec.portLevelMtls.{port}.mode"))
+            })
+        })
+        .or_else(|| {
+            own_mode.cloned().or_else(|| whole(own)).or_else(|| whole(root)).map(|p| {
+                let mode = p.mode;
+                (p, mode, "spec.mtls.mode".to_owned())
+            })
+        });
+    // Whoever is named has to say the same as the query that proxies are configured by.
+    let source = chosen
+        .filter(|(_, said, _)| *said == Some(mode))
+        .map(|(p, _, field)| world.source(format!("PeerAuthentication {}/{}", p.namespace, p.name), &p.origin, &field));
+    PeerAuthentication { mode: mode.to_string(), source }
+}

@@ -1,0 +1,274 @@
+//! The way of a call: which proxies it meets, one after the other.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::closest;
+use evenkeel_model::{EndpointAddress, Service, Workload};
+use evenkeel_runtime_config::view::PlainRequest;
+
+use crate::answer::{Answer, Call, Outcome, Verdict};
+use crate::hop::{self, Arrival, Departure, Side, TlsClient};
+use crate::names::{self, Resolved};
+use crate::proxy::Proxy;
+use crate::question::{Caller, Question, QuestionError, Target};
+use crate::world::World;
+
+/// Most proxies on a call's way, in proxies: an egress gateway makes three, more would be a loop.
+const MAX_HOPS: usize = 6;
+/// The port that clients call from; which one it is decides nothing.
+const CLIENT_PORT: u16 = 40_000;
+/// A client outside the mesh (RFC 5737).
+const OUTSIDE: [u8; 4] = [203, 0, 113, 1];
+
+impl World {
+    /// Answers a question.
+    pub fn ask(&self, question: &Question) -> Result<Answer, QuestionError> {
+        match &question.from {
+            Caller::Workload { name, namespace } => {
+                let workload = self.find(name, namespace.as_deref())?;
+                Ok(self.from_workload(question, &workload))
+            }
+            Caller::Outside => self.from_outside(question),
+        }
+    }
+
+    /// The workload, or Pod, of this name.
+    pub fn find(&self, name: &str, namespace: Option<&str>) -> Result<Arc<Workload>, QuestionError> {
+        let is_it = |workload: &&Arc<Workload>| {
+            (&*workload.workload_name == name || &*workload.pod == name)
+                && namespace.is_none_or(|namespace| &*workload.namespace == namespace)
+        };
+        let found: Vec<&Arc<Workload>> = self.snapshot.workloads.iter().filter(is_it).collect();
+        let mut namespaces: Vec<&str> = found.iter().map(|workload| &*workload.namespace).collect();
+        namespaces.dedup();
+        match (found.first(), namespaces.as_slice()) {
+            (Some(workload), [_]) => Ok(Arc::clone(workload)),
+            (Some(_), several) => {
+                Err(QuestionError::Ambiguous { name: name.to_owned(), namespaces: several.join(", ") })
+            }
+            (None, _) => {
+                let asked = namespace.map_or_else(|| name.to_owned(), |namespace| format!("{name}.{namespace}"));
+                let mut all: Vec<String> = self
+                    .snapshot
+                    .workloads
+                    .iter()
+                    .map(|workload| format!("{}.{}", workload.workload_name, workload.namespace))
+                    .collect();
+                all.sort();
+                all.dedup();
+                let there = match (closest(&asked, all.iter().map(String::as_str)), all.len()) {
+                    (_, 0) => "these files have no Deployment, StatefulSet, DaemonSet or Pod".to_owned(),
+                    (Some(near), _) => format!("did you mean `{near}`?"),
+                    (None, 1..=12) => format!("there are {}", all.join(", ")),
+                    (None, _) => {
+                        format!("there are {}, … ({} in all)", all.get(..12).unwrap_or_default().join(", "), all.len())
+                    }
+                };
+                Err(QuestionError::NoWorkload { name: asked, there })
+            }
+        }
+    }
+
+    fn from_workload(&self, question: &Question, workload: &Arc<Workload>) -> Answer {
+        let target = &question.target;
+        let proxy = workload.has_proxy.then(|| self.proxy(workload));
+        let resolved = names::resolve(target.host(), workload, proxy.as_deref(), &self.snapshot);
+        let source = SocketAddr::new(workload.addresses.first().copied().unwrap_or(OUTSIDE.into()), CLIENT_PORT);
+        let arrival = Arrival {
+            source,
+            destination: SocketAddr::new(resolved.address, target.port()),
+            tls: client_tls(target, &["http/1.1"]),
+            request: request(target),
+            host: called(&resolved, target),
+            random: question.random,
+        };
+        let mut answer = start(question, &resolved, &arrival);
+        match proxy {
+            Some(proxy) => {
+                let to = self.note_host(&mut answer, &resolved, workload);
+                self.walk(&proxy, Side::Outbound, arrival, &mut answer);
+                answer.notes.extend(to);
+            }
+            None => {
+                let text = format!(
+                    "{}.{} has no sidecar: its call is not routed by the mesh",
+                    workload.pod, workload.namespace
+                );
+                answer.notes.push(text);
+                let to = self.without_proxy(&resolved, arrival.destination);
+                let departure = Departure { to, tls: arrival.tls.clone(), request: arrival.request.clone() };
+                self.follow(departure, &arrival, &mut answer);
+            }
+        }
+        conclude(answer)
+    }
+
+    fn from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
+        let target = &question.target;
+        let gateways: Vec<&Arc<Workload>> =
+            self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
+        let mut ports = Vec::new();
+        let mut serving: Option<Arc<Workload>> = None;
+        for gateway in gateways {
+            let own: Vec<u16> = self
+                .snapshot
+                .gateways_for(&gateway.labels)
+                .iter()
+                .flat_map(|gateway| gateway.servers.iter().map(|server| server.port))
+                .collect();
+            if serving.is_none() && own.contains(&target.port()) {
+                serving = Some(Arc::clone(gateway));
+            }
+            ports.extend(own);
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        let Some(gateway) = serving else {
+            let listed: Vec<String> = ports.iter().map(ToString::to_string).collect();
+            let there = match listed.as_slice() {
+                [] => "there is no Gateway".to_owned(),
+                listed => format!("Gateways listen on {}", listed.join(", ")),
+            };
+            return Err(QuestionError::NoGateway { port: target.port(), there });
+        };
+        let address = gateway.addresses.first().copied().unwrap_or(OUTSIDE.into());
+        let how = format!("the gateway {}.{}", gateway.workload_name, gateway.namespace);
+        let resolved = Resolved { address, service: None, how };
+        let host = target.server_name().or_else(|| Some(host_of(&target.authority()).to_owned()));
+        let arrival = Arrival {
+            source: SocketAddr::new(OUTSIDE.into(), CLIENT_PORT),
+            destination: SocketAddr::new(address, target.port()),
+            tls: client_tls(target, &["h2", "http/1.1"]),
+            request: request(target),
+            host: host.and_then(|host| Hostname::parse(&host).ok()),
+            random: question.random,
+        };
+        let mut answer = start(question, &resolved, &arrival);
+        self.walk(&self.proxy(&gateway), Side::Gateway, arrival, &mut answer);
+        Ok(conclude(answer))
+    }
+
+    /// Takes the call through a proxy, and on.
+    fn walk(&self, proxy: &Proxy, side: Side, arrival: Arrival, answer: &mut Answer) {
+        let (hop, departure) = hop::take(self, proxy, side, &arrival);
+        answer.hops.push(hop);
+        if let Some(departure) = departure.filter(|_| answer.hops.len() < MAX_HOPS) {
+            let source = proxy.workload.addresses.first().copied().unwrap_or(arrival.source.ip());
+            let from = Arrival { source: SocketAddr::new(source, CLIENT_PORT), ..arrival };
+            self.follow(departure, &from, answer);
+        }
+    }
+
+    /// Takes a call on to where it was sent.
+    fn follow(&self, departure: Departure, from: &Arrival, answer: &mut Answer) {
+        let Some(workload) = self.snapshot.workload_at(departure.to.ip()) else { return };
+        let side = match (self.is_gateway(workload), workload.has_proxy) {
+            (true, _) => Side::Gateway,
+            (false, true) => Side::Inbound,
+            (false, false) => return,
+        };
+        let Departure { to, tls, request } = departure;
+        let arrival = Arrival {
+            source: from.source,
+            destination: to,
+            tls,
+            request,
+            host: from.host.clone(),
+            random: from.random,
+        };
+        self.walk(&self.proxy(workload), side, arrival, answer);
+    }
+
+    /// Where the cluster's own network takes a call: a service's address leads to one of its endpoints.
+    fn without_proxy(&self, resolved: &Resolved, called: SocketAddr) -> SocketAddr {
+        let endpoint = |service: &Arc<Service>| {
+            let endpoints = self.snapshot.endpoints(service, called.port());
+            endpoints.iter().filter(|endpoint| endpoint.ready).find_map(|endpoint| match endpoint.address {
+                EndpointAddress::Ip(ip) => Some(SocketAddr::new(ip, endpoint.port)),
+                _ => None,
+            })
+        };
+        resolved.service.as_ref().filter(|service| !service.headless).and_then(endpoint).unwrap_or(called)
+    }
+
+    /// Says why the workload does not see a service that there is.
+    fn note_host(&self, answer: &mut Answer, resolved: &Resolved, workload: &Workload) -> Option<String> {
+        let service = resolved.service.as_ref()?;
+        let kind = if service.is_kubernetes() { "Service" } else { "ServiceEntry" };
+        let name = format!("{kind} {}/{}", service.namespace, service.name);
+        let port: u16 = answer.call.address.rsplit(':').next()?.parse().ok()?;
+        if !service.export_to.seen_by(&*workload.namespace) {
+            return Some(format!("{name} is not exported to the namespace {}", workload.namespace));
+        }
+        if service.port(port).is_none() {
+            let ports: Vec<String> = service.ports.iter().map(|port| port.number.to_string()).collect();
+            return Some(format!("{name} has no port {port}; it has {}", ports.join(", ")));
+        }
+        let sidecar = self.snapshot.sidecar_for(&workload.namespace, &workload.labels)?;
+        let imports = sidecar.imports_port(service, port, &workload.namespace);
+        let place = crate::place::Source::at("", &sidecar.origin).position().unwrap_or_default();
+        (!imports).then(|| format!("Sidecar {}/{} ({place}) does not import {name}", sidecar.namespace, sidecar.name))
+    }
+}
+
+fn start(question: &Question, resolved: &Resolved, arrival: &Arrival) -> Answer {
+    let call = Call {
+        from: question.from.to_string(),
+        to: question.target.to_string(),
+        address: arrival.destination.to_string(),
+        resolved: resolved.how.clone(),
+    };
+    Answer { call, verdict: Verdict::default(), hops: Vec::new(), notes: Vec::new() }
+}
+
+/// How the whole call ends: as its last proxy says.
+fn conclude(mut answer: Answer) -> Answer {
+    let Some(last) = answer.hops.last() else {
+        answer.verdict.reason = format!("it reaches {} without a proxy", answer.call.address);
+        return answer;
+    };
+    answer.verdict = last.verdict.clone();
+    if last.verdict.outcome == Outcome::Forward && last.verdict.status.is_none() && last.proxy.side == "inbound" {
+        answer.verdict.reason = format!("{}.{} answers", last.proxy.pod, last.proxy.namespace);
+    }
+    answer
+}
+
+/// The request as the client sends it.
+fn request(target: &Target) -> Option<PlainRequest> {
+    let Target::Http { method, path, headers, tls, .. } = target else { return None };
+    let request = PlainRequest::new(method, &target.authority(), path);
+    let request = PlainRequest { scheme: if *tls { "https" } else { "http" }.to_owned(), ..request };
+    let others = headers.iter().filter(|(name, _)| name != "host");
+    Some(others.fold(request, |request, (name, value)| request.with_header(name, value)))
+}
+
+fn client_tls(target: &Target, http: &[&str]) -> Option<TlsClient> {
+    let is_http = matches!(target, Target::Http { .. });
+    let alpn = if is_http { http.iter().map(|name| (*name).to_owned()).collect() } else { Vec::new() };
+    target.is_tls().then(|| TlsClient { server_name: target.server_name(), alpn, identity: None })
+}
+
+/// The host that rules are looked up for: the service's, or the name that is called.
+fn called(resolved: &Resolved, target: &Target) -> Option<Hostname> {
+    let authority = target.authority();
+    // A `Host` header of its own decides which virtual host serves the request.
+    let named = match target {
+        Target::Http { headers, .. } if headers.iter().any(|(name, _)| name == "host") => Some(host_of(&authority)),
+        _ => None,
+    };
+    match (&resolved.service, named) {
+        (_, Some(named)) => Hostname::parse(named).ok(),
+        (Some(service), None) => Some(service.host.clone()),
+        (None, None) => Hostname::parse(target.host()).ok(),
+    }
+}
+
+fn host_of(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') && port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    }
+}

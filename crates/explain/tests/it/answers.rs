@@ -1,0 +1,140 @@
+//! Outcomes of calls, each with the object and line that decides.
+
+use evenkeel_explain::answer::Hop;
+use evenkeel_explain::{Answer, World};
+
+use crate::mesh::{ask, world};
+
+/// `OUTCOME STATUS FLAG | ROUTE@LINE | CLUSTER | REASON`; what is not there is left out.
+fn short(answer: &Answer) -> String {
+    let json = answer.to_json();
+    let text = |name: &str| match &json[name] {
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let verdict: Vec<String> = ["outcome", "status", "responseFlag"].into_iter().filter_map(text).collect();
+    let first = answer.hops.first();
+    let route = first.and_then(|hop| hop.route.as_ref()).map(|route| {
+        let line =
+            route.source.as_ref().and_then(|source| source.line).map_or_else(String::new, |line| format!("@{line}"));
+        format!("{}{line}", route.name)
+    });
+    let chosen = |hop: &Hop| hop.clusters.iter().find(|cluster| cluster.chosen).map(|cluster| cluster.name.clone());
+    let parts = [Some(verdict.join(" ")), route, first.and_then(chosen), Some(answer.verdict.reason.clone())];
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" | ")
+}
+
+fn check(world: &World, question: &str, expected: &str) {
+    match ask(world, question) {
+        Ok(answer) => assert_eq!(short(&answer), expected, "{question}\n{}", answer.to_text(false)),
+        Err(error) => assert_eq!(error.to_string(), expected, "{question}"),
+    }
+}
+
+const REVIEWS: &str = "reviews.shop.svc.cluster.local";
+
+#[test]
+fn rules_are_found_with_their_lines() {
+    let world = world("");
+    let check = |question: &str, expected: &str| check(&world, question, expected);
+    let forward = |rule: &str, subset: &str, pod: &str| {
+        format!("forward | {rule} | outbound|80|{subset}|{REVIEWS} | {pod}.shop answers")
+    };
+    check("web.shop GET http://reviews/x", &forward("split@116", "v1", "reviews-v1-0"));
+    check("web.shop GET http://reviews.shop:80/x", &forward("split@116", "v1", "reviews-v1-0"));
+    check("web.shop GET http://10.96.1.2/x", &forward("split@116", "v1", "reviews-v1-0"));
+    check("web.shop GET http://reviews/beta/x end-user:jason", &forward("jason.beta@99", "v2", "reviews-v2-0"));
+    check("web.shop GET http://reviews/old", "redirect 308 | old@108 | redirected to http://reviews/new");
+    check("web.shop GET http://reviews/teapot", "direct 418 | teapot@111 | the route answers by itself");
+    check(
+        "web.shop GET http://reviews/gone",
+        &format!("direct 503 NC | gone@114 | outbound|80|v9|{REVIEWS} | {REVIEWS}:80 subset v9 does not exist"),
+    );
+    check(
+        "web.shop GET http://empty/",
+        "forward 503 UH | default | outbound|80||empty.shop.svc.cluster.local | empty.shop.svc.cluster.local:80 has no endpoints",
+    );
+    check("outside GET http://shop.example.com:8080/reviews/1", &forward("@179", "v1", "reviews-v1-0"));
+    check("outside GET https://shop.example.com:8443/reviews/1", &forward("@179", "v1", "reviews-v1-0"));
+    check(
+        "outside GET http://other.example.com:8080/",
+        "direct 404 NR | no virtual host is for other.example.com:8080",
+    );
+}
+
+#[test]
+fn policies_decide_at_the_server() {
+    let world = world("");
+    let check = |question: &str, expected: &str| check(&world, question, expected);
+    let to_v1 = format!("split@116 | outbound|80|v1|{REVIEWS}");
+    check("web.shop DELETE http://reviews/x", &format!("deny 403 | {to_v1} | no ALLOW policy of the workload matches"));
+    check(
+        "web.shop GET http://reviews/admin/x",
+        &format!("deny 403 | {to_v1} | denied by ns[shop]-policy[no-admin]-rule[0]"),
+    );
+    // STRICT: a client without sidecar cannot call.
+    check(
+        "legacy.shop GET http://web/",
+        "reset NR | the workload accepts only mutual TLS (STRICT), and the call is plain text",
+    );
+    // And a server without sidecar is called in plain text.
+    check(
+        "web.shop GET http://legacy/",
+        "forward | default | outbound|80||legacy.shop.svc.cluster.local | forwarded to legacy.shop.svc.cluster.local:80",
+    );
+}
+
+#[test]
+fn names_are_those_of_the_workloads_dns() {
+    let world = world("");
+    let check = |question: &str, address: &str, resolved: &str| {
+        let answer = ask(&world, question).expect("an answer");
+        assert!(answer.call.address.starts_with(address), "{question}: {}", answer.call.address);
+        assert!(answer.call.resolved.contains(resolved), "{question}: {}", answer.call.resolved);
+    };
+    check("web.shop GET http://reviews/", "10.96.1.2", "Service shop/reviews");
+    check("db.data GET http://reviews.shop.svc/", "10.96.1.2", "Service shop/reviews");
+    check("db.data GET http://reviews/", "192.0.2.1", "not a name of the mesh");
+    check("web.shop tcp db.data:5432", "10.244.0.5", "headless Service data/db");
+    check("web.shop tcp db-0.db.data:5432", "10.244.0.5", "Pod db-0 of the headless");
+    check("web.shop GET http://nowhere.example.com/", "192.0.2.1", "not a name of the mesh");
+    check("web.shop GET http://maps.example.com/", "240.240", "virtual address of shop/maps");
+}
+
+#[test]
+fn connections_without_requests_are_explained_too() {
+    let world = world("");
+    let check = |question: &str, expected: &str| check(&world, question, expected);
+    check("web.shop tcp db.data:5432", "forward | outbound|5432||db.data.svc.cluster.local | db-0.data answers");
+    check(
+        "web.shop tls maps.example.com maps.example.com:443",
+        "forward | outbound|443||maps.example.com | forwarded to maps.example.com:443",
+    );
+    check("web.shop tcp 192.0.2.77:25", "forward | PassthroughCluster | forwarded to PassthroughCluster");
+}
+
+#[test]
+fn what_is_hidden_is_said() {
+    let mesh = world("");
+    let answer = ask(&mesh, "web.shop GET http://hidden.data/").expect("an answer");
+    assert!(
+        answer.notes.iter().any(|note| note == "Service data/hidden is not exported to the namespace shop"),
+        "{answer:?}"
+    );
+    let sidecar = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: own, namespace: shop}\nspec: {egress: [{hosts: ['data/*']}]}\n";
+    let mesh = world(sidecar);
+    let answer = ask(&mesh, "web.shop GET http://reviews/").expect("an answer");
+    assert!(
+        answer.notes.iter().any(|note| note == "Sidecar shop/own (more.yaml:3) does not import Service shop/reviews"),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn questions_without_an_answer_say_what_there_is() {
+    let world = world("");
+    let check = |question: &str, expected: &str| check(&world, question, expected);
+    check("wep.shop GET http://reviews/", "there is no workload `wep.shop`; did you mean `web.shop`?");
+    check("outside GET http://x:99/", "no gateway listens on port 99; Gateways listen on 8080, 8443");
+}

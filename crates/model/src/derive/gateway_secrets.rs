@@ -1,0 +1,102 @@
+//! Findings about the Secrets that servers of Gateways name (Istio's analyzer of `credentialName`, IST0101).
+//!
+//! A Secret belongs in the namespace of the gateway proxies, which is not always that of the Gateway.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use evenkeel_api::{Object, ObjectKey};
+use evenkeel_base::{Diagnostic, Spanned};
+
+use super::run::Run;
+use super::tracking::Cx;
+use crate::gateway::SecretUse;
+use crate::{Credential, ROOTS_SUFFIX};
+
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    run.read(|cx, found| {
+        let Some(object) = cx.object(key) else { return false };
+        let Some(gateway) = cx.gateway(&key.namespace, &key.name) else { return true };
+        let namespaces = match gateway.selector.is_empty() {
+            true => BTreeSet::new(),
+            false => cx.namespaces_of_selected(&gateway.selector),
+        };
+        for tls in gateway.servers.iter().filter_map(|server| server.tls.as_ref()) {
+            for used in tls.secrets() {
+                found.extend(check(cx, object, &namespaces, used));
+            }
+        }
+        true
+    })
+}
+
+/// What is wrong with a Secret for the proxies of these namespaces; with none, no proxy is known.
+fn check(cx: &Cx<'_>, object: &Object, namespaces: &BTreeSet<&Arc<str>>, used: SecretUse<'_>) -> Option<Diagnostic> {
+    let (SecretUse::Certificate(name) | SecretUse::Roots(name)) = used;
+    let (wanted, plain) = match name.split_once('/') {
+        Some((namespace, plain)) => (Some(namespace), plain),
+        None => (None, &*name.value),
+    };
+    if let Some((namespace, other)) = wanted.zip(namespaces.iter().find(|known| Some(&****known) != wanted)) {
+        let message = format!("Secret {namespace}/{plain} is never sent to gateway proxies in namespace {other}");
+        let help = format!("put it into namespace {other}, and write its name alone");
+        return Some(finding(object, name, message, help));
+    }
+    let known: Vec<&Arc<Credential>> = match used {
+        SecretUse::Certificate(_) => cx.credentials(plain).collect(),
+        SecretUse::Roots(_) => cx.credentials(&format!("{plain}{ROOTS_SUFFIX}")).chain(cx.credentials(plain)).collect(),
+    };
+    // Without a known proxy, any namespace will do.
+    let in_reach = |credential: &&&Arc<Credential>| {
+        let here = wanted.is_none_or(|wanted| *credential.namespace == *wanted);
+        here && (namespaces.is_empty() || namespaces.contains(&credential.namespace))
+    };
+    let Some(credential) = known.iter().find(in_reach) else {
+        return Some(missing(object, name, plain, namespaces, &known));
+    };
+    let credential = match used {
+        SecretUse::Certificate(_) => Some(*credential),
+        SecretUse::Roots(_) => cx.roots_credential(&credential.namespace, plain),
+    }?;
+    let reason = match used {
+        SecretUse::Certificate(_) => credential.certificate.as_ref().err(),
+        SecretUse::Roots(_) => credential.roots.as_ref().err(),
+    }?;
+    let message = format!("Secret {}/{} cannot be used: {reason}", credential.namespace, credential.name);
+    let what = match used {
+        SecretUse::Certificate(_) => "it needs a PEM certificate chain `tls.crt` and its key `tls.key`",
+        SecretUse::Roots(_) => {
+            "client certificates are verified with its `ca.crt`, or with that of the Secret `NAME-cacert`"
+        }
+    };
+    let found = finding(object, name, message, what.to_owned());
+    Some(found.with_related(credential.origin.clone(), "the Secret"))
+}
+
+fn missing(
+    object: &Object,
+    name: &Spanned<Arc<str>>,
+    plain: &str,
+    namespaces: &BTreeSet<&Arc<str>>,
+    known: &[&Arc<Credential>],
+) -> Diagnostic {
+    let place = match namespaces.iter().next() {
+        Some(namespace) => format!(" in namespace {namespace}, where the gateway proxies run"),
+        None => String::new(),
+    };
+    let message = format!("there is no Secret `{plain}`{place}: handshakes with this server fail");
+    let help = match (known.first(), namespaces.iter().next()) {
+        (Some(other), Some(namespace)) => {
+            format!("there is one in namespace {}; copy it to {namespace}", other.namespace)
+        }
+        (_, Some(namespace)) => {
+            format!("kubectl create secret tls {plain} -n {namespace} --cert=FILE --key=FILE --dry-run=client -o yaml")
+        }
+        _ => format!("add a Secret `{plain}` with `tls.crt` and `tls.key` to the namespace of the gateway proxies"),
+    };
+    finding(object, name, message, help)
+}
+
+fn finding(object: &Object, name: &Spanned<Arc<str>>, message: String, help: String) -> Diagnostic {
+    Diagnostic::warning("credential", name.span.clone(), message).with_help(help).about(object.reference())
+}

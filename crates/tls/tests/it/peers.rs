@@ -1,0 +1,138 @@
+//! What is checked of a peer's certificate besides its chain and names: pins, and revocation, on either side.
+
+use evenkeel_tls::config::{ClientCertificate, PeerChecks, TlsParams, TlsVersion, Validation};
+use evenkeel_tls::{ConfigError, Pins, RevocationLists, SecretStore, TrustBundle};
+use rcgen::SerialNumber;
+
+use crate::support::*;
+
+/// A workload's certificate with this serial number.
+fn numbered(ca: &TestCa, uri: &str, serial: u64) -> Pair {
+    ca.issue(|params| {
+        params.subject_alt_names = vec![rcgen::SanType::URI(uri.try_into().unwrap())];
+        params.serial_number = Some(SerialNumber::from(serial));
+    })
+}
+
+fn checks(of: &mut Validation) -> &mut PeerChecks {
+    match of {
+        Validation::Chain { checks, .. } => checks,
+        Validation::None => panic!("nothing is checked"),
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_is_refused_by_either_side() {
+    let (ca, other) = (TestCa::new("root"), TestCa::new("other"));
+    let (web, info) = (numbered(&ca, WEB, 7), numbered(&ca, INFO, 8));
+    // What the server answers to a client with serial number 7, and the client to a server with 8.
+    let check = async |lists: &str, by_server: Option<&str>, by_client: Option<&str>| {
+        let lists = RevocationLists::from_pem(lists.as_bytes()).unwrap();
+        let (mut far, mut near) = (server_context(&ca, &info), client_context(&ca, &web, INFO));
+        checks(&mut far.common.validation).revocation = Some(lists.clone());
+        let (_, served) = shake(&client(&near), &server(&far)).await;
+        let expect = |error: Option<String>, expected: Option<&str>| match expected {
+            None => assert_eq!(error, None),
+            Some(text) => assert!(error.as_deref().unwrap_or("accepted").contains(text), "{error:?}, not {text}"),
+        };
+        expect(served.err().map(|e| e.to_string()), by_server);
+        checks(&mut near.common.validation).revocation = Some(lists);
+        let (connected, _) = shake(&client(&near), &server(&server_context(&ca, &info))).await;
+        expect(connected.err().map(|e| e.to_string()), by_client);
+    };
+    let (revoked, unknown, old) = ("it has been revoked", "no revocation list", "out of date");
+    check(&ca.revocation_list(&[], 60), None, None).await;
+    check(&ca.revocation_list(&[7], 60), Some(revoked), None).await;
+    check(&ca.revocation_list(&[8], 60), None, Some(revoked)).await;
+    check(&ca.revocation_list(&[], -1), Some(old), Some(old)).await;
+    check(&other.revocation_list(&[], 60), Some(unknown), Some(unknown)).await;
+    check(&(other.revocation_list(&[], 60) + &ca.revocation_list(&[7, 8], 60)), Some(revoked), Some(revoked)).await;
+}
+
+#[tokio::test]
+async fn revocation_lists_delivered_with_the_roots_replace_those_of_the_context() {
+    let ca = TestCa::new("root");
+    let (web, info) = (numbered(&ca, WEB, 7), numbered(&ca, INFO, 8));
+    let secret =
+        evenkeel_tls::SdsSecret { name: "kubernetes://shop-cacert".into(), server: evenkeel_tls::SdsServer::Ads };
+    let store = SecretStore::new();
+    let mut far = server_context(&ca, &info);
+    let own = RevocationLists::from_pem(ca.revocation_list(&[7], 60).as_bytes()).unwrap();
+    far.common.validation = Validation::Chain {
+        trust: evenkeel_tls::config::TrustSource::Sds(secret.clone()),
+        checks: PeerChecks { revocation: Some(own), ..PeerChecks::default() },
+    };
+    let far = evenkeel_tls::DownstreamTls::new(&far, &store).unwrap();
+    let near = client(&client_context(&ca, &web, INFO));
+    let serves = async |lists: Option<String>| {
+        store.set_trust(&secret, ca.pem().as_bytes(), lists.as_ref().map(String::as_bytes)).unwrap();
+        shake(&near, &far).await.1.is_ok()
+    };
+    assert!(!serves(None).await);
+    assert!(serves(Some(ca.revocation_list(&[], 60))).await);
+    // A session that began under another list is not resumed.
+    assert!(!serves(Some(ca.revocation_list(&[7], 60))).await);
+}
+
+#[test]
+fn texts_that_are_no_lists_are_refused() {
+    let ca = TestCa::new("root");
+    let error = |text: &str| RevocationLists::from_pem(text.as_bytes()).unwrap_err().to_string();
+    assert!(error("").contains("BEGIN X509 CRL"));
+    assert!(error(&ca.pem()).contains("BEGIN X509 CRL"));
+    let damaged = "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n";
+    assert!(error(&(ca.revocation_list(&[], 1) + damaged)).starts_with("revocation list 2"));
+    let bundle = TrustBundle::from_pem(ca.pem().as_bytes()).unwrap();
+    assert!(bundle.with_revocation_lists(b"x").unwrap_err().to_string().starts_with("crl: "));
+}
+
+#[tokio::test]
+async fn pins_accept_only_the_certificates_they_name() {
+    let ca = TestCa::new("root");
+    let (web, other, info) = (ca.workload(WEB), ca.workload(WEB), ca.workload(INFO));
+    let hash = |pair: &Pair| pair.leaf().sha256_hex();
+    let key = |pair: &Pair| pair.key_hash();
+    let check = async |hashes: &[&str], keys: &[&str], expected: bool| {
+        let mut far = server_context(&ca, &info);
+        checks(&mut far.common.validation).pins =
+            Pins::new(hashes.iter().copied(), keys.iter().copied()).expect("pins");
+        let (_, served) = shake(&client(&client_context(&ca, &web, INFO)), &server(&far)).await;
+        assert_eq!(served.is_ok(), expected, "{hashes:?} {keys:?}: {:?}", served.err().map(|e| e.to_string()));
+    };
+    check(&[], &[], true).await;
+    check(&[&hash(&web)], &[], true).await;
+    check(&[&hash(&other)], &[], false).await;
+    check(&[], &[&key(&web)], true).await;
+    check(&[], &[&key(&other)], false).await;
+    check(&[&hash(&other)], &[&key(&web)], true).await;
+    check(&[&hash(&other)], &[&key(&other)], false).await;
+}
+
+#[tokio::test]
+async fn curves_follow_the_context() {
+    let ca = TestCa::new("root");
+    let (web, info) = (ca.workload(WEB), ca.workload(INFO));
+    let params = |curves: &[&str]| TlsParams {
+        ecdh_curves: curves.iter().map(|curve| (*curve).to_owned()).collect(),
+        maximum_version: Some(TlsVersion::Tls13),
+        ..TlsParams::default()
+    };
+    let check = async |near_has: &[&str], far_has: &[&str], expected: bool| {
+        let (mut far, mut near) = (server_context(&ca, &info), client_context(&ca, &web, INFO));
+        (near.common.params, far.common.params) = (params(near_has), params(far_has));
+        let (_, served) = shake(&client(&near), &server(&far)).await;
+        assert_eq!(served.is_ok(), expected, "{near_has:?} {far_has:?}");
+    };
+    check(&[], &["P-256"], true).await;
+    check(&["X25519", "P-384"], &["P-521", "P-384"], true).await;
+    check(&["X25519"], &["P-256"], false).await;
+    check(&["X25519MLKEM768"], &["X25519MLKEM768"], true).await;
+    let refused = |curves: &[&str]| {
+        let mut far = server_context(&ca, &info);
+        far.common.params = params(curves);
+        far.client_certificate = ClientCertificate::Required;
+        evenkeel_tls::DownstreamTls::new(&far, &SecretStore::new()).unwrap_err()
+    };
+    assert!(matches!(refused(&["P-521"]), ConfigError::NoCurve(_)));
+    assert!(matches!(refused(&["P-256", "secp256k1"]), ConfigError::UnknownCurve(name) if name == "secp256k1"));
+}

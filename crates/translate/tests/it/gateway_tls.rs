@@ -1,0 +1,198 @@
+//! TLS of gateways: the context that each setting of a server leads to, and the Secrets that a proxy gets.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use evenkeel_model::{AddressBook, Builder, MeshConfig, Snapshot};
+use evenkeel_testkit::{TestCa, objects};
+use evenkeel_translate::{ProxyView, Translator};
+use evenkeel_xds::{Cause, ResourceSet, ResourceType, Schema, json};
+use serde_json::Value;
+
+use crate::own_proxy::compile;
+use crate::scenario::{translate, view_of};
+
+const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: edge-0, namespace: ingress, labels: {istio: edge}}\n\
+                   spec: {containers: [{name: proxy}]}\nstatus: {podIP: 10.244.4.1, phase: Running}\n---\n\
+                   apiVersion: v1\nkind: Pod\nmetadata: {name: edge-1, namespace: other, labels: {istio: edge}}\n\
+                   spec: {containers: [{name: proxy}]}\nstatus: {podIP: 10.244.4.2, phase: Running}\n";
+
+/// A Gateway with one HTTPS server for each host, with these TLS settings.
+fn gateway(servers: &[(&str, &str)]) -> String {
+    let server = |(host, tls): &(&str, &str)| {
+        let name = host.replace('.', "-");
+        format!("    - {{port: {{number: 8443, name: {name}, protocol: HTTPS}}, hosts: [{host}], tls: {{{tls}}}}}\n")
+    };
+    let servers: String = servers.iter().map(server).collect();
+    format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: g, namespace: shop}}\n\
+         spec:\n  selector: {{istio: edge}}\n  servers:\n{servers}"
+    )
+}
+
+fn built(text: &str) -> Snapshot {
+    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.into())]);
+    assert!(!found.has_errors(), "{found}\n{text}");
+    evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).0
+}
+
+fn edge(snapshot: &Snapshot) -> ProxyView {
+    view_of("router edge-0.ingress", snapshot)
+}
+
+fn message(set: &ResourceSet, kind: ResourceType, name: &str) -> Value {
+    let resource = set.get(kind, name).unwrap_or_else(|| panic!("no {kind} `{name}`"));
+    json::any_to_json(&Schema::acquire(), &resource.any())
+}
+
+/// Each row: TLS settings, and a part of the `DownstreamTlsContext` as JSON.
+#[test]
+fn each_setting_has_its_field() {
+    let check = |tls: &str, pointer: &str, expected: Value| {
+        let snapshot = built(&(POD.to_owned() + &gateway(&[("a.example.com", tls)])));
+        let set = translate(&edge(&snapshot), &snapshot);
+        let listener = message(&set, ResourceType::Listener, "0.0.0.0_8443");
+        let context = &listener["filter_chains"][0]["transport_socket"]["typed_config"];
+        assert_eq!(context.pointer(pointer).unwrap_or(&Value::Null), &expected, "{tls} {pointer}: {context:#}");
+    };
+    let ads = serde_json::json!({"ads": {}, "resource_api_version": "V3"});
+    let sds = |name: &str| serde_json::json!({"name": name, "sds_config": ads});
+    let common = "/common_tls_context";
+    let at = |field: &str| format!("{common}/{field}");
+    let certificates = at("tls_certificate_sds_secret_configs");
+    check("mode: SIMPLE, credentialName: c", &certificates, serde_json::json!([sds("kubernetes://c")]));
+    check("mode: SIMPLE, credentialName: 'kubernetes://c'", &certificates, serde_json::json!([sds("kubernetes://c")]));
+    check("mode: SIMPLE, credentialName: c", "/require_client_certificate", Value::Null);
+    let both = serde_json::json!([sds("kubernetes://rsa"), sds("kubernetes://ecdsa")]);
+    check("mode: SIMPLE, credentialNames: [rsa, ecdsa]", &certificates, both);
+    // A credential takes precedence over files.
+    let files = "serverCertificate: /c.crt, privateKey: /c.key, caCertificates: /ca.crt";
+    check(&format!("mode: SIMPLE, credentialName: c, {files}"), &at("tls_certificates"), Value::Null);
+    let two = "tlsCertificates: [{serverCertificate: /a.crt, privateKey: /a.key}, {serverCertificate: /b.crt, privateKey: /b.key}]";
+    check(
+        &format!("mode: SIMPLE, {two}"),
+        &at("tls_certificates/1"),
+        serde_json::json!({"certificate_chain": {"filename": "/b.crt"}, "private_key": {"filename": "/b.key"}}),
+    );
+    let roots = at("combined_validation_context/validation_context_sds_secret_config");
+    check("mode: MUTUAL, credentialName: c", &roots, sds("kubernetes://c-cacert"));
+    check("mode: MUTUAL, credentialName: c", "/require_client_certificate", true.into());
+    check("mode: OPTIONAL_MUTUAL, credentialName: c", &roots, sds("kubernetes://c-cacert"));
+    check("mode: OPTIONAL_MUTUAL, credentialName: c", "/require_client_certificate", Value::Null);
+    check("mode: MUTUAL, credentialNames: [c, d]", &roots, sds("kubernetes://c-cacert"));
+    check("mode: MUTUAL, credentialName: c, caCertCredentialName: r", &roots, sds("kubernetes://r-cacert"));
+    check(
+        &format!("mode: MUTUAL, {files}"),
+        &at("validation_context/trusted_ca"),
+        serde_json::json!({"filename": "/ca.crt"}),
+    );
+    let checks = |field: &str| at(&format!("combined_validation_context/default_validation_context/{field}"));
+    let hash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let key = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=";
+    let pinned =
+        format!("mode: MUTUAL, credentialName: c, verifyCertificateHash: ['{hash}'], verifyCertificateSpki: ['{key}']");
+    check(&pinned, &checks("verify_certificate_hash"), serde_json::json!([hash]));
+    check(&pinned, &checks("verify_certificate_spki"), serde_json::json!([key]));
+    check(
+        "mode: MUTUAL, credentialName: c, subjectAltNames: [client.example.com]",
+        &checks("match_typed_subject_alt_names/0"),
+        serde_json::json!({"san_type": "DNS", "matcher": {"exact": "client.example.com"}}),
+    );
+    let listed = "mode: MUTUAL, credentialName: c, caCrl: /ca.crl";
+    check(listed, &checks("crl"), serde_json::json!({"filename": "/ca.crl"}));
+    let params = |field: &str| at(&format!("tls_params/{field}"));
+    let limited = "mode: SIMPLE, credentialName: c, minProtocolVersion: TLSV1_2, maxProtocolVersion: TLSV1_2, \
+                   cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384, NONSENSE, AES256-SHA, ECDHE-RSA-AES256-GCM-SHA384], \
+                   ecdhCurves: [P-521, P-256, P-224]";
+    check(limited, &params("tls_maximum_protocol_version"), "TLSv1_2".into());
+    check(limited, &params("cipher_suites"), serde_json::json!(["ECDHE-RSA-AES256-GCM-SHA384", "AES256-SHA"]));
+    check(limited, &params("ecdh_curves"), serde_json::json!(["P-521", "P-256"]));
+    check("mode: ISTIO_MUTUAL", &at("tls_certificate_sds_secret_configs/0/name"), "default".into());
+}
+
+/// What each is sent: only Secrets of its own namespace, and only if it has proved that it belongs there.
+#[test]
+fn a_proxy_gets_only_the_secrets_it_may_have() {
+    let ca = TestCa::new();
+    let mutual = "mode: MUTUAL, credentialName: c, caCertCredentialName: roots";
+    let servers = gateway(&[
+        ("a.example.com", "mode: SIMPLE, credentialName: a"),
+        ("b.example.com", "mode: SIMPLE, credentialName: ingress/b"),
+        ("c.example.com", mutual),
+        ("d.example.com", "mode: SIMPLE, credentialName: shop/d"),
+        ("e.example.com", "mode: MUTUAL, credentialName: e"),
+        ("f.example.com", "mode: SIMPLE, credentialName: broken"),
+    ]);
+    let key = ca.for_dns(&["x"]).key_pem;
+    let text = [
+        POD.to_owned(),
+        servers,
+        objects::tls_secret(&ca, "ingress", "a", "a.example.com"),
+        objects::tls_secret(&ca, "ingress", "b", "b.example.com"),
+        objects::tls_secret(&ca, "ingress", "c", "c.example.com"),
+        objects::secret("ingress", "roots-cacert", &[("cacert", &ca.root_pem())]),
+        objects::tls_secret(&ca, "shop", "d", "d.example.com"),
+        objects::tls_secret(&ca, "ingress", "e", "e.example.com"),
+        objects::tls_secret(&ca, "other", "a", "a.example.com"),
+        objects::tls_secret(&ca, "ingress", "unused", "u.example.com"),
+        objects::secret("ingress", "broken", &[("tls.crt", &ca.root_pem()), ("tls.key", &key)]),
+    ];
+    let snapshot = built(&text.concat());
+    let check = |proxy: &str, authenticated: bool, expected: &[&str]| {
+        let view = ProxyView { authenticated, ..view_of(proxy, &snapshot) };
+        let set = translate(&view, &snapshot);
+        let names: Vec<&str> = set.of(ResourceType::Secret).keys().map(|name| &**name).collect();
+        assert_eq!(names, expected, "{proxy} {authenticated}");
+        let (_, refused) = compile(&set);
+        assert!(refused.is_empty(), "{refused:?}");
+    };
+    let own = [
+        "kubernetes://a",
+        "kubernetes://c",
+        "kubernetes://e",
+        "kubernetes://e-cacert",
+        "kubernetes://ingress/b",
+        "kubernetes://roots-cacert",
+    ];
+    check("router edge-0.ingress", true, &own);
+    check("router edge-0.ingress", false, &[]);
+    check("router edge-1.other", true, &["kubernetes://a"]);
+    check("router edge-1.other", false, &[]);
+}
+
+/// Names of the resources that a change of the files touches.
+fn touched(before: &[(&str, String)], after: &[(&str, String)]) -> Vec<String> {
+    let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
+    let mut apply = |files: &[(&str, String)]| {
+        let objects = |(name, text): &(&str, String)| {
+            let (objects, found) = evenkeel_api::load(&[((*name).into(), text.as_str().into())]);
+            assert!(!found.has_errors(), "{found}");
+            (Path::new(name).into(), objects.into_iter().map(Arc::new).collect())
+        };
+        builder.apply_files(files.iter().map(objects).collect::<Vec<_>>()).snapshot
+    };
+    let first = apply(before);
+    let mut translator = Translator::new(first.clone(), Cause::default());
+    let joined = translator.join(Arc::new(edge(&first)));
+    let old = joined.set();
+    translator.update(apply(after), Cause { generation: 2, time_us: 0 });
+    let new = translator.joined(&joined.view).expect("it joined").set();
+    new.diff(&old).map(|difference| format!("{} {}", difference.kind, difference.name)).collect()
+}
+
+#[test]
+fn a_changed_secret_is_one_changed_resource() {
+    let ca = TestCa::new();
+    let servers = gateway(&[
+        ("a.example.com", "mode: SIMPLE, credentialName: a"),
+        ("b.example.com", "mode: SIMPLE, credentialName: b"),
+    ]);
+    let secret = |name: &str| objects::tls_secret(&ca, "ingress", name, &format!("{name}.example.com"));
+    let both = secret("b");
+    let before = [("mesh.yaml", POD.to_owned() + &servers), ("a.yaml", secret("a")), ("b.yaml", both)];
+    assert_eq!(touched(&before, &[("a.yaml", secret("a"))]), ["SDS kubernetes://a"]);
+    assert_eq!(touched(&before, &[("a.yaml", String::new())]), ["SDS kubernetes://a"]);
+    assert_eq!(touched(&before, &[("c.yaml", secret("c"))]), [""; 0]);
+    let without = [before[0].clone(), before[2].clone()];
+    assert_eq!(touched(&without, &[("a.yaml", secret("a"))]), ["SDS kubernetes://a"]);
+}
