@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod annotations;
 mod applied;
 #[macro_use]
 pub mod decode;

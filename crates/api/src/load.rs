@@ -9,6 +9,7 @@ use evenkeel_base::limits::{MAX_DIAGNOSTICS_PER_FILE, MAX_FINDINGS_PER_FILE};
 use evenkeel_base::yaml::{self, Mapping, Node, Parsed, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, SourceId, Span};
 
+use crate::annotations;
 use crate::decode::{Context, Decode};
 use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
@@ -301,6 +302,7 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
 
 fn read_meta(kind: Kind, node: &Node, cx: &mut Context) -> Option<(Arc<str>, Span, ObjectMeta)> {
     let meta = ObjectMeta::decode(node, cx)?;
+    annotations::check(kind, node, cx);
     if let (Some(_), false) = (&meta.namespace, kind.is_namespaced()) {
         let message = format!("a {kind} does not belong to a namespace");
         cx.at_field("namespace", |cx| cx.error("bad-value", node.span_of_path("namespace"), message, "remove it"));

@@ -122,8 +122,10 @@ kinds! {
     ServiceEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::ServiceEntry;
     WorkloadEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::WorkloadEntry;
     Sidecar: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Sidecar;
+    ProxyConfig: "networking.istio.io" ["v1beta1"] Namespaced => istio::ProxyConfigKind;
     PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
     AuthorizationPolicy: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::AuthorizationPolicy;
+    RequestAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::RequestAuthentication;
     KubernetesGateway as "Gateway": "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced later => gateway_api::Gateway;
 }
 
@@ -254,8 +256,7 @@ const LATER: &[(&str, &[&str])] = &[
     ("node.k8s.io", &["RuntimeClass"]),
     ("certificates.k8s.io", &["CertificateSigningRequest", "ClusterTrustBundle"]),
     ("apiregistration.k8s.io", &["APIService"]),
-    ("networking.istio.io", &["WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig"]),
-    ("security.istio.io", &["RequestAuthentication"]),
+    ("networking.istio.io", &["WorkloadEntry", "WorkloadGroup", "EnvoyFilter"]),
     ("telemetry.istio.io", &["Telemetry"]),
     ("extensions.istio.io", &["WasmPlugin", "TrafficExtension"]),
     ("install.istio.io", &["IstioOperator"]),

@@ -38,6 +38,11 @@ pub struct Options {
     #[arg(long)]
     pub require_running_pod: bool,
 
+    /// Leave out security objects that are refused or not supported, instead of refusing what they would have judged.
+    /// Requests that they should deny then pass.
+    #[arg(long)]
+    pub leave_out_refused: bool,
+
     /// Additional DNS name or address in the TLS port's certificate; may be repeated.
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,

@@ -161,7 +161,7 @@ impl ControlPlane {
         let state = |reason| ControlError::State { path: options.state.clone(), reason };
         private_directory(&options.state)?;
 
-        let mut mesh = MeshConfig::default();
+        let mut mesh = MeshConfig { leave_out_refused: options.leave_out_refused, ..MeshConfig::default() };
         if let Some(trust_domain) = &options.trust_domain {
             evenkeel_base::spiffe::SpiffeId::new(trust_domain, "default", "default")?;
             mesh.trust_domain = trust_domain.as_str().into();

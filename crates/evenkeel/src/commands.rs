@@ -224,7 +224,12 @@ struct UpArguments {
     #[arg(long)]
     no_egress: bool,
 
-    /// Worker threads of each proxy.
+    /// Leave out security objects that are refused or not supported, instead of refusing what they would have judged. Requests
+    /// that they should deny then pass.
+    #[arg(long)]
+    leave_out_refused: bool,
+
+    /// Worker threads of each proxy, unless a ProxyConfig says otherwise.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     proxy_concurrency: u32,
 
@@ -423,6 +428,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         log_level: arguments.log_level.name(),
         drain_time: Duration::from_secs(arguments.drain_time_s),
         egress: !arguments.no_egress,
+        leave_out_refused: arguments.leave_out_refused,
         compile: compiled::refusals,
     };
     Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)

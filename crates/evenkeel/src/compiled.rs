@@ -98,6 +98,7 @@ fn proxies(objects: &[Object]) -> Vec<ProxyView> {
                 labels: labels.clone(),
                 client_kind: ClientKind::EvenkeelFull,
                 takes_proxy_protocol: false,
+                proxy_config: "".into(),
                 authenticated: true,
                 captures_dns: true,
             };

@@ -6,6 +6,9 @@
 
 use std::net::Ipv4Addr;
 
+use evenkeel_api::annotations::CaptureRules;
+use evenkeel_base::cidr::IpNet;
+
 /// Socket mark of everything the proxy and the agent send themselves.
 pub const PROXY_MARK: u32 = 1337;
 /// Where captured outbound connections arrive.
@@ -20,21 +23,25 @@ pub const INBOUND_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 pub const SIDECAR_PORTS: [u16; 5] = [15008, 15000, 15020, 15021, 15090];
 
 /// The rule set for one captured replica. `control_plane` is reachable without capture, as the sidecar needs it first.
-pub fn ruleset(control_plane: Ipv4Addr) -> String {
+/// `rules` say which connections the sidecar gets, in the order of Istio's `istio-iptables`: what is excluded, then the
+/// ports that are included, then the ranges.
+pub fn ruleset(control_plane: Ipv4Addr, rules: &CaptureRules) -> String {
     let own_ports = SIDECAR_PORTS.map(|port| port.to_string()).join(", ");
+    let inbound = inbound(rules);
+    let no_ports = ports("return", &rules.except_outbound_ports);
+    let captured = outbound(rules);
     format!(
         "\
 table ip evenkeel {{
   chain inbound {{
     type nat hook prerouting priority dstnat; policy accept;
     tcp dport {{ {own_ports} }} return
-    meta l4proto tcp redirect to :{INBOUND_PORT}
-  }}
+{inbound}  }}
   chain outbound {{
     type nat hook output priority -100; policy accept;
     # The sidecar calling its own application.
     oifname lo ip saddr {INBOUND_SOURCE} return
-    # The application called its own service and the sidecar picked this very replica: through the inbound side, as from anywhere.
+{no_ports}    # The application called its own service and the sidecar picked this very replica: through the inbound side, as from anywhere.
     oifname lo ip daddr != 127.0.0.1 meta l4proto tcp tcp dport != 15008 meta mark {PROXY_MARK} redirect to :{INBOUND_PORT}
     # Everything else the sidecar sends is final.
     meta mark {PROXY_MARK} return
@@ -44,11 +51,50 @@ table ip evenkeel {{
     # The application talking to itself, by loopback or by its own address.
     oifname lo return
     ip daddr 127.0.0.1 return
-    meta l4proto tcp redirect to :{OUTBOUND_PORT}
-  }}
+{captured}  }}
 }}
 "
     )
+}
+
+/// Which inbound connections the sidecar gets.
+fn inbound(rules: &CaptureRules) -> String {
+    match &rules.inbound_ports {
+        None => {
+            let except = ports("return", &rules.except_inbound_ports);
+            format!("{except}    meta l4proto tcp redirect to :{INBOUND_PORT}\n")
+        }
+        Some(only) => ports(&format!("redirect to :{INBOUND_PORT}"), only),
+    }
+}
+
+/// Which outbound connections the sidecar gets.
+fn outbound(rules: &CaptureRules) -> String {
+    let redirect = format!("redirect to :{OUTBOUND_PORT}");
+    let mut lines = ranges("return", &rules.except_outbound_ranges);
+    lines += &ports(&redirect, &rules.outbound_ports);
+    lines += &match &rules.outbound_ranges {
+        None => format!("    meta l4proto tcp {redirect}\n"),
+        Some(only) => ranges(&redirect, only),
+    };
+    lines
+}
+
+/// A rule for TCP to these ports; none without ports.
+fn ports(verdict: &str, ports: &[u16]) -> String {
+    match ports {
+        [] => String::new(),
+        ports => {
+            let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+            format!("    tcp dport {{ {list} }} {verdict}\n")
+        }
+    }
+}
+
+/// A rule for TCP to each of these ranges. Replicas have no IPv6 addresses.
+fn ranges(verdict: &str, ranges: &[IpNet]) -> String {
+    let ours = ranges.iter().filter(|range| matches!(range, IpNet::V4(_)));
+    ours.map(|range| format!("    ip daddr {range} meta l4proto tcp {verdict}\n")).collect()
 }
 
 /// A rule set that does nothing but ask the kernel whether it can redirect; loading it is the test.
@@ -61,3 +107,63 @@ table ip evenkeel_probe {
 }
 delete table ip evenkeel_probe
 ";
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_base::cidr;
+
+    use super::*;
+
+    /// The rules that annotations change, without indentation.
+    fn shown(rules: &CaptureRules) -> Vec<String> {
+        let text = ruleset(Ipv4Addr::new(10, 0, 0, 1), rules);
+        let is_one = |line: &&str| {
+            line.contains(&format!(":{OUTBOUND_PORT}"))
+                || line.contains("l4proto tcp return")
+                || line.starts_with("tcp dport {") && !line.contains("15008")
+                || **line == *format!("meta l4proto tcp redirect to :{INBOUND_PORT}")
+        };
+        text.lines().map(str::trim).filter(is_one).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn annotations_say_which_connections_are_captured() {
+        let check = |rules: CaptureRules, expected: &[&str]| assert_eq!(shown(&rules), expected, "{rules:?}");
+        let all = CaptureRules::default;
+        let (inbound, outbound) = ("meta l4proto tcp redirect to :15006", "meta l4proto tcp redirect to :15001");
+        check(all(), &[inbound, outbound]);
+        check(
+            CaptureRules { except_inbound_ports: vec![22, 9000], ..all() },
+            &["tcp dport { 22, 9000 } return", inbound, outbound],
+        );
+        check(
+            CaptureRules { inbound_ports: Some(vec![80]), except_inbound_ports: vec![22], ..all() },
+            &["tcp dport { 80 } redirect to :15006", outbound],
+        );
+        check(CaptureRules { inbound_ports: Some(vec![]), ..all() }, &[outbound]);
+        check(
+            CaptureRules { except_outbound_ports: vec![3306], ..all() },
+            &[inbound, "tcp dport { 3306 } return", outbound],
+        );
+        let net = |text: &str| cidr::parse(text).expect("a range");
+        check(
+            CaptureRules { except_outbound_ranges: vec![net("10.9.0.0/16"), net("fd00::/8")], ..all() },
+            &[inbound, "ip daddr 10.9.0.0/16 meta l4proto tcp return", outbound],
+        );
+        check(
+            CaptureRules {
+                outbound_ranges: Some(vec![net("10.96.0.0/12")]),
+                except_outbound_ranges: vec![net("10.97.0.0/16")],
+                outbound_ports: vec![443],
+                ..all()
+            },
+            &[
+                inbound,
+                "ip daddr 10.97.0.0/16 meta l4proto tcp return",
+                "tcp dport { 443 } redirect to :15001",
+                "ip daddr 10.96.0.0/12 meta l4proto tcp redirect to :15001",
+            ],
+        );
+        check(CaptureRules { outbound_ranges: Some(vec![]), ..all() }, &[inbound]);
+    }
+}

@@ -430,8 +430,10 @@ impl Mesh {
             address,
             ports: workload.ports.clone(),
             in_mesh: captured,
+            proxy: workload.proxy.clone(),
         });
-        let mut network = self.network(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS)));
+        let mut network =
+            self.network(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS, &workload.capture)));
         network.mounts.clone_from(&workload.mounts);
         write_volumes(workload, &network.volumes())?;
         let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };
@@ -458,16 +460,16 @@ impl Mesh {
             after: workload.before(name).map(|before| (workload.namespace.clone(), before)),
             containers: Containers { program: applicant.container, proxy },
             probe: workload.probe.clone(),
-            drain_time: self.plan.options.drain_time,
+            drain_time: pod.proxy.drain.unwrap_or(self.plan.options.drain_time),
             lifecycle: workload.lifecycle.clone(),
-            proxy_grace: self.proxy_grace(),
+            proxy_grace: self.proxy_grace(&pod),
             pod,
         })
     }
 
     /// The proxy ends by itself when it has drained; this limit is for one that does not.
-    fn proxy_grace(&self) -> Duration {
-        self.plan.options.drain_time + TERMINATION_GRACE
+    fn proxy_grace(&self, pod: &Pod) -> Duration {
+        pod.proxy.drain.unwrap_or(self.plan.options.drain_time) + TERMINATION_GRACE
     }
 
     fn network(&self, pod: &Pod, link: String, capture: Option<String>) -> PodNetwork {
@@ -500,6 +502,7 @@ impl Mesh {
             address,
             ports: self.plan.host_ports.iter().map(port).collect(),
             in_mesh: true,
+            proxy: self.plan.manifest.gateway_proxy.clone(),
         });
         let applicant = self.accounts.of_application(&pod, None).map_err(ContainerError::from)?;
         let folder = self.plan.state.pod(&pod.name);
@@ -518,9 +521,9 @@ impl Mesh {
             after: None,
             containers: Containers { program: applicant.container, proxy: container },
             probe: Probe::new(Check::Runs),
-            drain_time: self.plan.options.drain_time,
+            drain_time: pod.proxy.drain.unwrap_or(self.plan.options.drain_time),
             lifecycle: Lifecycle::default(),
-            proxy_grace: self.proxy_grace(),
+            proxy_grace: self.proxy_grace(&pod),
             pod,
         };
         self.start_all(vec![((INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned()), spec)]).await?;

@@ -33,6 +33,8 @@ pub struct Options {
     pub log_level: String,
     /// Whether replicas can reach destinations outside the mesh: the machine, and what it can reach.
     pub egress: bool,
+    /// Whether refused security objects are left out, instead of closing what they would have judged.
+    pub leave_out_refused: bool,
     /// How long in-flight requests may take at the end.
     pub drain_time: Duration,
     /// Finds what proxies would refuse of these objects.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::istio::PROXY_CONFIG_ANNOTATION;
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
@@ -35,6 +36,19 @@ pub struct Pod {
     pub ports: Vec<ContainerPort>,
     /// Whether it has a sidecar or is a gateway proxy.
     pub in_mesh: bool,
+    /// Settings of its proxy.
+    pub proxy: ProxySettings,
+}
+
+/// Settings of a replica's proxy, from ProxyConfig.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProxySettings {
+    /// The annotation `proxy.istio.io/config`, which the control plane reads, too.
+    pub annotation: Option<String>,
+    /// Worker threads; 0: one per core.
+    pub concurrency: Option<u32>,
+    /// How long connections may continue when it stops.
+    pub drain: Option<Duration>,
 }
 
 /// One declared port.
@@ -144,6 +158,8 @@ fn render_pod(out: &mut String, status: &PodStatus) {
     }
     if !pod.in_mesh {
         line(format_args!("  annotations:\n    sidecar.istio.io/inject: \"false\""));
+    } else if let Some(config) = &pod.proxy.annotation {
+        line(format_args!("  annotations:\n    {PROXY_CONFIG_ANNOTATION}: {}", quote(config)));
     }
     line(format_args!("spec:\n  serviceAccountName: {}", quote(&pod.service_account)));
     line(format_args!("  containers:\n    - name: {}", quote(&pod.workload)));
@@ -179,6 +195,7 @@ mod tests {
             address: Ipv4Addr::new(10, 244, 1, 2),
             ports: vec![ContainerPort { name: Some("http".to_owned()), number: 8080, protocol: "TCP".to_owned() }],
             in_mesh: false,
+            proxy: ProxySettings::default(),
         };
         PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0, takeovers: 0, ends: Vec::new() }
     }

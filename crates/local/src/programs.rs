@@ -35,6 +35,9 @@ pub fn control_plane(plan: &Plan) -> Program {
     arguments.extend(words(["--http-address", &CONTROL_DEBUG.to_string()]));
     arguments.extend(words(["--server-name", CONTROL_NAME, "--server-name", &BRIDGE_ADDRESS.to_string()]));
     arguments.push("--require-running-pod".into());
+    if plan.options.leave_out_refused {
+        arguments.push("--leave-out-refused".into());
+    }
     evenkeel_program(plan, arguments, plan.state.logs().join("control-plane.log"))
 }
 
@@ -65,8 +68,10 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     }
     arguments.extend(words(["--trust-domain", &plan.options.trust_domain]));
     arguments.extend(words(["--discovery-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
-    arguments.extend(words(["--concurrency", &plan.options.sidecar_concurrency.to_string()]));
-    arguments.extend(words(["--drain-time-s", &plan.options.drain_time.as_secs().to_string()]));
+    let concurrency = pod.proxy.concurrency.unwrap_or(plan.options.sidecar_concurrency);
+    let drain_time = pod.proxy.drain.unwrap_or(plan.options.drain_time);
+    arguments.extend(words(["--concurrency", &concurrency.to_string()]));
+    arguments.extend(words(["--drain-time-s", &drain_time.as_secs().to_string()]));
     arguments.extend(["--root-cert".into(), credentials.root().into(), "--token".into(), credentials.token().into()]);
     arguments.extend(words(["--certificate-ttl-s", &CERTIFICATE_TTL.as_secs().to_string()]));
     arguments.extend(["--state".into(), folder.clone().into()]);

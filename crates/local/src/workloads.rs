@@ -3,6 +3,7 @@
 mod commands;
 pub mod environment;
 mod probes;
+mod proxy_config;
 mod sidecar;
 mod texts;
 mod volumes;
@@ -10,6 +11,7 @@ mod volumes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use evenkeel_api::annotations::CaptureRules;
 use evenkeel_api::istio::{Gateway, ServerTlsMode};
 use evenkeel_api::kubernetes::{PodManagementPolicy, PodSpec, PodTemplate, RUN_ANNOTATION};
 use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
@@ -18,11 +20,12 @@ use evenkeel_control::source::files::Files;
 
 pub use self::commands::{Build, Command, Commands};
 use self::environment::Variable;
+use self::proxy_config::ProxyConfigs;
 use self::sidecar::sidecar;
 use self::texts::AllTexts;
 use crate::lifecycle::Lifecycle;
 use crate::names;
-use crate::pods::ContainerPort;
+use crate::pods::{ContainerPort, ProxySettings};
 use crate::ports::GatewayPort;
 use crate::probe::Probe;
 use crate::volumes::{Directory, Mount};
@@ -94,6 +97,10 @@ pub struct Workload {
     pub kind: WorkloadKind,
     /// Its sidecar.
     pub sidecar: Sidecar,
+    /// Settings of its sidecar.
+    pub proxy: ProxySettings,
+    /// Which of its connections the sidecar gets.
+    pub capture: CaptureRules,
     /// A digest of the template: the middle part of its Pods' names.
     pub template_hash: String,
 }
@@ -123,6 +130,8 @@ pub struct Manifest {
     pub gateway_ports: Vec<GatewayPort>,
     /// Whether the directory has mesh settings (the ConfigMap `istio`).
     pub has_mesh_config: bool,
+    /// Settings of the ingress gateway's proxy.
+    pub gateway_proxy: ProxySettings,
 }
 
 impl Manifest {
@@ -142,10 +151,12 @@ impl Manifest {
         let mut diagnostics = Diagnostics::new();
         let mut names = Vec::new();
         let texts = AllTexts::of(objects);
+        let proxies = ProxyConfigs::of(objects);
+        manifest.gateway_proxy = proxies.of_proxy(INGRESS_NAMESPACE, &ingress_labels(), None);
         for object in objects {
             if let Some(said) = WorkloadObject::of(object) {
                 names.push((&*object.namespace, &*object.name));
-                manifest.workloads.extend(said.read(commands, &texts, needed, &mut diagnostics));
+                manifest.workloads.extend(said.read(commands, (&texts, &proxies), needed, &mut diagnostics));
             }
             match &object.resource {
                 Resource::Gateway(gateway) => manifest.add_gateway(gateway),
@@ -248,7 +259,7 @@ impl<'a> WorkloadObject<'a> {
     fn read(
         &self,
         commands: &Commands,
-        texts: &AllTexts,
+        (texts, proxies): (&AllTexts, &ProxyConfigs),
         needed: &[PathBuf],
         diagnostics: &mut Diagnostics,
     ) -> Option<Workload> {
@@ -306,7 +317,9 @@ impl<'a> WorkloadObject<'a> {
             volumes,
             mounts,
             kind,
-            sidecar: sidecar(template, &labels, diagnostics)?,
+            sidecar: sidecar(template, &labels, &proxies.namespace_labels(&object.namespace), diagnostics)?,
+            proxy: proxies.of_template(&object.namespace, &labels, template),
+            capture: template.metadata.as_ref().map(|meta| CaptureRules::of(&meta.annotations)).unwrap_or_default(),
             template_hash: names::digest(&format!("{template:?}{beside}"), 9),
             command,
             labels,
@@ -380,6 +393,52 @@ mod tests {
     }
 
     const RUN: &str = "local.evenkeel.dev/run: ./web";
+
+    #[test]
+    fn namespaces_and_templates_say_who_gets_a_sidecar() {
+        let check = |label: &str, annotation: &str, expected: bool| {
+            let namespace =
+                format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{{label}}}}}\n");
+            let (manifest, _) = read(&(deployment(&format!("{RUN}{annotation}"), "") + &namespace));
+            let workload = manifest.workloads.first().expect("a workload");
+            assert_eq!(workload.sidecar != Sidecar::None, expected, "{label} {annotation}");
+        };
+        check("", "", true);
+        check("istio-injection: enabled", "", true);
+        check("istio-injection: disabled", "", false);
+        check("istio-injection: disabled", ", sidecar.istio.io/inject: 'true'", true);
+        check("istio-injection: enabled", ", sidecar.istio.io/inject: 'false'", false);
+    }
+
+    #[test]
+    fn proxies_have_the_settings_of_proxy_config() {
+        let mesh = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'defaultConfig: {concurrency: 4, terminationDrainDuration: 9s}'}\n";
+        let kind = "---\napiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: p, namespace: shop}\nspec: {selector: {matchLabels: {app: web}}, concurrency: 3}\n";
+        let check = |annotation: &str, more: &str, concurrency: Option<u32>, drain: Option<u64>| {
+            let (manifest, _) = read(&(deployment(&format!("{RUN}{annotation}"), "") + more));
+            let proxy = manifest.workloads.first().expect("a workload").proxy.clone();
+            assert_eq!(
+                (proxy.concurrency, proxy.drain.map(|time| time.as_secs())),
+                (concurrency, drain),
+                "{annotation} {more}"
+            );
+        };
+        check("", "", None, None);
+        check("", mesh, Some(4), Some(9));
+        check("", &format!("{mesh}{kind}"), Some(3), Some(9));
+        let own = ", proxy.istio.io/config: '{concurrency: 2, terminationDrainDuration: 1s}'";
+        check(own, &format!("{mesh}{kind}"), Some(2), Some(1));
+        let (manifest, _) = read(mesh);
+        assert_eq!(manifest.gateway_proxy.concurrency, Some(4));
+    }
+
+    #[test]
+    fn templates_say_which_connections_are_captured() {
+        let annotation = ", traffic.sidecar.istio.io/excludeOutboundPorts: '3306, 5432'";
+        let (manifest, _) = read(&deployment(&format!("{RUN}{annotation}"), ""));
+        let capture = manifest.workloads.first().map(|workload| workload.capture.clone()).expect("a workload");
+        assert_eq!(capture.except_outbound_ports, [3306, 5432]);
+    }
 
     #[test]
     fn readiness_comes_from_the_probe_or_else_from_the_first_port() {

@@ -23,7 +23,7 @@ pub struct Changes {
     pub pods: BTreeSet<Pod>,
     /// Addresses that such a workload has or had.
     pub addresses: BTreeSet<IpAddr>,
-    /// Whether any Sidecar was added, removed or changed.
+    /// Whether any Sidecar or ProxyConfig was added, removed or changed.
     pub sidecars: bool,
     /// Hosts of services that were added, removed or changed.
     pub services: BTreeSet<Hostname>,
@@ -59,7 +59,8 @@ impl Changes {
         for workload in old.workloads.differing(&new.workloads) {
             all.add_workload(workload);
         }
-        all.sidecars = !differing(&old.sidecars, &new.sidecars).is_empty();
+        all.sidecars = !differing(&old.sidecars, &new.sidecars).is_empty()
+            || !differing(&old.proxy_rules, &new.proxy_rules).is_empty();
         for credential in old.credentials.differing(&new.credentials) {
             all.exact.insert(Key::Credential(credential.namespace.clone(), credential.name.clone()));
         }

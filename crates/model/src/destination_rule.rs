@@ -92,8 +92,8 @@ pub struct OutlierDetection {
     pub base_ejection_time: Option<Duration>,
     /// The largest share of endpoints that may be ejected, in percent.
     pub max_ejection_percent: Option<u32>,
-    /// With fewer healthy endpoints than this all are used, in percent; 0 = never.
-    pub min_health_percent: u32,
+    /// With fewer healthy endpoints than this all are used, in percent; 0 = never, and if not set.
+    pub min_health_percent: Option<u32>,
     /// The statuses that count as errors, ascending; empty: 5xx.
     pub error_codes: Vec<u16>,
 }
@@ -227,14 +227,70 @@ pub struct ConnectionPool {
     pub tcp_keepalive: Option<TcpKeepalive>,
     /// Idle TCP connections are closed after this time; zero = never.
     pub tcp_idle_timeout: Option<Duration>,
-    /// Whether HTTP/1.1 requests are forwarded over HTTP/2.
-    pub h2_upgrade: bool,
+    /// Whether HTTP/1.1 requests are forwarded over HTTP/2; the mesh's setting if not set.
+    pub h2_upgrade: Option<bool>,
     /// Whether requests are forwarded in the protocol they arrived in.
     pub use_client_protocol: bool,
     /// Requests at a time on one HTTP/2 connection; 0 = Envoy's default.
     pub max_concurrent_streams: Option<u32>,
     /// PINGs on HTTP/2 connections.
     pub http2_keepalive: Option<Http2Keepalive>,
+}
+
+impl ConnectionPool {
+    /// These limits, with those of the mesh where they say nothing.
+    #[must_use]
+    pub fn or(self, mesh: &Self) -> Self {
+        Self {
+            max_connections: self.max_connections.or(mesh.max_connections),
+            connect_timeout: self.connect_timeout.or(mesh.connect_timeout),
+            max_pending_requests: self.max_pending_requests.or(mesh.max_pending_requests),
+            max_requests_per_connection: self.max_requests_per_connection.or(mesh.max_requests_per_connection),
+            max_requests: self.max_requests.or(mesh.max_requests),
+            max_retries: self.max_retries.or(mesh.max_retries),
+            idle_timeout: self.idle_timeout.or(mesh.idle_timeout),
+            max_connection_duration: self.max_connection_duration.or(mesh.max_connection_duration),
+            tcp_keepalive: match (self.tcp_keepalive, &mesh.tcp_keepalive) {
+                (Some(own), Some(of_mesh)) => Some(own.or(of_mesh)),
+                (own, of_mesh) => own.or_else(|| of_mesh.clone()),
+            },
+            tcp_idle_timeout: self.tcp_idle_timeout.or(mesh.tcp_idle_timeout),
+            h2_upgrade: self.h2_upgrade.or(mesh.h2_upgrade),
+            use_client_protocol: self.use_client_protocol || mesh.use_client_protocol,
+            max_concurrent_streams: self.max_concurrent_streams.or(mesh.max_concurrent_streams),
+            http2_keepalive: self.http2_keepalive.or(mesh.http2_keepalive),
+        }
+    }
+}
+
+impl TcpKeepalive {
+    /// These probes, with those of the mesh where they say nothing.
+    #[must_use]
+    pub fn or(self, mesh: &Self) -> Self {
+        Self {
+            probes: self.probes.or(mesh.probes),
+            time: self.time.or(mesh.time),
+            interval: self.interval.or(mesh.interval),
+        }
+    }
+}
+
+impl OutlierDetection {
+    /// This detection, with that of the mesh where it says nothing.
+    #[must_use]
+    pub fn or(self, mesh: &Self) -> Self {
+        Self {
+            consecutive_5xx: self.consecutive_5xx.or(mesh.consecutive_5xx),
+            consecutive_gateway: self.consecutive_gateway.or(mesh.consecutive_gateway),
+            consecutive_local_origin: self.consecutive_local_origin.or(mesh.consecutive_local_origin),
+            split_local_origin: self.split_local_origin || mesh.split_local_origin,
+            interval: self.interval.or(mesh.interval),
+            base_ejection_time: self.base_ejection_time.or(mesh.base_ejection_time),
+            max_ejection_percent: self.max_ejection_percent.or(mesh.max_ejection_percent),
+            min_health_percent: self.min_health_percent.or(mesh.min_health_percent),
+            error_codes: if self.error_codes.is_empty() { mesh.error_codes.clone() } else { self.error_codes },
+        }
+    }
 }
 
 /// PINGs on HTTP/2 connections.

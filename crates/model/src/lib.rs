@@ -15,6 +15,7 @@ mod index;
 mod list;
 pub mod mesh;
 pub mod policy;
+pub mod proxy_rule;
 pub mod route_set;
 pub mod service;
 pub mod sidecar;
@@ -38,7 +39,10 @@ pub use destination_rule::{
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use list::{Grouped, List, Ordered};
-pub use mesh::{MeshConfig, OutboundTrafficPolicy};
+pub use mesh::{
+    AccessLogFile, AccessLogFormat, IngressMode, IngressSettings, MeshConfig, OutboundTrafficPolicy, PathNormalization,
+    TlsRules,
+};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use route_set::{
     AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,

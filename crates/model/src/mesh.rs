@@ -1,12 +1,18 @@
 //! Settings of the mesh as a whole (Istio's MeshConfig).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::RetryPolicy;
+use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility};
+
+use crate::{ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, TcpKeepalive, TrafficPolicy, Visibility};
+
+/// The label that every namespace has, whether its manifest says so or not (Kubernetes' `NamespaceDefaultLabelName`).
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Settings of the mesh as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MeshConfig {
     /// The trust domain of all SPIFFE ids.
     pub trust_domain: Arc<str>,
@@ -18,20 +24,61 @@ pub struct MeshConfig {
     pub root_namespace: Arc<str>,
     /// What happens to calls of unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
+    /// Whether programs listen at the loopback address only (`inboundTrafficPolicy: LOCALHOST`).
+    pub inbound_to_localhost: bool,
+    /// How paths are normalized.
+    pub path_normalization: PathNormalization,
     /// File for access logs, e.g. `/dev/stdout`; none = no log.
     pub access_log_file: Option<Arc<str>>,
     /// Envoy's text format for it; none = Istio's.
     pub access_log_format: Option<Arc<str>>,
     /// Whether the log is JSON (`accessLogEncoding: JSON`).
     pub access_log_json: bool,
+    /// The access logs of `defaultProviders.accessLogging`; if there are any, they replace `access_log_file`.
+    pub access_log_providers: Vec<AccessLogFile>,
+    /// Whether connections that match no filter chain are logged.
+    pub logs_unmatched: bool,
     /// Timeout for new connections.
     pub connect_timeout: Duration,
     /// How long protocol detection waits for the first bytes; zero = forever.
     pub protocol_detection_timeout: Duration,
+    /// Probes of idle connections, where no DestinationRule says otherwise.
+    pub tcp_keepalive: Option<TcpKeepalive>,
+    /// Whether HTTP/1.1 requests are forwarded over HTTP/2, where no DestinationRule says otherwise.
+    pub h2_upgrade: bool,
+    /// Locality-aware balancing, where no DestinationRule says otherwise.
+    pub locality: Option<LocalityLb>,
+    /// Limits, where no DestinationRule says otherwise.
+    pub connection_pool: Option<ConnectionPool>,
+    /// Outlier detection, where no DestinationRule says otherwise.
+    pub outlier_detection: Option<OutlierDetection>,
+    /// Time between two lookups of a host's addresses by the proxies.
+    pub dns_refresh_rate: Duration,
+    /// TLS of the mesh's own mutual TLS, where it is terminated.
+    pub mesh_tls: TlsRules,
+    /// TLS of all other connections.
+    pub tls_defaults: TlsRules,
     /// Whether mutual TLS is used automatically towards endpoints with a proxy.
     pub enable_auto_mtls: bool,
     /// The retry policy of routes without one; `None` = Istio's default (2 attempts).
     pub default_http_retry: Option<RetryPolicy>,
+    /// `exportTo` of Services and ServiceEntries without one; empty = all namespaces.
+    pub service_export_to: Vec<Arc<str>>,
+    /// `exportTo` of VirtualServices without one.
+    pub virtual_service_export_to: Vec<Arc<str>>,
+    /// `exportTo` of DestinationRules without one.
+    pub destination_rule_export_to: Vec<Arc<str>>,
+    /// Who may see ServiceEntries, by the namespace they are in.
+    pub service_entry_visibility: Option<Arc<ServiceEntryVisibility>>,
+    /// The namespaces whose objects are read; any of these must match. Empty = all.
+    pub discovery_selectors: Arc<[NamespaceSelector]>,
+    /// Settings of each proxy (`defaultConfig`).
+    pub proxy_defaults: Arc<ProxyConfig>,
+    /// Which Ingress objects are served, and by which gateways.
+    pub ingress: IngressSettings,
+    /// Whether refused security objects are left out, instead of closing what they would have judged. Only an option of
+    /// the control plane sets it.
+    pub leave_out_refused: bool,
 }
 
 /// What happens to calls of unknown hosts.
@@ -41,6 +88,9 @@ pub enum OutboundTrafficPolicy {
     AllowAny,
     /// Calls are refused.
     RegistryOnly,
+    /// Calls pass. HTTP is meant to go to the host that the request names; until proxies can look it up, it goes where
+    /// it was going, as with `AllowAny`.
+    AllowAnyDynamicDns,
 }
 
 impl OutboundTrafficPolicy {
@@ -49,7 +99,127 @@ impl OutboundTrafficPolicy {
         match self {
             Self::AllowAny => "ALLOW_ANY",
             Self::RegistryOnly => "REGISTRY_ONLY",
+            Self::AllowAnyDynamicDns => "ALLOW_ANY_DYNAMIC_DNS",
         }
+    }
+
+    /// Whether calls of unknown hosts pass.
+    pub fn allows_any(self) -> bool {
+        self != Self::RegistryOnly
+    }
+}
+
+/// How paths are normalized before anything matches them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathNormalization {
+    /// Not at all.
+    None,
+    /// `.` and `..` segments are resolved (RFC 3986 section 6).
+    Base,
+    /// In addition, successive slashes are merged.
+    MergeSlashes,
+    /// In addition, `%2F` and `%5C` are decoded first.
+    DecodeAndMergeSlashes,
+}
+
+/// An access log in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AccessLogFile {
+    /// The file.
+    pub path: Arc<str>,
+    /// Its format.
+    pub format: AccessLogFormat,
+    /// Whether keys without a value are left out.
+    pub omit_empty_values: bool,
+}
+
+/// The format of an access log.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AccessLogFormat {
+    /// A line of text; `None` = Istio's.
+    Text(Option<Arc<str>>),
+    /// A JSON object whose texts are operators, as JSON text; `None` = Istio's keys.
+    Json(Option<Arc<str>>),
+}
+
+/// Versions, curves and cipher suites of TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TlsRules {
+    /// Whether only TLS 1.3 is accepted; otherwise 1.2, too.
+    pub only_1_3: bool,
+    /// Curves for the key exchange; empty = the proxy's.
+    pub ecdh_curves: Vec<Arc<str>>,
+    /// Cipher suites of TLS 1.2 in OpenSSL's spelling; empty = the proxy's.
+    pub cipher_suites: Vec<Arc<str>>,
+}
+
+/// Which Ingress objects are served, and by which gateways.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IngressSettings {
+    /// Which.
+    pub mode: IngressMode,
+    /// Their class.
+    pub class: Arc<str>,
+    /// The Service of the gateway.
+    pub service: Arc<str>,
+    /// The value of the label `istio` of the gateways.
+    pub selector: Arc<str>,
+}
+
+/// Which Ingress objects are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IngressMode {
+    /// None.
+    Off,
+    /// Those of the class, and those without a class.
+    Default,
+    /// Those of the class.
+    Strict,
+}
+
+impl MeshConfig {
+    /// Who sees an object of `namespace` with these entries in `exportTo`; `default` applies if there are none.
+    pub fn visibility<'a>(
+        entries: impl IntoIterator<Item = &'a str>,
+        default: &'a [Arc<str>],
+        namespace: &str,
+    ) -> Visibility {
+        let mut entries = entries.into_iter().peekable();
+        match entries.peek() {
+            Some(_) => Visibility::from_export_to(entries, namespace),
+            None => Visibility::from_export_to(default.iter().map(|entry| &**entry), namespace),
+        }
+    }
+
+    /// Whether the objects of a namespace with these labels are read.
+    pub fn discovers(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>) -> bool {
+        if self.discovery_selectors.is_empty() {
+            return true;
+        }
+        let mut labels = labels.cloned().unwrap_or_default();
+        labels.entry(NAME_LABEL.to_owned()).or_insert_with(|| namespace.to_owned());
+        self.discovery_selectors.iter().any(|selector| selector.selects(&labels))
+    }
+}
+
+impl TrafficPolicy {
+    /// These settings of a DestinationRule, with the mesh's where it says nothing: for each field of limits and outlier
+    /// detection, for each setting of keep-alive probes, and for locality-aware balancing as a whole.
+    #[must_use]
+    pub fn or_of_mesh(mut self, mesh: &MeshConfig) -> Self {
+        self.connection_pool = match (self.connection_pool, &mesh.connection_pool) {
+            (Some(own), Some(of_mesh)) => Some(own.or(of_mesh)),
+            (own, of_mesh) => own.or_else(|| of_mesh.clone()),
+        };
+        self.outlier_detection = match (self.outlier_detection, &mesh.outlier_detection) {
+            (Some(own), Some(of_mesh)) => Some(own.or(of_mesh)),
+            (own, of_mesh) => own.or_else(|| of_mesh.clone()),
+        };
+        if let Some(of_mesh) = &mesh.locality {
+            let balancer = self.load_balancer.get_or_insert_default();
+            balancer.locality.get_or_insert_with(|| of_mesh.clone());
+        }
+        self
     }
 }
 
@@ -62,13 +232,38 @@ impl Default for MeshConfig {
             cluster_domain: "cluster.local".into(),
             root_namespace: "istio-system".into(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
+            inbound_to_localhost: false,
+            path_normalization: PathNormalization::Base,
             access_log_file: None,
             access_log_format: None,
             access_log_json: false,
+            access_log_providers: Vec::new(),
+            logs_unmatched: true,
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
+            tcp_keepalive: None,
+            h2_upgrade: false,
+            locality: None,
+            connection_pool: None,
+            outlier_detection: None,
+            dns_refresh_rate: Duration::from_secs(60),
+            mesh_tls: TlsRules::default(),
+            tls_defaults: TlsRules::default(),
             enable_auto_mtls: true,
             default_http_retry: None,
+            service_export_to: Vec::new(),
+            virtual_service_export_to: Vec::new(),
+            destination_rule_export_to: Vec::new(),
+            service_entry_visibility: None,
+            discovery_selectors: Arc::default(),
+            proxy_defaults: Arc::default(),
+            ingress: IngressSettings {
+                mode: IngressMode::Strict,
+                class: "istio".into(),
+                service: "istio-ingressgateway".into(),
+                selector: "ingressgateway".into(),
+            },
+            leave_out_refused: false,
         }
     }
 }

@@ -86,6 +86,10 @@ pub struct AuthorizationPolicy {
     pub origin: Span,
     /// Whether it is a stand-in for a refused policy.
     pub refused: bool,
+    /// Whether it is only logged and counted (`istio.io/dry-run`).
+    pub dry_run: bool,
+    /// Whether it stands in for a RequestAuthentication: it refuses requests with tokens, and says nothing about bytes.
+    pub of_tokens: bool,
 }
 
 /// A rule: one of `from` (if any), one of `to` (if any), and all of `when`.

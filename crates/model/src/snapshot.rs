@@ -11,6 +11,7 @@ use imbl::OrdMap;
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::{Index, covering, under_hosts_covering};
 use crate::policy;
+use crate::proxy_rule::ProxyRule;
 use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::{
@@ -47,6 +48,8 @@ pub struct Snapshot {
     pub sidecars: List<Sidecar>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: List<AuthorizationPolicy>,
+    /// All ProxyConfigs, in the order of precedence.
+    pub proxy_rules: List<ProxyRule>,
     /// An example kind, only in tests.
     #[cfg(test)]
     pub(crate) examples: List<crate::derive::example::Example>,

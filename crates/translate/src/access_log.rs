@@ -1,7 +1,6 @@
 //! Access logs, as configured for the mesh.
 
-use std::collections::BTreeMap;
-
+use evenkeel_model::{AccessLogFile, AccessLogFormat};
 use prost::{Message, Name};
 
 use crate::context::Context;
@@ -10,8 +9,7 @@ use crate::pb::config::accesslog::access_log_filter::FilterSpecifier;
 use crate::pb::config::accesslog::{AccessLog, AccessLogFilter, ResponseFlagFilter};
 use crate::pb::core::{DataSource, data_source};
 use crate::pb::file_access_log::FileAccessLog;
-use crate::pb::google::protobuf::{Value, value};
-use crate::proto::{OrderedStruct, any_named};
+use crate::proto::{OrderedStruct, OrderedValue, any_named};
 
 /// Istio's default text format: its documentation, "Envoy Access Logs".
 pub const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -61,34 +59,55 @@ pub fn of_unmatched(context: Context<'_>) -> Vec<AccessLog> {
 
 fn logs(context: Context<'_>, filter: Option<AccessLogFilter>) -> Vec<AccessLog> {
     let mesh = context.snapshot.mesh();
-    let Some(path) = mesh.access_log_file.as_deref().filter(|p| !p.is_empty()) else { return Vec::new() };
-    let format = match (mesh.access_log_json, mesh.access_log_format.as_deref()) {
-        (true, format) => json_format(format),
-        (false, format) => text_format(format.unwrap_or(DEFAULT_FORMAT)),
+    if filter.is_some() && !mesh.logs_unmatched {
+        return Vec::new();
+    }
+    let own = mesh.access_log_file.as_ref().map(|path| AccessLogFile {
+        path: path.clone(),
+        format: match mesh.access_log_json {
+            true => AccessLogFormat::Json(mesh.access_log_format.clone()),
+            false => AccessLogFormat::Text(mesh.access_log_format.clone()),
+        },
+        omit_empty_values: false,
+    });
+    let files = match mesh.access_log_providers.as_slice() {
+        [] => own.into_iter().collect(),
+        providers => providers.to_vec(),
     };
-    let config = FileLog { path: path.to_owned(), log_format: Some(format) };
-    vec![AccessLog {
+    files.iter().map(|file| file_log(file, filter.clone())).collect()
+}
+
+fn file_log(file: &AccessLogFile, filter: Option<AccessLogFilter>) -> AccessLog {
+    let format = match &file.format {
+        AccessLogFormat::Json(keys) => {
+            LogFormat { omit_empty_values: file.omit_empty_values, ..json_format(keys.as_deref()) }
+        }
+        AccessLogFormat::Text(format) => text_format(format.as_deref().unwrap_or(DEFAULT_FORMAT)),
+    };
+    let config = FileLog { path: file.path.to_string(), log_format: Some(format) };
+    AccessLog {
         name: "envoy.access_loggers.file".to_owned(),
         filter,
         config_type: Some(ConfigType::TypedConfig(any_named(&FileAccessLog::full_name(), &config))),
-    }]
+    }
 }
 
 fn text_format(format: &str) -> LogFormat {
     let source =
         DataSource { specifier: Some(data_source::Specifier::InlineString(format.to_owned())), ..Default::default() };
-    LogFormat { text_format_source: Some(source), json_format: None }
+    LogFormat { text_format_source: Some(source), json_format: None, omit_empty_values: false }
 }
 
-/// JSON with the user's keys (a JSON object of operators), or with Istio's.
+/// JSON with the user's keys (a JSON object of operators, which may be nested), or with Istio's.
 fn json_format(format: Option<&str>) -> LogFormat {
-    let own = format.and_then(|f| serde_json::from_str::<BTreeMap<String, String>>(f).ok());
-    let keys = own.unwrap_or_else(|| {
-        DEFAULT_JSON_KEYS.iter().map(|(key, operator)| ((*key).to_owned(), (*operator).to_owned())).collect()
-    });
-    let value = |text: String| Value { kind: Some(value::Kind::StringValue(text)) };
-    let fields = keys.into_iter().map(|(key, operator)| (key, value(operator))).collect();
-    LogFormat { text_format_source: None, json_format: Some(OrderedStruct { fields }) }
+    let own = format.and_then(|f| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(f).ok());
+    let fields = match own {
+        Some(keys) => keys.iter().map(|(key, value)| (key.clone(), OrderedValue::of(value))).collect(),
+        None => {
+            DEFAULT_JSON_KEYS.iter().map(|(key, operator)| ((*key).to_owned(), OrderedValue::text(operator))).collect()
+        }
+    };
+    LogFormat { text_format_source: None, json_format: Some(OrderedStruct { fields }), omit_empty_values: false }
 }
 
 /// `envoy.extensions.access_loggers.file.v3.FileAccessLog` over ordered JSON keys.
@@ -105,6 +124,8 @@ struct FileLog {
 struct LogFormat {
     #[prost(message, optional, tag = "2")]
     json_format: Option<OrderedStruct>,
+    #[prost(bool, tag = "3")]
+    omit_empty_values: bool,
     #[prost(message, optional, tag = "5")]
     text_format_source: Option<DataSource>,
 }

@@ -1,6 +1,6 @@
 //! Clusters: outbound ones per service, port and subset; inbound ones per port of the workload; and the catch-alls.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,8 +49,6 @@ use crate::{secrets, sessions};
 const INBOUND_SOURCE: &str = "127.0.0.6";
 /// Connection pools to original destinations are closed after this time without a request.
 const PASSTHROUGH_IDLE: Duration = Duration::from_secs(300);
-/// How often names are looked up that have no TTL (Istio's default of `dnsRefreshRate`).
-const DNS_REFRESH_RATE: Duration = Duration::from_secs(60);
 /// The spread of these lookups (Istio's `PILOT_DNS_JITTER_DURATION`).
 const DNS_JITTER: Duration = Duration::from_millis(100);
 /// The key by which `transport_socket_matches` match endpoint metadata.
@@ -155,10 +153,11 @@ pub fn outbound(
     inner: InnerProtocol,
 ) -> Generated {
     let subset_name = subset.map_or("", |s| &*s.name);
-    let policy = rule.map(|r| r.policy_for(subset.map(|s| &*s.name), port.number)).unwrap_or_default();
+    let policy = context.settings(rule, subset.map(|s| &*s.name), port.number);
     let mut cluster = base(context, outbound_name(port, subset_name, service, inner));
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
     apply_policy(&policy, &mut cluster);
+    apply_keepalive(context, policy.connection_pool.as_ref(), &mut cluster);
     sessions::apply(service, &mut cluster);
     let pool = policy.connection_pool.as_ref();
     let common = common_http_options(pool);
@@ -189,10 +188,11 @@ pub fn passed_on(
     subset: Option<&Subset>,
 ) -> Generated {
     let subset_name = subset.map_or("", |s| &*s.name);
-    let policy = rule.map(|r| r.policy_for(subset.map(|s| &*s.name), port.number)).unwrap_or_default();
+    let policy = context.settings(rule, subset.map(|s| &*s.name), port.number);
     let mut cluster = base(context, names::sni_dnat_cluster(port.number, subset_name, &service.host));
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
     apply_policy(&policy, &mut cluster);
+    apply_keepalive(context, policy.connection_pool.as_ref(), &mut cluster);
     set_origin(rule, &mut cluster);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
@@ -226,7 +226,7 @@ fn discovery(
         }
         DiscoveryType::OriginalDst => set_cluster_provided(cluster),
         _ => {
-            look_up_as_istio(cluster);
+            look_up_as_istio(context, cluster);
             let none = Labels::new();
             let labels = labels.unwrap_or(&none);
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
@@ -237,11 +237,11 @@ fn discovery(
     }
 }
 
-/// How names are looked up: Istio's `dnsRefreshRate` and jitter; a server's TTL takes precedence.
+/// How names are looked up: the mesh's `dnsRefreshRate`, and Istio's jitter; a server's TTL takes precedence.
 #[expect(deprecated, reason = "Istio sends these fields; their successors are extensions of each kind of cluster")]
-fn look_up_as_istio(cluster: &mut Cluster) {
+fn look_up_as_istio(context: Context<'_>, cluster: &mut Cluster) {
     cluster.dns_lookup_family = DnsLookupFamily::V4Only as i32;
-    cluster.dns_refresh_rate = Some(duration(DNS_REFRESH_RATE));
+    cluster.dns_refresh_rate = Some(duration(context.snapshot.mesh().dns_refresh_rate));
     cluster.dns_jitter = Some(duration(DNS_JITTER));
     cluster.respect_dns_ttl = true;
 }
@@ -282,18 +282,28 @@ fn apply_pool(pool: &ConnectionPool, budget: Option<&Budget>, cluster: &mut Clus
         }],
         ..Default::default()
     });
-    if let Some(probes) = &pool.tcp_keepalive {
-        let seconds =
-            |time: Option<Duration>| time.map(|time| u32_value(u32::try_from(time.as_secs()).unwrap_or(u32::MAX)));
-        cluster.upstream_connection_options = Some(UpstreamConnectionOptions {
-            tcp_keepalive: Some(TcpKeepalive {
-                keepalive_probes: probes.probes.map(u32_value),
-                keepalive_time: seconds(probes.time),
-                keepalive_interval: seconds(probes.interval),
-            }),
-            ..Default::default()
-        });
-    }
+}
+
+/// Probes of idle connections: the rule's, and the mesh's where it says nothing. istiod leaves out settings of zero.
+fn apply_keepalive(context: Context<'_>, pool: Option<&ConnectionPool>, cluster: &mut Cluster) {
+    let own = pool.and_then(|pool| pool.tcp_keepalive.clone());
+    let of_mesh = context.snapshot.mesh().tcp_keepalive.as_ref();
+    let probes = match (own, of_mesh) {
+        (Some(own), Some(of_mesh)) => own.or(of_mesh),
+        (Some(own), None) => own,
+        (None, Some(of_mesh)) => of_mesh.clone(),
+        (None, None) => return,
+    };
+    let seconds =
+        |time: Option<Duration>| time.map(|time| u32_value(u32::try_from(time.as_secs()).unwrap_or(u32::MAX)));
+    cluster.upstream_connection_options = Some(UpstreamConnectionOptions {
+        tcp_keepalive: Some(TcpKeepalive {
+            keepalive_probes: probes.probes.map(u32_value),
+            keepalive_time: seconds(probes.time),
+            keepalive_interval: seconds(probes.interval),
+        }),
+        ..Default::default()
+    });
 }
 
 fn common_http_options(pool: Option<&ConnectionPool>) -> CommonHttpOptions {
@@ -328,8 +338,13 @@ struct Bytes {
 fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&ConnectionPool>) -> UpstreamProtocol {
     match declared {
         _ if pool.is_some_and(|pool| pool.use_client_protocol) => UpstreamProtocol::AsReceived,
-        _ if pool.is_some_and(|pool| pool.h2_upgrade) => UpstreamProtocol::Http2,
         Protocol::Http2 | Protocol::Grpc => UpstreamProtocol::Http2,
+        // Only declared HTTP is upgraded: a detected protocol may be any (istiod's `shouldH2Upgrade`).
+        Protocol::Http | Protocol::GrpcWeb
+            if pool.and_then(|pool| pool.h2_upgrade).unwrap_or(context.snapshot.mesh().h2_upgrade) =>
+        {
+            UpstreamProtocol::Http2
+        }
         _ if context.is_sidecar() => UpstreamProtocol::AsReceived,
         _ => UpstreamProtocol::Http1,
     }
@@ -356,7 +371,7 @@ fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
         max_ejection_percent: outliers.max_ejection_percent.filter(|percent| *percent > 0).map(u32_value),
         ..Default::default()
     });
-    let panic = Percent { value: f64::from(outliers.min_health_percent) };
+    let panic = Percent { value: f64::from(outliers.min_health_percent.unwrap_or_default()) };
     if let Some(common) = &mut cluster.common_lb_config {
         common.healthy_panic_threshold = Some(panic);
     }
@@ -419,7 +434,7 @@ fn apply_tls(
         Some(ClientTls::Outside(server)) => {
             let credential = credential_of(context, rule, server);
             let names = outside_names(service, server);
-            cluster.transport_socket = Some(tls::outside_client(server, &names, credential));
+            cluster.transport_socket = Some(tls::outside_client(mesh, server, &names, credential));
         }
         None if !mesh.enable_auto_mtls || service.external => {}
         None => auto_mtls(context, service, port, &default_sni, bytes, cluster),
@@ -500,19 +515,27 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
         (IngressEndpoint::Loopback(address, number), _) => to_endpoint(context, name, socket(*address, *number)),
         (IngressEndpoint::Unix(path), _) => to_endpoint(context, name, endpoints::pipe(path)),
         (IngressEndpoint::Own(number), Some(own)) => to_own_address(context, name, own, *number),
+        (IngressEndpoint::AsCalled, _) if context.snapshot.mesh().inbound_to_localhost => {
+            to_endpoint(context, name, socket(Ipv4Addr::LOCALHOST.into(), port.port))
+        }
         (IngressEndpoint::Own(_), None) | (IngressEndpoint::AsCalled, _) => to_workload(context, name),
     };
     // As in Istio's `buildInboundCluster`: the limits that clients have hold on the receiving side, too, unless the
-    // Sidecar has some. Rules with a workload selector are for clients only.
+    // Sidecar has some; then those of the mesh. Rules with a workload selector are for clients only.
     let service = port.service.as_ref();
     let rule = service.and_then(|(service, _)| context.destination_rule(service));
     let rule = rule.filter(|rule| rule.workload_selector.is_empty());
     let of_rule = || service.zip(rule).and_then(|((_, port), rule)| rule.policy_for(None, *port).connection_pool);
-    let pool = sidecar.and_then(|sidecar| sidecar.pool_of(port.port)).cloned().or_else(of_rule);
+    let own = sidecar.and_then(|sidecar| sidecar.pool_of(port.port)).cloned().or_else(of_rule);
+    let pool = match (own, &context.snapshot.mesh().connection_pool) {
+        (Some(own), Some(of_mesh)) => Some(own.or(of_mesh)),
+        (own, of_mesh) => own.or_else(|| of_mesh.clone()),
+    };
     let pool = pool.as_ref();
     if let Some(pool) = pool {
         apply_pool(pool, None, &mut cluster);
     }
+    apply_keepalive(context, pool, &mut cluster);
     let (common, is_http) = (common_http_options(pool), PortProtocol::of(port.protocol) != Some(PortProtocol::Tcp));
     if is_http || common != CommonHttpOptions::default() {
         let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { UpstreamProtocol::Http1 };
@@ -559,7 +582,14 @@ fn to_workload(context: Context<'_>, name: String) -> Cluster {
 
 fn passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
-    let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
+    let pool = context.snapshot.mesh().connection_pool.as_ref();
+    if let Some(pool) = pool {
+        apply_pool(pool, None, &mut cluster);
+    }
+    apply_keepalive(context, pool, &mut cluster);
+    let common = common_http_options(pool);
+    let idle_timeout = common.idle_timeout.or(Some(duration(PASSTHROUGH_IDLE)));
+    let common = CommonHttpOptions { idle_timeout, ..common };
     set_http_options(common, UpstreamProtocol::AsReceived, None, (None, None), &mut cluster);
     if context.client_kind().is_evenkeel() && context.snapshot.mesh().enable_auto_mtls {
         call_pods_securely(context, &mut cluster);

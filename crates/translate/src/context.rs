@@ -9,6 +9,7 @@ use evenkeel_model::{
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
+use crate::proxy_options::ProxyOptions;
 use crate::routes::action::RouteContext;
 use crate::tls::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
@@ -130,6 +131,12 @@ impl<'a> Context<'a> {
         self.client.registry_only
     }
 
+    /// What of its ProxyConfig its configuration depends on. Like the kind it is not recorded, because proxies that
+    /// differ in it share no units.
+    pub fn options(&self) -> &'a ProxyOptions {
+        &self.client.options
+    }
+
     /// The proxy's first address. A result that depends on it is not shared.
     pub fn address(&self) -> Option<IpAddr> {
         self.ask(Question::Workload);
@@ -161,7 +168,7 @@ impl<'a> Context<'a> {
 
     /// Whether a load balancer in front of the proxy sends the PROXY protocol.
     pub fn takes_proxy_protocol(&self) -> bool {
-        self.ask(Question::TakesProxyProtocol) == Answer::Yes
+        self.ask(Question::TakesProxyProtocol) == Answer::Yes || !self.is_sidecar() && self.options().proxy_protocol
     }
 
     /// Whether its certificate has proved that it belongs to its namespace.
@@ -184,6 +191,12 @@ impl<'a> Context<'a> {
     /// The traffic policy for a service from its DestinationRule, if there is one.
     pub fn policy(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<TrafficPolicy> {
         Some(self.destination_rule(service)?.policy_for(subset, port))
+    }
+
+    /// The settings of a cluster: those of the DestinationRule, and the mesh's where it says nothing.
+    pub fn settings(&self, rule: Option<&DestinationRule>, subset: Option<&str>, port: u16) -> TrafficPolicy {
+        let own = rule.map(|rule| rule.policy_for(subset, port)).unwrap_or_default();
+        own.or_of_mesh(self.snapshot.mesh())
     }
 
     /// The load balancer for a service from its DestinationRule, if there is one.

@@ -29,8 +29,8 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     for (port, port_protocol) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
-            let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
-            let policy = policy.unwrap_or_default();
+            let subset_name = Some(subset).filter(|s| !s.is_empty());
+            let policy = context.settings(rule.map(AsRef::as_ref), subset_name, port.number);
             for inner in port_protocol.inners() {
                 let name = outbound_name(&port, subset, service, *inner);
                 let takes = |endpoint: &Endpoint| selects(labels, &endpoint.labels);

@@ -1,15 +1,17 @@
 //! Questions of generators about the proxy they generate for.
 //!
-//! Kind and Sidecar are not recorded, because proxies that differ in them share no units. In all other respects two
+//! Kind, Sidecar and ProxyConfig are not recorded, because proxies that differ in them share no units. In all other respects two
 //! proxies are equal for a generator if they give the same answers.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_api::istio::ProxyConfig;
 use evenkeel_model::workload::selects;
 use evenkeel_model::{Labels, Sidecar, Snapshot, Workload};
 
+use crate::proxy_options::ProxyOptions;
 use crate::view::{ProxyKind, ProxyView};
 
 /// One proxy: its node, and its workload in the snapshot.
@@ -24,6 +26,8 @@ pub struct Client {
     /// Whether calls of unknown hosts are refused, whatever Sidecar and mesh say, because a refused Sidecar might
     /// forbid them.
     pub registry_only: bool,
+    /// What of its ProxyConfig its configuration depends on.
+    pub options: Arc<ProxyOptions>,
 }
 
 /// A question about a proxy.
@@ -75,7 +79,8 @@ impl Client {
         let is_sidecar = view.kind == ProxyKind::Sidecar;
         let sidecar = snapshot.sidecar_for(&view.namespace, labels).filter(|_| is_sidecar);
         let registry_only = is_sidecar && snapshot.is_registry_only(&view.namespace, labels);
-        Self { workload: workload.cloned(), sidecar: sidecar.cloned(), registry_only, view }
+        let options = options(&view, workload.map(AsRef::as_ref), labels, snapshot);
+        Self { workload: workload.cloned(), sidecar: sidecar.cloned(), registry_only, options, view }
     }
 
     /// The labels for selectors: those in the snapshot, otherwise those of the proxy's node.
@@ -117,6 +122,22 @@ impl Client {
             Question::Workload => Answer::Alone(self.view.namespace.clone(), self.view.pod.clone()),
         }
     }
+}
+
+/// The node's own ProxyConfig, or that of the mesh, of ProxyConfigs and of the Pod's annotation.
+fn options(view: &ProxyView, workload: Option<&Workload>, labels: &Labels, snapshot: &Snapshot) -> Arc<ProxyOptions> {
+    if !view.proxy_config.is_empty() {
+        let json = serde_json::from_str(&view.proxy_config).unwrap_or_default();
+        return Arc::new(ProxyOptions::of(&ProxyConfig::of_metadata(&json)));
+    }
+    let own = workload.and_then(|workload| workload.proxy_config.as_deref());
+    // Nearly always nothing is said.
+    if own.is_none() && snapshot.proxy_rules.is_empty() && *snapshot.mesh.proxy_defaults == ProxyConfig::default() {
+        return ProxyOptions::none();
+    }
+    let shared = snapshot.proxy_config(&view.namespace, labels);
+    let config = own.map_or(shared.clone(), |own| own.clone().over(shared));
+    Arc::new(ProxyOptions::of(&config))
 }
 
 /// The questions recorded while one result is generated.

@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
-use evenkeel_model::TrafficPolicy;
+use evenkeel_model::{PathNormalization, TrafficPolicy};
 
 use crate::access_log;
 use crate::context::Context;
 use crate::pb::config::listener::{Filter, filter::ConfigType};
 use crate::pb::config::route::RouteConfiguration;
-use crate::pb::core::Http2ProtocolOptions;
+use crate::pb::core::{Http2ProtocolOptions, HttpProtocolOptions};
 use crate::pb::google::protobuf::Any;
 use crate::pb::hcm::http_connection_manager::{
-    ForwardClientCertDetails, RouteSpecifier, SetCurrentClientCertDetails, UpgradeConfig,
+    ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, ServerHeaderTransformation,
+    SetCurrentClientCertDetails, UpgradeConfig,
 };
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
 use crate::pb::on_demand::OnDemand;
 use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
-use crate::proto::{ads, any, bool_value, duration};
+use crate::proto::{ads, any, bool_value, duration, u32_value};
+use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
 use crate::{load_balancer, routes, sessions};
 
@@ -84,33 +86,97 @@ pub fn router() -> HttpFilter {
 fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
     // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
-    let (forward, details) = client_certificate(side);
+    let (forward, details) = client_certificate(context, side);
+    let options = context.options();
+    let limits = options.connections.at(side == Direction::Gateway);
+    // As istiod's `buildHTTPConnectionManager` translates `pathNormalization`; the proxy's own settings override it.
+    let paths = context.snapshot.mesh().path_normalization;
+    let merges = matches!(paths, PathNormalization::MergeSlashes | PathNormalization::DecodeAndMergeSlashes);
+    let escaped = match paths {
+        PathNormalization::DecodeAndMergeSlashes => PathWithEscapedSlashesAction::UnescapeAndForward,
+        // They are kept unchanged.
+        _ => PathWithEscapedSlashesAction::ImplementationSpecificDefault,
+    };
+    let (server_name, transformation) = match &options.server {
+        ServerName::Default => (SERVER_NAME, ServerHeaderTransformation::Overwrite),
+        ServerName::Named(name) => (&**name, ServerHeaderTransformation::Overwrite),
+        ServerName::PassThrough => (SERVER_NAME, ServerHeaderTransformation::PassThrough),
+    };
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
-        http_filters: rbac.into_iter().chain(routes::filters::all()).chain(session).chain([router()]).collect(),
-        server_name: SERVER_NAME.to_owned(),
+        http_filters: rbac
+            .into_iter()
+            .chain(routes::filters::all())
+            .chain(session)
+            .chain([router_of(context)])
+            .collect(),
+        server_name: server_name.to_owned(),
+        server_header_transformation: transformation as i32,
         use_remote_address: Some(bool_value(side == Direction::Gateway)),
+        xff_num_trusted_hops: if side == Direction::Gateway { options.trusted_proxies } else { 0 },
         forward_client_cert_details: forward as i32,
         set_current_client_cert_details: details,
+        generate_request_id: options.no_request_id.then(|| bool_value(false)),
         // WebSockets arrive by extended CONNECT over HTTP/2.
-        http2_protocol_options: Some(Http2ProtocolOptions { allow_connect: true, ..Default::default() }),
+        http2_protocol_options: Some(Http2ProtocolOptions {
+            allow_connect: true,
+            max_concurrent_streams: limits.max_streams.map(u32_value),
+            initial_stream_window_size: limits.stream_window.map(u32_value),
+            initial_connection_window_size: limits.connection_window.map(u32_value),
+            ..Default::default()
+        }),
+        common_http_protocol_options: common_options(&limits),
         upgrade_configs: vec![UpgradeConfig { upgrade_type: "websocket".to_owned(), ..Default::default() }],
         // Long polls and streams take long; users limit them with the route's timeout.
-        stream_idle_timeout: Some(duration(Duration::ZERO)),
+        stream_idle_timeout: Some(duration(limits.stream_idle.unwrap_or(Duration::ZERO))),
+        request_timeout: limits.request.map(duration),
         // Without it there is no limit for heads either, and no well-behaved client sends a head slowly.
-        request_headers_timeout: Some(duration(REQUEST_HEADERS_TIMEOUT)),
+        request_headers_timeout: Some(duration(limits.request_headers.unwrap_or(REQUEST_HEADERS_TIMEOUT))),
+        drain_timeout: limits.drain.map(duration),
         proxy_100_continue: true,
-        normalize_path: Some(bool_value(true)),
+        normalize_path: Some(bool_value(paths != PathNormalization::None)),
+        merge_slashes: limits.merge_slashes.unwrap_or(merges),
+        path_with_escaped_slashes_action: limits.escaped_slashes.unwrap_or(escaped) as i32,
         access_log: access_log::of_requests(context),
         ..Default::default()
     };
     network_filter("envoy.filters.network.http_connection_manager", any(&manager))
 }
 
+/// The limits that all versions of HTTP have in common, if there are any.
+fn common_options(limits: &Connections) -> Option<HttpProtocolOptions> {
+    let options = HttpProtocolOptions {
+        idle_timeout: limits.idle.map(duration),
+        max_connection_duration: limits.max_duration.map(duration),
+        max_stream_duration: limits.max_stream_duration.map(duration),
+        headers_with_underscores_action: limits.underscores.unwrap_or_default() as i32,
+        ..Default::default()
+    };
+    (options != HttpProtocolOptions::default()).then_some(options)
+}
+
+/// The router. Our proxy always adds Envoy's headers; the decoder of `envoyDebugHeaders` says so.
+fn router_of(context: Context<'_>) -> HttpFilter {
+    if !context.options().no_debug_headers || context.client_kind().is_evenkeel() {
+        return router();
+    }
+    let config = Router { suppress_envoy_headers: true, ..Router::default() };
+    HttpFilter { config_type: Some(http_filter::ConfigType::TypedConfig(any(&config))), ..router() }
+}
+
 /// Handling of `x-forwarded-client-cert`: sidecars tell the workload who called, gateways start the chain, and the
-/// workload's own requests do not carry it.
-fn client_certificate(side: Direction) -> (ForwardClientCertDetails, Option<SetCurrentClientCertDetails>) {
+/// workload's own requests do not carry it. The proxy's own settings override it.
+fn client_certificate(
+    context: Context<'_>,
+    side: Direction,
+) -> (ForwardClientCertDetails, Option<SetCurrentClientCertDetails>) {
+    let options = context.options();
+    let forward = match side {
+        Direction::Outbound => return (ForwardClientCertDetails::Sanitize, None),
+        Direction::Inbound => options.forward_at_sidecar.unwrap_or(ForwardClientCertDetails::AppendForward),
+        Direction::Gateway => options.forward_at_gateway.unwrap_or(ForwardClientCertDetails::SanitizeSet),
+    };
     let details = SetCurrentClientCertDetails {
         subject: Some(bool_value(true)),
         cert: side == Direction::Gateway,
@@ -118,11 +184,13 @@ fn client_certificate(side: Direction) -> (ForwardClientCertDetails, Option<SetC
         uri: true,
         ..Default::default()
     };
-    match side {
-        Direction::Outbound => (ForwardClientCertDetails::Sanitize, None),
-        Direction::Inbound => (ForwardClientCertDetails::AppendForward, Some(details)),
-        Direction::Gateway => (ForwardClientCertDetails::SanitizeSet, Some(details)),
-    }
+    let details = match (side, options.certificate) {
+        (Direction::Inbound, Some(parts)) => parts.over(details),
+        _ => details,
+    };
+    // The other modes pass on what is there, or nothing.
+    let adds = matches!(forward, ForwardClientCertDetails::AppendForward | ForwardClientCertDetails::SanitizeSet);
+    (forward, adds.then_some(details))
 }
 
 /// A TCP proxy to one cluster.

@@ -27,6 +27,7 @@ pub mod listeners;
 mod load_balancer;
 pub mod name_table;
 pub mod names;
+pub mod proxy_options;
 pub mod rbac;
 pub mod routes;
 pub mod scope;
@@ -44,6 +45,7 @@ mod secrets;
 mod sessions;
 mod whole;
 
+pub use self::proxy_options::ProxyOptions;
 pub use context::Context;
 pub use incremental::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange, Translator};
 pub use origin::{config_path, split_origin};

@@ -105,6 +105,12 @@ pub struct HttpRbac {
     /// Enforced rules.
     #[prost(message, optional, tag = "1")]
     pub rules: Option<RbacRules>,
+    /// Rules that are only logged and counted.
+    #[prost(message, optional, tag = "2")]
+    pub shadow_rules: Option<RbacRules>,
+    /// Statistics prefix of these.
+    #[prost(string, tag = "3")]
+    pub shadow_rules_stat_prefix: String,
 }
 
 /// `envoy.extensions.filters.network.rbac.v3.RBAC` over [`RbacRules`].
@@ -113,9 +119,15 @@ pub struct NetworkRbac {
     /// Enforced rules.
     #[prost(message, optional, tag = "1")]
     pub rules: Option<RbacRules>,
+    /// Rules that are only logged and counted.
+    #[prost(message, optional, tag = "2")]
+    pub shadow_rules: Option<RbacRules>,
     /// Statistics prefix; required.
     #[prost(string, tag = "3")]
     pub stat_prefix: String,
+    /// Statistics prefix of rules that are only logged and counted.
+    #[prost(string, tag = "5")]
+    pub shadow_rules_stat_prefix: String,
 }
 
 /// `google.protobuf.Struct` with its fields in order.
@@ -123,5 +135,58 @@ pub struct NetworkRbac {
 pub struct OrderedStruct {
     /// Fields.
     #[prost(btree_map = "string, message", tag = "1")]
-    pub fields: BTreeMap<String, wkt::Value>,
+    pub fields: BTreeMap<String, OrderedValue>,
+}
+
+/// `google.protobuf.Value` with the fields of structs in order.
+#[derive(Clone, PartialEq, Message)]
+pub struct OrderedValue {
+    /// What it is.
+    #[prost(oneof = "OrderedKind", tags = "3, 5, 6")]
+    pub kind: Option<OrderedKind>,
+}
+
+/// What an [`OrderedValue`] is.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum OrderedKind {
+    /// Text.
+    #[prost(string, tag = "3")]
+    Text(String),
+    /// A struct.
+    #[prost(message, tag = "5")]
+    Struct(OrderedStruct),
+    /// A list.
+    #[prost(message, tag = "6")]
+    List(OrderedList),
+}
+
+/// `google.protobuf.ListValue`.
+#[derive(Clone, PartialEq, Message)]
+pub struct OrderedList {
+    /// Its values.
+    #[prost(message, repeated, tag = "1")]
+    pub values: Vec<OrderedValue>,
+}
+
+impl OrderedValue {
+    /// Text.
+    pub fn text(text: &str) -> Self {
+        Self { kind: Some(OrderedKind::Text(text.to_owned())) }
+    }
+
+    /// A JSON value as a log format. Numbers and truth values become text, the only constants that our proxy logs. The
+    /// parser limits the depth.
+    pub fn of(json: &serde_json::Value) -> Self {
+        use serde_json::Value as Json;
+        let kind = match json {
+            Json::String(text) => OrderedKind::Text(text.clone()),
+            Json::Null | Json::Bool(_) | Json::Number(_) => OrderedKind::Text(json.to_string()),
+            Json::Array(items) => OrderedKind::List(OrderedList { values: items.iter().map(Self::of).collect() }),
+            Json::Object(fields) => {
+                let fields = fields.iter().map(|(name, value)| (name.clone(), Self::of(value))).collect();
+                OrderedKind::Struct(OrderedStruct { fields })
+            }
+        };
+        Self { kind: Some(kind) }
+    }
 }

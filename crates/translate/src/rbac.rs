@@ -34,16 +34,25 @@ enum Layer {
     Tcp,
 }
 
+/// The rules of one filter.
+struct FilterRules {
+    /// Those that are enforced.
+    enforced: Option<RbacRules>,
+    /// Those of `istio.io/dry-run`, which are only logged and counted.
+    shadow: Option<RbacRules>,
+}
+
 /// RBAC filters for requests.
 pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
     let full_name = crate::pb::http_rbac::Rbac::full_name();
-    let filter = |rules| HttpFilter {
-        name: "envoy.filters.http.rbac".to_owned(),
-        config_type: Some(http_filter::ConfigType::TypedConfig(any_named(
-            &full_name,
-            &HttpRbac { rules: Some(rules) },
-        ))),
-        ..Default::default()
+    let filter = |rules: FilterRules| {
+        let shadow_rules_stat_prefix = rules.shadow.as_ref().map_or("", stat_prefix).to_owned();
+        let config = HttpRbac { rules: rules.enforced, shadow_rules: rules.shadow, shadow_rules_stat_prefix };
+        HttpFilter {
+            name: "envoy.filters.http.rbac".to_owned(),
+            config_type: Some(http_filter::ConfigType::TypedConfig(any_named(&full_name, &config))),
+            ..Default::default()
+        }
     };
     rules(context, Layer::Http).into_iter().map(filter).collect()
 }
@@ -51,40 +60,76 @@ pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
 /// RBAC filters for connections.
 pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
     let full_name = crate::pb::network_rbac::Rbac::full_name();
-    let filter = |rules| {
-        let config = NetworkRbac { rules: Some(rules), stat_prefix: NETWORK_STAT_PREFIX.to_owned() };
+    let filter = |rules: FilterRules| {
+        let config = NetworkRbac {
+            shadow_rules_stat_prefix: rules.shadow.as_ref().map_or("", stat_prefix).to_owned(),
+            rules: rules.enforced,
+            shadow_rules: rules.shadow,
+            stat_prefix: NETWORK_STAT_PREFIX.to_owned(),
+        };
         network_filter("envoy.filters.network.rbac", any_named(&full_name, &config))
     };
     rules(context, Layer::Tcp).into_iter().map(filter).collect()
 }
 
-fn rules(context: Context<'_>, layer: Layer) -> Vec<RbacRules> {
+/// istiod's prefixes of the statistics and dynamic metadata of rules that are not enforced (`pilot/pkg/security/authz`).
+fn stat_prefix(shadow: &RbacRules) -> &'static str {
+    match shadow.action == Action::Deny as i32 {
+        true => "istio_dry_run_deny_",
+        false => "istio_dry_run_allow_",
+    }
+}
+
+/// The rules of the filters, DENY before ALLOW.
+fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
     let policies = context.snapshot.policies_for(context.namespace(), &context);
-    let of = |action| -> Vec<&AuthorizationPolicy> {
-        policies.iter().filter(|p| p.action == action).map(|p| p.as_ref()).collect()
+    let of = |action, dry_run| -> Vec<&AuthorizationPolicy> {
+        let judges = |policy: &&&std::sync::Arc<AuthorizationPolicy>| {
+            policy.action == action && policy.dry_run == dry_run && (layer == Layer::Http || !policy.of_tokens)
+        };
+        policies.iter().filter(judges).map(|p| p.as_ref()).collect()
     };
-    let compile = |chosen: &[&AuthorizationPolicy]| compile(chosen, context.snapshot.mesh(), layer);
-    let (denying, allowing) = (of(AuthorizationAction::Deny), of(AuthorizationAction::Allow));
-    let mut deny = compile(&denying);
+    let deny = FilterRules {
+        enforced: deny_rules(
+            context,
+            &of(AuthorizationAction::Deny, false),
+            &of(AuthorizationAction::Allow, false),
+            layer,
+        ),
+        shadow: deny_rules(context, &of(AuthorizationAction::Deny, true), &[], layer),
+    };
+    let allow = FilterRules {
+        enforced: allow_rules(context, &of(AuthorizationAction::Allow, false), layer),
+        shadow: allow_rules(context, &of(AuthorizationAction::Allow, true), layer),
+    };
+    [deny, allow].into_iter().filter(|rules| rules.enforced.is_some() || rules.shadow.is_some()).collect()
+}
+
+/// DENY policies that match nothing need no filter.
+fn deny_rules(
+    context: Context<'_>,
+    denying: &[&AuthorizationPolicy],
+    allowing: &[&AuthorizationPolicy],
+    layer: Layer,
+) -> Option<RbacRules> {
+    let mesh = context.snapshot.mesh();
+    let mut policies = compile(denying, mesh, layer);
     if allowing.iter().all(|policy| policy.refused) {
         // Nothing is allowed; the responsible policy names the rule.
-        deny.extend(
-            allowing
-                .iter()
-                .map(|policy| (name_of(policy), compile_rule(&Rule::default(), context.snapshot.mesh(), layer))),
-        );
+        policies.extend(allowing.iter().map(|policy| (name_of(policy), compile_rule(&Rule::default(), mesh, layer))));
     }
-    // DENY policies that match nothing need no filter; ALLOW policies that match nothing refuse everything.
-    let deny = (!deny.is_empty()).then_some(deny);
-    let allow = (!allowing.is_empty()).then(|| {
-        let mut allow = compile(&allowing);
-        // Beside other policies, a refused one is named by a rule that nothing matches.
-        allow.extend(allowing.iter().filter(|policy| policy.refused).map(|policy| (name_of(policy), nothing())));
-        allow
-    });
-    let deny = deny.map(|policies| RbacRules { action: Action::Deny as i32, policies });
-    let allow = allow.map(|policies| RbacRules { action: Action::Allow as i32, policies });
-    deny.into_iter().chain(allow).collect()
+    (!policies.is_empty()).then(|| RbacRules { action: Action::Deny as i32, policies })
+}
+
+/// ALLOW policies that match nothing refuse everything.
+fn allow_rules(context: Context<'_>, allowing: &[&AuthorizationPolicy], layer: Layer) -> Option<RbacRules> {
+    if allowing.is_empty() {
+        return None;
+    }
+    let mut policies = compile(allowing, context.snapshot.mesh(), layer);
+    // Beside other policies, a refused one is named by a rule that nothing matches.
+    policies.extend(allowing.iter().filter(|policy| policy.refused).map(|policy| (name_of(policy), nothing())));
+    Some(RbacRules { action: Action::Allow as i32, policies })
 }
 
 fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -> BTreeMap<String, Policy> {
@@ -115,6 +160,9 @@ fn nothing() -> Policy {
 /// The name that the details of denied calls have, with the number of the rule.
 fn name_of(policy: &AuthorizationPolicy) -> String {
     let refused = if policy.refused { "-refused" } else { "" };
+    if policy.of_tokens {
+        return format!("ns[{}]-request-authentication[{}]-not-supported", policy.namespace, policy.name);
+    }
     format!("ns[{}]-policy[{}]{refused}", policy.namespace, policy.name)
 }
 

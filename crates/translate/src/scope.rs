@@ -8,8 +8,8 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Resolution, RouteSet, Service,
-    Sidecar, SidecarOutboundPolicy,
+    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, Resolution, RouteSet, Service, Sidecar,
+    SidecarOutboundPolicy,
 };
 
 use crate::context::{Context, PortProtocol};
@@ -171,9 +171,9 @@ impl<'a> Context<'a> {
             return &SidecarOutboundPolicy::RegistryOnly;
         }
         let own = self.sidecar().and_then(|sidecar| sidecar.outbound_policy.as_ref());
-        own.unwrap_or_else(|| match self.snapshot.mesh().outbound_traffic_policy {
-            OutboundTrafficPolicy::AllowAny => &SidecarOutboundPolicy::AllowAny,
-            OutboundTrafficPolicy::RegistryOnly => &SidecarOutboundPolicy::RegistryOnly,
+        own.unwrap_or_else(|| match self.snapshot.mesh().outbound_traffic_policy.allows_any() {
+            true => &SidecarOutboundPolicy::AllowAny,
+            false => &SidecarOutboundPolicy::RegistryOnly,
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_base::Spanned;
 use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
-use evenkeel_model::{MeshConfig, OutsideTls, ServerTls, ServerTlsMode};
+use evenkeel_model::{MeshConfig, OutsideTls, ServerTls, ServerTlsMode, TlsRules};
 
 use crate::pb::google::protobuf::Any;
 use crate::pb::matcher::StringMatcher;
@@ -49,13 +49,22 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// TLS towards a server outside the mesh. `names` are those of which its certificate must have one; `credential` is the
 /// Secret with certificates and roots, if this proxy uses one.
-pub fn outside_client(server: &OutsideTls, names: &[Arc<str>], credential_name: Option<&str>) -> core::TransportSocket {
+pub fn outside_client(
+    mesh: &MeshConfig,
+    server: &OutsideTls,
+    names: &[Arc<str>],
+    credential_name: Option<&str>,
+) -> core::TransportSocket {
+    let rules = &mesh.tls_defaults;
     let checks = tls::CertificateValidationContext {
         match_typed_subject_alt_names: names.iter().map(|name| exact_name(name)).collect(),
         crl: server.revocation_lists.as_deref().map(file),
         ..Default::default()
     };
-    let mut context = tls::CommonTlsContext::default();
+    let mut context = tls::CommonTlsContext {
+        tls_params: (*rules != TlsRules::default()).then(|| parameters(rules, None, None)),
+        ..Default::default()
+    };
     match credential_name {
         Some(name) => {
             if server.is_mutual {
@@ -97,7 +106,11 @@ pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[
 /// Mutual TLS termination with the workload's certificate: any identity of the mesh may connect; policies decide about
 /// the rest.
 pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
-    downstream(mesh_context(any_of_the_mesh(mesh), &HTTP_ALPN), true)
+    let context = tls::CommonTlsContext {
+        tls_params: Some(parameters(&mesh.mesh_tls, None, None)),
+        ..mesh_context(any_of_the_mesh(mesh), &HTTP_ALPN)
+    };
+    downstream(context, true)
 }
 
 /// Mutual TLS of a gRPC client with the certificates its bootstrap knows as `default`; identities as above.
@@ -169,7 +182,7 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtoco
         ServerTlsMode::Mutual { certificates, roots, optional } => (certificates, Some(roots), !optional),
     };
     let mut context = tls::CommonTlsContext {
-        tls_params: Some(parameters(server)),
+        tls_params: Some(server_parameters(&mesh.tls_defaults, server)),
         alpn_protocols: match inner {
             InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
             InnerProtocol::Tcp => Vec::new(),
@@ -189,21 +202,18 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtoco
     Some(downstream(context, required))
 }
 
-/// Versions, suites and curves of a server.
-fn parameters(server: &ServerTls) -> tls::TlsParameters {
-    let version = |version: Option<TlsVersion>, default| match version {
-        None => default,
-        Some(TlsVersion::V1_2) => TlsProtocol::TlSv12 as i32,
-        Some(TlsVersion::V1_3) => TlsProtocol::TlSv13 as i32,
+/// Versions, suites and curves of a server: those that it names, otherwise the mesh's (`tlsDefaults`).
+fn server_parameters(rules: &TlsRules, server: &ServerTls) -> tls::TlsParameters {
+    let own = TlsRules {
+        only_1_3: rules.only_1_3,
+        ecdh_curves: or_of_mesh(&server.ecdh_curves, &rules.ecdh_curves),
+        cipher_suites: or_of_mesh(&server.cipher_suites, &rules.cipher_suites),
     };
-    let texts = |list: &[Arc<str>]| list.iter().map(ToString::to_string).collect();
-    tls::TlsParameters {
-        tls_minimum_protocol_version: version(server.min_version, TlsProtocol::TlSv12 as i32),
-        tls_maximum_protocol_version: version(server.max_version, TlsProtocol::TlSv13 as i32),
-        cipher_suites: texts(&server.cipher_suites),
-        ecdh_curves: texts(&server.ecdh_curves),
-        ..Default::default()
-    }
+    parameters(&own, server.min_version, server.max_version)
+}
+
+fn or_of_mesh(own: &[Arc<str>], mesh: &[Arc<str>]) -> Vec<Arc<str>> {
+    if own.is_empty() { mesh.to_vec() } else { own.to_vec() }
 }
 
 /// How a gateway's clients are verified.
@@ -238,6 +248,23 @@ fn combined(checks: tls::CertificateValidationContext, roots: tls::SdsSecretConf
 /// s), because the Secret may not exist, and the listener's other servers must not wait for it.
 fn credential(name: String) -> tls::SdsSecretConfig {
     tls::SdsSecretConfig { name, sds_config: Some(core::ConfigSource { initial_fetch_timeout: None, ..ads() }) }
+}
+
+/// Versions, curves and cipher suites: the versions that a server names, otherwise the mesh's. The suites of TLS 1.2 leave those
+/// of 1.3 alone, as in Envoy.
+fn parameters(rules: &TlsRules, minimum: Option<TlsVersion>, maximum: Option<TlsVersion>) -> tls::TlsParameters {
+    let number = |version| match version {
+        TlsVersion::V1_2 => TlsProtocol::TlSv12 as i32,
+        TlsVersion::V1_3 => TlsProtocol::TlSv13 as i32,
+    };
+    let oldest = if rules.only_1_3 { TlsVersion::V1_3 } else { TlsVersion::V1_2 };
+    tls::TlsParameters {
+        tls_minimum_protocol_version: number(minimum.unwrap_or(oldest)),
+        tls_maximum_protocol_version: number(maximum.unwrap_or(TlsVersion::V1_3)),
+        cipher_suites: rules.cipher_suites.iter().map(ToString::to_string).collect(),
+        ecdh_curves: rules.ecdh_curves.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    }
 }
 
 fn downstream(context: tls::CommonTlsContext, require_client_certificate: bool) -> core::TransportSocket {

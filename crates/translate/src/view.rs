@@ -33,6 +33,9 @@ pub struct ProxyView {
     /// Whether a load balancer in front of it sends the PROXY protocol (metadata `PROXY_CONFIG`:
     /// `gatewayTopology.proxyProtocol`).
     pub takes_proxy_protocol: bool,
+    /// The proxy's own ProxyConfig (metadata `PROXY_CONFIG`) as JSON; empty if it did not send it. As in Istio, it
+    /// stands for everything that the mesh, ProxyConfigs and annotations say.
+    pub proxy_config: Arc<str>,
     /// Whether its certificate has proved that it belongs to its namespace. A node cannot say so itself.
     pub authenticated: bool,
     /// Whether its agent answers its workload's DNS queries (metadata `DNS_CAPTURE`), so that hosts without an address
@@ -189,6 +192,7 @@ impl ProxyView {
             labels: metadata.texts("LABELS"),
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
+            proxy_config: metadata.json("PROXY_CONFIG"),
             authenticated: false,
             captures_dns: metadata.is_true("DNS_CAPTURE"),
         })
@@ -226,6 +230,11 @@ impl<'a> Metadata<'a> {
         Metadata(topology).object("proxyProtocol").is_some()
     }
 
+    /// An object as JSON, with its fields in order; empty if there is none.
+    fn json(&self, name: &str) -> Arc<str> {
+        self.object(name).map_or_else(|| "".into(), |object| of_struct(object).to_string().into())
+    }
+
     fn object(&self, name: &str) -> Option<&'a Struct> {
         match self.0?.fields.get(name)?.kind.as_ref()? {
             Kind::StructValue(inner) => Some(inner),
@@ -240,6 +249,24 @@ impl<'a> Metadata<'a> {
             _ => None,
         };
         inner.fields.iter().filter_map(text).collect()
+    }
+}
+
+/// Protobuf's decoder limits the depth.
+fn of_struct(object: &Struct) -> serde_json::Value {
+    object.fields.iter().map(|(name, value)| (name.clone(), of_value(value))).collect()
+}
+
+fn of_value(value: &Value) -> serde_json::Value {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(Kind::BoolValue(value)) => (*value).into(),
+        // Whole numbers are written without a fraction, as they are read.
+        Some(Kind::NumberValue(number)) if number.fract() == 0.0 && number.abs() < 1e15 => (*number as i64).into(),
+        Some(Kind::NumberValue(number)) => (*number).into(),
+        Some(Kind::StringValue(text)) => text.as_str().into(),
+        Some(Kind::StructValue(inner)) => of_struct(inner),
+        Some(Kind::ListValue(list)) => list.values.iter().map(of_value).collect(),
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Context {
     owner: &'static str,
     /// Whether an error was found, even if it was dropped because of the limit.
     refused: bool,
+    /// If unknown fields are left out with a warning: the fields for which they are errors nevertheless.
+    lenient: Option<&'static [&'static str]>,
 }
 
 #[derive(Debug)]
@@ -31,6 +33,12 @@ impl Context {
     /// For a document of an API that `owner` (`Istio`, `Kubernetes`) defines.
     pub fn new(owner: &'static str) -> Self {
         Self { owner, ..Self::default() }
+    }
+
+    /// Unknown fields get a warning and are left out, as newer versions of an API add fields. They remain errors inside
+    /// `guards`, and if they look like a misspelling of one of these: without such a field the rest would allow more.
+    pub fn lenient(self, guards: &'static [&'static str]) -> Self {
+        Self { lenient: Some(guards), ..self }
     }
 
     /// The findings.
@@ -160,7 +168,21 @@ impl Context {
             Some(name) => format!("did you mean `{name}`?"),
             None => format!("fields here: {}", one_of(works)),
         };
-        self.at_field(&entry.key, |cx| cx.error("unknown-field", &entry.key_span, "there is no such field", help));
+        let is_left_out = self.leaves_out(&entry.key);
+        self.at_field(&entry.key, |cx| match is_left_out {
+            true => {
+                let message = "there is no such field in this version; ignored";
+                cx.warning("unknown-field", &entry.key_span, message, help);
+            }
+            false => cx.error("unknown-field", &entry.key_span, "there is no such field", help),
+        });
+    }
+
+    /// Whether an unknown field at this place is left out with a warning.
+    fn leaves_out(&self, field: &str) -> bool {
+        let Some(guards) = self.lenient else { return false };
+        let is_guard = |segment: &Segment| matches!(segment, Segment::Field(name) if guards.contains(&&**name));
+        closest(field, guards.iter().copied()).is_none() && !self.path.iter().any(is_guard)
     }
 
     fn note_status(&mut self, entry: &Entry, status: Status) {

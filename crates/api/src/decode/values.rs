@@ -319,6 +319,20 @@ impl Decode for Quantity {
     }
 }
 
+/// A value of any form, kept as JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Anything(pub serde_json::Value);
+
+impl Decode for Anything {
+    fn schema() -> Schema {
+        Schema::String("any value")
+    }
+
+    fn decode(node: &Node, _: &mut Context) -> Option<Self> {
+        Some(Self(node.to_json()))
+    }
+}
+
 /// A number, whole or not.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decimal(pub f64);

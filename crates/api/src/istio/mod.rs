@@ -8,6 +8,8 @@ mod http_route;
 mod mesh_config;
 mod never_matching;
 mod peer_authentication;
+mod proxy_config;
+mod request_authentication;
 mod server_tls;
 mod service_entry;
 mod sidecar;
@@ -34,12 +36,24 @@ pub use http_route::{
     Base64, Delegate, DerivePort, DirectResponse, HeaderOperations, Headers, HttpBody, HttpMatch, HttpRedirect,
     HttpRetry, HttpRewrite, HttpRoute, HttpRouteDestination, RegexRewrite,
 };
-pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
+pub use mesh_config::{
+    AccessLogEncoding, CertificateData, DefaultProviders, DefaultTrafficPolicy, ExtensionProvider, FileAccessLog,
+    FileLogFormat, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression,
+    MatchOperator, MeshConfig, MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization,
+    OutboundTrafficPolicy, PathNormalization, ProviderKind, ServiceEntryVisibility, ServiceSettings, TlsConfig,
+    VisibilityLevel, VisibilityPolicy, VisibilityRule,
+};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
+pub use proxy_config::{
+    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, GatewayTopology, InterceptionMode,
+    PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind, ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher,
+    ServerHeader, SetClientCertDetails, Toggle, Underscores,
+};
+pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
-    CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundTrafficPolicy,
-    SidecarPort, SidecarSpec,
+    CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, OutboundTrafficPolicyMode, Sidecar,
+    SidecarOutboundTrafficPolicy, SidecarPort, SidecarSpec,
 };
 pub use string_match::StringMatch;
 pub use virtual_service::{
@@ -72,7 +86,12 @@ object! {
 
 /// Entries of `exportTo`: `.`, `*`, `~` or a namespace; `*` and `~` stand alone.
 fn check_export_to(entries: &[Spanned<String>], cx: &mut Context) {
-    cx.at_field("exportTo", |cx| {
+    check_export_to_at("exportTo", entries, cx);
+}
+
+/// The same under another name, for the mesh's defaults.
+fn check_export_to_at(field: &str, entries: &[Spanned<String>], cx: &mut Context) {
+    cx.at_field(field, |cx| {
         for (index, entry) in entries.iter().enumerate() {
             let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             let known = matches!(entry.as_str(), "." | "*" | "~");

@@ -7,7 +7,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
 
-use super::{ConnectionPool, Destination, LabelsSelector, OutboundTrafficPolicyMode};
+use super::{ConnectionPool, Destination, LabelsSelector};
 use crate::decode::{Context, Port};
 
 object! {
@@ -106,6 +106,16 @@ object! {
         egress_proxy: Option<Spanned<Destination>> = "egressProxy",
     }
     check: check_policy;
+}
+
+choices! {
+    /// What happens to calls of unknown hosts. Unlike the mesh's, it has no `ALLOW_ANY_DYNAMIC_DNS`, as in Istio.
+    pub enum OutboundTrafficPolicyMode {
+        /// Calls pass.
+        AllowAny = "ALLOW_ANY",
+        /// Calls are refused.
+        RegistryOnly = "REGISTRY_ONLY",
+    }
 }
 
 /// Protocols of a port, in Istio's spelling.

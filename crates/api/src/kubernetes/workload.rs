@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use evenkeel_base::Spanned;
 
 use crate::ObjectMeta;
+use crate::annotations;
 use crate::decode::Context;
 use crate::kubernetes::PodSpec;
 use evenkeel_base::yaml::Node;
@@ -112,6 +113,13 @@ object! {
         metadata: Option<ObjectMeta> = "metadata",
         /// The specification of the Pods.
         spec: PodSpec = "spec",
+    }
+    check: check_template;
+}
+
+fn check_template(_: &PodTemplate, node: &Node, cx: &mut Context) {
+    if let Some(metadata) = node.get("metadata") {
+        cx.at_field("metadata", |cx| annotations::check_template(metadata, cx));
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use evenkeel_base::yaml::{Mapping, Node};
 
 use super::{selector, sound};
+use crate::annotations::DRY_RUN;
 use crate::decode::Decode;
 use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, WorkloadSelector};
 
@@ -18,6 +19,9 @@ const SPEC_FIELDS: [&str; 4] = ["selector", "action", "rules", "provider"];
 /// `None`: the policy would have refused nothing.
 pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
     let spec = document.get("spec").filter(|spec| !spec.is_null());
+    if is_dry_run(document) {
+        return None;
+    }
     let selector = selector(document);
     let has_only = |mapping: Option<&Mapping>, known: &[&str]| {
         mapping.is_some_and(|mapping| mapping.iter().all(|entry| known.contains(&&*entry.key)))
@@ -38,6 +42,13 @@ pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
         }
         _ => Some(everything(selector)),
     }
+}
+
+/// Whether the policy is only logged and counted; then nothing was refused before, either.
+fn is_dry_run(document: &Mapping) -> bool {
+    let metadata = document.get("metadata").and_then(Node::as_mapping);
+    let annotations = metadata.and_then(|metadata| metadata.get("annotations")).and_then(Node::as_mapping);
+    annotations.and_then(|annotations| annotations.get(DRY_RUN)).and_then(Node::as_str) == Some("true")
 }
 
 /// Refuses everything.

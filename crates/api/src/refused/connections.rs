@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::{self, Mapping, Node, Value};
 use evenkeel_base::{Span, Spanned};
 
 use super::{near, sound, text_of};
+use crate::decode::Decode;
 use crate::istio::{
-    ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig, MtlsMode, MutualTls,
-    OutboundTrafficPolicy, OutboundTrafficPolicyMode, PeerAuthentication, PeerAuthenticationSpec, TrafficPolicy,
-    WorkloadSelector,
+    ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig, MeshOutboundMode,
+    MinTlsVersion, MtlsMode, MutualTls, Normalization, OutboundTrafficPolicy, PathNormalization, PeerAuthentication,
+    PeerAuthenticationSpec, ServiceEntryVisibility, TlsConfig, TrafficPolicy, VisibilityLevel, WorkloadSelector,
 };
 use crate::kubernetes::ConfigMap;
 
@@ -107,24 +109,63 @@ fn config_map(settings: Spanned<String>) -> ConfigMap {
     ConfigMap { data: BTreeMap::from([(MeshConfig::KEY.to_owned(), settings)]), binary_data: BTreeMap::new() }
 }
 
-/// The settings without a mistake. A setting with a mistake gets its default, except that calls to unknown hosts are
-/// refused unless the text clearly allows them.
+/// The settings without a mistake. A setting with a mistake gets its default, except those that restrict something:
+/// unless the text clearly says otherwise, they are as strict as they can be.
 pub(crate) fn mesh_config(text: &Spanned<String>) -> Option<MeshConfig> {
     let (documents, _) = yaml::parse_within(&text.span, text);
-    let mut policy_unclear = documents.len() != 1;
+    let mut unclear: Vec<&str> = match documents.len() {
+        1 => Vec::new(),
+        _ => RESTRICTIVE.to_vec(),
+    };
     let mut entries = Vec::new();
     for entry in documents.first().and_then(Node::as_mapping).into_iter().flatten() {
         let alone = Node { value: Value::Mapping(Mapping(vec![entry.clone()])), span: entry.key_span.clone() };
-        match sound::<MeshConfig>(&alone) {
+        match sound_settings(&alone) {
             Some(_) => entries.push(entry.clone()),
-            None => policy_unclear |= near(&Mapping(vec![entry.clone()]), "outboundTrafficPolicy").is_some(),
+            None => unclear.extend(closest(&entry.key, RESTRICTIVE)),
         }
     }
     let whole = Node { value: Value::Mapping(Mapping(entries)), span: text.span.clone() };
-    let mut settings = sound::<MeshConfig>(&whole)?;
-    if policy_unclear {
-        let mode = Some(OutboundTrafficPolicyMode::RegistryOnly);
-        settings.outbound_traffic_policy = Some(OutboundTrafficPolicy { mode });
+    let mut settings = sound_settings(&whole)?;
+    for name in unclear {
+        restrict(name, &mut settings, &text.span);
     }
     Some(settings)
+}
+
+/// The settings that restrict something, and can be replaced by their strictest value.
+const RESTRICTIVE: [&str; 5] =
+    ["outboundTrafficPolicy", "pathNormalization", "meshMTLS", "tlsDefaults", "serviceEntryVisibility"];
+
+fn sound_settings(node: &Node) -> Option<MeshConfig> {
+    let mut cx = MeshConfig::context();
+    MeshConfig::decode(node, &mut cx).filter(|_| !cx.has_errors())
+}
+
+/// Gives a setting its strictest value.
+fn restrict(name: &str, settings: &mut MeshConfig, span: &Span) {
+    let newest = || TlsConfig {
+        min_protocol_version: Some(MinTlsVersion::V1_3),
+        ecdh_curves: Vec::new(),
+        cipher_suites: Vec::new(),
+    };
+    match name {
+        "outboundTrafficPolicy" => {
+            let mode = Some(Spanned::new(MeshOutboundMode::RegistryOnly, span.clone()));
+            settings.outbound_traffic_policy = Some(OutboundTrafficPolicy { mode });
+        }
+        "pathNormalization" => {
+            let normalization = Some(Normalization::DecodeAndMergeSlashes);
+            settings.path_normalization = Some(PathNormalization { normalization });
+        }
+        "meshMTLS" => settings.mesh_mtls = Some(newest()),
+        "tlsDefaults" => settings.tls_defaults = Some(newest()),
+        _ => {
+            settings.service_entry_visibility = Some(ServiceEntryVisibility {
+                default_visibility: Some(VisibilityLevel::Namespace),
+                policies: Vec::new(),
+                apply_to_sidecars: Some(true),
+            });
+        }
+    }
 }

@@ -18,6 +18,7 @@ use evenkeel_base::yaml::{Mapping, Node, Scalar, Value};
 use evenkeel_base::{Diagnostic, SourceId, Span};
 
 use crate::decode::{Context, Decode};
+use crate::istio::RequestAuthentication;
 use crate::resource::is_known;
 use crate::{Kind, Object, Resource};
 
@@ -52,7 +53,8 @@ const SECURITY: &str = "security.istio.io";
 /// The API group of Sidecars.
 const NETWORKING: &str = "networking.istio.io";
 /// The kinds that guard workloads.
-const GUARDS: [Kind; 3] = [Kind::AuthorizationPolicy, Kind::PeerAuthentication, Kind::Sidecar];
+const GUARDS: [Kind; 4] =
+    [Kind::AuthorizationPolicy, Kind::PeerAuthentication, Kind::RequestAuthentication, Kind::Sidecar];
 
 /// The stand-ins for a refused document; none if it is not a security object.
 pub(crate) fn stand_ins(document: &Node, refusal: &Arc<Refusal>) -> Vec<Object> {
@@ -145,6 +147,10 @@ fn resource(kind: Kind, document: &Mapping) -> Option<Resource> {
         }
         Kind::PeerAuthentication => {
             Some(Resource::PeerAuthentication(Arc::new(connections::strict(selector(document)))))
+        }
+        Kind::RequestAuthentication => {
+            let any = RequestAuthentication::of_anything(selector(document));
+            Some(Resource::RequestAuthentication(Arc::new(any)))
         }
         Kind::ConfigMap => connections::settings(document).map(|map| Resource::ConfigMap(Arc::new(map))),
         Kind::DestinationRule => {

@@ -1,7 +1,9 @@
 //! Which stand-ins close access in place of refused documents.
 
+use evenkeel_base::Spanned;
+
 use super::*;
-use crate::istio::{ClientTlsMode, MeshConfig, OutboundTrafficPolicyMode};
+use crate::istio::{ClientTlsMode, MeshConfig, MeshOutboundMode};
 
 /// The stand-ins of a text: `AuthorizationPolicy shop/web {app: web} DENY 2 1/1/0` (from, to and when of each rule).
 fn shown(text: &str) -> Vec<String> {
@@ -42,10 +44,14 @@ fn of_resource(object: &Object) -> String {
             let mode = spec.outbound_traffic_policy.as_ref().and_then(|policy| policy.mode).expect("a mode");
             format!("{selected} {} {}/{}", mode.as_str(), spec.ingress.len(), spec.egress.len())
         }
+        Resource::RequestAuthentication(authentication) => {
+            let rules = authentication.spec.iter().map(|spec| spec.jwt_rules.len()).sum::<usize>();
+            if rules == 0 { " any".to_owned() } else { format!(" {rules}") }
+        }
         Resource::ConfigMap(_) => {
             let (settings, _) = MeshConfig::of_object(object).expect("settings");
             let mode = settings.outbound_traffic_policy.and_then(|policy| policy.mode);
-            format!(" {}", mode.map_or("", OutboundTrafficPolicyMode::as_str))
+            format!(" {}", mode.map_or("", |mode| MeshOutboundMode::as_str(mode.value)))
         }
         other => panic!("{other:?}"),
     }
@@ -247,12 +253,32 @@ fn settings_of_the_mesh_that_can_be_read_hold() {
         super::tests::check(&text, &[format!("ConfigMap istio-system/istio {expected}").as_str()]);
     };
     let only = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}";
-    check(&format!("{only}\nbogus: 1"), "REGISTRY_ONLY");
+    check(&format!("{only}\nconnectTimeout: soon"), "REGISTRY_ONLY");
     check("outboundTrafficPolicy: {mode: ALLOW_ANY}\nconnectTimeout: soon", "ALLOW_ANY");
     check("connectTimeout: soon", "");
+    // A field of a newer version is only left out.
+    check(&format!("{only}\nfutureSetting: 1\nconnectTimeout: soon"), "REGISTRY_ONLY");
     check("outboundTrafficPolicy: {mode: REGISTRYONLY}", "REGISTRY_ONLY");
     check("outboundTraficPolicy: {mode: REGISTRY_ONLY}", "REGISTRY_ONLY");
     check("trustDomain: [", "REGISTRY_ONLY");
+}
+
+#[test]
+fn settings_that_restrict_are_as_strict_as_they_can_be_if_they_are_unclear() {
+    use crate::istio::{Normalization, VisibilityLevel};
+    let read = |settings: &str| {
+        let text = Spanned::new(settings.to_owned(), evenkeel_base::Span::whole_file("mesh.yaml"));
+        mesh_config(&text).expect("settings")
+    };
+    let normalization = |settings: &str| read(settings).path_normalization.and_then(|path| path.normalization);
+    assert_eq!(normalization("pathNormalization: {normalization: DECODE}"), Some(Normalization::DecodeAndMergeSlashes));
+    assert_eq!(normalization("pathNormalisation: {normalization: NONE}"), Some(Normalization::DecodeAndMergeSlashes));
+    assert_eq!(normalization("pathNormalization: {normalization: NONE}"), Some(Normalization::None));
+    assert_eq!(normalization("connectTimeout: soon"), None);
+    assert!(read("meshMTLS: {minProtocolVersion: TLS13}").mesh_mtls.is_some_and(|tls| tls.is_1_3_only()));
+    assert!(read("tlsDefaults: {cipherSuites: [NULL]}").tls_defaults.is_some_and(|tls| tls.is_1_3_only()));
+    let limits = read("serviceEntryVisibility: {defaultVisiblity: NONE}").service_entry_visibility.expect("limits");
+    assert_eq!(limits.of(&Default::default()), VisibilityLevel::Namespace);
 }
 
 #[test]
@@ -309,7 +335,9 @@ fn a_sidecar_closes_the_way_out_unless_it_can_be_read_that_it_does_not() {
 #[test]
 fn what_asks_for_tokens_is_closed() {
     let tokens = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: t, namespace: shop}\nspec: {jwtRulez: [}]}\n";
-    check(&tokens.replace("}]", "]"), &[]);
+    // Which tokens it asks for is not known.
+    check(tokens, &["RequestAuthentication shop/policies.yaml:1 any"]);
+    check(&tokens.replace("}]", "]"), &["RequestAuthentication shop/t any"]);
     for (action, rest) in [("ALLOW", ""), ("DENY", " 0/0/0")] {
         for source in ["requestPrincipals: ['*']", "notRequestPrincipals: ['*']"] {
             let rules = format!("action: {action}\nrules: [{{from: [{{source: {{{source}}}}}]}}]");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 
 use super::{Refusal, SECURITY, authorization, connections, made, name_at, sidecar};
-use crate::istio::MeshConfig;
+use crate::istio::{MeshConfig, RequestAuthentication};
 use crate::{Kind, Object, Resource};
 
 /// If the text mentions a security kind, returns stand-ins that close all workloads of the namespaces it names, because
@@ -16,8 +16,12 @@ pub(crate) fn of_text(text: &str, span: &Span, refusal: &Arc<Refusal>) -> Vec<Ob
     let speaks_of = |word: &str| lines().any(|line| line.contains(word));
     let policy = Kind::AuthorizationPolicy.as_str();
     let authentication = Kind::PeerAuthentication.as_str();
+    let tokens = Kind::RequestAuthentication.as_str();
     let mut found: Vec<(Arc<str>, Resource)> = Vec::new();
-    if speaks_of(authentication) && !speaks_of(policy) {
+    if speaks_of(tokens) && !speaks_of(policy) && !speaks_of(authentication) {
+        let any = RequestAuthentication::of_anything(Default::default());
+        found.push((name_at(span), Resource::RequestAuthentication(Arc::new(any))));
+    } else if speaks_of(authentication) && !speaks_of(policy) {
         let strict = connections::strict(Default::default());
         found.push((name_at(span), Resource::PeerAuthentication(Arc::new(strict))));
     } else if speaks_of(policy) || speaks_of(SECURITY) {

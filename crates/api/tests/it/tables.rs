@@ -7,7 +7,7 @@ use evenkeel_api::decode::{Decode, Field, Schema, Status};
 use evenkeel_api::{gateway_api, istio, kubernetes};
 
 /// Calls `visit` with the path and table of every struct below a schema.
-fn walk(path: &str, schema: &Schema, visit: &mut impl FnMut(&str, &'static [Field])) {
+pub fn walk(path: &str, schema: &Schema, visit: &mut impl FnMut(&str, &'static [Field])) {
     match schema {
         Schema::Object(fields) => {
             visit(path, fields);
@@ -43,8 +43,10 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("ServiceEntry", istio::ServiceEntry::schema()),
         ("WorkloadEntry", istio::WorkloadEntry::schema()),
         ("Sidecar", istio::Sidecar::schema()),
+        ("ProxyConfig", istio::ProxyConfigKind::schema()),
         ("PeerAuthentication", istio::PeerAuthentication::schema()),
         ("AuthorizationPolicy", istio::AuthorizationPolicy::schema()),
+        ("RequestAuthentication", istio::RequestAuthentication::schema()),
         ("Gateway (gateway.networking.k8s.io)", gateway_api::Gateway::schema()),
     ]
 }
@@ -102,7 +104,7 @@ fn istio_kinds_know_all_fields_of_their_schema() {
 }
 
 /// Whether `path` lies below a field that is listed without fields of its own: one that is not supported.
-fn is_below_unsupported(known: &BTreeSet<String>, path: &str) -> bool {
+pub fn is_below_unsupported(known: &BTreeSet<String>, path: &str) -> bool {
     let ancestors = path.match_indices('.').map(|(i, _)| &path[..i]);
     ancestors.skip(1).map(|a| a.trim_end_matches("[]").trim_end_matches("{}")).any(|ancestor| {
         let has_fields = |k: &String| k.strip_prefix(ancestor).is_some_and(|rest| rest.starts_with(['.', '[', '{']));

@@ -132,6 +132,8 @@ pub struct Run {
     client: Client,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     takes_proxy_protocol: bool,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    proxy_config: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     authenticated: bool,
     captures_dns: bool,
@@ -193,6 +195,7 @@ impl Run {
             labels: view.labels.clone(),
             client: Client::of(view.client_kind),
             takes_proxy_protocol: view.takes_proxy_protocol,
+            proxy_config: view.proxy_config.to_string(),
             authenticated: view.authenticated,
             captures_dns: view.captures_dns,
             refused: refused.to_vec(),
@@ -215,6 +218,7 @@ impl Run {
                 Client::Grpc => ClientKind::Grpc,
             },
             takes_proxy_protocol: self.takes_proxy_protocol,
+            proxy_config: self.proxy_config.as_str().into(),
             authenticated: self.authenticated,
             captures_dns: self.captures_dns,
         }
@@ -230,6 +234,7 @@ impl Run {
             && self.addresses == view.addresses
             && self.labels == view.labels
             && self.takes_proxy_protocol == view.takes_proxy_protocol
+            && *self.proxy_config == *view.proxy_config
             && self.authenticated == view.authenticated
             && self.captures_dns == view.captures_dns
     }

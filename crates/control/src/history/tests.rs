@@ -125,6 +125,7 @@ fn view() -> ProxyView {
         labels: Labels::new(),
         client_kind: ClientKind::Envoy,
         takes_proxy_protocol: false,
+        proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,
     }

@@ -101,6 +101,7 @@ fn client(number: u8, app: &str) -> Client {
         labels: [("app".to_owned(), app.to_owned())].into(),
         client_kind: ClientKind::EvenkeelLearned,
         takes_proxy_protocol: false,
+        proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,
     };

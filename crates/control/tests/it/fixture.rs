@@ -169,6 +169,7 @@ pub fn options(config: &Path, state: &Path) -> Options {
         http_address: any,
         allow_plaintext_from_network: false,
         require_running_pod: false,
+        leave_out_refused: false,
         server_names: Vec::new(),
     }
 }

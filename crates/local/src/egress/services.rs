@@ -134,7 +134,8 @@ fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting])
         ips.dedup();
         names.push(HostEntry { host: service.host, ips, short_name: String::new(), namespace: String::new() });
     }
-    let allow_any = settings.iter().any(|s| s.kind == "MeshConfig" && s.outbound_traffic_policy == "ALLOW_ANY");
+    let allow_any =
+        settings.iter().any(|s| s.kind == "MeshConfig" && s.outbound_traffic_policy.starts_with("ALLOW_ANY"));
     ServiceSnapshot { names: Table::new(names, &cluster()), backends, allow_any }
 }
 

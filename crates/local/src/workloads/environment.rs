@@ -288,6 +288,7 @@ mod tests {
             address: Ipv4Addr::new(10, 244, 1, 2),
             ports: Vec::new(),
             in_mesh: true,
+            proxy: Default::default(),
         };
         let variables = read("shop", &deployment.spec.template, &texts)?;
         Ok(of_replica(&variables, &pod).into_iter().map(|(name, value)| format!("{name}={value}")).collect())

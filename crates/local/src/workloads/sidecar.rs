@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use evenkeel_api::annotations::gets_sidecar;
 use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
@@ -14,11 +15,12 @@ use crate::tools::find_program;
 pub(super) fn sidecar(
     template: &PodTemplate,
     labels: &BTreeMap<String, String>,
+    namespace_labels: &BTreeMap<String, String>,
     diagnostics: &mut Diagnostics,
 ) -> Option<Sidecar> {
     let annotation = |name: &str| template.metadata.as_ref().and_then(|metadata| metadata.annotations.get(name));
     let injected = annotation(INJECT_ANNOTATION).map(|value| value.value.as_str());
-    if [injected, labels.get(INJECT_ANNOTATION).map(String::as_str)].contains(&Some("false")) {
+    if !gets_sidecar(labels, injected, namespace_labels) {
         return Some(Sidecar::None);
     }
     if let Some(span) = template.spec.shares_host_network() {

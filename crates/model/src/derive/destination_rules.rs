@@ -20,7 +20,7 @@ use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
     LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, OutsideTls, Place, ProxyProtocol, RetryBudget, Service,
-    Snapshot, SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Visibility, Warmup,
+    Snapshot, SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Warmup,
 };
 
 /// The rules of a namespace for a host.
@@ -185,7 +185,11 @@ fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &M
         namespace: object.namespace.clone(),
         // The host was parsed already, so this fails only if the full name is too long.
         host: Hostname::resolve(spec.host.as_str(), &object.namespace, &mesh.cluster_domain).ok()?,
-        export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), &object.namespace),
+        export_to: MeshConfig::visibility(
+            spec.export_to.iter().map(|e| e.as_str()),
+            &mesh.destination_rule_export_to,
+            &object.namespace,
+        ),
         workload_selector: spec.workload_selector.as_ref().map(|s| s.match_labels.clone()).unwrap_or_default(),
         traffic_policy: spec.traffic_policy.as_ref().map(traffic_policy).unwrap_or_default(),
         subsets: spec.subsets.iter().map(subset).collect(),
@@ -353,7 +357,7 @@ const DEFAULT_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The default number of points of a hash ring.
 const DEFAULT_RING_SIZE: u32 = 1024;
 
-fn locality(setting: &istio::LocalityLbSetting) -> LocalityLb {
+pub(super) fn locality(setting: &istio::LocalityLbSetting) -> LocalityLb {
     let distribute = setting.distribute.iter().map(|share| {
         let to = share.to.iter().map(|(to, weight)| (shared(to), *weight)).collect();
         (shared(&share.from), to)
@@ -390,22 +394,26 @@ pub(super) fn connection_pool(pool: &istio::ConnectionPool) -> ConnectionPool {
         idle_timeout: http.and_then(|h| h.idle_timeout),
         max_connection_duration: tcp.and_then(|t| t.max_connection_duration),
         tcp_idle_timeout: tcp.and_then(|t| t.idle_timeout),
-        h2_upgrade: http.is_some_and(|h| h.h2_upgrade_policy == Some(H2UpgradePolicy::Upgrade)),
+        h2_upgrade: http.and_then(|h| h.h2_upgrade_policy).and_then(|policy| match policy {
+            H2UpgradePolicy::Default => None,
+            H2UpgradePolicy::DoNotUpgrade => Some(false),
+            H2UpgradePolicy::Upgrade => Some(true),
+        }),
         use_client_protocol: http.is_some_and(|h| h.use_client_protocol),
         max_concurrent_streams: http.and_then(|h| h.max_concurrent_streams),
         http2_keepalive: http.and_then(|h| h.http2_keep_alive.as_ref()).and_then(|pings| {
             let timeout = pings.timeout.unwrap_or(DEFAULT_PING_TIMEOUT);
             Some(Http2Keepalive { interval: pings.interval?, timeout })
         }),
-        tcp_keepalive: tcp.and_then(|t| t.tcp_keepalive.as_ref()).map(|probes| TcpKeepalive {
-            probes: probes.probes,
-            time: probes.time,
-            interval: probes.interval,
-        }),
+        tcp_keepalive: tcp.and_then(|t| t.tcp_keepalive.as_ref()).map(tcp_keepalive),
     }
 }
 
-fn outlier_detection(outliers: &istio::OutlierDetection) -> OutlierDetection {
+pub(super) fn tcp_keepalive(probes: &istio::TcpKeepalive) -> TcpKeepalive {
+    TcpKeepalive { probes: probes.probes, time: probes.time, interval: probes.interval }
+}
+
+pub(super) fn outlier_detection(outliers: &istio::OutlierDetection) -> OutlierDetection {
     OutlierDetection {
         consecutive_5xx: outliers.consecutive_5xx_errors,
         consecutive_gateway: outliers.consecutive_gateway_errors,
@@ -414,7 +422,7 @@ fn outlier_detection(outliers: &istio::OutlierDetection) -> OutlierDetection {
         interval: outliers.interval,
         base_ejection_time: outliers.base_ejection_time,
         max_ejection_percent: outliers.max_ejection_percent.as_ref().map(|percent| percent.value),
-        min_health_percent: outliers.min_health_percent.as_ref().map_or(0, |percent| percent.value),
+        min_health_percent: outliers.min_health_percent.as_ref().map(|percent| percent.value),
         error_codes: {
             let codes = outliers.http_error_codes.iter().filter_map(|code| u16::try_from(code.value).ok());
             codes.collect::<BTreeSet<_>>().into_iter().collect()

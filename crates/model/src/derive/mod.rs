@@ -8,6 +8,7 @@
 mod credentials;
 mod delegates;
 mod destination_rules;
+mod discovery;
 mod endpoints;
 mod gateway_secrets;
 mod gateways;
@@ -16,14 +17,17 @@ mod ingresses;
 mod mesh;
 mod objects;
 mod policies;
+mod proxy_rules;
 mod refused;
 mod route_sets;
 mod routes;
 mod run;
 mod services;
+mod settings;
 mod sidecars;
 mod statuses;
 mod step;
+mod tokens;
 mod tracking;
 mod virtual_services;
 mod workloads;
@@ -35,6 +39,7 @@ use std::sync::Arc;
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, SourceId};
 
+use self::discovery::Discovery;
 use self::run::StepOutcome;
 use self::step::{Step, Tables};
 use self::tracking::Tracker;
@@ -104,7 +109,8 @@ impl Builder {
     /// Makes a builder without objects. `mesh` has the settings that a ConfigMap `istio` does not override; `book` has
     /// the addresses assigned so far.
     pub fn new(mesh: MeshConfig, book: AddressBook) -> Self {
-        let tables = Tables { mesh: mesh.clone(), addresses: Allotment::new(book), ..Tables::default() };
+        let mut tables = Tables { mesh: mesh.clone(), addresses: Allotment::new(book), ..Tables::default() };
+        tables.objects.discover(Discovery::of(&mesh, &Arc::default()), &mut Tracker::default());
         let built =
             Built { snapshot: Arc::new(Snapshot { mesh: mesh.clone(), ..Snapshot::default() }), ..Built::default() };
         Self {

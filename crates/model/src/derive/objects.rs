@@ -10,6 +10,7 @@ use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, SourceId};
 
+use super::discovery::Discovery;
 use super::labels_text;
 use super::run::Run;
 use super::statuses::Statuses;
@@ -29,6 +30,8 @@ type ServiceKey = (Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     sources: BTreeMap<SourceId, SourceObjects>,
+    /// Which objects are read; the others are never in force.
+    discovery: Discovery,
     pub(super) statuses: Statuses,
     /// All objects with the same key, the one in force first.
     claims: BTreeMap<ObjectKey, Vec<Placed>>,
@@ -149,7 +152,22 @@ impl Objects {
 
     /// The object in force for a key: the first one, unless that records a deletion.
     fn in_force(&self, id: &ObjectKey) -> Option<&Placed> {
-        self.claims.get(id)?.first().filter(|(_, object)| !object.is_deletion())
+        self.claims.get(id)?.first().filter(|(_, object)| self.may_be_in_force(object))
+    }
+
+    fn may_be_in_force(&self, object: &Object) -> bool {
+        !object.is_deletion() && self.discovery.reads(object)
+    }
+
+    /// Sets which objects are read.
+    pub(super) fn discover(&mut self, discovery: Discovery, tracker: &mut Tracker) {
+        if discovery == self.discovery {
+            return;
+        }
+        let before: Vec<(ObjectKey, Option<Placed>)> =
+            self.claims.keys().map(|id| (id.clone(), self.in_force(id).cloned())).collect();
+        self.discovery = discovery;
+        self.replace(before, tracker);
     }
 
     fn drop_claim(&mut self, id: &ObjectKey, place: &Place) {
@@ -162,16 +180,32 @@ impl Objects {
 
     /// Updates the indexes for the keys whose object in force has changed.
     fn settle(&mut self, touched: BTreeMap<ObjectKey, Option<Placed>>, tracker: &mut Tracker) {
+        for id in touched.keys() {
+            tracker.want(Step::Duplicates(id.clone()));
+            tracker.changed(Fact::Claims(id));
+            if matches!(
+                id.kind,
+                Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::RequestAuthentication | Kind::Sidecar
+            ) {
+                // An ignored security object closes what it would have protected.
+                announce(id, tracker);
+            }
+        }
+        self.replace(touched, tracker);
+    }
+
+    /// Updates the indexes for keys with the objects that were in force before.
+    fn replace(&mut self, keys: impl IntoIterator<Item = (ObjectKey, Option<Placed>)>, tracker: &mut Tracker) {
         let same = |a: &Placed, b: &Placed| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
         let mut changed = Vec::new();
-        for (id, before) in touched {
-            tracker.want(Step::Duplicates(id.clone()));
-            if matches!(id.kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::Sidecar) {
-                // An ignored security object closes what it would have protected.
-                announce(&id, tracker);
-            }
+        for (id, before) in keys {
             let now = self.in_force(&id).cloned();
-            if !before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| same(a, b)) {
+            let is_unchanged = match (&before, &now) {
+                (Some(a), Some(b)) => same(a, b),
+                (None, None) => true,
+                _ => false,
+            };
+            if !is_unchanged {
                 changed.push((id, before, now));
             }
         }
@@ -335,7 +369,7 @@ impl<'t> Cx<'t> {
 
     /// All objects with a key.
     pub(super) fn claims(&self, id: &ObjectKey) -> &'t [Placed] {
-        self.read(Fact::Object(id)).objects.claims.get(id).map_or(&[], Vec::as_slice)
+        self.read(Fact::Claims(id)).objects.claims.get(id).map_or(&[], Vec::as_slice)
     }
 
     /// All objects of a kind, in the order of precedence.
@@ -345,10 +379,11 @@ impl<'t> Cx<'t> {
 
     /// All objects of a kind in one namespace, in the order of precedence.
     pub(super) fn objects_in(&self, kind: Kind, namespace: &Arc<str>) -> Vec<&'t Placed> {
-        let claims = &self.read(Fact::ObjectsIn(kind, namespace)).objects.claims;
+        let objects = &self.read(Fact::ObjectsIn(kind, namespace)).objects;
         let first = ObjectKey { kind, namespace: namespace.clone(), name: "".into() };
-        let here = claims.range(first..).take_while(|(id, _)| id.kind == kind && id.namespace == *namespace);
-        let first = |(_, claims): (_, &'t Vec<Placed>)| claims.first().filter(|(_, object)| !object.is_deletion());
+        let here = objects.claims.range(first..).take_while(|(id, _)| id.kind == kind && id.namespace == *namespace);
+        let first =
+            |(_, claims): (_, &'t Vec<Placed>)| claims.first().filter(|(_, object)| objects.may_be_in_force(object));
         let mut placed: Vec<&Placed> = here.filter_map(first).collect();
         placed.sort_by(|a, b| a.0.cmp(&b.0));
         placed

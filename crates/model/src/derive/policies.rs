@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use evenkeel_api::annotations::is_dry_run;
 use evenkeel_api::istio::{self, AuthorizationPolicySpec, PeerAuthenticationSpec, WorkloadSelector};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::mutual_addresses::MutualPorts;
@@ -96,6 +97,10 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
             // Its namespace cannot be read.
             policy.namespace = cx.mesh().root_namespace.clone();
         }
+        if is_ignored && policy.dry_run {
+            // It would have refused nothing.
+            continue;
+        }
         if is_ignored {
             policy.refused = true;
             policy.rules.retain(|_| policy.action == AuthorizationAction::Deny);
@@ -135,9 +140,10 @@ impl Table {
         }
     }
 
-    fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
+    pub(super) fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
         let old = self.authorization.remove(id).unwrap_or_default();
-        let new = new.into_iter().enumerate().map(|(at, policy)| reuse_if_equal(old.get(at), policy));
+        // One may have another place now.
+        let new = new.into_iter().map(|policy| reuse_if_equal(old.iter().find(|old| ***old == policy), policy));
         let new: Vec<Arc<AuthorizationPolicy>> = new.collect();
         self.authorization_changed |= !old.iter().map(Arc::as_ptr).eq(new.iter().map(Arc::as_ptr));
         if !new.is_empty() {
@@ -216,7 +222,7 @@ fn peer_authentication(object: &Object, spec: Option<&PeerAuthenticationSpec>) -
     }
 }
 
-fn selector(written: Option<&WorkloadSelector>) -> Labels {
+pub(super) fn selector(written: Option<&WorkloadSelector>) -> Labels {
     written.map(|s| s.match_labels.clone()).unwrap_or_default()
 }
 
@@ -232,6 +238,8 @@ fn of_object(object: &Object, spec: Option<&AuthorizationPolicySpec>) -> Authori
         rules: spec.map(|s| s.rules.iter().map(|r| rule(r, &object.namespace)).collect()).unwrap_or_default(),
         origin: object.origin.clone(),
         refused: object.refused.is_some(),
+        dry_run: is_dry_run(&object.annotations),
+        of_tokens: false,
     }
 }
 

@@ -24,7 +24,9 @@ pub(super) fn closed(object: &Object, effect: &str) -> Diagnostic {
 /// applied object or a source of lower rank replaces are not mistakes.
 pub(super) fn ignored<'t>(cx: &Cx<'t>, first: &'t Arc<Object>) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
     let claims = cx.claims(&first.key());
-    let is_mistake =
-        |object: &&Arc<Object>| !first.is_applied() && object.source == first.source && !object.says_the_same(first);
+    let is_closed = !cx.mesh().leave_out_refused;
+    let is_mistake = move |object: &&Arc<Object>| {
+        is_closed && !first.is_applied() && object.source == first.source && !object.says_the_same(first)
+    };
     claims.iter().skip(1).map(|(_, object)| object).filter(is_mistake)
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::decode::IntOrString;
-use evenkeel_api::istio::{self, Location, ServiceEntrySpec};
+use evenkeel_api::istio::{self, Location, ServiceEntrySpec, VisibilityLevel};
 use evenkeel_api::kubernetes::{
     self, ClusterIp, InternalTrafficPolicy, ServiceType, TrafficDistribution, TransportProtocol,
 };
@@ -23,7 +23,8 @@ use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::{Distribution, preferred};
 use crate::{
-    List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility,
+    Labels, List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort,
+    Visibility,
 };
 
 /// The annotation of a Service that limits which namespaces see it.
@@ -147,7 +148,7 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
             note_idle_selector(cx, object, &service.spec.selector, found);
             vec![Draft { service: of_service(object, service, cx.mesh()), address: address_of(service) }]
         }
-        Resource::ServiceEntry(entry) => of_entry(object, &entry.spec)
+        Resource::ServiceEntry(entry) => of_entry(cx, object, &entry.spec)
             .map(|service| {
                 let wants = service.addresses.is_empty()
                     && !service.headless
@@ -159,6 +160,7 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
             .collect(),
         _ => return None,
     };
+    note_grpc_web(object, &drafts, found);
     Some((place.clone(), drafts))
 }
 
@@ -494,7 +496,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
         distribution: distribution(spec.traffic_distribution, object),
         node_local: spec.internal_traffic_policy == Some(InternalTrafficPolicy::Local),
         external: false,
-        export_to: Visibility::from_export_to(export_to, &object.namespace),
+        export_to: MeshConfig::visibility(export_to, &mesh.service_export_to, &object.namespace),
         alias_of,
         subject_alt_names: Vec::new(),
         origin: object.origin.clone(),
@@ -533,7 +535,34 @@ fn service_port(port: &kubernetes::ServicePort) -> Option<ServicePort> {
     })
 }
 
-fn of_entry<'e>(object: &'e Object, spec: &'e ServiceEntrySpec) -> impl Iterator<Item = Service> + 'e {
+/// Warns about ports that speak gRPC-Web: proxies have no filter that turns it into gRPC (Istio's `grpc_web`).
+fn note_grpc_web(object: &Object, drafts: &[Draft], found: &mut Diagnostics) {
+    // The hosts of a ServiceEntry have the same ports.
+    let ports = drafts.iter().take(1).flat_map(|draft| &draft.service.ports);
+    for port in ports.filter(|port| port.protocol == Protocol::GrpcWeb) {
+        let message = format!("{object}: port {} speaks gRPC-Web; its calls are passed on as they are", port.number);
+        let help = "have the server accept gRPC-Web, or put a translator before it and name the port `grpc`";
+        let finding = Diagnostic::warning("unsupported-value", object.origin.clone(), message).with_help(help);
+        found.push(finding.about(object.reference()));
+    }
+}
+
+/// Who sees a ServiceEntry: what it says itself, within the limits of the mesh's `serviceEntryVisibility`.
+fn entry_visibility(cx: &Cx<'_>, object: &Object, spec: &ServiceEntrySpec) -> Visibility {
+    let (mesh, namespace) = (cx.mesh(), &object.namespace);
+    let own = MeshConfig::visibility(spec.export_to.iter().map(|e| e.as_str()), &mesh.service_export_to, namespace);
+    let none = Labels::new();
+    let limit = mesh.service_entry_visibility.as_ref();
+    match limit.map(|limit| limit.of(cx.namespace_labels(namespace).unwrap_or(&none))) {
+        None | Some(VisibilityLevel::Unspecified | VisibilityLevel::Public) => own,
+        Some(VisibilityLevel::Namespace) if own.seen_by(&**namespace) => {
+            Visibility::Namespaces([namespace.clone()].into())
+        }
+        Some(VisibilityLevel::Namespace | VisibilityLevel::None) => Visibility::None,
+    }
+}
+
+fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) -> impl Iterator<Item = Service> + 'e {
     spec.hosts.iter().map(move |host| Service {
         host: host.value.clone(),
         name: object.name.clone(),
@@ -556,7 +585,7 @@ fn of_entry<'e>(object: &'e Object, spec: &'e ServiceEntrySpec) -> impl Iterator
         distribution: distribution(None, object),
         node_local: false,
         external: spec.location != Some(Location::MeshInternal),
-        export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), &object.namespace),
+        export_to: entry_visibility(cx, object, spec),
         alias_of: None,
         subject_alt_names: spec.subject_alt_names.iter().map(|n| shared(n)).collect(),
         origin: host.span.clone(),

@@ -13,8 +13,8 @@ use super::example;
 use super::run::Run;
 use super::tracking::Tracker;
 use super::{
-    credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, route_sets,
-    services, sidecars, workloads,
+    credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, proxy_rules,
+    route_sets, services, sidecars, tokens, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -157,6 +157,8 @@ derived! {
         Peers(namespace: Arc<str>) = policies::peers_step, for PeerAuthentication by namespace;
         /// The AuthorizationPolicies of a name.
         Policy(key: ObjectKey) = policies::authorization_step, for AuthorizationPolicy by id;
+        /// What stands in for a RequestAuthentication.
+        Tokens(key: ObjectKey) = tokens::step, for RequestAuthentication by id;
     }
     workloads: workloads::Table {
         /// The workload of a Pod or WorkloadEntry.
@@ -201,6 +203,10 @@ derived! {
     sidecars: sidecars::Table {
         /// The Sidecars of a namespace.
         Sidecars(namespace: Arc<str>) = sidecars::namespace_step, for Sidecar by namespace;
+    }
+    proxy_rules: proxy_rules::Table {
+        /// All ProxyConfigs.
+        ProxyRules = proxy_rules::all_step, for ProxyConfig by all;
     }
     #[cfg(test)]
     example: example::Table {

@@ -16,6 +16,8 @@ use crate::workload::Labels;
 pub(super) enum Fact<'a> {
     /// The object in force for a key, and its place in the order of precedence.
     Object(&'a ObjectKey),
+    /// All objects with a key, in the order of precedence.
+    Claims(&'a ObjectKey),
     /// All objects of a kind, in the order of precedence.
     Objects(Kind),
     /// All objects of a kind in one namespace, in the order of precedence.
@@ -110,6 +112,11 @@ impl<'t> Cx<'t> {
     /// Records a question and returns the tables to answer it.
     pub(super) fn read(&self, fact: Fact<'_>) -> &'t Tables {
         self.reads.borrow_mut().push(fact.key());
+        self.tables
+    }
+
+    /// The tables, for what is not recorded.
+    pub(super) fn tables(&self) -> &'t Tables {
         self.tables
     }
 

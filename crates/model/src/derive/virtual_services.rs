@@ -7,7 +7,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::routes;
 use super::tracking::Cx;
-use crate::{GatewayRef, RouteSet, Visibility};
+use crate::{GatewayRef, MeshConfig, RouteSet};
 
 /// The routes of a VirtualService, every name resolved.
 pub(super) fn route_set(
@@ -32,7 +32,11 @@ pub(super) fn route_set(
         name: object.name.clone(),
         namespace: object.namespace.clone(),
         hosts: spec.hosts.iter().map(resolve).collect(),
-        export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), namespace),
+        export_to: MeshConfig::visibility(
+            spec.export_to.iter().map(|e| e.as_str()),
+            &cx.mesh().virtual_service_export_to,
+            namespace,
+        ),
         http,
         tls,
         tcp,

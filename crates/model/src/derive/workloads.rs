@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_api::annotations::{INJECT, gets_sidecar};
 use evenkeel_api::decode::Port;
-use evenkeel_api::istio::{WorkloadEntry, WorkloadEntrySpec};
+use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig, WorkloadEntry, WorkloadEntrySpec};
 use evenkeel_api::kubernetes::{self, EndpointPort, EndpointSlice, PodSpec};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
@@ -24,8 +25,6 @@ use crate::{ContainerPort, EndpointAddress, Labels, Service, Snapshot, TargetPor
 
 /// The label, written by sidecar injection, that tells whether a sidecar accepts mutual TLS: `istio` or `disabled`.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
-/// With `"false"`, as label or annotation, a Pod gets no sidecar.
-const INJECT: &str = "sidecar.istio.io/inject";
 
 /// Two Services with different protocols for a port: the overridden one's host, the other's host, and the port number.
 type PortConflict = (Hostname, Hostname, u16);
@@ -105,7 +104,8 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
         identity: identity(cx, object, account, found)?,
         locality: locality(&object.labels),
         ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
-        has_proxy: has_proxy(object, &pod.spec) && !is_router(cx, object),
+        has_proxy: has_proxy(cx, object, &pod.spec) && !is_router(cx, object),
+        proxy_config: proxy_config(object),
         mutual: None,
         ports: container_ports(&pod.spec),
         is_entry: false,
@@ -145,6 +145,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
             None => spec.takes_mtls(),
         },
         mutual: None,
+        proxy_config: None,
         ports: spec.ports.iter().map(port).collect(),
         is_entry: true,
         named_address: address.filter(|address| !matches!(address, EndpointAddress::Ip(_))),
@@ -461,13 +462,19 @@ fn host_name(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> Option<(Arc<str>, Arc
     written(spec).or_else(of_template)
 }
 
-fn has_proxy(pod: &Object, spec: &PodSpec) -> bool {
+/// The settings of its annotation. The decoder has reported mistakes.
+fn proxy_config(pod: &Object) -> Option<Arc<ProxyConfig>> {
+    ProxyConfig::of_annotation(pod.annotations.get(PROXY_CONFIG_ANNOTATION)?).0.map(Arc::new)
+}
+
+fn has_proxy(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> bool {
     match pod.labels.get(TLS_MODE_LABEL).map(String::as_str) {
         Some(mode) => mode == "istio",
         None => {
-            let refused = pod.labels.get(INJECT).map(String::as_str) == Some("false")
-                || pod.annotations.get(INJECT).is_some_and(|a| a.as_str() == "false");
-            !refused && spec.shares_host_network().is_none()
+            let none = Labels::new();
+            let namespace = cx.namespace_labels(&pod.namespace).unwrap_or(&none);
+            let annotation = pod.annotations.get(INJECT).map(|value| value.as_str());
+            gets_sidecar(&pod.labels, annotation, namespace) && spec.shares_host_network().is_none()
         }
     }
 }

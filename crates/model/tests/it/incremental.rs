@@ -245,15 +245,33 @@ impl Drawn {
     fn of_the_mesh(&self, random: &mut Random) -> String {
         let Self { namespace, name, selector, number, .. } = self;
         match random.below(5) {
-            0 => format!(
-                "{}spec: {{selector: {{matchLabels: {selector}}}}}\n",
-                self.meta("AuthorizationPolicy", "security.istio.io/v1")
-            ),
+            0 => match random.below(3) {
+                0 => format!(
+                    "{}spec: {{selector: {{matchLabels: {selector}}}}}\n",
+                    self.meta("AuthorizationPolicy", "security.istio.io/v1")
+                ),
+                1 => format!(
+                    "{}spec: {{selector: {{matchLabels: {selector}}}, jwtRules: [{{issuer: me}}]}}\n",
+                    self.meta("RequestAuthentication", "security.istio.io/v1")
+                ),
+                _ => format!(
+                    "{}spec: {{selector: {{matchLabels: {selector}}}, concurrency: {number}}}\n",
+                    self.meta("ProxyConfig", "networking.istio.io/v1beta1")
+                ),
+            },
             1 => {
                 format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{n: '{number}'}}}}\n")
             }
             2 => format!(
-                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: 'trustDomain: td{number}.example'}}\n"
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: '{}'}}\n",
+                random.pick(&[
+                    "trustDomain: td0.example",
+                    "trustDomain: td1.example",
+                    "defaultServiceExportTo: [.]",
+                    "discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: shop}}]",
+                    "discoverySelectors: [{matchExpressions: [{key: n, operator: Exists}]}]",
+                    "serviceEntryVisibility: {defaultVisibility: NAMESPACE, applyToSidecars: true}",
+                ])
             ),
             3 => self.meta(random.pick(&["ServiceAccount", "Secret"]), "v1"),
             _ => format!(

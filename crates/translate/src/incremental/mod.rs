@@ -20,6 +20,7 @@ use evenkeel_xds::server::ChangedNames;
 use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
 use crate::facts::Client;
+use crate::proxy_options::ProxyOptions;
 use crate::view::{ClientKind, ProxyKind, ProxyView};
 use group::Group;
 use unit::{SharedWork, UnitMaker};
@@ -33,7 +34,7 @@ pub struct Translator {
     work: SharedWork,
 }
 
-/// Kind and Sidecar. Proxies that differ in one of these share no units.
+/// Kind, Sidecar and ProxyConfig. Proxies that differ in one of these share no units.
 #[derive(Debug, Clone)]
 struct GroupKey {
     kinds: (ProxyKind, ClientKind),
@@ -41,17 +42,19 @@ struct GroupKey {
     sidecar: Option<Arc<Sidecar>>,
     /// See [`Client::registry_only`].
     registry_only: bool,
+    /// What of the ProxyConfig resources depend on.
+    options: Arc<ProxyOptions>,
 }
 
 impl GroupKey {
     fn of(client: &Client) -> Self {
         let view = &client.view;
         let (sidecar, registry_only) = (client.sidecar.clone(), client.registry_only);
-        Self { kinds: (view.kind, view.client_kind), sidecar, registry_only }
+        Self { kinds: (view.kind, view.client_kind), sidecar, registry_only, options: client.options.clone() }
     }
 
-    fn parts(&self) -> (&(ProxyKind, ClientKind), Option<*const Sidecar>, bool) {
-        (&self.kinds, self.sidecar.as_ref().map(Arc::as_ptr), self.registry_only)
+    fn parts(&self) -> (&(ProxyKind, ClientKind), Option<*const Sidecar>, bool, &ProxyOptions) {
+        (&self.kinds, self.sidecar.as_ref().map(Arc::as_ptr), self.registry_only, &self.options)
     }
 }
 
@@ -237,6 +240,11 @@ impl Translator {
     /// of proxies in them.
     pub fn update(&mut self, snapshot: Arc<Snapshot>, cause: Cause) -> Changed {
         let changes = Changes::between(&self.snapshot, &snapshot);
+        let says = |snapshot: &Snapshot| {
+            let mut workloads = changes.pods.iter().filter_map(|(namespace, pod)| snapshot.workload(namespace, pod));
+            workloads.any(|workload| workload.proxy_config.is_some())
+        };
+        let says_itself = says(&self.snapshot) || says(&snapshot);
         (self.snapshot, self.cause) = (snapshot, cause);
         if changes.is_empty() {
             return Changed::default();
@@ -244,9 +252,11 @@ impl Translator {
         let Self { snapshot, cause, groups, work } = self;
         let mut maker = UnitMaker { snapshot, cause: *cause, work };
         let mut leaving = Vec::new();
-        // Which Sidecar applies to a proxy depends on its labels and on the name of the root namespace.
-        let any_may = changes.sidecars || changes.mesh && !snapshot.sidecars.is_empty();
-        if any_may || !changes.pods.is_empty() && !snapshot.sidecars.is_empty() {
+        // Which Sidecar and which ProxyConfig apply to a proxy depends on its labels and on the mesh's settings; its
+        // Pod may have settings of its own.
+        let any_may = changes.sidecars || changes.mesh;
+        let by_labels = !snapshot.sidecars.is_empty() || !snapshot.proxy_rules.is_empty();
+        if any_may || !changes.pods.is_empty() && (by_labels || says_itself) {
             for (key, group) in &mut *groups {
                 let views = if any_may { group.views() } else { group.views_at(&changes) };
                 leaving.extend(group.take_those(views, |client| GroupKey::of(client) != *key, &mut maker));

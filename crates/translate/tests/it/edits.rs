@@ -55,6 +55,8 @@ pub fn edit(random: &mut Random) -> (String, String) {
         14 if draw.random.once_in(3) => draw.ingress(),
         14 => draw.workload_entry(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
+        _ if draw.random.once_in(4) => draw.request_authentication(),
+        _ if draw.random.once_in(4) => draw.proxy_config(),
         _ => draw.authorization_policy(),
     };
     let gone = random.once_in(4);
@@ -338,11 +340,34 @@ impl Draw<'_> {
         self.object(SECURITY, "AuthorizationPolicy", 'z', &format!("{{{selector}action: {action}, rules: {rules}}}"))
     }
 
+    fn request_authentication(&mut self) -> (String, String) {
+        let selector = self.pick(&["", "selector: {matchLabels: {app: a}}, "]);
+        let places = self.pick(&["", ", fromHeaders: [{name: x-token}]", ", fromCookies: [t]"]);
+        let spec = format!("{{{selector}jwtRules: [{{issuer: me{places}}}]}}");
+        self.object(SECURITY, "RequestAuthentication", 'q', &spec)
+    }
+
+    fn proxy_config(&mut self) -> (String, String) {
+        let selector = self.pick(&["", "selector: {matchLabels: {app: a}}, "]);
+        let capture = self.pick(&["true", "false"]);
+        let spec = format!("{{{selector}environmentVariables: {{ISTIO_META_DNS_CAPTURE: '{capture}'}}}}");
+        self.object("networking.istio.io/v1beta1", "ProxyConfig", 'c', &spec)
+    }
+
     fn mesh_config(&mut self) -> (String, String) {
         let policy = self.pick(&["ALLOW_ANY", "REGISTRY_ONLY"]);
+        let more = self.pick(&[
+            "",
+            "pathNormalization: {normalization: MERGE_SLASHES}",
+            "defaultServiceExportTo: ['.']",
+            "discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: shop}}]",
+            "serviceEntryVisibility: {defaultVisibility: NAMESPACE, applyToSidecars: true}",
+            "defaultConfig: {proxyHeaders: {server: {value: mine}}}",
+            "tcpKeepalive: {time: 5s}",
+        ]);
         let text = format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\n\
-             data:\n  mesh: |\n    outboundTrafficPolicy:\n      mode: {policy}\n"
+             data:\n  mesh: |\n    outboundTrafficPolicy:\n      mode: {policy}\n    {more}\n"
         );
         ("mesh.yaml".to_owned(), text)
     }

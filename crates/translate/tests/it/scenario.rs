@@ -64,6 +64,7 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
             _ => ClientKind::Envoy,
         },
         takes_proxy_protocol: kind == "proxied-router",
+        proxy_config: "".into(),
         captures_dns: true,
     }
 }

@@ -1,0 +1,233 @@
+//! Annotations and labels under the prefixes of Istio and of the Gateway API: each is in a table, and honoured or named
+//! in a finding. Nothing under these prefixes is silently without effect.
+
+mod table;
+mod traffic;
+
+pub use table::{ANNOTATIONS, Known, LABELS, Verdict};
+pub use traffic::{CaptureRules, TRAFFIC_ANNOTATIONS};
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::suggest::{closest, one_of};
+use evenkeel_base::yaml::{Entry, Node};
+use evenkeel_base::{Span, Spanned};
+
+use crate::Kind;
+use crate::decode::Context;
+use crate::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
+
+/// The annotation of an AuthorizationPolicy that is only logged and counted.
+pub const DRY_RUN: &str = "istio.io/dry-run";
+/// The annotation with the codes of `analyze` that are not reported for its object.
+pub const ANALYZE_SUPPRESS: &str = "galley.istio.io/analyze-suppress";
+/// The annotation and label that says whether a Pod gets a sidecar.
+pub const INJECT: &str = "sidecar.istio.io/inject";
+/// The label of a namespace that says whether its Pods get sidecars.
+pub const NAMESPACE_INJECTION: &str = "istio-injection";
+/// The API group of the Gateway API, also the prefix of its labels.
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
+/// Checks the annotations and labels of the `metadata` of an object, at the decoder's position.
+pub(crate) fn check(kind: Kind, metadata: &Node, cx: &mut Context) {
+    check_at(place_of(kind), metadata, cx);
+}
+
+/// The same for the metadata of a Pod template.
+pub(crate) fn check_template(metadata: &Node, cx: &mut Context) {
+    check_at("Pod", metadata, cx);
+}
+
+/// The name of a kind in the tables. The Gateway API's Gateway has a name of its own.
+fn place_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::KubernetesGateway => "KubernetesGateway",
+        kind => kind.as_str(),
+    }
+}
+
+fn check_at(place: &str, metadata: &Node, cx: &mut Context) {
+    for (field, table) in [("annotations", ANNOTATIONS), ("labels", LABELS)] {
+        let entries = metadata.get(field).and_then(Node::as_mapping);
+        cx.at_field(field, |cx| {
+            for entry in entries.into_iter().flatten() {
+                cx.at_key(&entry.key, |cx| check_entry(place, field, table, entry, cx));
+            }
+        });
+    }
+}
+
+fn check_entry(place: &str, field: &str, table: &[Known], entry: &Entry, cx: &mut Context) {
+    let name = &*entry.key;
+    let Some(known) = table.iter().find(|known| known.name == name) else {
+        return check_unknown(field, name, &entry.key_span, cx);
+    };
+    if !known.places.is_empty() && !known.places.contains(&place) {
+        let message = format!("it has no effect on a {place}");
+        let help = format!("its place is {}", one_of(known.places.iter().copied()));
+        let help = if known.places == ["Pod"] { format!("{help}, or the template of a Deployment") } else { help };
+        return cx.warning("misplaced-annotation", &entry.key_span, message, help);
+    }
+    let value = entry.value.as_str().unwrap_or_default();
+    match known.verdict {
+        Verdict::Honoured => check_value(known.name, entry, cx),
+        Verdict::OnlyValues(values) if values.contains(&value) => {}
+        Verdict::OnlyValues(values) => {
+            let message = format!("`{value}` is not supported; {}", known.note);
+            cx.warning(
+                "unsupported-value",
+                &entry.value.span,
+                message,
+                format!("supported: {}", one_of(values.iter().copied())),
+            );
+        }
+        Verdict::NotYet => {
+            let message = format!("known to Istio, not supported yet: {}", known.note);
+            cx.warning("unsupported-annotation", &entry.key_span, message, "the rest of this document applies");
+        }
+        Verdict::Inert => {
+            cx.note(
+                "no-effect",
+                &entry.key_span,
+                format!("known to Istio, has no effect here: {}", known.note),
+                "it can stay",
+            );
+        }
+    }
+}
+
+/// A name that is in no table: a finding if it is under one of the prefixes, or looks like a misspelling.
+fn check_unknown(field: &str, name: &str, span: &Span, cx: &mut Context) {
+    let all = || ANNOTATIONS.iter().chain(LABELS).map(|known| known.name);
+    let (noun, other) = match field {
+        "labels" => ("label", "annotation"),
+        _ => ("annotation", "label"),
+    };
+    if all().any(|known| known == name) {
+        let message = format!("this {noun} has no effect; Istio reads it as {other}");
+        return cx.warning("misplaced-annotation", span, message, format!("move it to `{other}s`"));
+    }
+    let suggestion = || closest(name, all()).map(|meant| format!("did you mean `{meant}`?"));
+    let help = match has_known_prefix(name) {
+        true => suggestion().unwrap_or_else(|| "remove it, or correct its name".to_owned()),
+        false => match suggestion().filter(|_| resembles_prefix(name)) {
+            Some(suggestion) => suggestion,
+            None => return,
+        },
+    };
+    cx.warning("unknown-annotation", span, format!("Istio has no {noun} of this name; it has no effect"), help);
+}
+
+/// Whether the part before the slash belongs to Istio or to the Gateway API.
+fn has_known_prefix(name: &str) -> bool {
+    let Some((prefix, _)) = name.split_once('/') else { return false };
+    prefix == "istio.io" || prefix.ends_with(".istio.io") || prefix == GATEWAY_API
+}
+
+/// Whether a name looks like one with such a prefix, or like `istio-injection`.
+fn resembles_prefix(name: &str) -> bool {
+    match name.split_once('/') {
+        None => closest(name, [NAMESPACE_INJECTION]).is_some(),
+        Some((prefix, _)) => {
+            let known = ANNOTATIONS
+                .iter()
+                .chain(LABELS)
+                .filter_map(|known| known.name.split_once('/'))
+                .map(|(prefix, _)| prefix);
+            closest(prefix, known).is_some()
+        }
+    }
+}
+
+/// Checks the values of annotations that are read.
+fn check_value(name: &str, entry: &Entry, cx: &mut Context) {
+    let Some(text) = entry.value.as_str() else { return };
+    let span = &entry.value.span;
+    match name {
+        PROXY_CONFIG_ANNOTATION => {
+            let (_, found) = ProxyConfig::of_annotation(&Spanned::new(text.to_owned(), span.clone()));
+            found.into_iter().for_each(|finding| cx.push(finding));
+        }
+        DRY_RUN if parse_bool(text).is_none() => {
+            cx.warning(
+                "bad-value",
+                span,
+                format!("`{text}` is neither true nor false; the policy is enforced"),
+                "write \"true\" or \"false\"",
+            );
+        }
+        INJECT if !matches!(text, "true" | "false") => {
+            cx.warning(
+                "bad-value",
+                span,
+                format!("`{text}` is neither true nor false; the Pod gets a sidecar"),
+                "write \"true\" or \"false\"",
+            );
+        }
+        NAMESPACE_INJECTION if !matches!(text, "enabled" | "disabled") => {
+            cx.warning(
+                "bad-value",
+                span,
+                format!("`{text}` is neither enabled nor disabled; Pods get sidecars"),
+                "write enabled or disabled",
+            );
+        }
+        _ if TRAFFIC_ANNOTATIONS.contains(&name) => {
+            if let Err(problem) = traffic::check(name, text) {
+                cx.error("bad-value", span, problem, traffic::expected(name));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// As Go's `strconv.ParseBool` reads it.
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether the annotation `istio.io/dry-run` says that a policy is only logged and counted.
+pub fn is_dry_run(annotations: &BTreeMap<String, Spanned<String>>) -> bool {
+    annotations.get(DRY_RUN).is_some_and(|value| parse_bool(value) == Some(true))
+}
+
+/// The codes of `analyze` that an object suppresses (`galley.istio.io/analyze-suppress: IST0103,IST0107` or `*`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Suppression(Vec<String>);
+
+impl Suppression {
+    /// Reads the annotation.
+    pub fn of(annotations: &BTreeMap<String, Spanned<String>>) -> Self {
+        let codes = annotations.get(ANALYZE_SUPPRESS).into_iter().flat_map(|value| value.split(','));
+        Self(codes.map(|code| code.trim().to_owned()).filter(|code| !code.is_empty()).collect())
+    }
+
+    /// Whether a finding with this code is not reported for the object.
+    pub fn covers(&self, code: &str) -> bool {
+        self.0.iter().any(|suppressed| suppressed == "*" || suppressed.eq_ignore_ascii_case(code))
+    }
+}
+
+/// Whether the Pods of a namespace with these labels get sidecars if they do not say themselves; the label
+/// `istio-injection: disabled` takes them out. Without a label they get one, because everything here is in the mesh.
+pub fn injects(namespace_labels: &BTreeMap<String, String>) -> bool {
+    namespace_labels.get(NAMESPACE_INJECTION).map(String::as_str) != Some("disabled")
+}
+
+/// Whether a Pod gets a sidecar, from its own label or annotation (the label first, as in Istio's injector), otherwise
+/// from its namespace.
+pub fn gets_sidecar(
+    labels: &BTreeMap<String, String>,
+    annotation: Option<&str>,
+    namespace_labels: &BTreeMap<String, String>,
+) -> bool {
+    match labels.get(INJECT).map(String::as_str).or(annotation) {
+        Some("false") => false,
+        Some(_) => true,
+        None => injects(namespace_labels),
+    }
+}

@@ -1,0 +1,150 @@
+//! The known annotations and labels (Istio's "Resource Annotations" and "Resource Labels", the Gateway API's labels).
+
+/// A known annotation or label.
+#[derive(Debug, Clone, Copy)]
+pub struct Known {
+    /// Its name.
+    pub name: &'static str,
+    /// The kinds where it has a meaning; empty: all. `Pod` includes Pod templates.
+    pub places: &'static [&'static str],
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// What it does; or what happens instead.
+    pub note: &'static str,
+}
+
+/// What becomes of an annotation or label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has its effect.
+    Honoured,
+    /// Only these values have their effect; others get a warning.
+    OnlyValues(&'static [&'static str]),
+    /// It has no effect yet: a warning.
+    NotYet,
+    /// There is nothing that it could affect, or it is not for users to set: a note.
+    Inert,
+}
+
+const fn known(name: &'static str, places: &'static [&'static str], verdict: Verdict, note: &'static str) -> Known {
+    Known { name, places, verdict, note }
+}
+
+/// Annotations, by name.
+#[rustfmt::skip]
+pub const ANNOTATIONS: &[Known] = &[
+    known("alpha.istio.io/canonical-serviceaccounts", &["Service"], Verdict::NotYet, "further identities of a Service's endpoints are not accepted by clients"),
+    known("alpha.istio.io/identity", &["Pod"], Verdict::Inert, "an identity is that of the Pod's service account"),
+    known("alpha.istio.io/kubernetes-serviceaccounts", &["Service"], Verdict::NotYet, "further identities of a Service's endpoints are not accepted by clients"),
+    known("ambient.istio.io/bypass-inbound-capture", &["Pod"], Verdict::Inert, "there is no ambient mode"),
+    known("ambient.istio.io/dns-capture", &["Pod"], Verdict::Inert, "there is no ambient mode"),
+    known("ambient.istio.io/redirection", &["Pod"], Verdict::Inert, "there is no ambient mode"),
+    known("ambient.istio.io/waypoint-inbound-binding", &["Namespace", "Service", "KubernetesGateway"], Verdict::Inert, "there is no ambient mode"),
+    known("galley.istio.io/analyze-suppress", &[], Verdict::Honoured, "`analyze` leaves out the codes"),
+    known("gateway.istio.io/controller-version", &["KubernetesGateway"], Verdict::Inert, "istiod writes it"),
+    known("gateway.istio.io/name-override", &["KubernetesGateway"], Verdict::NotYet, "no gateways are deployed for Gateway objects"),
+    known("gateway.istio.io/service-account", &["KubernetesGateway"], Verdict::NotYet, "no gateways are deployed for Gateway objects"),
+    known("gateway.networking.k8s.io/bundle-version", &[], Verdict::Inert, "it names the version of the Gateway API"),
+    known("gateway.networking.k8s.io/channel", &[], Verdict::Inert, "it names the channel of the Gateway API"),
+    known("inject.istio.io/templates", &["Pod"], Verdict::OnlyValues(&["sidecar", "gateway"]), "sidecars have one form"),
+    known("install.operator.istio.io/chart-owner", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("install.operator.istio.io/owner-generation", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("install.operator.istio.io/version", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("internal.istio.io/parents", &[], Verdict::Inert, "istiod writes it"),
+    known("istio.io/autoRegistrationGroup", &["WorkloadEntry"], Verdict::Inert, "the control plane writes it"),
+    known("istio.io/connectedAt", &["WorkloadEntry"], Verdict::Inert, "the control plane writes it"),
+    known("istio.io/disconnectedAt", &["WorkloadEntry"], Verdict::Inert, "the control plane writes it"),
+    known("istio.io/dry-run", &["AuthorizationPolicy"], Verdict::Honoured, "the policy is logged and counted, and not enforced"),
+    known("istio.io/for-service-account", &["ServiceAccount"], Verdict::Inert, "there is no waypoint"),
+    known("istio.io/reroute-virtual-interfaces", &["Pod"], Verdict::NotYet, "traffic of virtual interfaces is not captured"),
+    known("istio.io/rev", &[], Verdict::Inert, "there is one control plane, of any revision"),
+    known("istio.io/use-waypoint-canary-weight", &["Service", "Namespace"], Verdict::Inert, "there is no ambient mode"),
+    known("istio.io/workloadController", &["WorkloadEntry"], Verdict::Inert, "the control plane writes it"),
+    known("networking.istio.io/address-type", &["KubernetesGateway"], Verdict::NotYet, "no gateways are deployed for Gateway objects"),
+    known("networking.istio.io/exportTo", &["Service"], Verdict::Honoured, "the namespaces that see the Service"),
+    known("networking.istio.io/service-type", &["KubernetesGateway"], Verdict::NotYet, "no gateways are deployed for Gateway objects"),
+    known("networking.istio.io/traffic-distribution", &["Service", "ServiceEntry"], Verdict::Honoured, "which endpoints are preferred by their distance"),
+    known("prometheus.istio.io/merge-metrics", &["Pod"], Verdict::NotYet, "metrics of programs are not merged with those of their proxy; scrape both"),
+    known("proxy.istio.io/config", &["Pod"], Verdict::Honoured, "settings of the Pod's proxy"),
+    known("proxy.istio.io/overrides", &["Pod"], Verdict::Inert, "the injector writes it"),
+    known("readiness.status.sidecar.istio.io/applicationPorts", &["Pod"], Verdict::Inert, "readiness is that of the Pod's own probes"),
+    known("readiness.status.sidecar.istio.io/failureThreshold", &["Pod"], Verdict::Inert, "a proxy reports when it is ready"),
+    known("readiness.status.sidecar.istio.io/initialDelaySeconds", &["Pod"], Verdict::Inert, "a proxy reports when it is ready"),
+    known("readiness.status.sidecar.istio.io/periodSeconds", &["Pod"], Verdict::Inert, "a proxy reports when it is ready"),
+    known("sidecar.istio.io/agentLogLevel", &["Pod"], Verdict::NotYet, "the agent logs at its own level"),
+    known("sidecar.istio.io/bootstrapOverride", &["Pod"], Verdict::NotYet, "the agent writes the bootstrap file"),
+    known("sidecar.istio.io/componentLogLevel", &["Pod"], Verdict::NotYet, "the proxy logs at its own level"),
+    known("sidecar.istio.io/controlPlaneAuthPolicy", &["Pod"], Verdict::Inert, "proxies always use TLS towards the control plane"),
+    known("sidecar.istio.io/discoveryAddress", &["Pod"], Verdict::NotYet, "proxies ask the control plane that started them"),
+    known("sidecar.istio.io/enableCoreDump", &["Pod"], Verdict::Inert, "the limits of the machine apply"),
+    known("sidecar.istio.io/extraStatTags", &["Pod"], Verdict::NotYet, "statistics have no further labels"),
+    known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
+    known("sidecar.istio.io/interceptionMode", &["Pod"], Verdict::OnlyValues(&["REDIRECT"]), "traffic is captured by redirection"),
+    known("sidecar.istio.io/logLevel", &["Pod"], Verdict::NotYet, "the proxy logs at its own level"),
+    known("sidecar.istio.io/nativeSidecar", &["Pod"], Verdict::Inert, "sidecars start before programs, and end after them"),
+    known("sidecar.istio.io/proxyCPU", &["Pod"], Verdict::Inert, "proxies have no quota of their own"),
+    known("sidecar.istio.io/proxyCPULimit", &["Pod"], Verdict::Inert, "proxies have no quota of their own"),
+    known("sidecar.istio.io/proxyImage", &["Pod"], Verdict::Inert, "proxies do not come from images"),
+    known("sidecar.istio.io/proxyImageType", &["Pod"], Verdict::Inert, "proxies do not come from images"),
+    known("sidecar.istio.io/proxyMemory", &["Pod"], Verdict::Inert, "proxies have no quota of their own"),
+    known("sidecar.istio.io/proxyMemoryLimit", &["Pod"], Verdict::Inert, "proxies have no quota of their own"),
+    known("sidecar.istio.io/rewriteAppHTTPProbers", &["Pod"], Verdict::Inert, "probes reach programs without their proxy"),
+    known("sidecar.istio.io/statsCompression", &["Pod"], Verdict::Inert, "statistics are not compressed"),
+    known("sidecar.istio.io/statsEvictionInterval", &["Pod"], Verdict::NotYet, "series expire after their own time"),
+    known("sidecar.istio.io/statsHistogramBuckets", &["Pod"], Verdict::NotYet, "histograms have fixed buckets"),
+    known("sidecar.istio.io/statsInclusionPrefixes", &["Pod"], Verdict::Inert, "proxies keep all their statistics"),
+    known("sidecar.istio.io/statsInclusionRegexps", &["Pod"], Verdict::Inert, "proxies keep all their statistics"),
+    known("sidecar.istio.io/statsInclusionSuffixes", &["Pod"], Verdict::Inert, "proxies keep all their statistics"),
+    known("sidecar.istio.io/status", &["Pod"], Verdict::Inert, "the injector writes it"),
+    known("sidecar.istio.io/userVolume", &["Pod"], Verdict::NotYet, "proxies have no volumes; they read the machine's files"),
+    known("sidecar.istio.io/userVolumeMount", &["Pod"], Verdict::NotYet, "proxies have no volumes; they read the machine's files"),
+    known("status.sidecar.istio.io/port", &["Pod"], Verdict::Inert, "readiness is reported by the agent itself"),
+    known("topology.istio.io/controlPlaneClusters", &["Namespace"], Verdict::Inert, "there is one cluster"),
+    known("traffic.sidecar.istio.io/excludeInboundPorts", &["Pod"], Verdict::Honoured, "inbound connections that bypass the proxy"),
+    known("traffic.sidecar.istio.io/excludeInterfaces", &["Pod"], Verdict::NotYet, "connections of all interfaces are captured"),
+    known("traffic.sidecar.istio.io/excludeOutboundIPRanges", &["Pod"], Verdict::Honoured, "outbound connections that bypass the proxy"),
+    known("traffic.sidecar.istio.io/excludeOutboundPorts", &["Pod"], Verdict::Honoured, "outbound connections that bypass the proxy"),
+    known("traffic.sidecar.istio.io/includeInboundPorts", &["Pod"], Verdict::Honoured, "inbound connections that are captured"),
+    known("traffic.sidecar.istio.io/includeOutboundIPRanges", &["Pod"], Verdict::Honoured, "outbound connections that are captured"),
+    known("traffic.sidecar.istio.io/includeOutboundPorts", &["Pod"], Verdict::Honoured, "outbound connections that are captured in addition"),
+    known("traffic.sidecar.istio.io/kubevirtInterfaces", &["Pod"], Verdict::NotYet, "traffic of virtual interfaces is not captured"),
+];
+
+/// Labels, by name.
+#[rustfmt::skip]
+pub const LABELS: &[Known] = &[
+    known("experimental.istio.io/disable-gateway-port-translation", &["Service"], Verdict::NotYet, "gateways listen on the ports that Gateway objects name"),
+    known("gateway.istio.io/managed", &[], Verdict::Inert, "istiod writes it"),
+    known("gateway.networking.k8s.io/gateway-class-name", &[], Verdict::Inert, "it names a GatewayClass"),
+    known("gateway.networking.k8s.io/gateway-name", &[], Verdict::Honoured, "a label like any other, which selectors match"),
+    known("gateway.networking.k8s.io/policy", &[], Verdict::Inert, "it marks definitions of policies"),
+    known("install.operator.istio.io/owning-resource", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("install.operator.istio.io/owning-resource-namespace", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("istio-injection", &["Namespace"], Verdict::Honoured, "`disabled`: Pods of the namespace get no sidecar"),
+    known("istio-locality", &["Pod"], Verdict::Honoured, "the locality, with dots for slashes"),
+    known("istio.io/dataplane-mode", &["Namespace", "Pod"], Verdict::OnlyValues(&["none"]), "there is no ambient mode; Pods get sidecars"),
+    known("istio.io/gateway-name", &[], Verdict::Honoured, "a label like any other, which selectors match"),
+    known("istio.io/global", &["Service"], Verdict::Inert, "there is one cluster"),
+    known("istio.io/ingress-use-waypoint", &["Service", "ServiceEntry", "Namespace"], Verdict::Inert, "there is no ambient mode"),
+    known("istio.io/rev", &[], Verdict::Inert, "there is one control plane, of any revision"),
+    known("istio.io/tag", &[], Verdict::Inert, "there is one control plane, of any revision"),
+    known("istio.io/use-waypoint", &[], Verdict::NotYet, "there are no waypoints, so policies for waypoints are not enforced"),
+    known("istio.io/use-waypoint-canary", &[], Verdict::Inert, "there are no waypoints"),
+    known("istio.io/use-waypoint-canary-namespace", &[], Verdict::Inert, "there are no waypoints"),
+    known("istio.io/use-waypoint-namespace", &[], Verdict::NotYet, "there are no waypoints, so policies for waypoints are not enforced"),
+    known("istio.io/waypoint-for", &["KubernetesGateway"], Verdict::Inert, "there are no waypoints"),
+    known("networking.istio.io/enable-autoallocate-ip", &["ServiceEntry"], Verdict::NotYet, "whether a ServiceEntry gets a virtual address depends on its resolution and its hosts"),
+    known("networking.istio.io/gatewayPort", &["Service"], Verdict::Inert, "there is one network"),
+    known("networking.istio.io/tunnel", &["Pod"], Verdict::Inert, "there is no ambient mode"),
+    known("operator.istio.io/component", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("operator.istio.io/managed", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("operator.istio.io/version", &[], Verdict::Inert, "the installer of Istio writes it"),
+    known("security.istio.io/tlsMode", &["Pod", "WorkloadEntry"], Verdict::Honoured, "`istio`: clients use mutual TLS towards it"),
+    known("service.istio.io/canonical-name", &[], Verdict::Honoured, "a label like any other, which selectors match; there are no metrics by canonical service yet"),
+    known("service.istio.io/canonical-revision", &[], Verdict::Honoured, "a label like any other, which selectors match; there are no metrics by canonical service yet"),
+    known("service.istio.io/workload-name", &[], Verdict::Inert, "the name of a workload is that of its owner"),
+    known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
+    known("topology.istio.io/cluster", &[], Verdict::Inert, "there is one cluster"),
+    known("topology.istio.io/network", &[], Verdict::Honoured, "the network of a workload"),
+    known("topology.istio.io/subzone", &[], Verdict::Honoured, "part of the locality"),
+];

@@ -1,0 +1,223 @@
+//! MeshConfig: settings of the mesh as a whole (Istio's "Global Mesh Options").
+
+mod policies;
+mod providers;
+mod visibility;
+
+pub use policies::{
+    AccessLogEncoding, DefaultTrafficPolicy, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode,
+    IngressControllerMode, MeshOutboundMode, MinTlsVersion, Normalization, OutboundTrafficPolicy, PathNormalization,
+    TlsConfig,
+};
+pub use providers::{CertificateData, DefaultProviders, ExtensionProvider, FileAccessLog, FileLogFormat, ProviderKind};
+pub use visibility::{
+    MatchExpression, MatchOperator, NamespaceSelector, ServiceEntryVisibility, ServiceSettings, VisibilityLevel,
+    VisibilityPolicy, VisibilityRule,
+};
+
+use std::time::Duration;
+
+use evenkeel_base::yaml::Node;
+use evenkeel_base::{Diagnostic, Diagnostics, Spanned, yaml};
+
+use super::destination_rule::{LocalityLbSetting, TcpKeepalive};
+use super::{HttpRetry, ProxyConfig, check_export_to_at};
+use crate::decode::{Context, Decode, Label};
+use crate::{Object, Resource, refused};
+
+impl MeshConfig {
+    /// The name of the ConfigMap with the settings.
+    pub(crate) const CONFIG_MAP: &str = "istio";
+    /// The name of their text in it.
+    pub(crate) const KEY: &str = "mesh";
+
+    /// The settings without which the rest allows more than its author wrote: a mistake in one of them is an error.
+    pub(crate) const GUARDS: &'static [&'static str] = &[
+        "outboundTrafficPolicy",
+        "pathNormalization",
+        "meshMTLS",
+        "tlsDefaults",
+        "serviceEntryVisibility",
+        "rootNamespace",
+        "trustDomain",
+        "trustDomainAliases",
+        "enableAutoMtls",
+        "verifyCertificateAtClient",
+    ];
+
+    /// A decoder for the settings: a field of a newer version is a warning, unless leaving it out could open something.
+    pub(crate) fn context() -> Context {
+        Context::new("Istio").lenient(Self::GUARDS)
+    }
+
+    /// Whether an object is a ConfigMap with the name of the mesh's settings, in any namespace.
+    pub fn is_in(object: &Object) -> bool {
+        matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == Self::CONFIG_MAP && map.data.contains_key(Self::KEY))
+    }
+
+    /// Reads the settings from such a ConfigMap; if it is refused, only the settings without a mistake. `None`: it is
+    /// another object.
+    pub fn of_object(object: &Object) -> Option<(Self, Diagnostics)> {
+        if let (Some(_), Resource::ConfigMap(map)) = (&object.refused, &object.resource) {
+            return Some((refused::mesh_config(map.data.get(Self::KEY)?)?, Diagnostics::new()));
+        }
+        let (config, diagnostics) = Self::read(object)?;
+        Some((config?, diagnostics))
+    }
+
+    /// The settings, if they can be used, and what is wrong with them.
+    pub(crate) fn read(object: &Object) -> Option<(Option<Self>, Diagnostics)> {
+        let text = match &object.resource {
+            Resource::ConfigMap(map) if Self::is_in(object) => map.data.get(Self::KEY)?,
+            _ => return None,
+        };
+        let (documents, mut diagnostics) = yaml::parse_within(&text.span, text);
+        if documents.len() > 1 {
+            let message = format!("`data.{}`: only one YAML document is expected", Self::KEY);
+            diagnostics
+                .push(Diagnostic::error("yaml-syntax", text.span.clone(), message).with_help("remove the `---`"));
+        }
+        let mut cx = Self::context();
+        let config = documents
+            .first()
+            .and_then(|document| cx.at_field("data", |cx| cx.at_field(Self::KEY, |cx| Self::decode(document, cx))));
+        diagnostics.extend(cx.into_diagnostics());
+        let usable = config.filter(|_| !diagnostics.has_errors());
+        Some((usable, diagnostics))
+    }
+}
+
+object! {
+    /// The text under `mesh` in the ConfigMap `istio`.
+    pub struct MeshConfig {
+        /// The trust domain of all SPIFFE ids.
+        trust_domain: Option<String> = "trustDomain",
+        /// Other trust domains that are accepted.
+        trust_domain_aliases: Vec<String> = "trustDomainAliases",
+        /// The namespace whose policies apply to the mesh.
+        root_namespace: Option<Label> = "rootNamespace",
+        /// What happens to calls of unknown hosts.
+        outbound_traffic_policy: Option<OutboundTrafficPolicy> = "outboundTrafficPolicy",
+        /// Where programs listen: at the address that was called, or at the loopback address.
+        inbound_traffic_policy: Option<InboundTrafficPolicy> = "inboundTrafficPolicy",
+        /// How paths are normalized before anything matches them.
+        path_normalization: Option<PathNormalization> = "pathNormalization",
+        /// File for access logs.
+        access_log_file: Option<String> = "accessLogFile",
+        /// Format of their lines.
+        access_log_format: Option<Spanned<String>> = "accessLogFormat",
+        /// Text or JSON.
+        access_log_encoding: Option<AccessLogEncoding> = "accessLogEncoding",
+        /// Whether connections that match no filter chain are left out of the access log.
+        disable_envoy_listener_log: Option<bool> = "disableEnvoyListenerLog",
+        /// Timeout for new connections.
+        connect_timeout: Option<Duration> = "connectTimeout",
+        /// How long protocol detection waits.
+        protocol_detection_timeout: Option<Duration> = "protocolDetectionTimeout",
+        /// Probes of idle connections, where no DestinationRule says otherwise.
+        tcp_keepalive: Option<TcpKeepalive> = "tcpKeepalive",
+        /// Whether HTTP/1.1 requests are forwarded over HTTP/2, where no DestinationRule says otherwise.
+        h2_upgrade_policy: Option<H2Upgrade> = "h2UpgradePolicy",
+        /// Locality-aware balancing, where no DestinationRule says otherwise.
+        locality_lb_setting: Option<LocalityLbSetting> = "localityLbSetting",
+        /// Limits and outlier detection, where no DestinationRule says otherwise.
+        default_traffic_policy: Option<DefaultTrafficPolicy> = "defaultTrafficPolicy",
+        /// Time between two lookups of a host's addresses by the proxies; 60 s if not given.
+        dns_refresh_rate: Option<Duration> = "dnsRefreshRate",
+        /// Whether mutual TLS is used automatically where possible.
+        enable_auto_mtls: Option<bool> = "enableAutoMtls",
+        /// Whether clients verify a server's certificate if the DestinationRule names no roots; they always do.
+        verify_certificate_at_client: Option<Spanned<bool>> = "verifyCertificateAtClient",
+        /// TLS of the mesh's own mutual TLS.
+        mesh_mtls: Option<TlsConfig> = "meshMTLS",
+        /// TLS of all other connections.
+        tls_defaults: Option<TlsConfig> = "tlsDefaults",
+        /// The retry policy of routes without one.
+        default_http_retry_policy: Option<HttpRetry> = "defaultHttpRetryPolicy",
+        /// Who sees Services and ServiceEntries without `exportTo`.
+        default_service_export_to: Vec<Spanned<String>> = "defaultServiceExportTo",
+        /// Who sees VirtualServices without `exportTo`.
+        default_virtual_service_export_to: Vec<Spanned<String>> = "defaultVirtualServiceExportTo",
+        /// Who sees DestinationRules without `exportTo`.
+        default_destination_rule_export_to: Vec<Spanned<String>> = "defaultDestinationRuleExportTo",
+        /// Who may see ServiceEntries, by the namespace they are in.
+        service_entry_visibility: Option<ServiceEntryVisibility> = "serviceEntryVisibility",
+        /// The namespaces whose objects are read; any of these must match.
+        discovery_selectors: Vec<NamespaceSelector> = "discoverySelectors",
+        /// Which services stay within one cluster; there is only one.
+        service_settings: Vec<ServiceSettings> = "serviceSettings",
+        /// Settings of each proxy.
+        default_config: Option<ProxyConfig> = "defaultConfig",
+        /// Services that proxies call for authorization, logs, metrics and traces.
+        extension_providers: Vec<ExtensionProvider> = "extensionProviders",
+        /// Which of them are used without a Telemetry object.
+        default_providers: Option<DefaultProviders> = "defaultProviders",
+        /// Port of captured outbound connections; only 15001.
+        proxy_listen_port: Option<Spanned<u32>> = "proxyListenPort",
+        /// Port of captured inbound connections; only 15006.
+        proxy_inbound_listen_port: Option<Spanned<u32>> = "proxyInboundListenPort",
+        /// Whether Ingress objects are served; see `ingressControllerMode`.
+        ingress_controller_mode: Option<Spanned<IngressControllerMode>> = "ingressControllerMode",
+        /// The class of Ingress objects that are served; `istio` if not given.
+        ingress_class: Option<Spanned<String>> = "ingressClass",
+        /// The Service of the gateway that serves Ingress objects.
+        ingress_service: Option<Spanned<String>> = "ingressService",
+        /// The value of the label `istio` of the gateways that serve Ingress objects.
+        ingress_selector: Option<Spanned<String>> = "ingressSelector",
+        /// Further root certificates; they are checked, and not trusted yet.
+        ca_certificates: Vec<Spanned<CertificateData>> = "caCertificates",
+    }
+    later: [
+        "proxyHttpPort", "enableTracing", "enableEnvoyAccessLogService", "configSources", "inboundClusterStatName",
+        "outboundClusterStatName", "serviceSubsetStatName", "statPrefix", "certificates", "enablePrometheusMerge", "ca",
+        "zoneAwareLbSetting",
+    ];
+    inert: ["serviceScopeConfigs", "hboneIdleTimeout", "thriftConfig", "mixerCheckServer"];
+    check: check;
+}
+
+/// The ports of the capture rules; the proxies listen nowhere else.
+const LISTEN_PORTS: [u32; 2] = [15001, 15006];
+
+fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
+    for (name, entries) in [
+        ("defaultServiceExportTo", &config.default_service_export_to),
+        ("defaultVirtualServiceExportTo", &config.default_virtual_service_export_to),
+        ("defaultDestinationRuleExportTo", &config.default_destination_rule_export_to),
+    ] {
+        check_export_to_at(name, entries, cx);
+    }
+    let ports =
+        [("proxyListenPort", &config.proxy_listen_port), ("proxyInboundListenPort", &config.proxy_inbound_listen_port)];
+    for ((name, written), expected) in ports.into_iter().zip(LISTEN_PORTS) {
+        let Some(port) = written.as_ref().filter(|port| port.value != expected) else { continue };
+        let message = format!("the capture rules lead to port {expected}; {} is ignored", port.value);
+        cx.at_field(name, |cx| {
+            cx.warning("unsupported-value", &port.span, message, format!("write {expected}, or remove it"))
+        });
+    }
+    if let Some(verify) = config.verify_certificate_at_client.as_ref().filter(|verify| !verify.value) {
+        let message = "clients verify servers' certificates in any case";
+        let help = "to accept any certificate of one server, set `insecureSkipVerify` in its DestinationRule";
+        cx.at_field("verifyCertificateAtClient", |cx| cx.warning("unsupported-value", &verify.span, message, help));
+    }
+    let mode = config.ingress_controller_mode.as_ref().map(|mode| ("ingressControllerMode", &mode.span));
+    let names = [
+        ("ingressClass", &config.ingress_class),
+        ("ingressService", &config.ingress_service),
+        ("ingressSelector", &config.ingress_selector),
+    ];
+    for (name, span) in mode.into_iter().chain(names.into_iter().filter_map(|(n, w)| Some((n, &w.as_ref()?.span)))) {
+        let message = "Ingress objects are not read yet, so this has no effect";
+        cx.at_field(name, |cx| cx.warning("no-effect", span, message, "write a Gateway and a VirtualService"));
+    }
+    for (index, certificate) in config.ca_certificates.iter().enumerate() {
+        let message = "further roots are not trusted yet; peers whose certificates come from them are refused";
+        let help = "put the certificate into the roots of the control plane's CA";
+        cx.at_field("caCertificates", |cx| {
+            cx.at_index(index, |cx| cx.warning("unsupported-field", &certificate.span, message, help));
+        });
+    }
+    policies::check_access_log(config, cx);
+    providers::check_references(config, cx);
+}

@@ -1,0 +1,389 @@
+//! MeshConfig: services that proxies call for authorization, logs, metrics and traces.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel_base::Spanned;
+use evenkeel_base::suggest::instead;
+use evenkeel_base::yaml::Node;
+
+use super::MeshConfig;
+use crate::decode::{Anything, Context, Port};
+
+object! {
+    /// A service that proxies call. AuthorizationPolicies (`CUSTOM`), Telemetry objects and `defaultProviders` name it.
+    pub struct ExtensionProvider {
+        /// Its name.
+        name: Spanned<String> = "name",
+        /// Authorization over HTTP.
+        envoy_ext_authz_http: Option<ExtAuthzHttp> = "envoyExtAuthzHttp",
+        /// Authorization over gRPC.
+        envoy_ext_authz_grpc: Option<ExtAuthzGrpc> = "envoyExtAuthzGrpc",
+        /// Traces for Zipkin.
+        zipkin: Option<Tracer> = "zipkin",
+        /// Traces for Lightstep.
+        lightstep: Option<Tracer> = "lightstep",
+        /// Traces for Datadog.
+        datadog: Option<Tracer> = "datadog",
+        /// Traces for Stackdriver.
+        stackdriver: Option<Anything> = "stackdriver",
+        /// Traces for an OpenCensus agent.
+        opencensus: Option<Anything> = "opencensus",
+        /// Traces for SkyWalking.
+        skywalking: Option<Tracer> = "skywalking",
+        /// Traces for OpenTelemetry.
+        opentelemetry: Option<OpenTelemetry> = "opentelemetry",
+        /// Metrics for Prometheus.
+        prometheus: Option<Prometheus> = "prometheus",
+        /// An access log in a file.
+        envoy_file_access_log: Option<FileAccessLog> = "envoyFileAccessLog",
+        /// Access logs of requests over gRPC.
+        envoy_http_als: Option<AccessLogService> = "envoyHttpAls",
+        /// Access logs of connections over gRPC.
+        envoy_tcp_als: Option<AccessLogService> = "envoyTcpAls",
+        /// Access logs for OpenTelemetry.
+        envoy_otel_als: Option<OtelAccessLog> = "envoyOtelAls",
+        /// A server of secrets.
+        sds: Option<SecretServer> = "sds",
+    }
+    check: check_provider;
+}
+
+object! {
+    /// Authorization over HTTP.
+    pub struct ExtAuthzHttp {
+        /// The service, `[NAMESPACE/]HOST`.
+        service: String = "service",
+        /// Its port.
+        port: Port = "port",
+        /// Limit for each check.
+        timeout: Option<Duration> = "timeout",
+        /// Prefix of the path of a check.
+        path_prefix: Option<String> = "pathPrefix",
+        /// Whether calls are allowed if the service does not answer.
+        fail_open: Option<bool> = "failOpen",
+        /// Whether the route is chosen again after a check.
+        clear_route_cache: Option<bool> = "clearRouteCache",
+        /// The status if the service does not answer.
+        status_on_error: Option<String> = "statusOnError",
+        /// Older name of `includeRequestHeadersInCheck`.
+        include_headers_in_check: Vec<String> = "includeHeadersInCheck",
+        /// Headers that the service gets.
+        include_request_headers_in_check: Vec<String> = "includeRequestHeadersInCheck",
+        /// Headers that the service gets in addition, with fixed values.
+        include_additional_headers_in_check: BTreeMap<String, String> = "includeAdditionalHeadersInCheck",
+        /// The part of the body that the service gets.
+        include_request_body_in_check: Option<Anything> = "includeRequestBodyInCheck",
+        /// Headers of the answer that an allowed request gets.
+        headers_to_upstream_on_allow: Vec<String> = "headersToUpstreamOnAllow",
+        /// Headers of the answer that the client of a denied request gets.
+        headers_to_downstream_on_deny: Vec<String> = "headersToDownstreamOnDeny",
+        /// Headers of the answer that the client of an allowed request gets.
+        headers_to_downstream_on_allow: Vec<String> = "headersToDownstreamOnAllow",
+    }
+}
+
+object! {
+    /// Authorization over gRPC.
+    pub struct ExtAuthzGrpc {
+        /// The service, `[NAMESPACE/]HOST`.
+        service: String = "service",
+        /// Its port.
+        port: Port = "port",
+        /// Limit for each check.
+        timeout: Option<Duration> = "timeout",
+        /// Whether calls are allowed if the service does not answer.
+        fail_open: Option<bool> = "failOpen",
+        /// Whether the route is chosen again after a check.
+        clear_route_cache: Option<bool> = "clearRouteCache",
+        /// The status if the service does not answer.
+        status_on_error: Option<String> = "statusOnError",
+        /// The part of the body that the service gets.
+        include_request_body_in_check: Option<Anything> = "includeRequestBodyInCheck",
+    }
+}
+
+object! {
+    /// A service for traces.
+    pub struct Tracer {
+        /// The service, `[NAMESPACE/]HOST`.
+        service: String = "service",
+        /// Its port.
+        port: Port = "port",
+        /// The longest path in a trace, in characters.
+        max_tag_length: Option<u32> = "maxTagLength",
+        /// Whether trace ids have 64 bits only (Zipkin).
+        enable_64bit_trace_id: Option<bool> = "enable64bitTraceId",
+        /// The path for traces (Zipkin).
+        path: Option<String> = "path",
+        /// The headers that carry the context (Zipkin).
+        trace_context_option: Option<String> = "traceContextOption",
+        /// Limit for each call (Zipkin).
+        timeout: Option<Duration> = "timeout",
+        /// Headers of each call (Zipkin).
+        headers: Vec<Anything> = "headers",
+        /// The token (Lightstep, SkyWalking).
+        access_token: Option<String> = "accessToken",
+    }
+}
+
+object! {
+    /// Traces for OpenTelemetry.
+    pub struct OpenTelemetry {
+        /// The service, `[NAMESPACE/]HOST`.
+        service: String = "service",
+        /// Its port.
+        port: Port = "port",
+        /// The longest path in a trace, in characters.
+        max_tag_length: Option<u32> = "maxTagLength",
+        /// Settings of HTTP; gRPC if not given.
+        http: Option<Anything> = "http",
+        /// Settings of gRPC.
+        grpc: Option<Anything> = "grpc",
+        /// Where attributes of the resource come from.
+        resource_detectors: Option<Anything> = "resourceDetectors",
+        /// Dynatrace's sampler.
+        dynatrace_sampler: Option<Anything> = "dynatraceSampler",
+        /// The attribute with the service's name.
+        service_attribute_enrichment: Option<Anything> = "serviceAttributeEnrichment",
+    }
+}
+
+object! {
+    /// Metrics for Prometheus.
+    pub struct Prometheus {}
+}
+
+object! {
+    /// An access log in a file.
+    pub struct FileAccessLog {
+        /// The file; `/dev/stdout` if not given.
+        path: Option<String> = "path",
+        /// The format; Istio's text format if not given.
+        log_format: Option<FileLogFormat> = "logFormat",
+        /// Whether keys without a value are left out.
+        omit_empty_values: Option<bool> = "omitEmptyValues",
+    }
+}
+
+object! {
+    /// The format of an access log: one of the two.
+    pub struct FileLogFormat {
+        /// A line of text.
+        text: Option<String> = "text",
+        /// The keys of a JSON object.
+        labels: Option<Anything> = "labels",
+    }
+}
+
+object! {
+    /// Access logs over gRPC.
+    pub struct AccessLogService {
+        /// The service, `[NAMESPACE/]HOST`.
+        service: String = "service",
+        /// Its port.
+        port: Port = "port",
+        /// The name of the log.
+        log_name: Option<String> = "logName",
+        /// Objects of the filter state that are logged.
+        filter_state_objects_to_log: Vec<String> = "filterStateObjectsToLog",
+        /// Request headers that are logged.
+        additional_request_headers_to_log: Vec<String> = "additionalRequestHeadersToLog",
+        /// Response headers that are logged.
+        additional_response_headers_to_log: Vec<String> = "additionalResponseHeadersToLog",
+        /// Response trailers that are logged.
+        additional_response_trailers_to_log: Vec<String> = "additionalResponseTrailersToLog",
+    }
+}
+
+object! {
+    /// Access logs for OpenTelemetry.
+    pub struct OtelAccessLog {
+        /// The service, `[NAMESPACE/]HOST`.
+        service: String = "service",
+        /// Its port.
+        port: Port = "port",
+        /// The name of the log.
+        log_name: Option<String> = "logName",
+        /// The format.
+        log_format: Option<Anything> = "logFormat",
+        /// Objects of the filter state that are logged.
+        filter_state_objects_to_log: Vec<String> = "filterStateObjectsToLog",
+    }
+}
+
+object! {
+    /// A server of secrets.
+    pub struct SecretServer {
+        /// The name by which Gateways refer to it.
+        name: String = "name",
+        /// The service, `[NAMESPACE/]HOST`.
+        service: String = "service",
+        /// Its port.
+        port: Port = "port",
+    }
+}
+
+/// What a provider is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProviderKind {
+    /// Authorization.
+    Authorization,
+    /// Traces.
+    Tracing,
+    /// Metrics.
+    Metrics,
+    /// Access logs in a file.
+    FileLog,
+    /// Access logs for a service.
+    RemoteLog,
+    /// Secrets.
+    Secrets,
+}
+
+impl ExtensionProvider {
+    /// The kinds that are given; exactly one, or the decoder has reported an error.
+    fn kinds(&self) -> Vec<ProviderKind> {
+        use ProviderKind as K;
+        let all = [
+            (self.envoy_ext_authz_http.is_some(), K::Authorization),
+            (self.envoy_ext_authz_grpc.is_some(), K::Authorization),
+            (self.zipkin.is_some(), K::Tracing),
+            (self.lightstep.is_some(), K::Tracing),
+            (self.datadog.is_some(), K::Tracing),
+            (self.stackdriver.is_some(), K::Tracing),
+            (self.opencensus.is_some(), K::Tracing),
+            (self.skywalking.is_some(), K::Tracing),
+            (self.opentelemetry.is_some(), K::Tracing),
+            (self.prometheus.is_some(), K::Metrics),
+            (self.envoy_file_access_log.is_some(), K::FileLog),
+            (self.envoy_http_als.is_some(), K::RemoteLog),
+            (self.envoy_tcp_als.is_some(), K::RemoteLog),
+            (self.envoy_otel_als.is_some(), K::RemoteLog),
+            (self.sds.is_some(), K::Secrets),
+        ];
+        all.into_iter().filter(|(given, _)| *given).map(|(_, kind)| kind).collect()
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> Option<ProviderKind> {
+        self.kinds().first().copied()
+    }
+}
+
+fn check_provider(provider: &ExtensionProvider, _: &Node, cx: &mut Context) {
+    if provider.name.is_empty() {
+        let help = "give it the name that policies and Telemetry objects use";
+        cx.at_field("name", |cx| cx.error("bad-name", &provider.name.span, "the name is empty", help));
+    }
+    match provider.kinds().len() {
+        1 => {}
+        // One of a newer version of Istio has been reported as an unknown field.
+        0 => cx.warning(
+            "missing-field",
+            &provider.name.span,
+            "it has no provider this version knows; it is not used",
+            "e.g. `envoyExtAuthzHttp`",
+        ),
+        _ => cx.error("conflict", &provider.name.span, "it has several providers", "write one entry for each"),
+    }
+    if let Some(FileLogFormat { text: Some(_), labels: Some(_) }) =
+        provider.envoy_file_access_log.as_ref().and_then(|log| log.log_format.as_ref())
+    {
+        cx.error("conflict", &provider.name.span, "`text` and `labels` exclude each other", "remove one of them");
+    }
+}
+
+object! {
+    /// The providers that are used without a Telemetry object.
+    pub struct DefaultProviders {
+        /// For traces.
+        tracing: Vec<Spanned<String>> = "tracing",
+        /// For metrics.
+        metrics: Vec<Spanned<String>> = "metrics",
+        /// For access logs.
+        access_logging: Vec<Spanned<String>> = "accessLogging",
+    }
+}
+
+/// Providers that exist without being declared, as in Istio.
+const BUILT_IN: [(&str, ProviderKind); 2] = [("prometheus", ProviderKind::Metrics), ("envoy", ProviderKind::FileLog)];
+
+/// Reports names without a provider, providers of the wrong kind, and those whose filters do not exist yet.
+pub(super) fn check_references(config: &MeshConfig, cx: &mut Context) {
+    let kind_of = |name: &str| {
+        let declared = config.extension_providers.iter().find(|provider| provider.name.as_str() == name);
+        let built_in = || BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
+        declared.and_then(ExtensionProvider::kind).or_else(built_in)
+    };
+    for (index, provider) in config.extension_providers.iter().enumerate() {
+        if config.extension_providers.iter().take(index).any(|other| other.name == provider.name) {
+            let message = format!("there are two providers of the name `{}`", provider.name.value);
+            cx.at_field("extensionProviders", |cx| {
+                cx.at_index(index, |cx| cx.error("duplicate-name", &provider.name.span, message, "rename one of them"));
+            });
+        }
+    }
+    let Some(defaults) = &config.default_providers else { return };
+    let uses = [
+        ("tracing", &defaults.tracing, ProviderKind::Tracing),
+        ("metrics", &defaults.metrics, ProviderKind::Metrics),
+        ("accessLogging", &defaults.access_logging, ProviderKind::FileLog),
+    ];
+    for (field, names, wanted) in uses {
+        for name in names {
+            let problem = match kind_of(name) {
+                None => {
+                    let known = config.extension_providers.iter().map(|provider| provider.name.as_str());
+                    Some((
+                        "no such provider; ignored".to_owned(),
+                        instead(name, known.chain(BUILT_IN.map(|(name, _)| name))),
+                    ))
+                }
+                Some(ProviderKind::Tracing | ProviderKind::RemoteLog) if wanted != ProviderKind::Metrics => Some((
+                    "providers of this kind are not supported yet; ignored".to_owned(),
+                    "supported: a file (`envoyFileAccessLog`), and Prometheus".to_owned(),
+                )),
+                Some(kind) if kind != wanted => Some((
+                    "it is not a provider of this kind; ignored".to_owned(),
+                    format!("name it where it belongs, not under `{field}`"),
+                )),
+                Some(_) => None,
+            };
+            if let Some((problem, help)) = problem {
+                let message = format!("`{}`: {problem}", name.value);
+                cx.at_field("defaultProviders", |cx| {
+                    cx.at_field(field, |cx| cx.warning("unsupported-provider", &name.span, message, help));
+                });
+            }
+        }
+    }
+}
+
+object! {
+    /// A further root certificate.
+    pub struct CertificateData {
+        /// The certificate as PEM text.
+        pem: Option<String> = "pem",
+        /// A SPIFFE bundle endpoint.
+        spiffe_bundle_url: Option<String> = "spiffeBundleUrl",
+        /// The signers that use it.
+        cert_signers: Vec<String> = "certSigners",
+        /// The trust domains it belongs to.
+        trust_domains: Vec<String> = "trustDomains",
+    }
+}
+
+impl MeshConfig {
+    /// The access logs in files of `defaultProviders.accessLogging`; the built-in provider `envoy` has default settings.
+    pub fn default_file_logs(&self) -> impl Iterator<Item = Option<&FileAccessLog>> {
+        let names = self.default_providers.iter().flat_map(|defaults| &defaults.access_logging);
+        names.filter_map(|name| {
+            let declared = self.extension_providers.iter().find(|provider| provider.name.value == name.value);
+            match declared {
+                Some(provider) => provider.envoy_file_access_log.as_ref().map(Some),
+                None => (name.as_str() == "envoy").then_some(None),
+            }
+        })
+    }
+}

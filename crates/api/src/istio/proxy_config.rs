@@ -1,0 +1,417 @@
+//! ProxyConfig: settings of single proxies, from `meshConfig.defaultConfig`, the kind ProxyConfig, and the Pod
+//! annotation `proxy.istio.io/config`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel_base::Spanned;
+use evenkeel_base::yaml::{self, Node};
+use evenkeel_base::{Diagnostic, Diagnostics};
+
+use super::WorkloadSelector;
+use crate::decode::{Anything, Context, Decode, RegexText};
+
+/// The annotation of a Pod that overrides the mesh's `defaultConfig`.
+pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
+
+object! {
+    /// Settings of a proxy (`ProxyConfig` of MeshConfig, and of the annotation `proxy.istio.io/config`).
+    pub struct ProxyConfig {
+        /// Worker threads; 0: one per core; 2 if not given.
+        concurrency: Option<u32> = "concurrency",
+        /// How long listeners that go are drained; only `terminationDrainDuration` has an effect.
+        drain_duration: Option<Spanned<Duration>> = "drainDuration",
+        /// How long connections may continue when the proxy stops; 5 s if not given.
+        termination_drain_duration: Option<Duration> = "terminationDrainDuration",
+        /// Whether programs start when their proxy is ready; `evenkeel up` always does so.
+        hold_application_until_proxy_starts: Option<Spanned<bool>> = "holdApplicationUntilProxyStarts",
+        /// How traffic is captured.
+        interception_mode: Option<Spanned<InterceptionMode>> = "interceptionMode",
+        /// What stands before a gateway.
+        gateway_topology: Option<GatewayTopology> = "gatewayTopology",
+        /// Headers that proxies add.
+        proxy_headers: Option<ProxyHeaders> = "proxyHeaders",
+        /// Limits of connections from clients.
+        connection_settings: Option<ConnectionSettings> = "connectionSettings",
+        /// Further settings of the agent by their environment variables.
+        proxy_metadata: BTreeMap<String, Spanned<String>> = "proxyMetadata",
+        /// The statistics that the proxy keeps; our proxy keeps all.
+        proxy_stats_matcher: Option<Spanned<ProxyStatsMatcher>> = "proxyStatsMatcher",
+    }
+    later: [
+        "discoveryAddress", "zipkinAddress", "statsdUdpAddress", "proxyAdminPort", "statusPort", "controlPlaneAuthPolicy",
+        "customConfigFile", "statNameLength", "proxyBootstrapTemplatePath", "envoyAccessLogService",
+        "envoyMetricsService", "envoyMetricsServiceAddress", "tracing", "extraStatTags", "readinessProbe",
+        "caCertificatesPem", "privateKeyProvider", "runtimeValues", "fileFlushInterval", "fileFlushMinSizeKb",
+        "tracingServiceName", "serviceCluster", "statsEvictionInterval", "statsCompression",
+    ];
+    inert: [
+        "configPath", "binaryPath", "parentShutdownDuration", "image", "availabilityZone", "sds", "connectTimeout",
+        "discoveryRefreshDelay", "proxyLogLevel", "concurrencyPolicy", "meshId",
+    ];
+    check: check;
+}
+
+choices! {
+    /// How a workload's traffic is captured.
+    pub enum InterceptionMode {
+        /// By redirection.
+        Redirect = "REDIRECT",
+        /// By TPROXY, which keeps the client's address.
+        Tproxy = "TPROXY",
+        /// Not at all.
+        None = "NONE",
+    }
+}
+
+object! {
+    /// What stands before a gateway.
+    pub struct GatewayTopology {
+        /// Number of trusted proxies: the client's address is the so-manieth from the right in `x-forwarded-for`.
+        num_trusted_proxies: Option<u32> = "numTrustedProxies",
+        /// What happens to `x-forwarded-client-cert`.
+        forward_client_cert_details: Option<ForwardClientCert> = "forwardClientCertDetails",
+        /// Whether connections begin with the PROXY protocol's header.
+        proxy_protocol: Option<Anything> = "proxyProtocol",
+    }
+}
+
+choices! {
+    /// What happens to `x-forwarded-client-cert`.
+    pub enum ForwardClientCert {
+        /// The default.
+        Undefined = "UNDEFINED",
+        /// It is removed.
+        Sanitize = "SANITIZE",
+        /// It is passed on if the client has a certificate.
+        ForwardOnly = "FORWARD_ONLY",
+        /// The client's certificate is added to it.
+        AppendForward = "APPEND_FORWARD",
+        /// It is replaced by the client's certificate.
+        SanitizeSet = "SANITIZE_SET",
+        /// It is always passed on.
+        AlwaysForwardOnly = "ALWAYS_FORWARD_ONLY",
+    }
+}
+
+object! {
+    /// Headers that proxies add.
+    pub struct ProxyHeaders {
+        /// `x-forwarded-client-cert` of requests that sidecars receive; for gateways see `gatewayTopology`.
+        forwarded_client_cert: Option<ForwardClientCert> = "forwardedClientCert",
+        /// The parts of a certificate in it.
+        set_current_client_cert_details: Option<SetClientCertDetails> = "setCurrentClientCertDetails",
+        /// `x-request-id`.
+        request_id: Option<Toggle> = "requestId",
+        /// `server` of responses.
+        server: Option<ServerHeader> = "server",
+        /// `x-envoy-upstream-service-time` and others; only stock Envoy can leave them out.
+        envoy_debug_headers: Option<Spanned<Toggle>> = "envoyDebugHeaders",
+        /// Whether the letter case of HTTP/1.1 headers is kept.
+        preserve_http1_header_case: Option<Spanned<bool>> = "preserveHttp1HeaderCase",
+    }
+    later: ["xForwardedHost", "xForwardedPort"];
+    inert: ["attemptCount", "metadataExchangeHeaders"];
+    check: check_headers;
+}
+
+object! {
+    /// Whether something is left out.
+    pub struct Toggle {
+        /// Yes.
+        disabled: Option<bool> = "disabled",
+    }
+}
+
+object! {
+    /// `server` of responses.
+    pub struct ServerHeader {
+        /// Whether the server's own is passed on.
+        disabled: Option<bool> = "disabled",
+        /// Its value; `istio-envoy` if not given.
+        value: Option<String> = "value",
+    }
+}
+
+object! {
+    /// The parts of a certificate in `x-forwarded-client-cert`.
+    pub struct SetClientCertDetails {
+        /// The subject.
+        subject: Option<bool> = "subject",
+        /// The whole certificate.
+        cert: Option<bool> = "cert",
+        /// The whole chain.
+        chain: Option<bool> = "chain",
+        /// DNS names.
+        dns: Option<bool> = "dns",
+        /// URIs.
+        uri: Option<bool> = "uri",
+    }
+}
+
+object! {
+    /// Limits of connections from clients.
+    pub struct ConnectionSettings {
+        /// Defaults of the other fields; EDGE works in gateways only, as in Istio.
+        profile: Option<ConnectionProfile> = "profile",
+        /// Idle connections are closed after this time.
+        http_idle_timeout: Option<Duration> = "httpIdleTimeout",
+        /// How long a connection may last.
+        http_max_connection_duration: Option<Duration> = "httpMaxConnectionDuration",
+        /// How long a request may last.
+        http_max_stream_duration: Option<Duration> = "httpMaxStreamDuration",
+        /// A request without any byte for so long is ended.
+        http_stream_idle_timeout: Option<Duration> = "httpStreamIdleTimeout",
+        /// Limit for a whole request to arrive.
+        http_request_timeout: Option<Duration> = "httpRequestTimeout",
+        /// Limit for a request's headers to arrive.
+        http_request_headers_timeout: Option<Duration> = "httpRequestHeadersTimeout",
+        /// Time between the announcement that a connection ends and its end.
+        http_drain_timeout: Option<Duration> = "httpDrainTimeout",
+        /// Requests at a time on one HTTP/2 connection.
+        http_max_concurrent_streams: Option<u32> = "httpMaxConcurrentStreams",
+        /// HTTP/2's window of a stream, in bytes.
+        http2_initial_stream_window_size: Option<u32> = "http2InitialStreamWindowSize",
+        /// HTTP/2's window of a connection, in bytes.
+        http2_initial_connection_window_size: Option<u32> = "http2InitialConnectionWindowSize",
+        /// Requests that have a header with an underscore.
+        http_headers_with_underscores_action: Option<Underscores> = "httpHeadersWithUnderscoresAction",
+        /// Whether successive slashes are merged; overrides `pathNormalization`.
+        http_merge_slashes: Option<bool> = "httpMergeSlashes",
+        /// Requests with `%2F` or `%5C` in the path; overrides `pathNormalization`.
+        http_path_with_escaped_slashes_action: Option<EscapedSlashes> = "httpPathWithEscapedSlashesAction",
+    }
+    inert: ["listenerPerConnectionBufferLimitBytes"];
+}
+
+choices! {
+    /// Defaults of connection settings.
+    pub enum ConnectionProfile {
+        /// None.
+        Unspecified = "UNSPECIFIED",
+        /// None.
+        Sidecar = "SIDECAR",
+        /// Envoy's recommendations for proxies that face the internet.
+        Edge = "EDGE",
+    }
+}
+
+choices! {
+    /// What happens to requests that have a header with an underscore.
+    pub enum Underscores {
+        /// They pass.
+        Unspecified = "HEADERS_WITH_UNDERSCORES_UNSPECIFIED",
+        /// They pass.
+        Allow = "HEADERS_WITH_UNDERSCORES_ALLOW",
+        /// They are refused.
+        RejectRequest = "HEADERS_WITH_UNDERSCORES_REJECT_REQUEST",
+        /// The header is removed.
+        DropHeader = "HEADERS_WITH_UNDERSCORES_DROP_HEADER",
+    }
+}
+
+choices! {
+    /// What happens to requests with `%2F` or `%5C` in the path.
+    pub enum EscapedSlashes {
+        /// They pass unchanged.
+        Unspecified = "PATH_WITH_ESCAPED_SLASHES_UNSPECIFIED",
+        /// They pass unchanged.
+        KeepUnchanged = "KEEP_UNCHANGED",
+        /// They are refused.
+        RejectRequest = "REJECT_REQUEST",
+        /// The client is sent to the decoded path.
+        UnescapeAndRedirect = "UNESCAPE_AND_REDIRECT",
+        /// The path is decoded.
+        UnescapeAndForward = "UNESCAPE_AND_FORWARD",
+    }
+}
+
+object! {
+    /// The statistics that a proxy keeps in addition to Istio's default set.
+    pub struct ProxyStatsMatcher {
+        /// Beginnings of names.
+        inclusion_prefixes: Vec<String> = "inclusionPrefixes",
+        /// Ends of names.
+        inclusion_suffixes: Vec<String> = "inclusionSuffixes",
+        /// Expressions for names.
+        inclusion_regexps: Vec<RegexText> = "inclusionRegexps",
+    }
+}
+
+/// Variables of `proxyMetadata` that have an effect.
+const METADATA: [&str; 2] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE];
+/// Whether the agent answers the workload's DNS queries.
+const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
+/// Whether ServiceEntries without addresses get virtual ones.
+const DNS_AUTO_ALLOCATE: &str = "ISTIO_META_DNS_AUTO_ALLOCATE";
+
+fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
+    if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value != InterceptionMode::Redirect) {
+        let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
+        let help = "write REDIRECT; to leave a workload out of the mesh, use `sidecar.istio.io/inject: \"false\"`";
+        cx.at_field("interceptionMode", |cx| cx.warning("unsupported-value", &mode.span, message, help));
+    }
+    if let Some(hold) = config.hold_application_until_proxy_starts.as_ref().filter(|hold| !hold.value) {
+        let message = "programs start when their proxy is ready in any case";
+        let help = "a program whose calls come before its proxy is ready would lose them";
+        cx.at_field("holdApplicationUntilProxyStarts", |cx| cx.note("no-effect", &hold.span, message, help));
+    }
+    if let Some(drain) = &config.drain_duration {
+        let message = "connections of a listener that goes end with their own requests";
+        let help = "`terminationDrainDuration` limits them when the proxy stops";
+        cx.at_field("drainDuration", |cx| cx.note("no-effect", &drain.span, message, help));
+    }
+    if let Some(matcher) = &config.proxy_stats_matcher {
+        let message = "proxies keep all their statistics, so nothing needs to be included";
+        cx.at_field("proxyStatsMatcher", |cx| {
+            cx.note("no-effect", &matcher.span, message, "it takes effect in stock Envoy's bootstrap")
+        });
+    }
+    for (name, value) in config.proxy_metadata.iter().filter(|(name, _)| !METADATA.contains(&name.as_str())) {
+        let message = "no setting of the agent has this name; it is passed to the control plane as node metadata only";
+        let help = format!("settings with an effect: {}", METADATA.join(", "));
+        cx.at_field("proxyMetadata", |cx| cx.at_key(name, |cx| cx.note("no-effect", &value.span, message, help)));
+    }
+}
+
+fn check_headers(headers: &ProxyHeaders, _: &Node, cx: &mut Context) {
+    if let Some(debug) = headers.envoy_debug_headers.as_ref().filter(|debug| debug.disabled == Some(true)) {
+        let message =
+            "only stock Envoy leaves out these headers; Evenkeel's proxy adds `x-envoy-upstream-service-time`";
+        let help = "run Envoy as the sidecar if they must not be sent";
+        cx.at_field("envoyDebugHeaders", |cx| cx.warning("unsupported-value", &debug.span, message, help));
+    }
+    if let Some(kept) = headers.preserve_http1_header_case.as_ref().filter(|kept| kept.value) {
+        let message = "headers are passed on in lower case; keeping their case is not supported yet";
+        let help = "HTTP compares names of headers without regard to case (RFC 9110 section 5.1)";
+        cx.at_field("preserveHttp1HeaderCase", |cx| cx.warning("unsupported-value", &kept.span, message, help));
+    }
+}
+
+impl ProxyConfig {
+    /// Reads the annotation `proxy.istio.io/config`.
+    pub fn of_annotation(text: &Spanned<String>) -> (Option<Self>, Diagnostics) {
+        let (documents, mut diagnostics) = yaml::parse_within(&text.span, text);
+        if documents.len() > 1 {
+            let message = format!("`{PROXY_CONFIG_ANNOTATION}`: only one YAML document is expected");
+            diagnostics
+                .push(Diagnostic::error("yaml-syntax", text.span.clone(), message).with_help("remove the `---`"));
+        }
+        let mut cx = Self::context();
+        let decode =
+            |document: &Node, cx: &mut Context| cx.at_key(PROXY_CONFIG_ANNOTATION, |cx| Self::decode(document, cx));
+        let config = documents
+            .first()
+            .and_then(|document| cx.at_field("metadata", |cx| cx.at_field("annotations", |cx| decode(document, cx))));
+        diagnostics.extend(cx.into_diagnostics());
+        let usable = config.filter(|_| !diagnostics.has_errors());
+        (usable, diagnostics)
+    }
+
+    /// Reads the metadata `PROXY_CONFIG` of a proxy's node. What cannot be read there is left out: agents of other
+    /// versions send fields that this one does not know.
+    pub fn of_metadata(json: &serde_json::Value) -> Self {
+        let node = Node::from_json(json, &evenkeel_base::Span::whole_file("node"));
+        let fields = node.as_mapping().into_iter().flatten();
+        let mut config = Self::default();
+        for entry in fields {
+            let alone = yaml::Mapping(vec![entry.clone()]);
+            let alone = Node { value: yaml::Value::Mapping(alone), span: node.span.clone() };
+            if let Some(read) = Self::decode(&alone, &mut Self::context()) {
+                config = read.over(config);
+            }
+        }
+        config
+    }
+
+    fn context() -> Context {
+        Context::new("Istio").lenient(&[])
+    }
+
+    /// This configuration over another one: each field that is given replaces the whole field of the other, except that
+    /// variables of `proxyMetadata` are added (Istio's `mesh.ApplyProxyConfig`).
+    #[must_use]
+    pub fn over(self, base: Self) -> Self {
+        let mut proxy_metadata = base.proxy_metadata;
+        proxy_metadata.extend(self.proxy_metadata);
+        Self {
+            concurrency: self.concurrency.or(base.concurrency),
+            drain_duration: self.drain_duration.or(base.drain_duration),
+            termination_drain_duration: self.termination_drain_duration.or(base.termination_drain_duration),
+            hold_application_until_proxy_starts: self
+                .hold_application_until_proxy_starts
+                .or(base.hold_application_until_proxy_starts),
+            interception_mode: self.interception_mode.or(base.interception_mode),
+            gateway_topology: self.gateway_topology.or(base.gateway_topology),
+            proxy_headers: self.proxy_headers.or(base.proxy_headers),
+            connection_settings: self.connection_settings.or(base.connection_settings),
+            proxy_metadata,
+            proxy_stats_matcher: self.proxy_stats_matcher.or(base.proxy_stats_matcher),
+        }
+    }
+
+    /// Whether the agent answers the workload's DNS queries (`ISTIO_META_DNS_CAPTURE`); `None`: not said.
+    pub fn dns_capture(&self) -> Option<bool> {
+        self.proxy_metadata.get(DNS_CAPTURE).map(|value| is_true(value))
+    }
+
+    /// Whether ServiceEntries without addresses get virtual ones (`ISTIO_META_DNS_AUTO_ALLOCATE`); `None`: not said.
+    pub fn dns_auto_allocate(&self) -> Option<bool> {
+        self.proxy_metadata.get(DNS_AUTO_ALLOCATE).map(|value| is_true(value))
+    }
+}
+
+impl Default for ProxyConfig {
+    fn default() -> Self {
+        Self {
+            concurrency: None,
+            drain_duration: None,
+            termination_drain_duration: None,
+            hold_application_until_proxy_starts: None,
+            interception_mode: None,
+            gateway_topology: None,
+            proxy_headers: None,
+            connection_settings: None,
+            proxy_metadata: BTreeMap::new(),
+            proxy_stats_matcher: None,
+        }
+    }
+}
+
+/// As Go's `strconv.ParseBool` reads it.
+fn is_true(text: &str) -> bool {
+    matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
+}
+
+object! {
+    /// The kind ProxyConfig: settings of the proxies of a namespace, or of selected workloads.
+    pub struct ProxyConfigKind {
+        /// The specification.
+        spec: Option<ProxyConfigSpec> = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// Settings of proxies.
+    pub struct ProxyConfigSpec {
+        /// The selected workloads of the namespace; all if not given. Those of the root namespace apply to the mesh.
+        selector: Option<WorkloadSelector> = "selector",
+        /// Worker threads; 0: one per core.
+        concurrency: Option<u32> = "concurrency",
+        /// Further settings of the agent by their environment variables.
+        environment_variables: BTreeMap<String, Spanned<String>> = "environmentVariables",
+    }
+    inert: ["image"];
+}
+
+impl ProxyConfigSpec {
+    /// As settings of a proxy.
+    pub fn as_proxy_config(&self) -> ProxyConfig {
+        ProxyConfig {
+            concurrency: self.concurrency,
+            proxy_metadata: self.environment_variables.clone(),
+            ..ProxyConfig::default()
+        }
+    }
+}

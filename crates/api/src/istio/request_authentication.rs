@@ -1,0 +1,103 @@
+//! RequestAuthentication: which tokens (JWT) requests may carry.
+//!
+//! Tokens cannot be checked yet. What the object would have judged is refused (`model/src/derive/tokens.rs`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel_base::Spanned;
+use evenkeel_base::yaml::Node;
+
+use super::WorkloadSelector;
+use crate::decode::{Context, HeaderName};
+
+object! {
+    /// Which tokens requests may carry. Tokens are not checked yet: requests with a token are refused.
+    pub struct RequestAuthentication {
+        /// The specification.
+        spec: Option<RequestAuthenticationSpec> = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// Which tokens requests may carry.
+    pub struct RequestAuthenticationSpec {
+        /// The selected workloads of the namespace; all if not given.
+        selector: Option<WorkloadSelector> = "selector",
+        /// The issuers whose tokens are accepted.
+        jwt_rules: Vec<JwtRule> = "jwtRules",
+    }
+    refused: ["targetRef", "targetRefs"];
+}
+
+object! {
+    /// An issuer whose tokens are accepted.
+    pub struct JwtRule {
+        /// The issuer.
+        issuer: Spanned<String> = "issuer",
+        /// The audiences that are accepted.
+        audiences: Vec<String> = "audiences",
+        /// Where its keys are.
+        jwks_uri: Option<String> = "jwksUri",
+        /// Its keys.
+        jwks: Option<Spanned<String>> = "jwks",
+        /// Headers that may carry a token.
+        from_headers: Vec<JwtHeader> = "fromHeaders",
+        /// Query parameters that may carry a token.
+        from_params: Vec<String> = "fromParams",
+        /// Cookies that may carry a token.
+        from_cookies: Vec<String> = "fromCookies",
+        /// The header that gets the payload.
+        output_payload_to_header: Option<HeaderName> = "outputPayloadToHeader",
+        /// Headers that get claims.
+        output_claim_to_headers: Vec<ClaimToHeader> = "outputClaimToHeaders",
+        /// Whether the token is passed on.
+        forward_original_token: bool = "forwardOriginalToken",
+        /// Limit for fetching the keys.
+        timeout: Option<Duration> = "timeout",
+        /// Claims whose values are separated by spaces.
+        space_delimited_claims: Vec<String> = "spaceDelimitedClaims",
+    }
+    inert: ["jwks_uri"];
+    check: check_rule;
+}
+
+object! {
+    /// A header that may carry a token.
+    pub struct JwtHeader {
+        /// Its name.
+        name: HeaderName = "name",
+        /// What stands before the token.
+        prefix: Option<String> = "prefix",
+    }
+}
+
+object! {
+    /// A header that gets a claim.
+    pub struct ClaimToHeader {
+        /// Its name.
+        header: HeaderName = "header",
+        /// The claim.
+        claim: String = "claim",
+    }
+}
+
+fn check_rule(rule: &JwtRule, _: &Node, cx: &mut Context) {
+    if rule.issuer.is_empty() {
+        let help = "write the value that tokens have in `iss`";
+        cx.at_field("issuer", |cx| cx.error("missing-field", &rule.issuer.span, "the issuer is empty", help));
+    }
+    if let (Some(jwks), Some(_)) = (&rule.jwks, &rule.jwks_uri) {
+        let help = "remove one of them";
+        cx.at_field("jwks", |cx| cx.error("conflict", &jwks.span, "`jwks` and `jwksUri` exclude each other", help));
+    }
+}
+
+impl RequestAuthentication {
+    /// A stand-in for one that is refused: it may name any place for tokens.
+    pub(crate) fn of_anything(selector: BTreeMap<String, String>) -> Self {
+        let selector = (!selector.is_empty()).then_some(WorkloadSelector { match_labels: selector });
+        Self { spec: Some(RequestAuthenticationSpec { selector, jwt_rules: Vec::new() }) }
+    }
+}

@@ -1,0 +1,130 @@
+//! Annotations and labels: each of Istio's names is in a table, and what is in none is named.
+
+use std::collections::BTreeSet;
+
+use evenkeel_api::annotations::{ANNOTATIONS, LABELS, Suppression, Verdict};
+use evenkeel_api::decode::{Decode, Field, Schema};
+use evenkeel_api::istio;
+
+use crate::tables::{is_below_unsupported, walk};
+
+/// Istio's own definitions name these fields (`mesh/v1alpha1/{config,proxy}.proto`).
+#[test]
+fn settings_know_all_fields_of_their_definitions() {
+    let mut known = BTreeSet::new();
+    for (name, schema) in
+        [("MeshConfig", istio::MeshConfig::schema()), ("ProxyConfig", <istio::ProxyConfig as Decode>::schema())]
+    {
+        walk(name, &schema, &mut |path: &str, fields: &'static [Field]| {
+            known.extend(fields.iter().map(|field| format!("{path}.{}", field.name)));
+        });
+    }
+    let is_known = |path: &str| known.contains(path) || is_below_unsupported(&known, path);
+    let missing: Vec<&str> = include_str!("mesh_fields.txt").lines().filter(|path| !is_known(path)).collect();
+    assert!(missing.is_empty(), "not in any table: {missing:#?}");
+    assert!(!matches!(istio::MeshConfig::schema(), Schema::Object([])));
+}
+
+#[test]
+fn tables_are_in_order_and_say_what_happens() {
+    for table in [ANNOTATIONS, LABELS] {
+        assert!(table.windows(2).all(|pair| matches!(pair, [a, b] if a.name < b.name)));
+        for known in table {
+            assert!(!known.note.is_empty(), "{}", known.name);
+        }
+    }
+    assert!(ANNOTATIONS.len() > 60 && LABELS.len() > 30);
+}
+
+/// The findings about an object with this metadata, `CODE: PATH`.
+fn found(kind: &str, metadata: &str) -> Vec<String> {
+    let (api, rest) = match kind {
+        "Pod" => ("v1", "spec: {containers: [{name: a}]}"),
+        "Service" => ("v1", "spec: {ports: [{port: 80}]}"),
+        "AuthorizationPolicy" => ("security.istio.io/v1", "spec: {}"),
+        "Deployment" => (
+            "apps/v1",
+            "spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a}]}}}",
+        ),
+        _ => ("v1", ""),
+    };
+    let text = format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: a, {metadata}}}\n{rest}\n");
+    let (_, found) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
+    assert!(found.iter().all(|finding| finding.span.line > 0), "{found}");
+    found.iter().map(|finding| format!("{} {}", finding.severity, finding.code)).collect()
+}
+
+#[test]
+fn every_name_is_honoured_or_named() {
+    for (field, table) in [("annotations", ANNOTATIONS), ("labels", LABELS)] {
+        for known in table {
+            let place = match known.places {
+                [] => "Service",
+                places => match places
+                    .iter()
+                    .find(|place| ["Pod", "Service", "Namespace", "AuthorizationPolicy"].contains(place))
+                {
+                    Some(place) => place,
+                    // Kinds that are not read yet.
+                    None => continue,
+                },
+            };
+            let (value, expected): (&str, &[&str]) = match known.verdict {
+                Verdict::Honoured if known.name.contains("Ports") => ("80", &[]),
+                Verdict::Honoured if known.name.contains("IPRanges") => ("10.0.0.0/8", &[]),
+                Verdict::Honoured if known.name == "proxy.istio.io/config" => ("{}", &[]),
+                Verdict::Honoured if known.name == "istio-injection" => ("enabled", &[]),
+                Verdict::Honoured => ("true", &[]),
+                Verdict::OnlyValues(_) => ("something", &["warning unsupported-value"]),
+                Verdict::NotYet => ("x", &["warning unsupported-annotation"]),
+                Verdict::Inert => ("x", &["info no-effect"]),
+            };
+            assert_eq!(
+                found(place, &format!("{field}: {{{}: '{value}'}}", known.name)),
+                expected,
+                "{} on {place}",
+                known.name
+            );
+        }
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_named() {
+    let check = |kind: &str, metadata: &str, expected: &[&str]| {
+        assert_eq!(found(kind, metadata), expected, "{kind} {metadata}")
+    };
+    let (unknown, misplaced, bad) =
+        ["warning unknown-annotation", "warning misplaced-annotation", "warning bad-value"].into();
+    check("Pod", "annotations: {sidecar.istio.io/injcet: 'true'}", &[unknown]);
+    check("Pod", "annotations: {sidecar.isto.io/inject: 'true'}", &[unknown]);
+    check("Pod", "annotations: {x.istio.io/unheard-of: y}", &[unknown]);
+    check("Pod", "annotations: {gateway.networking.k8s.io/unheard-of: y}", &[unknown]);
+    check("Namespace", "labels: {istio-injecton: enabled}", &[unknown]);
+    check("Pod", "annotations: {example.com/inject: 'true', app: a}", &[]);
+    check("Pod", "labels: {app.kubernetes.io/name: a, istio: ingressgateway}", &[]);
+    // On a kind where it is not read.
+    check("Deployment", "annotations: {sidecar.istio.io/inject: 'false'}", &[misplaced]);
+    check("Service", "labels: {istio-injection: enabled}", &[misplaced]);
+    check("Service", "annotations: {istio.io/dry-run: 'true'}", &[misplaced]);
+    check("Namespace", "annotations: {istio-injection: enabled}", &[misplaced]);
+    check("Pod", "annotations: {traffic.sidecar.istio.io/excludeInboundPorts: http}", &["error bad-value"]);
+    check("Pod", "annotations: {traffic.sidecar.istio.io/includeOutboundIPRanges: 10.0.0.0/99}", &["error bad-value"]);
+    check("AuthorizationPolicy", "annotations: {istio.io/dry-run: maybe}", &[bad]);
+    check("Pod", "annotations: {sidecar.istio.io/inject: maybe}", &[bad]);
+    check("Namespace", "labels: {istio-injection: maybe}", &[bad]);
+}
+
+#[test]
+fn analyze_leaves_out_the_codes_of_an_object() {
+    let check = |text: &str, code: &str, expected: bool| {
+        let value = evenkeel_base::Spanned::new(text.to_owned(), evenkeel_base::Span::whole_file("a.yaml"));
+        let suppression = Suppression::of(&[("galley.istio.io/analyze-suppress".to_owned(), value)].into());
+        assert_eq!(suppression.covers(code), expected, "{text} {code}");
+    };
+    check("IST0103", "IST0103", true);
+    check("IST0103, IST0107", "IST0107", true);
+    check("IST0103", "IST0107", false);
+    check("*", "IST0107", true);
+    check("", "IST0107", false);
+}

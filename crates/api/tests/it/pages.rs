@@ -1,0 +1,93 @@
+//! `docs/mesh-config.md` is generated from the tables of settings, annotations and labels; run with `BLESS=1` after
+//! changing one.
+
+use std::fmt::Write;
+
+use evenkeel_api::annotations::{ANNOTATIONS, Known, LABELS, Verdict};
+use evenkeel_api::decode::{Decode, Field, Schema, Status};
+use evenkeel_api::istio;
+use evenkeel_testkit::{golden, workspace};
+
+#[test]
+fn mesh_config_page_is_the_tables() {
+    let mut page = String::from(
+        "# Settings of the mesh and of proxies, annotations and labels\n\n\
+         The mesh's settings are Istio's MeshConfig, in the ConfigMap `istio` of the namespace `istio-system`, under the key `mesh`. \
+         A proxy's settings are Istio's ProxyConfig: `defaultConfig` of the mesh, then the objects of the kind ProxyConfig (of the root \
+         namespace, of the proxy's namespace, for its workload), then the Pod's annotation `proxy.istio.io/config`; what comes later \
+         replaces whole fields. A proxy that sends a ProxyConfig of its own (`PROXY_CONFIG` in its node's metadata, as Istio's agent does) \
+         has that one.\n\n\
+         Everything is listed: what works, what gets a warning and is left out (*ignored*), and what has nothing to affect here (*no \
+         effect*, a note). A field that is not listed is one of a newer version: it gets a warning with file and line, and the other \
+         settings apply. It is an error if leaving it out could open something, as inside `outboundTrafficPolicy`; then [the strictest \
+         value](diagnostics.md#what-a-refused-object-closes) stands in for it.\n\n\
+         This page is generated from the tables in `crates/api` by a test (`BLESS=1 make test`); do not edit it.\n",
+    );
+    section(&mut page, "MeshConfig", &istio::MeshConfig::schema());
+    section(&mut page, "ProxyConfig", &<istio::ProxyConfig as Decode>::schema());
+    names(&mut page, "Annotations", ANNOTATIONS);
+    names(&mut page, "Labels", LABELS);
+    golden::check(workspace::root().join("docs/mesh-config.md"), &page);
+}
+
+/// Fields as rows of a table; the fields of a nested kind follow it.
+fn section(page: &mut String, title: &str, schema: &Schema) {
+    let _ = writeln!(page, "\n## {title}\n\n| field | expects |\n|---|---|");
+    let mut others = Vec::new();
+    rows("", schema, page, &mut others, 0);
+    for (status, label) in [(Status::Later, "Ignored"), (Status::Refused, "Refused"), (Status::Inert, "No effect")] {
+        let of: Vec<String> =
+            others.iter().filter(|(s, _)| *s == status).map(|(_, path)| format!("`{path}`")).collect();
+        if !of.is_empty() {
+            let _ = writeln!(page, "\n{label}: {}", of.join(", "));
+        }
+    }
+}
+
+/// Deeper than the settings.
+const MAX_DEPTH: usize = 12;
+
+fn rows(path: &str, schema: &Schema, page: &mut String, others: &mut Vec<(Status, String)>, depth: usize) {
+    assert!(depth < MAX_DEPTH, "{path}");
+    match schema {
+        Schema::Object(fields) => fields.iter().for_each(|field| row(path, field, page, others, depth)),
+        Schema::List(item) if matches!(**item, Schema::Object(_)) => {
+            rows(&format!("{path}[]"), item, page, others, depth + 1)
+        }
+        other => {
+            let _ = writeln!(page, "| `{path}` | {} |", other.describe());
+        }
+    }
+}
+
+fn row(path: &str, field: &Field, page: &mut String, others: &mut Vec<(Status, String)>, depth: usize) {
+    let dot = if path.is_empty() { "" } else { "." };
+    let path = format!("{path}{dot}{}", field.name);
+    match field.schema.filter(|_| field.status == Status::Works) {
+        None => others.push((field.status, path)),
+        // It has a section of its own.
+        Some(_) if path == "defaultConfig" => {
+            let _ = writeln!(page, "| `{path}` | [ProxyConfig](#proxyconfig) |");
+        }
+        Some(schema) => rows(&path, &schema(), page, others, depth + 1),
+    }
+}
+
+fn names(page: &mut String, title: &str, table: &[Known]) {
+    let _ = writeln!(page, "\n## {title}\n\n| name | on | effect |\n|---|---|---|");
+    for known in table {
+        let places = if known.places.is_empty() { "any kind".to_owned() } else { known.places.join(", ") };
+        let effect = match known.verdict {
+            Verdict::Honoured => known.note.to_owned(),
+            Verdict::OnlyValues(values) => format!(
+                "only {}; {}",
+                values.iter().map(|v| format!("`{v}`")).collect::<Vec<_>>().join(", "),
+                known.note
+            ),
+            Verdict::NotYet => format!("*ignored*: {}", known.note),
+            Verdict::Inert => format!("*no effect*: {}", known.note),
+        };
+        let _ = writeln!(page, "| `{}` | {places} | {effect} |", known.name);
+    }
+    let _ = writeln!(page, "\n`Pod` includes the template of a Deployment, StatefulSet or DaemonSet.");
+}

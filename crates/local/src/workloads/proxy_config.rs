@@ -1,0 +1,58 @@
+//! Settings of replicas' proxies: ProxyConfig, from the mesh, from the kind, and from the template's annotation.
+
+use std::collections::BTreeMap;
+
+use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
+use evenkeel_api::kubernetes::PodTemplate;
+use evenkeel_api::{Kind, Object};
+use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
+
+use crate::pods::ProxySettings;
+
+/// What the files say about proxies.
+#[derive(Debug, Default)]
+pub(super) struct ProxyConfigs(Snapshot);
+
+impl ProxyConfigs {
+    /// Reads the mesh's settings, ProxyConfigs and namespaces.
+    pub(super) fn of(objects: &[Object]) -> Self {
+        let says = |object: &&Object| matches!(object.kind(), Kind::ConfigMap | Kind::ProxyConfig | Kind::Namespace);
+        let said = objects.iter().filter(says);
+        Self(evenkeel_model::build(said, &MeshConfig::default(), &mut AddressBook::default()).0)
+    }
+
+    /// The labels of a namespace.
+    pub(super) fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String> {
+        self.0.namespaces.get(namespace).cloned().unwrap_or_default()
+    }
+
+    /// The settings of the proxies of a template's replicas.
+    pub(super) fn of_template(
+        &self,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+        template: &PodTemplate,
+    ) -> ProxySettings {
+        let annotations = template.metadata.as_ref().map(|metadata| &metadata.annotations);
+        let annotation = annotations.and_then(|annotations| annotations.get(PROXY_CONFIG_ANNOTATION));
+        // The decoder has reported mistakes.
+        let own = annotation.and_then(|text| ProxyConfig::of_annotation(text).0);
+        let settings = self.of_proxy(namespace, labels, own);
+        ProxySettings { annotation: annotation.map(|text| text.value.clone()), ..settings }
+    }
+
+    /// The settings of a proxy with these labels, and of its own.
+    pub(super) fn of_proxy(
+        &self,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+        own: Option<ProxyConfig>,
+    ) -> ProxySettings {
+        let shared = self.0.proxy_config(namespace, labels);
+        let config = match own {
+            Some(own) => own.over(shared),
+            None => shared,
+        };
+        ProxySettings { annotation: None, concurrency: config.concurrency, drain: config.termination_drain_duration }
+    }
+}

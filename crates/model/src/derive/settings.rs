@@ -1,0 +1,173 @@
+//! The settings of a MeshConfig over the defaults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_api::istio::{
+    self, AccessLogEncoding, FileAccessLog, H2Upgrade, InboundTrafficPolicyMode, IngressControllerMode,
+    MeshOutboundMode, Normalization,
+};
+use evenkeel_base::Spanned;
+
+use super::destination_rules::{connection_pool, locality, outlier_detection, tcp_keepalive};
+use super::http_fields::retries_of;
+use super::shared;
+use crate::{
+    AccessLogFile, AccessLogFormat, IngressMode, MeshConfig, OutboundTrafficPolicy, PathNormalization, TlsRules,
+};
+
+/// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
+const STDOUT: &str = "/dev/stdout";
+
+/// Applies what a ConfigMap says.
+pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig) {
+    identity(mesh, &said);
+    traffic(mesh, &said);
+    connections(mesh, &said);
+    logs(mesh, &said);
+    visibility(mesh, &said);
+    ingress(mesh, &said);
+    if let Some(config) = said.default_config {
+        mesh.proxy_defaults = Arc::new(config.over((*mesh.proxy_defaults).clone()));
+    }
+}
+
+fn identity(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    if let Some(domain) = &said.trust_domain {
+        mesh.trust_domain = shared(domain);
+    }
+    if !said.trust_domain_aliases.is_empty() {
+        mesh.trust_domain_aliases = said.trust_domain_aliases.iter().map(|a| shared(a)).collect();
+    }
+    if let Some(namespace) = &said.root_namespace {
+        mesh.root_namespace = namespace.0.clone();
+    }
+    mesh.enable_auto_mtls = said.enable_auto_mtls.unwrap_or(mesh.enable_auto_mtls);
+    for (rules, said) in [(&mut mesh.mesh_tls, &said.mesh_mtls), (&mut mesh.tls_defaults, &said.tls_defaults)] {
+        if let Some(said) = said {
+            *rules = TlsRules {
+                only_1_3: said.is_1_3_only(),
+                ecdh_curves: said.usable_curves().map(shared).collect(),
+                cipher_suites: said.usable_suites().map(shared).collect(),
+            };
+        }
+    }
+}
+
+fn traffic(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    if let Some(mode) = said.outbound_traffic_policy.as_ref().and_then(|policy| policy.mode.as_ref()) {
+        mesh.outbound_traffic_policy = match mode.value {
+            MeshOutboundMode::AllowAny => OutboundTrafficPolicy::AllowAny,
+            MeshOutboundMode::RegistryOnly => OutboundTrafficPolicy::RegistryOnly,
+            MeshOutboundMode::AllowAnyDynamicDns => OutboundTrafficPolicy::AllowAnyDynamicDns,
+        };
+    }
+    if let Some(mode) = said.inbound_traffic_policy.as_ref().and_then(|policy| policy.mode) {
+        mesh.inbound_to_localhost = mode == InboundTrafficPolicyMode::Localhost;
+    }
+    if let Some(normalization) = said.path_normalization.as_ref().and_then(|path| path.normalization) {
+        mesh.path_normalization = match normalization {
+            Normalization::None => PathNormalization::None,
+            Normalization::Default | Normalization::Base => PathNormalization::Base,
+            Normalization::MergeSlashes => PathNormalization::MergeSlashes,
+            Normalization::DecodeAndMergeSlashes => PathNormalization::DecodeAndMergeSlashes,
+        };
+    }
+    if let Some(policy) = &said.default_http_retry_policy {
+        mesh.default_http_retry = Some(retries_of(policy));
+    }
+}
+
+fn connections(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    // Istio's default stands for a time that is not given, and for zero.
+    let given = |time: Option<Duration>| time.filter(|time| !time.is_zero());
+    mesh.connect_timeout = said.connect_timeout.unwrap_or(mesh.connect_timeout);
+    mesh.protocol_detection_timeout = said.protocol_detection_timeout.unwrap_or(mesh.protocol_detection_timeout);
+    mesh.dns_refresh_rate = given(said.dns_refresh_rate).unwrap_or(mesh.dns_refresh_rate);
+    if let Some(probes) = &said.tcp_keepalive {
+        mesh.tcp_keepalive = Some(tcp_keepalive(probes));
+    }
+    if let Some(policy) = said.h2_upgrade_policy {
+        mesh.h2_upgrade = policy == H2Upgrade::Upgrade;
+    }
+    if let Some(setting) = &said.locality_lb_setting {
+        mesh.locality = Some(locality(setting));
+    }
+    if let Some(policy) = &said.default_traffic_policy {
+        mesh.connection_pool = policy.connection_pool.as_ref().map(connection_pool);
+        mesh.outlier_detection = policy.outlier_detection.as_ref().map(outlier_detection);
+    }
+}
+
+fn logs(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    // An empty text turns the log off.
+    let text = |text: &str| (!text.is_empty()).then(|| shared(text));
+    if let Some(file) = &said.access_log_file {
+        mesh.access_log_file = text(file);
+    }
+    if let Some(format) = &said.access_log_format {
+        mesh.access_log_format = text(format);
+    }
+    if let Some(encoding) = said.access_log_encoding {
+        mesh.access_log_json = encoding == AccessLogEncoding::Json;
+    }
+    mesh.logs_unmatched = !said.disable_envoy_listener_log.unwrap_or(!mesh.logs_unmatched);
+    if said.default_providers.is_some() {
+        mesh.access_log_providers = said.default_file_logs().map(file_log).collect();
+    }
+}
+
+fn file_log(log: Option<&FileAccessLog>) -> AccessLogFile {
+    let format = log.and_then(|log| log.log_format.as_ref());
+    AccessLogFile {
+        path: shared(log.and_then(|log| log.path.as_deref()).filter(|path| !path.is_empty()).unwrap_or(STDOUT)),
+        format: match format.and_then(|format| format.labels.as_ref()) {
+            // Istio uses its own keys if there are none.
+            Some(labels) if labels.0.as_object().is_some_and(|keys| !keys.is_empty()) => {
+                AccessLogFormat::Json(Some(shared(&labels.0.to_string())))
+            }
+            Some(_) => AccessLogFormat::Json(None),
+            None => AccessLogFormat::Text(format.and_then(|format| format.text.as_deref()).map(shared)),
+        },
+        omit_empty_values: log.and_then(|log| log.omit_empty_values).unwrap_or_default(),
+    }
+}
+
+fn visibility(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    let entries = |entries: &[Spanned<String>]| entries.iter().map(|entry| shared(entry)).collect();
+    if !said.default_service_export_to.is_empty() {
+        mesh.service_export_to = entries(&said.default_service_export_to);
+    }
+    if !said.default_virtual_service_export_to.is_empty() {
+        mesh.virtual_service_export_to = entries(&said.default_virtual_service_export_to);
+    }
+    if !said.default_destination_rule_export_to.is_empty() {
+        mesh.destination_rule_export_to = entries(&said.default_destination_rule_export_to);
+    }
+    if let Some(limits) = &said.service_entry_visibility {
+        mesh.service_entry_visibility = Some(Arc::new(limits.clone()));
+    }
+    if !said.discovery_selectors.is_empty() {
+        mesh.discovery_selectors = said.discovery_selectors.clone().into();
+    }
+}
+
+fn ingress(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    let settings = &mut mesh.ingress;
+    if let Some(mode) = &said.ingress_controller_mode {
+        settings.mode = match mode.value {
+            IngressControllerMode::Off => IngressMode::Off,
+            IngressControllerMode::Default => IngressMode::Default,
+            IngressControllerMode::Unspecified | IngressControllerMode::Strict => IngressMode::Strict,
+        };
+    }
+    for (setting, said) in [
+        (&mut settings.class, &said.ingress_class),
+        (&mut settings.service, &said.ingress_service),
+        (&mut settings.selector, &said.ingress_selector),
+    ] {
+        if let Some(said) = said.as_ref().map(|said| said.as_str()).filter(|said| !said.is_empty()) {
+            *setting = shared(said);
+        }
+    }
+}

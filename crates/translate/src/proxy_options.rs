@@ -1,0 +1,223 @@
+//! What of a proxy's ProxyConfig its configuration depends on.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use evenkeel_api::istio::{
+    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, ProxyConfig, ProxyHeaders, Toggle,
+    Underscores,
+};
+
+use crate::pb::core::http_protocol_options::HeadersWithUnderscoresAction;
+use crate::pb::hcm::http_connection_manager::{
+    ForwardClientCertDetails, PathWithEscapedSlashesAction, SetCurrentClientCertDetails,
+};
+use crate::proto::bool_value;
+
+/// What of a proxy's ProxyConfig its configuration depends on. Proxies that differ in it share no resources.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct ProxyOptions {
+    /// `gatewayTopology.numTrustedProxies`.
+    pub trusted_proxies: u32,
+    /// Whether connections to a gateway begin with the PROXY protocol's header.
+    pub proxy_protocol: bool,
+    /// `gatewayTopology.forwardClientCertDetails`.
+    pub forward_at_gateway: Option<ForwardClientCertDetails>,
+    /// `proxyHeaders.forwardedClientCert`, for requests that a sidecar receives.
+    pub forward_at_sidecar: Option<ForwardClientCertDetails>,
+    /// `proxyHeaders.setCurrentClientCertDetails`.
+    pub certificate: Option<CertificateParts>,
+    /// `proxyHeaders.requestId.disabled`.
+    pub no_request_id: bool,
+    /// `proxyHeaders.envoyDebugHeaders.disabled`.
+    pub no_debug_headers: bool,
+    /// `proxyHeaders.server`.
+    pub server: ServerName,
+    /// `connectionSettings`.
+    pub connections: Connections,
+    /// `ISTIO_META_DNS_CAPTURE` of `proxyMetadata`; `None`: not said.
+    pub dns_capture: Option<bool>,
+    /// `ISTIO_META_DNS_AUTO_ALLOCATE` of `proxyMetadata`; `None`: not said.
+    pub dns_auto_allocate: Option<bool>,
+}
+
+/// The `server` header of responses.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub enum ServerName {
+    /// Istio's.
+    #[default]
+    Default,
+    /// That of the server behind the proxy.
+    PassThrough,
+    /// This one.
+    Named(Arc<str>),
+}
+
+/// The parts of a certificate in `x-forwarded-client-cert`; what is not said has Istio's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CertificateParts {
+    subject: Option<bool>,
+    cert: Option<bool>,
+    chain: Option<bool>,
+    dns: Option<bool>,
+    uri: Option<bool>,
+}
+
+/// Limits of connections from clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Connections {
+    /// Whether Envoy's recommendations for the edge fill what is not given, in gateways.
+    edge: bool,
+    /// Idle connections are closed after this time.
+    pub idle: Option<Duration>,
+    /// How long a connection may last.
+    pub max_duration: Option<Duration>,
+    /// How long a request may last.
+    pub max_stream_duration: Option<Duration>,
+    /// A request without any byte for so long is ended.
+    pub stream_idle: Option<Duration>,
+    /// Limit for a whole request to arrive.
+    pub request: Option<Duration>,
+    /// Limit for a request's headers to arrive.
+    pub request_headers: Option<Duration>,
+    /// Time between the announcement that a connection ends and its end.
+    pub drain: Option<Duration>,
+    /// Requests at a time on one HTTP/2 connection.
+    pub max_streams: Option<u32>,
+    /// HTTP/2's window of a stream, in bytes.
+    pub stream_window: Option<u32>,
+    /// HTTP/2's window of a connection, in bytes.
+    pub connection_window: Option<u32>,
+    /// What happens to requests that have a header with an underscore.
+    pub underscores: Option<HeadersWithUnderscoresAction>,
+    /// Whether successive slashes are merged.
+    pub merge_slashes: Option<bool>,
+    /// What happens to `%2F` and `%5C` in the path.
+    pub escaped_slashes: Option<PathWithEscapedSlashesAction>,
+}
+
+impl ProxyOptions {
+    /// Those of a proxy without settings.
+    pub fn none() -> Arc<Self> {
+        static NONE: LazyLock<Arc<ProxyOptions>> = LazyLock::new(Arc::default);
+        NONE.clone()
+    }
+
+    /// Those of this configuration.
+    pub fn of(config: &ProxyConfig) -> Self {
+        let topology = config.gateway_topology.as_ref();
+        let headers = config.proxy_headers.as_ref();
+        let disabled = |toggle: fn(&ProxyHeaders) -> Option<&Toggle>| {
+            headers.and_then(toggle).and_then(|toggle| toggle.disabled).unwrap_or_default()
+        };
+        let server = headers.and_then(|headers| headers.server.as_ref());
+        Self {
+            trusted_proxies: topology.and_then(|t| t.num_trusted_proxies).unwrap_or_default(),
+            proxy_protocol: topology.is_some_and(|t| t.proxy_protocol.is_some()),
+            forward_at_gateway: topology.and_then(|t| t.forward_client_cert_details).and_then(forward),
+            forward_at_sidecar: headers.and_then(|h| h.forwarded_client_cert).and_then(forward),
+            certificate: headers.and_then(|h| h.set_current_client_cert_details.as_ref()).map(|parts| {
+                CertificateParts {
+                    subject: parts.subject,
+                    cert: parts.cert,
+                    chain: parts.chain,
+                    dns: parts.dns,
+                    uri: parts.uri,
+                }
+            }),
+            no_request_id: disabled(|headers| headers.request_id.as_ref()),
+            no_debug_headers: disabled(|headers| headers.envoy_debug_headers.as_deref()),
+            server: match server {
+                Some(server) if server.disabled == Some(true) => ServerName::PassThrough,
+                Some(server) => match server.value.as_deref().filter(|value| !value.is_empty()) {
+                    Some(value) => ServerName::Named(value.into()),
+                    None => ServerName::Default,
+                },
+                None => ServerName::Default,
+            },
+            connections: config.connection_settings.as_ref().map(connections).unwrap_or_default(),
+            dns_capture: config.dns_capture(),
+            dns_auto_allocate: config.dns_auto_allocate(),
+        }
+    }
+}
+
+impl CertificateParts {
+    /// These parts over the defaults.
+    pub fn over(self, default: SetCurrentClientCertDetails) -> SetCurrentClientCertDetails {
+        SetCurrentClientCertDetails {
+            subject: self.subject.map(bool_value).or_else(|| default.subject.clone()),
+            cert: self.cert.unwrap_or(default.cert),
+            chain: self.chain.unwrap_or(default.chain),
+            dns: self.dns.unwrap_or(default.dns),
+            uri: self.uri.unwrap_or(default.uri),
+            ..default
+        }
+    }
+}
+
+impl Connections {
+    /// What applies in a gateway or sidecar: the profile EDGE fills what is not given, in gateways only (istiod's
+    /// `applyEdgeProfileDefaults`).
+    #[must_use]
+    pub fn at(self, is_gateway: bool) -> Self {
+        if !self.edge || !is_gateway {
+            return self;
+        }
+        let seconds = |number| Some(Duration::from_secs(number));
+        Self {
+            idle: self.idle.or(seconds(3600)),
+            stream_idle: self.stream_idle.or(seconds(300)),
+            request: self.request.or(seconds(300)),
+            request_headers: self.request_headers.or(seconds(60)),
+            max_streams: self.max_streams.or(Some(100)),
+            stream_window: self.stream_window.or(Some(64 * 1024)),
+            connection_window: self.connection_window.or(Some(1024 * 1024)),
+            underscores: self.underscores.or(Some(HeadersWithUnderscoresAction::RejectRequest)),
+            merge_slashes: self.merge_slashes.or(Some(true)),
+            escaped_slashes: self.escaped_slashes.or(Some(PathWithEscapedSlashesAction::UnescapeAndRedirect)),
+            ..self
+        }
+    }
+}
+
+fn forward(said: ForwardClientCert) -> Option<ForwardClientCertDetails> {
+    match said {
+        ForwardClientCert::Undefined => None,
+        ForwardClientCert::Sanitize => Some(ForwardClientCertDetails::Sanitize),
+        ForwardClientCert::ForwardOnly => Some(ForwardClientCertDetails::ForwardOnly),
+        ForwardClientCert::AppendForward => Some(ForwardClientCertDetails::AppendForward),
+        ForwardClientCert::SanitizeSet => Some(ForwardClientCertDetails::SanitizeSet),
+        ForwardClientCert::AlwaysForwardOnly => Some(ForwardClientCertDetails::AlwaysForwardOnly),
+    }
+}
+
+fn connections(said: &ConnectionSettings) -> Connections {
+    Connections {
+        edge: said.profile == Some(ConnectionProfile::Edge),
+        idle: said.http_idle_timeout,
+        max_duration: said.http_max_connection_duration,
+        max_stream_duration: said.http_max_stream_duration,
+        stream_idle: said.http_stream_idle_timeout,
+        request: said.http_request_timeout,
+        request_headers: said.http_request_headers_timeout,
+        drain: said.http_drain_timeout,
+        max_streams: said.http_max_concurrent_streams,
+        stream_window: said.http2_initial_stream_window_size,
+        connection_window: said.http2_initial_connection_window_size,
+        underscores: said.http_headers_with_underscores_action.and_then(|action| match action {
+            Underscores::Unspecified => None,
+            Underscores::Allow => Some(HeadersWithUnderscoresAction::Allow),
+            Underscores::RejectRequest => Some(HeadersWithUnderscoresAction::RejectRequest),
+            Underscores::DropHeader => Some(HeadersWithUnderscoresAction::DropHeader),
+        }),
+        merge_slashes: said.http_merge_slashes,
+        escaped_slashes: said.http_path_with_escaped_slashes_action.and_then(|action| match action {
+            EscapedSlashes::Unspecified => None,
+            EscapedSlashes::KeepUnchanged => Some(PathWithEscapedSlashesAction::KeepUnchanged),
+            EscapedSlashes::RejectRequest => Some(PathWithEscapedSlashesAction::RejectRequest),
+            EscapedSlashes::UnescapeAndRedirect => Some(PathWithEscapedSlashesAction::UnescapeAndRedirect),
+            EscapedSlashes::UnescapeAndForward => Some(PathWithEscapedSlashesAction::UnescapeAndForward),
+        }),
+    }
+}

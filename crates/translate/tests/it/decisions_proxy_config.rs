@@ -1,0 +1,303 @@
+//! What ProxyConfig comes to: the mesh's `defaultConfig`, the kind ProxyConfig, the Pod's annotation, and a node's own.
+
+use std::net::IpAddr;
+
+use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
+use evenkeel_translate::ProxyView;
+use serde_json::Value;
+
+use crate::decisions::{Client, PLAIN_HTTP, outcome};
+use crate::own_proxy::compile;
+use crate::scenario::{as_json, translate, view_of};
+
+/// A workload and a gateway; `annotation` is the workload's `proxy.istio.io/config`.
+fn built(default: &str, kinds: &[(&str, &str)], annotation: &str) -> Snapshot {
+    let annotations = match annotation {
+        "" => String::new(),
+        text => format!(", annotations: {{proxy.istio.io/config: '{text}'}}"),
+    };
+    let kinds: String = kinds
+        .iter()
+        .enumerate()
+        .map(|(at, (namespace, spec))| format!("---\napiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {{name: p{at}, namespace: {namespace}}}\nspec: {{{spec}}}\n"))
+        .collect();
+    let text = format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop}}
+spec: {{clusterIP: 10.96.1.1, selector: {{app: web}}, ports: [{{name: http, port: 80, targetPort: 8080}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web-0, namespace: shop, labels: {{app: web}}{annotations}}}
+spec: {{containers: [{{name: web}}]}}
+status: {{podIP: 10.244.0.3, phase: Running}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: edge-0, namespace: istio-system, labels: {{istio: edge}}{annotations}}}
+spec: {{containers: [{{name: proxy}}]}}
+status: {{podIP: 10.244.0.4, phase: Running}}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: istio-system}}
+spec: {{selector: {{istio: edge}}, servers: [{{port: {{number: 8080, name: http, protocol: HTTP}}, hosts: ['*']}}]}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: web, namespace: istio-system}}
+spec: {{hosts: ['*'], gateways: [edge], http: [{{route: [{{destination: {{host: web.shop.svc.cluster.local}}}}]}}]}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: istio, namespace: istio-system}}
+data: {{mesh: 'defaultConfig: {default}'}}
+{kinds}"
+    );
+    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.as_str().into())]);
+    assert!(!found.has_errors(), "{found}\n{text}");
+    evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).0
+}
+
+/// The connection manager of the workload's inbound side, or of the gateway.
+fn manager(snapshot: &Snapshot, view: &ProxyView) -> Value {
+    let set = translate(view, snapshot);
+    let (_, refused) = compile(&set);
+    assert!(refused.is_empty(), "{refused:?}");
+    let all = as_json(&set);
+    let name = if &*view.pod == "edge-0" { "0.0.0.0_8080" } else { "virtualInbound" };
+    let listeners = all["LDS"].as_array().expect("listeners");
+    let listener = listeners.iter().find(|listener| listener["name"] == name).expect("a listener");
+    let chains = listener["filter_chains"].as_array().expect("chains").clone();
+    let filters = chains.into_iter().flat_map(|chain| chain["filters"].as_array().cloned().unwrap_or_default());
+    let mut managers = filters.map(|filter| filter["typed_config"].clone());
+    managers
+        .find(|config| config["@type"].as_str().is_some_and(|name| name.ends_with("HttpConnectionManager")))
+        .expect("one")
+}
+
+#[track_caller]
+fn check(default: &str, kinds: &[(&str, &str)], annotation: &str, proxy: &str, pointer: &str, expected: &str) {
+    let snapshot = built(default, kinds, annotation);
+    let found = manager(&snapshot, &view_of(proxy, &snapshot));
+    let at = found.pointer(pointer).map_or_else(|| "-".to_owned(), ToString::to_string);
+    assert_eq!(at, expected, "{default} {kinds:?} {annotation} {proxy}: {pointer}");
+}
+
+const SIDECAR: &str = "sidecar web-0.shop";
+const GATEWAY: &str = "router edge-0.istio-system";
+
+#[test]
+fn an_annotation_overrides_the_mesh() {
+    let mine = |name: &str| format!("{{proxyHeaders: {{server: {{value: {name}}}}}}}");
+    check("{}", &[], "", SIDECAR, "/server_name", "\"istio-envoy\"");
+    check(&mine("a"), &[], "", SIDECAR, "/server_name", "\"a\"");
+    check(&mine("a"), &[], &mine("b"), SIDECAR, "/server_name", "\"b\"");
+    // A field replaces the whole field of the mesh.
+    let request_id = "{proxyHeaders: {requestId: {disabled: true}}}";
+    check(&mine("a"), &[], request_id, SIDECAR, "/server_name", "\"istio-envoy\"");
+    check(&mine("a"), &[], request_id, SIDECAR, "/generate_request_id", "false");
+    check(&mine("a"), &[], "{concurrency: 3}", SIDECAR, "/server_name", "\"a\"");
+}
+
+#[test]
+fn a_node_that_says_it_all_is_believed() {
+    let snapshot = built("{proxyHeaders: {server: {value: a}}}", &[], "{proxyHeaders: {server: {value: b}}}");
+    let said = |json: &str| {
+        let view = ProxyView { proxy_config: json.into(), ..view_of(SIDECAR, &snapshot) };
+        manager(&snapshot, &view)["server_name"].clone()
+    };
+    assert_eq!(said(""), "b");
+    assert_eq!(said(r#"{"proxyHeaders": {"server": {"value": "c"}}}"#), "c");
+    assert_eq!(said(r#"{"concurrency": 2}"#), "istio-envoy");
+    // What cannot be read is left out, the rest holds.
+    assert_eq!(
+        said(r#"{"fieldOfTheFuture": {}, "concurrency": "x", "proxyHeaders": {"server": {"value": "c"}}}"#),
+        "c"
+    );
+}
+
+#[test]
+fn headers_are_as_the_proxy_says() {
+    let headers = |text: &str| format!("{{proxyHeaders: {{{text}}}}}");
+    check(&headers("server: {disabled: true}"), &[], "", SIDECAR, "/server_header_transformation", "\"PASS_THROUGH\"");
+    check("{}", &[], "", SIDECAR, "/generate_request_id", "-");
+    check(&headers("requestId: {disabled: true}"), &[], "", GATEWAY, "/generate_request_id", "false");
+    let forward = "/forward_client_cert_details";
+    check("{}", &[], "", SIDECAR, forward, "\"APPEND_FORWARD\"");
+    check(&headers("forwardedClientCert: SANITIZE"), &[], "", SIDECAR, forward, "-");
+    check(&headers("forwardedClientCert: FORWARD_ONLY"), &[], "", SIDECAR, forward, "\"FORWARD_ONLY\"");
+    check(&headers("forwardedClientCert: SANITIZE"), &[], "", GATEWAY, forward, "\"SANITIZE_SET\"");
+    check(
+        &headers("setCurrentClientCertDetails: {cert: true, dns: false}"),
+        &[],
+        "",
+        SIDECAR,
+        "/set_current_client_cert_details/cert",
+        "true",
+    );
+    check(
+        &headers("setCurrentClientCertDetails: {cert: true, dns: false}"),
+        &[],
+        "",
+        SIDECAR,
+        "/set_current_client_cert_details/dns",
+        "-",
+    );
+    let topology = |text: &str| format!("{{gatewayTopology: {{{text}}}}}");
+    check("{}", &[], "", GATEWAY, forward, "\"SANITIZE_SET\"");
+    check(
+        &topology("forwardClientCertDetails: ALWAYS_FORWARD_ONLY"),
+        &[],
+        "",
+        GATEWAY,
+        forward,
+        "\"ALWAYS_FORWARD_ONLY\"",
+    );
+    check(&topology("forwardClientCertDetails: APPEND_FORWARD"), &[], "", SIDECAR, forward, "\"APPEND_FORWARD\"");
+    check(&topology("numTrustedProxies: 2"), &[], "", GATEWAY, "/xff_num_trusted_hops", "2");
+    check(&topology("numTrustedProxies: 2"), &[], "", SIDECAR, "/xff_num_trusted_hops", "-");
+}
+
+#[test]
+fn connections_have_the_limits_of_the_proxy() {
+    let limits = |text: &str| format!("{{connectionSettings: {{{text}}}}}");
+    let common = "/common_http_protocol_options";
+    check("{}", &[], "", GATEWAY, common, "-");
+    check(&limits("httpIdleTimeout: 5s"), &[], "", SIDECAR, &format!("{common}/idle_timeout"), "\"5s\"");
+    check(
+        &limits("httpMaxConnectionDuration: 6s"),
+        &[],
+        "",
+        SIDECAR,
+        &format!("{common}/max_connection_duration"),
+        "\"6s\"",
+    );
+    check(&limits("httpMaxStreamDuration: 7s"), &[], "", SIDECAR, &format!("{common}/max_stream_duration"), "\"7s\"");
+    check(&limits("httpStreamIdleTimeout: 8s"), &[], "", SIDECAR, "/stream_idle_timeout", "\"8s\"");
+    check(&limits("httpRequestTimeout: 9s"), &[], "", SIDECAR, "/request_timeout", "\"9s\"");
+    check(&limits("httpRequestHeadersTimeout: 10s"), &[], "", SIDECAR, "/request_headers_timeout", "\"10s\"");
+    check(&limits("httpDrainTimeout: 11s"), &[], "", SIDECAR, "/drain_timeout", "\"11s\"");
+    check(
+        &limits("httpMaxConcurrentStreams: 12"),
+        &[],
+        "",
+        SIDECAR,
+        "/http2_protocol_options/max_concurrent_streams",
+        "12",
+    );
+    check(
+        &limits("http2InitialStreamWindowSize: 70000"),
+        &[],
+        "",
+        SIDECAR,
+        "/http2_protocol_options/initial_stream_window_size",
+        "70000",
+    );
+    check(
+        &limits("http2InitialConnectionWindowSize: 90000"),
+        &[],
+        "",
+        SIDECAR,
+        "/http2_protocol_options/initial_connection_window_size",
+        "90000",
+    );
+    let underscores = limits("httpHeadersWithUnderscoresAction: HEADERS_WITH_UNDERSCORES_DROP_HEADER");
+    check(&underscores, &[], "", SIDECAR, &format!("{common}/headers_with_underscores_action"), "\"DROP_HEADER\"");
+    // EDGE fills the rest, in gateways.
+    let edge = limits("profile: EDGE, httpIdleTimeout: 5s");
+    check(&edge, &[], "", GATEWAY, &format!("{common}/idle_timeout"), "\"5s\"");
+    check(&edge, &[], "", GATEWAY, &format!("{common}/headers_with_underscores_action"), "\"REJECT_REQUEST\"");
+    check(&edge, &[], "", GATEWAY, "/stream_idle_timeout", "\"300s\"");
+    check(&edge, &[], "", GATEWAY, "/merge_slashes", "true");
+    check(&edge, &[], "", GATEWAY, "/path_with_escaped_slashes_action", "\"UNESCAPE_AND_REDIRECT\"");
+    check(&edge, &[], "", SIDECAR, "/stream_idle_timeout", "\"0s\"");
+    check(&edge, &[], "", SIDECAR, "/merge_slashes", "-");
+}
+
+/// How a call through the gateway ends.
+fn at_gateway(default: &str, client: &Client, request: &str) -> String {
+    let snapshot = built(default, &[], "");
+    let (config, refused) = compile(&translate(&view_of(GATEWAY, &snapshot), &snapshot));
+    assert!(refused.is_empty(), "{refused:?}");
+    outcome(&config, "0.0.0.0_8080", client, "127.0.0.1:8080", request, 0)
+}
+
+#[test]
+fn paths_are_as_the_gateway_says() {
+    let check = |settings: &str, path: &str, expected: &str| {
+        let default = format!("{{connectionSettings: {{{settings}}}}}");
+        assert_eq!(at_gateway(&default, &PLAIN_HTTP, &format!("GET web {path}")), expected, "{settings} {path}");
+    };
+    let to = |path: &str| format!("outbound|80||web.shop.svc.cluster.local web{path}");
+    check("", "/a//b", &to("/a//b"));
+    check("httpMergeSlashes: true", "/a//b", &to("/a/b"));
+    check("profile: EDGE", "/a//b", &to("/a/b"));
+    check("profile: EDGE, httpMergeSlashes: false", "/a//b", &to("/a//b"));
+    check("httpPathWithEscapedSlashesAction: KEEP_UNCHANGED", "/a%2Fb", &to("/a%2Fb"));
+    check("httpPathWithEscapedSlashesAction: UNESCAPE_AND_FORWARD", "/a%2Fb", &to("/a/b"));
+}
+
+/// `namespace/label=value` of a workload, and the setting of its proxies' DNS.
+#[test]
+fn proxy_configs_apply_from_the_mesh_to_the_workload() {
+    let capture = |value: &str| format!("environmentVariables: {{ISTIO_META_DNS_CAPTURE: '{value}'}}");
+    let of_web = |value: &str| format!("selector: {{matchLabels: {{app: web}}}}, {}", capture(value));
+    let check = |kinds: &[(&str, &str)], pod: &str, namespace: &str, expected: Option<bool>| {
+        let snapshot = built("{}", kinds, "");
+        let workload = snapshot.workload(&namespace.into(), &pod.into()).expect("a workload");
+        assert_eq!(snapshot.proxy_config(namespace, &workload.labels).dns_capture(), expected, "{kinds:?} {pod}");
+    };
+    let (on, off) = (capture("true"), capture("false"));
+    check(&[], "web-0", "shop", None);
+    check(&[("istio-system", &on)], "web-0", "shop", Some(true));
+    check(&[("istio-system", &on)], "edge-0", "istio-system", Some(true));
+    check(&[("istio-system", &on), ("shop", &off)], "web-0", "shop", Some(false));
+    check(&[("istio-system", &on), ("shop", &off)], "edge-0", "istio-system", Some(true));
+    check(&[("shop", &off), ("shop", &of_web("true"))], "web-0", "shop", Some(true));
+    check(&[("shop", &of_web("true")), ("shop", &of_web("false"))], "web-0", "shop", Some(true));
+    check(&[("other", &on)], "web-0", "shop", None);
+}
+
+#[test]
+fn concurrency_and_metadata_merge_field_by_field() {
+    let snapshot = built(
+        "{concurrency: 4, drainDuration: 9s, proxyMetadata: {ISTIO_META_DNS_CAPTURE: \"true\"}}",
+        &[("shop", "concurrency: 2, environmentVariables: {ISTIO_META_DNS_AUTO_ALLOCATE: 'true'}")],
+        "",
+    );
+    let workload = snapshot.workload_at(IpAddr::from([10, 244, 0, 3])).expect("a workload");
+    let config = snapshot.proxy_config("shop", &workload.labels);
+    assert_eq!(
+        (config.concurrency, config.dns_capture(), config.dns_auto_allocate()),
+        (Some(2), Some(true), Some(true))
+    );
+    assert_eq!(config.drain_duration.as_deref().map(|time| time.as_secs()), Some(9));
+}
+
+#[test]
+fn settings_of_a_proxy_that_do_not_work_are_named() {
+    let check = |config: &str, code: &str, part: &str| {
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: a, annotations: {{proxy.istio.io/config: '{config}'}}}}\nspec: {{containers: [{{name: a}}]}}\n"
+        );
+        let (_, found) = evenkeel_api::load(&[("a.yaml".into(), pod.into())]);
+        assert!(found.iter().any(|f| f.code == code && f.message.contains(part)), "{config}: {found}");
+    };
+    check("{interceptionMode: TPROXY}", "unsupported-value", "TPROXY");
+    check("{proxyHeaders: {preserveHttp1HeaderCase: true}}", "unsupported-value", "lower case");
+    check("{proxyHeaders: {envoyDebugHeaders: {disabled: true}}}", "unsupported-value", "stock Envoy");
+    check("{proxyStatsMatcher: {inclusionRegexps: [a]}}", "no-effect", "all their statistics");
+    check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
+    check("{holdApplicationUntilProxyStarts: false}", "no-effect", "in any case");
+    check("{meshId: m}", "no-effect", "meshId");
+    check("{proxyHeaders: {attemptCount: {disabled: true}}}", "no-effect", "attemptCount");
+    check("{connectionSettings: {listenerPerConnectionBufferLimitBytes: 1}}", "no-effect", "has no effect");
+    check("{drainDuration: 5s}", "no-effect", "a listener that goes");
+    check("{tracing: {sampling: 5}}", "unsupported-field", "tracing");
+    check("{binaryPath: /x}", "no-effect", "binaryPath");
+    check("{fieldOfTheFuture: 1}", "unknown-field", "in this version");
+    check("{concurrency: many}", "wrong-type", "concurrency");
+    check("[", "yaml-syntax", "not valid YAML");
+}
