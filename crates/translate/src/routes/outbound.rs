@@ -47,7 +47,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     }
 }
 
-/// A host of route sets without a service. As in Istio (`buildSidecarVirtualHostsForVirtualService`) it can be called on
+/// A host of route sets without a service. As in Istio it can be called on
 /// the ports of the services that its route set also names, or on port 80 if there are none.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
     let seen = |route_set: &&Arc<RouteSet>| {
