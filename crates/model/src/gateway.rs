@@ -182,6 +182,18 @@ impl Server {
 }
 
 impl ServerTls {
+    /// TLS with these certificates, which every client may use.
+    pub(crate) fn simple(certificates: ServerCertificates) -> Self {
+        Self {
+            mode: ServerTlsMode::Simple(certificates),
+            clients: ClientChecks::default(),
+            cipher_suites: Vec::new(),
+            ecdh_curves: Vec::new(),
+            min_version: None,
+            max_version: None,
+        }
+    }
+
     /// The Secrets that it names: with the certificate, and with the roots for clients.
     pub fn secrets(&self) -> impl Iterator<Item = SecretUse<'_>> {
         let (certificates, roots) = match &self.mode {

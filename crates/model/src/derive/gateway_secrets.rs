@@ -1,13 +1,14 @@
-//! Findings about the Secrets that servers of Gateways name (Istio's analyzer of `credentialName`, IST0101).
+//! Findings about the Secrets that servers of Gateways and Ingresses name (Istio's analyzer of `credentialName`, IST0101).
 //!
 //! A Secret belongs in the namespace of the gateway proxies, which is not always that of the Gateway.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use evenkeel_api::{Object, ObjectKey};
+use evenkeel_api::{Kind, Object, ObjectKey};
 use evenkeel_base::{Diagnostic, Spanned};
 
+use super::ingresses;
 use super::run::Run;
 use super::tracking::Cx;
 use crate::gateway::SecretUse;
@@ -16,7 +17,11 @@ use crate::{Credential, ROOTS_SUFFIX};
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     run.read(|cx, found| {
         let Some(object) = cx.object(key) else { return false };
-        let Some(gateway) = cx.gateway(&key.namespace, &key.name) else { return true };
+        let gateway = match key.kind {
+            Kind::Ingress => cx.gateway(&cx.mesh().root_namespace, &ingresses::gateway_name(object)),
+            _ => cx.gateway(&key.namespace, &key.name),
+        };
+        let Some(gateway) = gateway else { return true };
         let namespaces = match gateway.selector.is_empty() {
             true => BTreeSet::new(),
             false => cx.namespaces_of_selected(&gateway.selector),

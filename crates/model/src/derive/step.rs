@@ -185,8 +185,8 @@ derived! {
     gateways: gateways::Table {
         /// All Gateways.
         Gateways = gateways::all_step, for Gateway | Ingress | IngressClass by all;
-        /// Reports Secrets that the servers of a Gateway cannot use.
-        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway by id;
+        /// Reports Secrets that the servers of a Gateway or Ingress cannot use.
+        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway | Ingress by id;
     }
     routes: route_sets::Table {
         /// Reads the routes of an object.

@@ -102,3 +102,23 @@ fn keys_are_not_printed() {
     assert!(!format!("{snapshot:?}").contains("PRIVATE KEY"));
     assert!(!format!("{objects:?}").contains("PRIVATE KEY"), "{objects:?}");
 }
+
+#[test]
+fn the_secrets_of_an_ingress_are_those_of_the_gateway_proxies() {
+    let ca = TestCa::new();
+    let pod = POD.replace("istio: edge", "istio: ingressgateway");
+    let ingress = "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: istio}\n\
+                   spec: {controller: istio.io/ingress-controller}\n---\n\
+                   apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: front, namespace: shop}\n\
+                   spec: {ingressClassName: istio, tls: [{hosts: [a], secretName: c}], rules: [{host: a}]}\n";
+    let check = |namespace: &str, expected: &[&str]| {
+        let secret = objects::tls_secret(&ca, namespace, "c", "a");
+        let found = findings(&format!("{pod}{ingress}{secret}"));
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.contains(expected), "{found}\nnot: {expected}");
+        }
+    };
+    check("ingress", &[]);
+    check("shop", &["there is one in namespace shop; copy it to ingress"]);
+}

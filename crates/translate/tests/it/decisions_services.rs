@@ -668,7 +668,8 @@ fn an_ingress_routes_at_the_gateway() {
                  {{host: a.example.com, http: {{paths: [{{path: /, pathType: Prefix, {web}}}, {{path: /api/, pathType: Prefix, {api}}}, \
                  {{path: /api/v1, pathType: Exact, {web}}}]}}}}, \
                  {{host: \"*.b.example.com\", http: {{paths: [{{path: /x/*, pathType: ImplementationSpecific, {api}}}, {{path: /y, {web}}}]}}}}, \
-                 {{http: {{paths: [{{path: /all, pathType: Exact, {web}}}]}}}}]}}"
+                 {{http: {{paths: [{{path: /all, pathType: Exact, {web}}}]}}}}], \
+                 tls: [{{hosts: [a.example.com], secretName: front}}]}}"
             ),
         )
     };
@@ -699,6 +700,18 @@ fn an_ingress_routes_at_the_gateway() {
         let got =
             outcome(&config, listener, &PLAIN_HTTP, &format!("10.244.0.7:{port}"), &format!("GET {host} {path}"), 0);
         let expected = if expected == "404" { "404".to_owned() } else { format!("{expected} {host}{path}") };
+        assert_eq!(got, expected, "{host}{path}");
+    }
+    // Hosts with a certificate are served with TLS too, others are not.
+    let secure = ["0.0.0.0_443", "0.0.0.0_8443"].into_iter().find(|name| config.listeners.contains_key(*name));
+    let secure = secure.expect("a listener");
+    let port = secure.rsplit_once('_').expect("a port").1;
+    for (host, path, expected) in [
+        ("a.example.com", "/api/v1", "outbound|80||web.shop.svc.cluster.local a.example.com/api/v1"),
+        ("x.b.example.com", "/y", "closed"),
+    ] {
+        let client = Client { server_name: Some(host), ..PLAIN_HTTP };
+        let got = outcome(&config, secure, &client, &format!("10.244.0.7:{port}"), &format!("GET {host} {path}"), 0);
         assert_eq!(got, expected, "{host}{path}");
     }
     // Without Istio's class it is another controller's.

@@ -165,7 +165,8 @@ impl Draw<'_> {
         let path = self.pick(&["path: /a, pathType: Prefix", "path: /a/b, pathType: Exact"]);
         let backend = format!("{{service: {{name: s{}, port: {{number: 80}}}}}}", self.n);
         let rule = format!("{{{host}http: {{paths: [{{{path}, backend: {backend}}}]}}}}");
-        self.object(API, "Ingress", 'i', &format!("{{ingressClassName: istio, rules: [{rule}]}}"))
+        let tls = self.pick(&["", ", tls: [{hosts: [e0.example.com], secretName: k0}]", ", tls: [{secretName: k1}]"]);
+        self.object(API, "Ingress", 'i', &format!("{{ingressClassName: istio, rules: [{rule}]{tls}}}"))
     }
 
     fn workload_entry(&mut self) -> (String, String) {
