@@ -36,12 +36,11 @@ pub(crate) struct Index {
 impl Index {
     /// Sets the other names of all hosts; returns whether any has changed.
     pub(crate) fn set_aliases(&mut self, aliases: &BTreeMap<Hostname, List<Service>>) -> bool {
-        let same = |(old, new): ((&Hostname, &List<Service>), (&Hostname, &List<Service>))| {
-            old.0 == new.0
-                && old.1.len() == new.1.len()
-                && old.1.iter().zip(new.1.iter()).all(|(a, b)| Arc::ptr_eq(a, b))
+        let same = |old: &List<Service>, new: &List<Service>| {
+            old.len() == new.len() && old.iter().zip(new.iter()).all(|(old, new)| Arc::ptr_eq(old, new))
         };
-        if self.aliases.len() == aliases.len() && self.aliases.iter().zip(aliases).all(same) {
+        let is_known = |(host, new)| self.aliases.get(host).is_some_and(|old| same(old, new));
+        if self.aliases.len() == aliases.len() && aliases.iter().all(is_known) {
             return false;
         }
         self.aliases = aliases.iter().map(|(host, all)| (host.clone(), all.clone())).collect();

@@ -100,7 +100,6 @@ fn lb_endpoint(endpoint: &Endpoint) -> LbEndpoint {
             true => HealthStatus::Draining as i32,
             false => HealthStatus::Unknown as i32,
         },
-        ..Default::default()
     }
 }
 

@@ -146,7 +146,7 @@ impl CertificateParts {
     /// These parts over the defaults.
     pub fn over(self, default: SetCurrentClientCertDetails) -> SetCurrentClientCertDetails {
         SetCurrentClientCertDetails {
-            subject: self.subject.map(bool_value).or_else(|| default.subject.clone()),
+            subject: self.subject.map(bool_value).or(default.subject),
             cert: self.cert.unwrap_or(default.cert),
             chain: self.chain.unwrap_or(default.chain),
             dns: self.dns.unwrap_or(default.dns),

@@ -118,7 +118,7 @@ fn deny_rules(
         // Nothing is allowed; the responsible policy names the rule.
         policies.extend(allowing.iter().map(|policy| (name_of(policy), compile_rule(&Rule::default(), mesh, layer))));
     }
-    (!policies.is_empty()).then(|| RbacRules { action: Action::Deny as i32, policies })
+    (!policies.is_empty()).then_some(RbacRules { action: Action::Deny as i32, policies })
 }
 
 /// ALLOW policies that match nothing refuse everything.

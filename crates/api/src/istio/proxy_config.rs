@@ -16,6 +16,7 @@ pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
 
 object! {
     /// Settings of a proxy (`ProxyConfig` of MeshConfig, and of the annotation `proxy.istio.io/config`).
+    #[derive(Default)]
     pub struct ProxyConfig {
         /// Worker threads; 0: one per core; 2 if not given.
         concurrency: Option<u32> = "concurrency",
@@ -358,23 +359,6 @@ impl ProxyConfig {
     /// Whether ServiceEntries without addresses get virtual ones (`ISTIO_META_DNS_AUTO_ALLOCATE`); `None`: not said.
     pub fn dns_auto_allocate(&self) -> Option<bool> {
         self.proxy_metadata.get(DNS_AUTO_ALLOCATE).map(|value| is_true(value))
-    }
-}
-
-impl Default for ProxyConfig {
-    fn default() -> Self {
-        Self {
-            concurrency: None,
-            drain_duration: None,
-            termination_drain_duration: None,
-            hold_application_until_proxy_starts: None,
-            interception_mode: None,
-            gateway_topology: None,
-            proxy_headers: None,
-            connection_settings: None,
-            proxy_metadata: BTreeMap::new(),
-            proxy_stats_matcher: None,
-        }
     }
 }
 

@@ -146,6 +146,7 @@ impl World {
 }
 
 /// Requests one after the other on one connection until `stop`; each has to be answered by a backend.
+#[allow(clippy::disallowed_methods, reason = "a steady rate is what the load is")]
 fn call(name: &str, proxy: &Proxy, stop: &AtomicBool, asked: &AtomicUsize) {
     let mut connection = Connection::open(proxy.web).expect("it accepts");
     while !stop.load(Ordering::Relaxed) {
@@ -156,6 +157,7 @@ fn call(name: &str, proxy: &Proxy, stop: &AtomicBool, asked: &AtomicUsize) {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "a steady rate is what the changes have")]
 fn check(one_by_one: bool) {
     let mut world = World::new(one_by_one);
     let plane = Plane::new();

@@ -117,7 +117,7 @@ fn aliases(cx: &Cx<'_>) -> BTreeMap<Hostname, List<Service>> {
         let mut target = alias.alias_of.as_ref();
         // A circle leads nowhere.
         for _ in 0..MAX_ALIAS_HOPS {
-            let Some(next) = target.and_then(|host| alias_at(host)) else { break };
+            let Some(next) = target.and_then(&alias_at) else { break };
             target = next.alias_of.as_ref();
         }
         if let Some(target) = target.filter(|host| alias_at(host).is_none()) {

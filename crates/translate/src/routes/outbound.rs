@@ -139,7 +139,7 @@ fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> 
 fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
     let mut all = names_of(context, service);
     for alias in context.aliases(service) {
-        all.extend(names_of(context, &alias));
+        all.extend(names_of(context, alias));
     }
     if service.headless && service.is_kubernetes() {
         let under: Vec<String> = all.iter().map(|name| format!("*.{name}")).collect();
