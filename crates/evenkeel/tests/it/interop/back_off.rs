@@ -61,6 +61,9 @@ const THREADS: usize = 80;
 /// `sqrt(-ln(1e-6 / 2) / REQUESTS)`).
 const MOST_APART: f64 = 0.49;
 
+/// By how much a pause may look shorter than it was, because the request before it was noted late.
+const NOTED_LATE: Duration = Duration::from_millis(100);
+
 /// When which request came.
 type Seen = Mutex<HashMap<String, Vec<Instant>>>;
 
@@ -80,7 +83,7 @@ fn evenkeel_and_envoy_wait_alike_before_retries() {
         for (retry, (envoy, evenkeel)) in envoy.iter().zip(evenkeel).enumerate() {
             let what = format!("{}, retry {}", row.name, retry + 1);
             let shortest = evenkeel.first().zip(envoy.first()).map(|(ours, theirs)| *ours.min(theirs));
-            assert!(shortest >= Some(row.least), "{what}: {shortest:?}");
+            assert!(shortest.map(|shortest| shortest + NOTED_LATE) >= Some(row.least), "{what}: {shortest:?}");
             let apart = apart(envoy, evenkeel);
             assert!(apart <= MOST_APART, "{what}: {apart:.2} apart\nEnvoy {envoy:?}\nEvenkeel {evenkeel:?}");
         }
