@@ -342,12 +342,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
         Command::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut <Cli as clap::CommandFactory>::command(),
-                "evenkeel",
-                &mut io::stdout(),
-            );
+            let mut command = <Cli as clap::CommandFactory>::command();
+            clap_complete::generate(shell, &mut command, "evenkeel", &mut io::stdout());
             Ok(0)
         }
         Command::Proxy(options) => {
@@ -356,18 +352,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::ControlPlane { options, log } => {
             logging::start(log.log_level);
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .on_thread_park(memory::collect_if_asked)
-                .build()
-                .context("cannot start the event loop")?;
-            purge::at_once(true);
-            evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
-            runtime.spawn(memory::give_back_start_up());
-            // It runs on a worker thread: this thread only waits from now on and would never return the memory that is
-            // freed after the start.
-            runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
-            Ok(0)
+            control_plane(options)
         }
         Command::Agent { options, log } => {
             logging::start(log.log_level);
@@ -385,36 +370,51 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             evenkeel_lab::run(&command, program, &mut IgnoreBrokenPipe(io::stdout()))?;
             Ok(0)
         }
-        Command::ProxyStatus(arguments) => {
-            let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
-            if control_planes.is_empty() {
-                control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
-                // Without `up` there are no replicas to list.
-                let state = arguments.state.unwrap_or_else(StateDir::default_path);
-                replicas = exec::list(&state, "", None).unwrap_or_default();
-            }
-            Ok(proxy_status::run(
-                &control_planes,
-                &replicas,
-                arguments.proxy.as_deref(),
-                arguments.output,
-                &mut io::stdout().lock(),
-            )?)
-        }
+        Command::ProxyStatus(arguments) => proxy_status(arguments),
         Command::History(arguments) => {
             history::run(&arguments, &mut io::stdout().lock())?;
             Ok(0)
         }
         Command::Version { output } => {
-            let version = env!("CARGO_PKG_VERSION");
-            let text = match output {
-                explain::Output::Text => format!("evenkeel {version}\n"),
-                explain::Output::Json => format!("{:#}\n", serde_json::json!({ "version": version })),
-            };
-            io::Write::write_all(&mut io::stdout(), text.as_bytes())?;
+            io::Write::write_all(&mut io::stdout(), version(output).as_bytes())?;
             Ok(0)
         }
     }
+}
+
+fn version(output: explain::Output) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match output {
+        explain::Output::Text => format!("evenkeel {version}\n"),
+        explain::Output::Json => format!("{:#}\n", serde_json::json!({ "version": version })),
+    }
+}
+
+fn control_plane(options: evenkeel_control::Options) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_park(memory::collect_if_asked)
+        .build()
+        .context("cannot start the event loop")?;
+    purge::at_once(true);
+    evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
+    runtime.spawn(memory::give_back_start_up());
+    // It runs on a worker thread: this thread only waits from now on and would never return the memory that is freed after
+    // the start.
+    runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
+    Ok(0)
+}
+
+fn proxy_status(arguments: ProxyStatusArguments) -> anyhow::Result<u8> {
+    let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
+    if control_planes.is_empty() {
+        control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
+        // Without `up` there are no replicas to list.
+        let state = arguments.state.unwrap_or_else(StateDir::default_path);
+        replicas = exec::list(&state, "", None).unwrap_or_default();
+    }
+    let (pod, output) = (arguments.proxy.as_deref(), arguments.output);
+    proxy_status::run(&control_planes, &replicas, pod, output, &mut io::stdout().lock())
 }
 
 fn up(arguments: UpArguments) -> anyhow::Result<u8> {

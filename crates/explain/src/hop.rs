@@ -523,28 +523,11 @@ fn verdict(
             };
             made(Outcome::Direct, "", reason.to_owned())
         }
-        Some(Step::NoRoute) => {
-            let reason = match &hop.virtual_host {
-                Some(_) => "no rule of the virtual host matches".to_owned(),
-                None => {
-                    let host = arrival.request.as_ref().map_or("", |request| &request.authority);
-                    format!("no virtual host is for {host}")
-                }
-            };
-            made(Outcome::Direct, "NR", reason)
-        }
-        Some(Step::NoFilterChain { .. }) => {
-            let reason = match (&arrival.tls, &hop.peer_authentication) {
-                (None, Some(peer)) if peer.mode == "STRICT" => {
-                    "the workload accepts only mutual TLS (STRICT), and the call is plain text".to_owned()
-                }
-                _ => "no filter chain accepts the connection".to_owned(),
-            };
-            made(Outcome::Reset, "NR", reason)
-        }
+        Some(Step::NoRoute) => made(Outcome::Direct, "NR", why_no_route(hop, arrival)),
+        Some(Step::NoFilterChain { .. }) => made(Outcome::Reset, "NR", why_no_filter_chain(hop, arrival).to_owned()),
         Some(Step::NoRouteTable { name, .. }) => made(Outcome::Direct, "NR", format!("there is no route table {name}")),
-        Some(Step::Filter { name, says: Says::Replies { .. }, .. }) => {
-            let flag = if name.contains("fault") { "FI" } else { "" };
+        Some(Step::Filter { name, says: Says::Replies { flags, .. }, .. }) => {
+            let flag = flags.short_names().next().unwrap_or_default();
             made(Outcome::Direct, flag, format!("the filter {name} answers"))
         }
         Some(Step::PathRefused { .. }) => made(Outcome::Direct, "", "the path is refused".to_owned()),
@@ -554,6 +537,25 @@ fn verdict(
         }
         Some(other) => made(Outcome::Reset, "", other.to_string()),
         None => made(Outcome::Reset, "", "nothing decides".to_owned()),
+    }
+}
+
+fn why_no_route(hop: &Hop, arrival: &Arrival) -> String {
+    match &hop.virtual_host {
+        Some(_) => "no rule of the virtual host matches".to_owned(),
+        None => {
+            let host = arrival.request.as_ref().map_or("", |request| &request.authority);
+            format!("no virtual host is for {host}")
+        }
+    }
+}
+
+fn why_no_filter_chain(hop: &Hop, arrival: &Arrival) -> &'static str {
+    match (&arrival.tls, &hop.peer_authentication) {
+        (None, Some(peer)) if peer.mode == "STRICT" => {
+            "the workload accepts only mutual TLS (STRICT), and the call is plain text"
+        }
+        _ => "no filter chain accepts the connection",
     }
 }
 

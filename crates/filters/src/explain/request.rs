@@ -189,7 +189,8 @@ impl<'c> Written<'c> {
             }
             Decision::Reply(reply) => {
                 if !verdict {
-                    say(Says::Replies { status: reply.status, details: reply.details.to_string() });
+                    let details = reply.details.to_string();
+                    say(Says::Replies { status: reply.status, details, flags: reply.flags });
                 }
                 Some(Filtered::Answered(reply))
             }

@@ -9,6 +9,7 @@ use evenkeel_runtime_config::route::{HeaderAddition, HeaderEdits};
 
 use super::Explanation;
 use crate::decide::Limits;
+use crate::info::ResponseFlags;
 use crate::rbac::Verdict;
 
 /// One step.
@@ -70,7 +71,7 @@ pub enum Says {
     /// The request passes.
     Passes,
     /// The filter sends a local reply.
-    Replies { status: u16, details: String },
+    Replies { status: u16, details: String, flags: ResponseFlags },
     /// The request is delayed this long; `answer`: until the filter gets an answer, and is then assumed to let it pass.
     Waits { limit: Duration, answer: bool },
     /// The body is collected first.
@@ -166,7 +167,7 @@ impl fmt::Display for Says {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Passes => f.write_str("passes"),
-            Self::Replies { status, details } => write!(f, "answers {status} ({details})"),
+            Self::Replies { status, details, .. } => write!(f, "answers {status} ({details})"),
             Self::Waits { limit, answer: false } => write!(f, "waits {limit:?}"),
             Self::Waits { limit, answer: true } => {
                 write!(f, "waits for an answer, {limit:?} at most; below it lets the request pass")

@@ -233,7 +233,9 @@ fn shown(steps: &[Step], in_full: bool) -> String {
     for step in steps {
         match step {
             Step::Filter { says: Says::Waits { limit, .. }, .. } => words.push(format!("waits {limit:?},")),
-            Step::Filter { says: Says::Replies { status, details }, .. } => words.push(format!("{status} {details}")),
+            Step::Filter { says: Says::Replies { status, details, .. }, .. } => {
+                words.push(format!("{status} {details}"))
+            }
             Step::Filter { says: Says::Remarks { text, .. }, .. } => words.push(format!("{text},")),
             Step::Limits { .. } | Step::Headers { .. } if in_full => words.push(format!("{step},")),
             Step::Redirect { status, location } => words.push(format!("{status} {location}")),

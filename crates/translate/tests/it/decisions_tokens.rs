@@ -6,26 +6,13 @@ use serde_json::Value;
 
 use crate::decisions::{Client, PLAIN_HTTP, mesh, outcome};
 use crate::own_proxy::compile;
+use crate::refused;
 use crate::scenario::{as_json, translate, view_of};
 
-const MESH: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp, port: 81, targetPort: 8081}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web-0, namespace: shop, labels: {app: web}}
-spec: {containers: [{name: web}]}
-status: {podIP: 10.244.0.3, phase: Running}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: other-0, namespace: shop, labels: {app: other}}
-spec: {containers: [{name: other}]}
-status: {podIP: 10.244.0.3, phase: Running}
-";
+/// The mesh of the refused objects, whose service has a TCP port too.
+fn mesh_text() -> String {
+    refused::MESH.replace("targetPort: 8080}", "targetPort: 8080}, {name: tcp, port: 81, targetPort: 8081}")
+}
 
 fn object(kind: &str, name: &str, annotations: &str, spec: &str) -> String {
     format!(
@@ -42,7 +29,7 @@ fn calls(
     requests: &[&str],
     settings: MeshConfig,
 ) -> (Vec<String>, usize) {
-    let (loaded, _) = evenkeel_api::load(&[("mesh.yaml".into(), format!("{MESH}{objects}").into())]);
+    let (loaded, _) = evenkeel_api::load(&[("mesh.yaml".into(), (mesh_text() + objects).into())]);
     let (snapshot, found) = evenkeel_model::build(&loaded, &settings, &mut AddressBook::default());
     let (config, refused) = compile(&translate(&view_of(&format!("sidecar {pod}.shop"), &snapshot), &snapshot));
     assert!(refused.is_empty(), "{refused:?}");
@@ -81,7 +68,7 @@ fn a_policy_on_trial_is_counted_beside_those_in_force() {
             "istio.io/dry-run: 'true'",
             "rules: [{to: [{operation: {paths: [/x]}}]}]",
         );
-    let (loaded, found) = evenkeel_api::load(&[("mesh.yaml".into(), format!("{MESH}{policies}").into())]);
+    let (loaded, found) = evenkeel_api::load(&[("mesh.yaml".into(), (mesh_text() + &policies).into())]);
     assert!(!found.has_errors(), "{found}");
     let (snapshot, _) = evenkeel_model::build(&loaded, &MeshConfig::default(), &mut AddressBook::default());
     let all = as_json(&translate(&view_of("sidecar web-0.shop", &snapshot), &snapshot));
@@ -172,7 +159,7 @@ fn requests_with_a_token_are_refused_until_it_can_be_checked() {
 #[test]
 fn a_bearer_token_is_one() {
     let authentication = object("RequestAuthentication", "jwt", "", "jwtRules: [{issuer: me}]");
-    let (loaded, _) = evenkeel_api::load(&[("mesh.yaml".into(), format!("{MESH}{authentication}").into())]);
+    let (loaded, _) = evenkeel_api::load(&[("mesh.yaml".into(), (mesh_text() + &authentication).into())]);
     let (snapshot, _) = evenkeel_model::build(&loaded, &MeshConfig::default(), &mut AddressBook::default());
     let policy = snapshot.authorization_policies.first().expect("a stand-in");
     let shown = format!("{:?}", policy.rules);

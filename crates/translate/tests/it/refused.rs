@@ -8,7 +8,7 @@ use crate::decisions::{Client, PLAIN_HTTP, mesh, outcome};
 use crate::own_proxy::compile;
 use crate::scenario::{translate, view_of};
 
-const MESH: &str = "\
+pub const MESH: &str = "\
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
