@@ -9,7 +9,10 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 # Release builds are optimized with a recorded profile of the benchmarks (scripts/profile.sh).
 profile := $(wildcard $(CURDIR)/crates/evenkeel/default.profdata)
 optimized := $(if $(profile),-Cprofile-use=$(profile) -Cllvm-args=-no-pgo-warn-mismatch)
-release := RUSTFLAGS="$(RUSTFLAGS) $(optimized)" cargo build --release --locked
+comma := ,
+# Functions of the same machine code are one: lld, the default linker there, can do it.
+folded := $(if $(filter x86_64,$(shell uname -m)),-Clink-arg=-Wl$(comma)--icf=all)
+release := RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded)" cargo build --release --locked
 # A build with a short compile time, for `make demo`.
 quick := cargo build --profile quick --locked
 

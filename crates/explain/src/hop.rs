@@ -6,10 +6,13 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_filters::explain::{Call, Explainer, Explanation, Says, Step, Trace};
 use evenkeel_model::{GatewayRef, Workload};
-use evenkeel_runtime_config::cluster::{Cluster as Compiled, Discovery, Endpoint as Host, EndpointAddress, Health};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Cluster as Compiled, Discovery, Endpoint as Host, Health};
 use evenkeel_runtime_config::demand::listeners_of;
-use evenkeel_runtime_config::listener::{ChainInput, Listener, Terminal};
-use evenkeel_runtime_config::route::{MirrorCluster, RouteAction};
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
+use evenkeel_runtime_config::listener::{Listener, Terminal};
+use evenkeel_runtime_config::mirror::MirrorCluster;
+use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 use evenkeel_translate::listeners::gateway::bound_port;
 use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
@@ -449,7 +452,7 @@ fn mirrors(trace: &Trace, cluster: Option<&Compiled>) -> Vec<Mirror> {
         RouteAction::Redirect(_) | RouteAction::DirectResponse { .. } => None,
     });
     let all = cluster.and_then(|cluster| cluster.mirrors.clone()).or(of_route);
-    let describe = |mirror: &evenkeel_runtime_config::route::MirrorPolicy| Mirror {
+    let describe = |mirror: &evenkeel_runtime_config::mirror::MirrorPolicy| Mirror {
         cluster: match &mirror.cluster {
             MirrorCluster::Named(name) => name.to_string(),
             MirrorCluster::Header(header) => format!("named by header {header}"),

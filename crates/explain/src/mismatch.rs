@@ -1,10 +1,9 @@
 //! Why a route does not match a request: the proxy's own matchers, asked one by one.
 
-use evenkeel_runtime_config::matching::{
-    HeaderMatcher, HeaderValueMatcher, StringMatcher, query_parameter, split_path,
-};
+use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher, query_parameter, split_path};
 use evenkeel_runtime_config::route::{PathMatch, RouteMatch};
 use evenkeel_runtime_config::route_match::is_grpc;
+use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::{PlainRequest, RequestView};
 
 /// The conditions of a route that do not hold for a request, in the order that they are written in.

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::StringMatch;
 use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use evenkeel_runtime_config::matching::{full_match_regex, split_path};
+use evenkeel_runtime_config::matching::split_path;
+use evenkeel_runtime_config::string_match::full_match_regex;
 use evenkeel_runtime_config::view::{PlainRequest, RequestView};
 
 use crate::answer::Missing;

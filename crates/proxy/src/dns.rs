@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evenkeel_runtime_config::builder::DnsCluster;
-use evenkeel_runtime_config::cluster::{DnsFamily, DnsOptions, DnsResolver};
+use evenkeel_runtime_config::dns::{DnsFamily, DnsOptions, DnsResolver};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::{DnsError, NetError};

@@ -10,10 +10,11 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::{Any, pack};
 use prost::Message as _;
 
-use crate::cluster::{BindConfig, DnsResolver};
+use crate::bind::BindConfig;
 use crate::compile::cluster::resolver_config;
 use crate::compile::source::{Source, api_source, config_source};
 use crate::compile::{Cx, Environment, address};
+use crate::dns::DnsResolver;
 use crate::overload::{self, Overload};
 use crate::rejection::Rejection;
 use crate::support;

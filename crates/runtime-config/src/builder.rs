@@ -38,7 +38,8 @@ use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls_pb;
 use evenkeel_xds::{Any, ResourceType};
 use prost::Name;
 
-use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsResolver, DnsTarget};
+use crate::bind::BindConfig;
+use crate::cluster::Discovery;
 use crate::compile::cluster::cluster;
 use crate::compile::endpoint::{AddressKind, Assignment, assignment, locality_name};
 use crate::compile::listener::{CompiledListener, KnownChains, listener};
@@ -48,9 +49,10 @@ use crate::compile::source::{Reference, Source};
 use crate::compile::tls::{Secret, secret, secret_of};
 use crate::compile::{Cx, Environment};
 use crate::demand::Demand;
+use crate::dns::{DnsOptions, DnsResolver, DnsTarget};
 use crate::listener::Listener;
 use crate::rejection::{Problem, Rejection};
-use crate::route::RouteTable;
+use crate::route_table::RouteTable;
 use crate::{Config, FastMap, support};
 
 use contender::{Contender, Contenders};

@@ -3,8 +3,7 @@
 mod load_balancer;
 mod subset;
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +11,19 @@ use evenkeel_base::mutual_addresses::MutualAddresses;
 use evenkeel_tls::config::UpstreamTls;
 
 pub use load_balancer::{HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SlowStart};
-pub use subset::{MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
+pub use subset::{SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 
+use crate::address::EndpointAddress;
+use crate::bind::BindConfig;
+use crate::dns::{DnsOptions, DnsTarget};
 use crate::hash_policy::HashPolicies;
 use crate::hcm::HttpFilter;
 use crate::health_check::{EndpointCheck, HealthCheck};
 use crate::http2::Http2Options;
-use crate::listener::{ProxyProtocolVersion, TlvSelection};
+use crate::metadata::MetadataMatch;
+use crate::mirror::MirrorPolicy;
 use crate::outlier_detection::OutlierDetection;
-use crate::route::MirrorPolicy;
-use crate::view::Tlv;
+use crate::proxy_protocol::{ProxyProtocolVersion, Tlv, TlvSelection};
 
 /// One cluster, with its current endpoints.
 #[derive(Debug, Clone)]
@@ -164,73 +166,6 @@ pub enum Discovery {
     OriginalDst(OriginalDst),
 }
 
-/// A name to resolve.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DnsTarget {
-    /// Host name.
-    pub host: Arc<str>,
-    /// Port of the endpoints.
-    pub port: u16,
-    /// Weight of each address.
-    pub weight: u32,
-}
-
-/// The DNS resolver.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct DnsResolver {
-    /// Servers, in order; empty: the system's.
-    pub servers: Vec<SocketAddr>,
-    /// Queries use TCP from the start, instead of only after a truncated UDP response.
-    pub tcp_only: bool,
-}
-
-/// How a DNS cluster's names are resolved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DnsOptions {
-    /// The resolver to query.
-    pub resolver: Arc<DnsResolver>,
-    /// Address families to query.
-    pub family: DnsFamily,
-    /// Interval between resolutions (5 s when unset), unless `respect_ttl`.
-    pub refresh: Duration,
-    /// Resolve again when the records' time to live has passed.
-    pub respect_ttl: bool,
-    /// Interval after a failure, growing at random from the first value to the second (`dns_failure_refresh_rate`);
-    /// `refresh` when unset.
-    pub failure_refresh: Option<(Duration, Duration)>,
-    /// Up to this much random time is added to the interval.
-    pub jitter: Duration,
-}
-
-impl Default for DnsOptions {
-    fn default() -> Self {
-        Self {
-            resolver: Arc::default(),
-            family: DnsFamily::Auto,
-            refresh: Duration::from_secs(5),
-            respect_ttl: false,
-            failure_refresh: None,
-            jitter: Duration::ZERO,
-        }
-    }
-}
-
-/// `dns_lookup_family`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DnsFamily {
-    /// IPv6 addresses, or IPv4 when there are none.
-    #[default]
-    Auto,
-    /// IPv4 addresses.
-    V4Only,
-    /// IPv6 addresses.
-    V6Only,
-    /// IPv4 addresses, or IPv6 when there are none.
-    V4Preferred,
-    /// Both.
-    All,
-}
-
 impl Cluster {
     /// The transport to an original destination.
     pub fn transport_to(&self, address: SocketAddr) -> &Transport {
@@ -314,24 +249,6 @@ pub struct Endpoint {
     pub transport_index: Option<usize>,
     /// Whether and at which address it is health checked.
     pub check: EndpointCheck,
-}
-
-impl std::fmt::Display for EndpointAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Socket(address) => address.fmt(f),
-            Self::Pipe(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// The address of an endpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum EndpointAddress {
-    /// TCP.
-    Socket(SocketAddr),
-    /// Unix domain socket.
-    Pipe(PathBuf),
 }
 
 /// `HealthStatus`.
@@ -521,28 +438,6 @@ impl Default for Thresholds {
             track_remaining: false,
         }
     }
-}
-
-/// `BindConfig`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct BindConfig {
-    /// Source address.
-    pub source: Option<IpAddr>,
-    /// Source port, 0: any.
-    pub source_port: u16,
-    /// `setsockopt` calls before connecting.
-    pub socket_options: Vec<SocketOption>,
-}
-
-/// `core.v3.SocketOption` with an integer value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SocketOption {
-    /// Level, e.g. 1 (`SOL_SOCKET`).
-    pub level: i32,
-    /// Name, e.g. 36 (`SO_MARK`).
-    pub name: i32,
-    /// Value.
-    pub value: i32,
 }
 
 /// `TcpKeepalive`; `None`: the system's default.

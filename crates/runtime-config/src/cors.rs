@@ -1,7 +1,7 @@
 //! `envoy.filters.http.cors`, compiled: which requests scripts of other origins may make.
 
 use crate::fraction::Fraction;
-use crate::matching::StringMatcher;
+use crate::string_match::StringMatcher;
 
 /// The name under which the `cors` field of a route or virtual host is stored among filter overrides; no filter has this name.
 pub const ROUTE_FIELD: &str = "envoy.config.route.v3.CorsPolicy";

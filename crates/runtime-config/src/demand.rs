@@ -4,11 +4,12 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_xds::ResourceType;
 
 /// How long a request or connection is held for a resource, unless the configuration says otherwise (`OnDemandCds.timeout`).
-pub const DEFAULT_HOLD: std::time::Duration = std::time::Duration::from_secs(5);
+pub const DEFAULT_HOLD: Duration = Duration::from_secs(5);
 
 /// One resource that is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,4 +113,11 @@ mod tests {
         check("10.96.0.1:5432", ["10.96.0.1_5432", "0.0.0.0_5432"]);
         check("[fd00::1]:80", ["fd00::1_80", "::_80"]);
     }
+}
+
+/// Requesting clusters on demand, when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnDemandClusters {
+    /// Longest time to hold a request or connection; 5 s when unset.
+    pub timeout: Duration,
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::cluster::MetadataValue;
-use crate::matching::StringMatcher;
+use crate::metadata::MetadataValue;
+use crate::string_match::StringMatcher;
 
 /// The names and values of an object, by name.
 pub type Fields = Vec<(Box<str>, MetadataValue)>;

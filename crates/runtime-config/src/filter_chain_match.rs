@@ -5,23 +5,11 @@
 //! Order: destination port, destination range, server name, transport protocol, application protocol, directly
 //! connected peer range, source type, source range, source port (`FilterChainMatch` in the v3 API).
 
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
 use crate::FastMap;
-use crate::listener::{ChainInput, FilterChain, FilterChainMatch, Listener, SourceType, canonical};
-
-impl Listener {
-    /// The chain for the connection: the most specific match, else the default chain, else none.
-    pub fn find_filter_chain(&self, input: &ChainInput<'_>) -> Option<&Arc<FilterChain>> {
-        self.chain_index
-            .find(input)
-            .and_then(|index| self.filter_chains.get(index))
-            .or(self.default_filter_chain.as_ref())
-    }
-}
 
 /// Index of a listener's filter chains by their match criteria.
 #[derive(Debug, Default)]
@@ -230,4 +218,61 @@ impl SourceTypes {
         let kind = if local { &self.local } else { &self.external };
         kind.as_ref().or(self.any.as_ref())
     }
+}
+
+/// What is known of a connection when its filter chain is selected.
+#[derive(Debug, Clone)]
+pub struct ChainInput<'a> {
+    /// Destination (original destination when redirected).
+    pub destination: SocketAddr,
+    /// Peer as known when the chain is selected; the PROXY protocol may have replaced it.
+    pub source: SocketAddr,
+    /// Peer of the socket.
+    pub direct_source: SocketAddr,
+    /// SNI, lower case.
+    pub server_name: Option<&'a str>,
+    /// `tls` or `raw_buffer`; empty before detection.
+    pub transport_protocol: &'a str,
+    /// The offered ALPN protocols, or what the HTTP inspector detected.
+    pub application_protocols: &'a [&'a str],
+}
+
+/// `FilterChainMatch`; an empty list matches everything.
+#[derive(Debug, Clone, Default)]
+pub struct FilterChainMatch {
+    /// Destination port.
+    pub destination_port: Option<u16>,
+    /// Destination ranges; the longest prefix wins.
+    pub prefix_ranges: Vec<IpNet>,
+    /// SNI: exact names or `*.suffix`; the most specific wins.
+    pub server_names: Vec<Box<str>>,
+    /// `tls` or `raw_buffer`.
+    pub transport_protocol: Option<Box<str>>,
+    /// ALPN values.
+    pub application_protocols: Vec<Box<str>>,
+    /// Ranges of the directly connected peer.
+    pub direct_source_prefix_ranges: Vec<IpNet>,
+    /// Peer ranges.
+    pub source_prefix_ranges: Vec<IpNet>,
+    /// Peer ports.
+    pub source_ports: Vec<u16>,
+    /// Whether the peer's address must be this host's (`SAME_IP_OR_LOOPBACK`) or must not (`EXTERNAL`).
+    pub source_type: SourceType,
+}
+
+/// `FilterChainMatch.ConnectionSourceType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SourceType {
+    /// Any peer.
+    #[default]
+    Any,
+    /// Same address as the destination, or loopback.
+    SameIpOrLoopback,
+    /// Any other address.
+    External,
+}
+
+/// Canonical form of addresses for filter chain matching: IPv4-mapped IPv6 counts as IPv4.
+pub fn canonical(address: IpAddr) -> IpAddr {
+    address.to_canonical()
 }

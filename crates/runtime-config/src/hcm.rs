@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access_log::AccessLog;
+use crate::demand::OnDemandClusters;
 use crate::http2::Http2Options;
-use crate::listener::OnDemandClusters;
 use crate::local_reply::LocalReply;
-use crate::route::RouteTable;
+use crate::route_table::RouteTable;
 use crate::skip::SkipMatcher;
 
 pub use crate::http_filters::HttpFilterConfig;

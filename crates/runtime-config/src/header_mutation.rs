@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::access_log::{FormatPart, Operator};
-use crate::route::HeaderMutation;
+use crate::header_edits::HeaderMutation;
 
 /// The filter's configuration.
 #[derive(Debug)]

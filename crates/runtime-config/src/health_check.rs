@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::cluster::EndpointAddress;
-use crate::matching::StringMatcher;
+use crate::address::EndpointAddress;
+use crate::string_match::StringMatcher;
 
 /// An active health check of a cluster's hosts.
 #[derive(Debug, Clone)]

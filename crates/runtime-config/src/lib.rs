@@ -12,6 +12,8 @@
 
 pub mod access_log;
 pub mod access_log_format;
+pub mod address;
+pub mod bind;
 pub mod bootstrap;
 pub mod buffer;
 pub mod builder;
@@ -21,6 +23,7 @@ pub mod connection_limit;
 pub mod cookie;
 pub mod cors;
 pub mod demand;
+pub mod dns;
 pub mod domains;
 pub mod dynamic_metadata;
 pub mod fault;
@@ -31,6 +34,7 @@ pub mod grpc_stats;
 pub mod hash;
 pub mod hash_policy;
 pub mod hcm;
+pub mod header_edits;
 pub mod header_mutation;
 pub mod health_check;
 pub mod http2;
@@ -38,19 +42,23 @@ mod http_filters;
 pub mod listener;
 pub mod local_reply;
 pub mod matching;
+pub mod metadata;
+pub mod mirror;
 mod network_filters;
 pub mod outlier_detection;
 pub mod overload;
+pub mod proxy_protocol;
 pub mod rbac;
-mod rbac_index;
 pub mod rejection;
 pub mod retry;
 pub mod rewrite;
 pub mod route;
 pub mod route_filters;
 pub mod route_match;
+pub mod route_table;
 pub mod skip;
 pub mod stateful_session;
+pub mod string_match;
 pub mod support;
 pub mod view;
 
@@ -70,7 +78,7 @@ pub use demand::Demand;
 pub use hcm::HttpConnectionManager;
 pub use listener::Listener;
 pub use rejection::{Problem, Rejection};
-pub use route::RouteTable;
+pub use route_table::RouteTable;
 
 /// A map with the fast hash the request path uses.
 pub type FastMap<K, V> = HashMap<K, V, FxBuildHasher>;

@@ -1,18 +1,19 @@
 //! `envoy.config.listener.v3.Listener`, compiled.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use evenkeel_tls::config::DownstreamTls;
-use ipnet::IpNet;
 
 use crate::access_log::{AccessLog, Format};
-use crate::cluster::MetadataMatch;
-use crate::filter_chain_match::ChainIndex;
-use crate::hcm::HttpConnectionManager;
-use crate::route::HeaderAddition;
+use crate::demand::OnDemandClusters;
+use crate::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch};
+use crate::hcm::{HttpConnectionManager, RouteSource};
+use crate::header_edits::HeaderAddition;
+use crate::metadata::MetadataMatch;
+use crate::proxy_protocol::ProxyProtocol;
 
 pub use crate::network_filters::NetworkFilterConfig;
 
@@ -63,6 +64,31 @@ pub struct Listener {
 }
 
 impl Listener {
+    /// The chain for the connection: the most specific match, else the default chain, else none.
+    pub fn find_filter_chain(&self, input: &ChainInput<'_>) -> Option<&Arc<FilterChain>> {
+        self.chain_index
+            .find(input)
+            .and_then(|index| self.filter_chains.get(index))
+            .or(self.default_filter_chain.as_ref())
+    }
+
+    /// The clusters that its connections use without demanding them individually.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        let chains = self.filter_chains.iter().chain(&self.default_filter_chain);
+        chains.flat_map(|chain| {
+            let (tcp, table) = match &chain.terminal {
+                Terminal::Tcp(proxy) if proxy.on_demand.is_none() => (Some(&proxy.clusters), None),
+                Terminal::Tcp(_) => (None, None),
+                Terminal::Http(manager) => match &manager.routes {
+                    RouteSource::Static(table) => (None, Some(table)),
+                    RouteSource::Rds(_) => (None, None),
+                },
+            };
+            let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
+            tcp.chain(table.into_iter().flat_map(|table| table.clusters()))
+        })
+    }
+
     /// Notes that a connection was handed over to it.
     pub fn mark_used(&self) {
         // Avoids writing a cache line for each connection that all workers read.
@@ -110,63 +136,6 @@ impl ListenerFilters {
     }
 }
 
-/// `envoy.filters.listener.proxy_protocol`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ProxyProtocol {
-    /// Connections without a header are accepted too (`allow_requests_without_proxy_protocol`).
-    pub optional: bool,
-    /// Versions that are refused (`disallowed_versions`).
-    pub disallowed: Vec<ProxyProtocolVersion>,
-    /// Which TLVs are available for upstream PROXY protocol headers (`pass_through_tlvs`).
-    pub pass_through: TlvSelection,
-    /// Statistics are `proxy_proto.PREFIX.…`; without it `proxy_proto.…`.
-    pub stat_prefix: Box<str>,
-}
-
-/// A version of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ProxyProtocolVersion {
-    /// One line of text.
-    V1,
-    /// Binary.
-    V2,
-}
-
-impl ProxyProtocolVersion {
-    /// The number in statistics and messages.
-    pub fn number(self) -> u8 {
-        match self {
-            Self::V1 => 1,
-            Self::V2 => 2,
-        }
-    }
-}
-
-/// `ProxyProtocolPassThroughTLVs`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TlvSelection {
-    /// All.
-    All,
-    /// Those of these types; none when empty.
-    Types(Vec<u8>),
-}
-
-impl Default for TlvSelection {
-    fn default() -> Self {
-        Self::Types(Vec::new())
-    }
-}
-
-impl TlvSelection {
-    /// Whether a TLV of this type is selected.
-    pub fn includes(&self, kind: u8) -> bool {
-        match self {
-            Self::All => true,
-            Self::Types(types) => types.contains(&kind),
-        }
-    }
-}
-
 /// `ListenerFilterChainMatchPredicate` over destination ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PortPredicate {
@@ -197,58 +166,6 @@ impl PortPredicate {
             Self::Not(rule) => !rule.matches(port),
         }
     }
-}
-
-/// What is known of a connection when its filter chain is selected.
-#[derive(Debug, Clone)]
-pub struct ChainInput<'a> {
-    /// Destination (original destination when redirected).
-    pub destination: SocketAddr,
-    /// Peer as known when the chain is selected; the PROXY protocol may have replaced it.
-    pub source: SocketAddr,
-    /// Peer of the socket.
-    pub direct_source: SocketAddr,
-    /// SNI, lower case.
-    pub server_name: Option<&'a str>,
-    /// `tls` or `raw_buffer`; empty before detection.
-    pub transport_protocol: &'a str,
-    /// The offered ALPN protocols, or what the HTTP inspector detected.
-    pub application_protocols: &'a [&'a str],
-}
-
-/// `FilterChainMatch`; an empty list matches everything.
-#[derive(Debug, Clone, Default)]
-pub struct FilterChainMatch {
-    /// Destination port.
-    pub destination_port: Option<u16>,
-    /// Destination ranges; the longest prefix wins.
-    pub prefix_ranges: Vec<IpNet>,
-    /// SNI: exact names or `*.suffix`; the most specific wins.
-    pub server_names: Vec<Box<str>>,
-    /// `tls` or `raw_buffer`.
-    pub transport_protocol: Option<Box<str>>,
-    /// ALPN values.
-    pub application_protocols: Vec<Box<str>>,
-    /// Ranges of the directly connected peer.
-    pub direct_source_prefix_ranges: Vec<IpNet>,
-    /// Peer ranges.
-    pub source_prefix_ranges: Vec<IpNet>,
-    /// Peer ports.
-    pub source_ports: Vec<u16>,
-    /// Whether the peer's address must be this host's (`SAME_IP_OR_LOOPBACK`) or must not (`EXTERNAL`).
-    pub source_type: SourceType,
-}
-
-/// `FilterChainMatch.ConnectionSourceType`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SourceType {
-    /// Any peer.
-    #[default]
-    Any,
-    /// Same address as the destination, or loopback.
-    SameIpOrLoopback,
-    /// Any other address.
-    External,
 }
 
 /// One filter chain.
@@ -328,13 +245,6 @@ pub struct Tunneling {
     pub keep_trailers: bool,
 }
 
-/// Requesting clusters on demand, when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OnDemandClusters {
-    /// Longest time to hold a request or connection; 5 s when unset.
-    pub timeout: Duration,
-}
-
 /// A share of a TCP proxy's connections.
 #[derive(Debug)]
 pub struct WeightedTcpCluster {
@@ -372,9 +282,4 @@ impl TcpProxy {
         }
         self.clusters.last()
     }
-}
-
-/// Canonical form of addresses for filter chain matching: IPv4-mapped IPv6 counts as IPv4.
-pub fn canonical(address: IpAddr) -> IpAddr {
-    address.to_canonical()
 }

@@ -1,7 +1,7 @@
 //! `local_reply_config`, compiled.
 
 use crate::access_log::{LogFilter, LogFormat};
-use crate::route::HeaderAddition;
+use crate::header_edits::HeaderAddition;
 
 /// How a connection manager modifies local replies.
 #[derive(Debug)]

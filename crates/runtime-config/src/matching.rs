@@ -4,44 +4,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use regex::bytes::{Regex, RegexBuilder};
 
+use crate::string_match::StringMatcher;
 use crate::view::RequestView;
-
-/// `envoy.type.matcher.v3.StringMatcher`, compiled. With `ignore_case` the patterns are stored in lower case.
-#[derive(Debug, Clone)]
-pub enum StringMatcher {
-    /// The whole value.
-    Exact {
-        /** Expected value. */
-        value: Box<[u8]>,
-        /** ASCII case-insensitive. */
-        ignore_case: bool,
-    },
-    /// A prefix of the value.
-    Prefix {
-        /** Expected prefix. */
-        value: Box<[u8]>,
-        /** ASCII case-insensitive. */
-        ignore_case: bool,
-    },
-    /// A suffix of the value.
-    Suffix {
-        /** Expected suffix. */
-        value: Box<[u8]>,
-        /** ASCII case-insensitive. */
-        ignore_case: bool,
-    },
-    /// A part of the value.
-    Contains {
-        /** Expected part. */
-        value: Box<[u8]>,
-        /** ASCII case-insensitive. */
-        ignore_case: bool,
-    },
-    /// RE2-style regular expression over the whole value (anchored at both ends).
-    Regex(Regex),
-}
 
 /// `envoy.config.route.v3.HeaderMatcher`. A pseudo header name (`:method`, `:path`, `:authority`, `:scheme`) is resolved
 /// by the request view.
@@ -92,32 +57,6 @@ impl CidrSet {
         let address = address.to_canonical();
         self.0.iter().any(|net| net.contains(&address))
     }
-}
-
-impl StringMatcher {
-    /// Whether `value` matches.
-    pub fn matches(&self, value: &[u8]) -> bool {
-        match self {
-            Self::Exact { value: want, ignore_case: false } => value == &**want,
-            Self::Exact { value: want, ignore_case: true } => value.eq_ignore_ascii_case(want),
-            Self::Prefix { value: want, ignore_case } => {
-                value.get(..want.len()).is_some_and(|head| equal(head, want, *ignore_case))
-            }
-            Self::Suffix { value: want, ignore_case } => value
-                .len()
-                .checked_sub(want.len())
-                .and_then(|at| value.get(at..))
-                .is_some_and(|tail| equal(tail, want, *ignore_case)),
-            Self::Contains { value: want, ignore_case } => {
-                want.is_empty() || value.windows(want.len()).any(|part| equal(part, want, *ignore_case))
-            }
-            Self::Regex(regex) => regex.is_match(value),
-        }
-    }
-}
-
-fn equal(a: &[u8], b: &[u8], ignore_case: bool) -> bool {
-    if ignore_case { a.eq_ignore_ascii_case(b) } else { a == b }
 }
 
 impl HeaderMatcher {
@@ -189,31 +128,4 @@ pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (path, b""),
     }
-}
-
-/// Largest compiled regular expression in bytes; RE2's own limit is of this order.
-const REGEX_SIZE_LIMIT_BYTES: usize = 1 << 20;
-
-/// Compiles an RE2-style pattern that must match the whole value. Character classes are ASCII as in RE2; Unicode only
-/// if the pattern cannot be compiled without it.
-pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
-    // Compiled by itself first: in `a)|(b` the wrapping group would balance the parentheses.
-    search_regex(pattern)?;
-    search_regex(&format!(r"\A(?:{pattern})\z"))
-}
-
-/// Compiles an RE2-style pattern that may match anywhere in the value.
-pub fn search_regex(pattern: &str) -> Result<Regex, String> {
-    let build = |unicode| RegexBuilder::new(pattern).unicode(unicode).size_limit(REGEX_SIZE_LIMIT_BYTES).build();
-    build(false).or_else(|_| build(true)).map_err(|error| match error {
-        regex::Error::CompiledTooBig(limit) => {
-            format!("the regular expression needs more than {limit} bytes when compiled")
-        }
-        // The parser's message displays the pattern over several lines; its last line is the reason.
-        error => {
-            let text = error.to_string();
-            let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            format!("invalid regular expression: {reason}")
-        }
-    })
 }

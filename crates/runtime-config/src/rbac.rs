@@ -1,12 +1,15 @@
 //! `envoy.config.rbac.v3.RBAC`, compiled. Evaluation lives in crate `filters`.
 
-use std::sync::{Arc, OnceLock};
+mod index;
+pub mod policy;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::MetadataValue;
-use crate::dynamic_metadata::{FilterMetadata, MetadataMatcher};
-use crate::matching::{CidrSet, HeaderMatcher, StringMatcher};
-use crate::rbac_index::PolicyIndex;
+use self::index::PolicyIndex;
+use crate::dynamic_metadata::FilterMetadata;
+use crate::metadata::MetadataValue;
+use crate::rbac::policy::{OutcomeMetadata, Permission, Policy};
 use crate::view::PeerIdentity;
 
 /// An RBAC filter, network or HTTP.
@@ -121,13 +124,6 @@ impl FieldNames {
     }
 }
 
-/// Dynamic metadata of the outcomes there can be, each made once it is asked for.
-#[derive(Debug, Default)]
-pub struct OutcomeMetadata {
-    allowed: OnceLock<Arc<FilterMetadata>>,
-    denied: OnceLock<Arc<FilterMetadata>>,
-}
-
 /// `RBAC.Action`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RbacAction {
@@ -137,97 +133,4 @@ pub enum RbacAction {
     Deny,
     /// Allowed; a match sets metadata for the log.
     Log,
-}
-
-/// A policy matches when some permission and some principal match.
-#[derive(Debug)]
-pub struct Policy {
-    /// Name: `ns[foo]-policy[bar]-rule[0]` from Istio.
-    pub name: Arc<str>,
-    /// Any of these.
-    pub permissions: Vec<Permission>,
-    /// Any of these.
-    pub principals: Vec<Principal>,
-    /// What its rules leave when it decides.
-    pub metadata: OutcomeMetadata,
-}
-
-/// `Permission`.
-#[derive(Debug)]
-pub enum Permission {
-    /// Everything.
-    Any,
-    /// All of them.
-    And(Vec<Permission>),
-    /// One of them.
-    Or(Vec<Permission>),
-    /// Not it.
-    Not(Box<Permission>),
-    /// A request header.
-    Header(HeaderMatcher),
-    /// The path without its query.
-    UrlPath(StringMatcher),
-    /// The address dialled.
-    DestinationIp(CidrSet),
-    /// The port dialled.
-    DestinationPort(u16),
-    /// Ports `[start, end)`; `end` may be 65536.
-    DestinationPortRange(u16, u32),
-    /// SNI.
-    RequestedServerName(StringMatcher),
-    /// What filters before this one have found out.
-    Metadata(MetadataMatcher),
-}
-
-/// `Principal`.
-#[derive(Debug)]
-pub enum Principal {
-    /// Everyone.
-    Any,
-    /// All of them.
-    And(Vec<Principal>),
-    /// One of them.
-    Or(Vec<Principal>),
-    /// Not it.
-    Not(Box<Principal>),
-    /// A verified peer certificate with a URI SAN, else DNS SAN, else subject that matches; `None`: any verified peer.
-    Authenticated(Option<StringMatcher>),
-    /// Peer of the socket.
-    DirectRemoteIp(CidrSet),
-    /// Peer as `x-forwarded-for` or PROXY protocol say.
-    RemoteIp(CidrSet),
-    /// A request header.
-    Header(HeaderMatcher),
-    /// The path without its query.
-    UrlPath(StringMatcher),
-    /// What filters before this one have found out.
-    Metadata(MetadataMatcher),
-}
-
-impl Policy {
-    fn reads_metadata(&self) -> bool {
-        self.permissions.iter().any(Permission::reads_metadata) || self.principals.iter().any(Principal::reads_metadata)
-    }
-}
-
-impl Permission {
-    fn reads_metadata(&self) -> bool {
-        match self {
-            Self::Metadata(_) => true,
-            Self::And(all) | Self::Or(all) => all.iter().any(Self::reads_metadata),
-            Self::Not(inner) => inner.reads_metadata(),
-            _ => false,
-        }
-    }
-}
-
-impl Principal {
-    fn reads_metadata(&self) -> bool {
-        match self {
-            Self::Metadata(_) => true,
-            Self::And(all) | Self::Or(all) => all.iter().any(Self::reads_metadata),
-            Self::Not(inner) => inner.reads_metadata(),
-            _ => false,
-        }
-    }
 }

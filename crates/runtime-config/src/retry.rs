@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::cluster::MetadataMatch;
 use crate::matching::HeaderMatcher;
+use crate::metadata::MetadataMatch;
 
 /// When a request is retried, and how.
 #[derive(Debug, Clone)]

@@ -5,35 +5,14 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use crate::cluster::MetadataMatch;
-use crate::domains::DomainIndex;
 use crate::dynamic_metadata::MetadataMatcher;
-use crate::growing::Growing;
 use crate::hash_policy::HashPolicies;
-use crate::matching::{HeaderMatcher, QueryParameterMatcher, StringMatcher};
+use crate::header_edits::HeaderEdits;
+use crate::matching::{HeaderMatcher, QueryParameterMatcher};
+use crate::metadata::MetadataMatch;
+use crate::mirror::{MirrorCluster, MirrorPolicy};
 use crate::retry::RetryPolicy;
 use crate::route_filters::FilterOverrides;
-
-/// A route configuration.
-#[derive(Debug, Clone)]
-pub struct RouteTable {
-    /// Name (`route_config_name`).
-    pub name: Arc<str>,
-    /// All virtual hosts, in order of definition.
-    pub virtual_hosts: Vec<Arc<VirtualHost>>,
-    /// Index of virtual hosts by domain.
-    pub domains: Arc<DomainIndex>,
-    /// Match `Host: name:port` as `name`.
-    pub ignore_port_in_host_matching: bool,
-    /// Header edits for every route.
-    pub headers: Arc<HeaderEdits>,
-    /// Per-route filter configuration (`typed_per_filter_config`), which applies where neither virtual host nor route has any.
-    pub filters: FilterOverrides,
-    /// Virtual hosts received one by one (`vhds`): all of them, including those above.
-    pub growing: Option<Growing>,
-    /// Header edits are applied from the table to the route (`most_specific_header_mutations_wins`) instead of route first.
-    pub most_specific_wins: bool,
-}
 
 /// A virtual host.
 #[derive(Debug)]
@@ -195,41 +174,6 @@ pub struct ForwardAction {
     pub mirrors: Option<Arc<[MirrorPolicy]>>,
 }
 
-/// `RequestMirrorPolicy`: a copy of a request is sent to this cluster, and its response is discarded.
-#[derive(Debug)]
-pub struct MirrorPolicy {
-    /// The cluster.
-    pub cluster: MirrorCluster,
-    /// Share of requests, in millionths (`runtime_fraction`). All policies of one request use the same random number.
-    pub fraction_ppm: u32,
-    /// Copies have `-shadow` appended to the host in `:authority`, before the port.
-    pub appends_suffix: bool,
-    /// `:authority` of copies, replacing the request's.
-    pub host: Option<Box<str>>,
-    /// Edits of copies' headers, in order.
-    pub edits: Vec<HeaderMutation>,
-}
-
-/// How a mirror's cluster is named.
-#[derive(Debug)]
-pub enum MirrorCluster {
-    /// By this name.
-    Named(Arc<str>),
-    /// By the name in this request header (lower case). A request without it is not mirrored.
-    Header(Box<str>),
-}
-
-/// `HeaderMutation`.
-#[derive(Debug)]
-pub enum HeaderMutation {
-    /// Removes this header (lower case).
-    Remove(Box<str>),
-    /// Removes headers whose names match.
-    RemoveMatching(StringMatcher),
-    /// Adds one, or replaces it.
-    Add(HeaderAddition),
-}
-
 /// `core.v3.RoutingPriority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Priority {
@@ -309,54 +253,4 @@ pub enum RedirectPath {
     Prefix(Box<str>),
     /// Rewritten by pattern and substitution.
     Regex(Regex, Box<str>),
-}
-
-/// Header edits of one level (table, virtual host, route, weighted cluster).
-#[derive(Debug, Default)]
-pub struct HeaderEdits {
-    /// Removed from requests (lower case).
-    pub request_remove: Vec<Box<str>>,
-    /// Added to requests.
-    pub request_add: Vec<HeaderAddition>,
-    /// Removed from responses (lower case).
-    pub response_remove: Vec<Box<str>>,
-    /// Added to responses.
-    pub response_add: Vec<HeaderAddition>,
-}
-
-impl HeaderEdits {
-    /// Whether there are no edits.
-    pub fn is_empty(&self) -> bool {
-        self.request_remove.is_empty()
-            && self.request_add.is_empty()
-            && self.response_remove.is_empty()
-            && self.response_add.is_empty()
-    }
-}
-
-/// `HeaderValueOption`.
-#[derive(Debug)]
-pub struct HeaderAddition {
-    /// Header name as sent.
-    pub name: Box<str>,
-    /// Value: a template over the access log's operators (`%DOWNSTREAM_REMOTE_ADDRESS%`…).
-    pub value: crate::access_log::Format,
-    /// How to treat existing values.
-    pub action: AppendAction,
-    /// Keep the header if its value is empty.
-    pub keep_empty_value: bool,
-}
-
-/// `HeaderValueOption.HeaderAppendAction`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AppendAction {
-    /// Append the value to existing ones.
-    #[default]
-    AppendIfExistsOrAdd,
-    /// Add only if there is none.
-    AddIfAbsent,
-    /// Replace, or add.
-    OverwriteIfExistsOrAdd,
-    /// Replace only.
-    OverwriteIfExists,
 }

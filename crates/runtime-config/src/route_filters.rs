@@ -4,8 +4,6 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::route::{Route, RouteTable, WeightedCluster};
-
 /// A filter's compiled configuration for a route. Each filter has a type of its own.
 pub trait PerRoute: Any + Debug + Send + Sync {}
 
@@ -45,12 +43,11 @@ impl FilterOverrides {
 pub struct RouteFilters<'r>([&'r [FilterOverride]; 3]);
 
 impl<'r> RouteFilters<'r> {
-    /// `cluster`: the entry of the route's weighted clusters that was chosen.
-    pub fn new(table: &'r RouteTable, route: &'r Route, cluster: Option<&'r WeightedCluster>) -> Self {
-        let cluster = cluster.map(|cluster| cluster.filters.as_slice()).unwrap_or_default();
+    /// `cluster`: those of the entry of the route's weighted clusters that was chosen.
+    pub fn new(table: &'r FilterOverrides, route: &'r FilterOverrides, cluster: Option<&'r FilterOverrides>) -> Self {
         // The route's overrides include its virtual host's. The table's are separate, since a virtual host may arrive
         // without its table.
-        Self([cluster, route.filters.as_slice(), table.filters.as_slice()])
+        Self([cluster.map(FilterOverrides::as_slice).unwrap_or_default(), route.as_slice(), table.as_slice()])
     }
 
     /// The overrides of one level and those around it.

@@ -6,7 +6,8 @@ use evenkeel_base::grpc;
 
 use crate::demand::Demand;
 use crate::matching::split_path;
-use crate::route::{ForwardAction, PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost, WeightedCluster};
+use crate::route::{ForwardAction, PathMatch, RequireTls, Route, RouteMatch, VirtualHost, WeightedCluster};
+use crate::route_table::RouteTable;
 use crate::view::RequestView;
 
 /// The result of matching a request against a route table.

@@ -2,8 +2,8 @@
 //! is `SkipFilter`.
 
 use crate::FastMap;
-use crate::matching::StringMatcher;
 use crate::route_filters::RouteFilters;
+use crate::string_match::StringMatcher;
 use crate::view::RequestView;
 
 /// Matches the requests that skip a filter. That of a route (`ExtensionWithMatcherPerRoute`) replaces the filter's own.

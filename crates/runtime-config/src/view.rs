@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::cookie;
 use crate::dynamic_metadata::DynamicMetadata;
+use crate::proxy_protocol::Tlv;
 
 /// The request head as matchers see it.
 pub trait RequestView {
@@ -72,15 +73,6 @@ impl ConnectionView {
             metadata: None,
         }
     }
-}
-
-/// A type-length-value vector of a PROXY protocol header.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Tlv {
-    /// `PP2_TYPE_…`.
-    pub kind: u8,
-    /// Its bytes.
-    pub value: Vec<u8>,
 }
 
 /// Names and digest of a verified peer certificate.

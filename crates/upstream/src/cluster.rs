@@ -10,9 +10,8 @@ use std::time::Duration;
 use evenkeel_filters::{ClusterScope, HttpFilters, Setup};
 use evenkeel_http::{Headers, Limits};
 use evenkeel_runtime_config::FastMap;
-use evenkeel_runtime_config::cluster::{
-    Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, OriginalDst, Transport,
-};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Cluster as Config, Discovery, Endpoint, Health, OriginalDst, Transport};
 use evenkeel_runtime_config::outlier_detection::OutlierDetection;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
@@ -29,9 +28,8 @@ use super::shared::SharedCluster;
 use super::snapshot::{ClusterSnapshot, HostSnapshot};
 use super::stats::cluster::{Counter, Gauge, Stats};
 use super::target::{PickError, Target};
-use crate::h2;
 use crate::random::Random;
-use crate::turn;
+use crate::{h2, turn};
 
 /// Original destinations that one worker remembers; beyond this, a destination's host is used once and dropped.
 const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;

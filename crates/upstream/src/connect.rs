@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use evenkeel_runtime_config::cluster::{
-    BindConfig, Cluster, EndpointAddress, ProxyProtocolTransport, SocketOption, TcpKeepalive, Transport,
-};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::bind::{BindConfig, SocketOption};
+use evenkeel_runtime_config::cluster::{Cluster, ProxyProtocolTransport, TcpKeepalive, Transport};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Called;
 use socket2::{SockRef, TcpKeepalive as KeepaliveParams};

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress, Health, Transport};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Cluster, Endpoint, Health, Transport};
 use tokio::time::Instant;
 
 use super::breaker::Permit;

@@ -5,8 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use evenkeel_runtime_config::listener::ProxyProtocolVersion as Version;
-use evenkeel_runtime_config::view::Tlv;
+use evenkeel_runtime_config::proxy_protocol::ProxyProtocolVersion as Version;
+use evenkeel_runtime_config::proxy_protocol::Tlv;
 
 /// Longest version 1 header in bytes, CRLF included (section 2.1).
 const MAX_V1_BYTES: usize = 107;

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_runtime_config::cluster::{CircuitBreakers, Cluster, EndpointAddress};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{CircuitBreakers, Cluster};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use evenkeel_runtime_config::cluster::MetadataMatch;
+use evenkeel_runtime_config::metadata::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 
 use super::host::Host;

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
-use evenkeel_runtime_config::cluster::MetadataMatch;
+use evenkeel_runtime_config::metadata::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 
 pub(crate) use none::NoCallouts;

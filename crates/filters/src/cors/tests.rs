@@ -6,7 +6,7 @@ use evenkeel_http::ResponseHead;
 use evenkeel_runtime_config::cors::{Cors, CorsPolicy};
 use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm;
-use evenkeel_runtime_config::matching::StringMatcher;
+use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::http::fixture::Fixture;

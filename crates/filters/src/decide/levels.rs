@@ -1,6 +1,6 @@
 //! Header edits of route configuration, virtual host, route and weighted cluster.
 
-use evenkeel_runtime_config::route::HeaderEdits;
+use evenkeel_runtime_config::header_edits::HeaderEdits;
 
 use super::Matched;
 

@@ -20,14 +20,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_http::{RequestHead, RequestInfo};
-use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::hcm::RouteSource;
 use evenkeel_runtime_config::listener::TcpProxy;
+use evenkeel_runtime_config::metadata::MetadataMatch;
 use evenkeel_runtime_config::rewrite::https_location;
-use evenkeel_runtime_config::route::{ForwardAction, Route, RouteAction, RouteTable, VirtualHost, WeightedCluster};
+use evenkeel_runtime_config::route::{ForwardAction, Route, RouteAction, VirtualHost, WeightedCluster};
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::route_table::RouteTable;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
 
@@ -179,7 +180,7 @@ impl<'c> Matched<'c> {
     /// The match as filters see it.
     pub fn context(matched: Option<Self>) -> RouteContext<'c> {
         let Some(Self { table, route, entry, .. }) = matched else { return RouteContext::default() };
-        let filters = RouteFilters::new(table, route, entry);
+        let filters = RouteFilters::new(&table.filters, &route.filters, entry.map(|entry| &entry.filters));
         RouteContext { route: Some(route), cluster: entry.map(|entry| &entry.cluster), filters }
     }
 }

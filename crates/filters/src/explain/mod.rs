@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::listener::{ChainInput, FilterChain, NetworkFilterConfig, TcpProxy, Terminal};
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
+use evenkeel_runtime_config::listener::{FilterChain, NetworkFilterConfig, TcpProxy, Terminal};
 use evenkeel_runtime_config::route::{Route, VirtualHost};
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};

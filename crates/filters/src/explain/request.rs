@@ -10,10 +10,9 @@ use std::time::Instant;
 
 use evenkeel_http::{Framing, RequestHead, RequestInfo};
 use evenkeel_runtime_config::hcm::RouteSource;
-use evenkeel_runtime_config::route::{
-    ForwardAction, HostRewrite, RouteAction, RouteTable, VirtualHost, WeightedCluster,
-};
+use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, RouteAction, VirtualHost, WeightedCluster};
 use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::route_table::RouteTable;
 use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::{Cluster, Config, HttpConnectionManager};
 use evenkeel_stats::Registry;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::Demand;
-use evenkeel_runtime_config::route::{HeaderAddition, HeaderEdits};
+use evenkeel_runtime_config::header_edits::{HeaderAddition, HeaderEdits};
 
 use super::Explanation;
 use crate::decide::Limits;

@@ -2,7 +2,7 @@
 
 use evenkeel_http::{Headers, RequestHead};
 use evenkeel_runtime_config::access_log::{Format, FormatPart, Operator};
-use evenkeel_runtime_config::route::{AppendAction, HeaderAddition, HeaderMutation};
+use evenkeel_runtime_config::header_edits::{AppendAction, HeaderAddition, HeaderMutation};
 
 /// What format strings refer to.
 #[derive(Clone, Copy, Default)]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use evenkeel_http::{Headers, RequestHead};
+use evenkeel_runtime_config::header_edits::HeaderMutation;
 use evenkeel_runtime_config::header_mutation::{HeaderMutationFilter, Mutations};
-use evenkeel_runtime_config::route::HeaderMutation;
 
 use super::edit::{Seen, apply, value};
 use crate::http::{Decision, Filter, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use evenkeel_http::ResponseHead;
 use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::hcm::HttpFilterConfig;
+use evenkeel_runtime_config::header_edits::{AppendAction, HeaderAddition, HeaderMutation};
 use evenkeel_runtime_config::header_mutation::{HeaderMutationFilter, Mutations};
-use evenkeel_runtime_config::route::{AppendAction, HeaderAddition, HeaderMutation};
 
 use crate::Body;
 use crate::http::fixture::Fixture;

@@ -8,8 +8,10 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use evenkeel_runtime_config::dynamic_metadata::{DynamicMetadata, MetadataMatcher};
-use evenkeel_runtime_config::matching::{StringMatcher, split_path};
-use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, Rules};
+use evenkeel_runtime_config::matching::split_path;
+use evenkeel_runtime_config::rbac::policy::{Permission, Policy, Principal};
+use evenkeel_runtime_config::rbac::{RbacAction, Rules};
+use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
 pub use filter::{HttpFilter, NetworkFilter, Verdict, stats};

@@ -4,15 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::{MetadataMatcher, ValueMatcher};
-use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher, StringMatcher, full_match_regex};
-use evenkeel_runtime_config::rbac::{
-    FieldNames, NetworkRbac, OutcomeMetadata, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute,
-    Rules,
-};
-use evenkeel_runtime_config::view::PlainRequest;
-use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
+use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher};
+use evenkeel_runtime_config::metadata::MetadataValue;
+use evenkeel_runtime_config::rbac::policy::{OutcomeMetadata, Permission, Policy, Principal};
+use evenkeel_runtime_config::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, RbacPerRoute, Rules};
+use evenkeel_runtime_config::string_match::{StringMatcher, full_match_regex};
+use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_testkit::Random;
 

@@ -9,7 +9,7 @@ use evenkeel_filters::{ConnectionInfo, Form, ResponseFlags};
 use evenkeel_runtime_config::access_log::{
     FilterStateFormat, Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
 };
-use evenkeel_runtime_config::cluster::MetadataValue;
+use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_tls::printable;
 
 use super::record::{HeadLookup, Record};

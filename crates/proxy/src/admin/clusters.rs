@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::Config;
-use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, EndpointAddress, Health};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, Health};
 use evenkeel_upstream::{ClusterSnapshot, HealthFlags, HostSnapshot};
 use evenkeel_xds::ResourceType;
 use serde_json::{Value as Json, json};

@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
+use evenkeel_runtime_config::address::EndpointAddress;
 use evenkeel_runtime_config::builder::Held;
-use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, EndpointAddress, Health};
+use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, Health};
 use evenkeel_xds::json::{any_to_json, to_json};
 use evenkeel_xds::pb::envoy::config::listener::v3::{Listener, filter::ConfigType};
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::{

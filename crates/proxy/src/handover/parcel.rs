@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::ConnectionInfo;
-use evenkeel_runtime_config::view::{ConnectionView, Tlv};
+use evenkeel_runtime_config::proxy_protocol::Tlv;
+use evenkeel_runtime_config::view::ConnectionView;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_http::{Headers, RequestHead};
-use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::cookie::{Cookie, find};
 use evenkeel_runtime_config::hash::xxhash64;
 use evenkeel_runtime_config::hash_policy::{HashPolicy, HashSource};
+use evenkeel_runtime_config::metadata::MetadataMatch;
 use evenkeel_runtime_config::rewrite::replace_all;
 use evenkeel_runtime_config::route::{ForwardAction, WeightedCluster};
 use evenkeel_runtime_config::view::ConnectionView;

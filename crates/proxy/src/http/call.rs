@@ -14,7 +14,7 @@ use evenkeel_base::grpc::{http_of_status, is_grpc, status};
 use evenkeel_filters::decide::{Policy, effective};
 use evenkeel_filters::{Body, Decision, RequestContext, RouteContext, Services};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
-use evenkeel_runtime_config::cluster::MetadataMatch;
+use evenkeel_runtime_config::metadata::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;

@@ -3,7 +3,7 @@
 use evenkeel_filters::decide::Levels;
 use evenkeel_filters::header_mutation::add_header;
 use evenkeel_http::Headers;
-use evenkeel_runtime_config::route::{HeaderAddition, HeaderEdits};
+use evenkeel_runtime_config::header_edits::{HeaderAddition, HeaderEdits};
 
 use crate::access_log::{self, Record};
 

@@ -7,7 +7,8 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::listener::{ChainInput, Terminal};
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
+use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::{Portable, Stream};
 use tokio::time::Instant;

@@ -16,7 +16,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use evenkeel_filters::ConnectionInfo;
-use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
+use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::ClientHello;
 use evenkeel_upstream::conn::Deadline;

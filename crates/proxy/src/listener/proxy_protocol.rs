@@ -3,8 +3,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::listener::ProxyProtocol;
-use evenkeel_runtime_config::view::Tlv;
+use evenkeel_runtime_config::proxy_protocol::{ProxyProtocol, Tlv};
 use evenkeel_upstream::proxy_protocol::Header;
 use tokio::net::TcpStream;
 

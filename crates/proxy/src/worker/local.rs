@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use evenkeel_filters::{HttpFilters, NetworkFilters, Setup, network};
-use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
+use evenkeel_runtime_config::listener::FilterChain;
+use evenkeel_runtime_config::proxy_protocol::ProxyProtocolVersion;
 use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 use evenkeel_upstream::h2::stats as h2;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_filters::explain::{Call, Explainer, Explanation, Says, Step, explain};
-use evenkeel_runtime_config::listener::ChainInput;
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Builder, Config, Environment};
 use evenkeel_testkit::{Backend, Connection, Random, Reply, eventually};

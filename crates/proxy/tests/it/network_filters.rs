@@ -12,7 +12,7 @@ use evenkeel_filters::network::test_filter::{self, State, TestFilter};
 use evenkeel_filters::network::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End};
 use evenkeel_filters::{Pause, Woken};
 use evenkeel_http::RequestHead;
-use evenkeel_runtime_config::cluster::MetadataValue;
+use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_testkit::http::Ending;
 use evenkeel_testkit::{Backend, Connection, Random, Reply, TcpEcho, eventually};
 use tempfile::TempDir;

@@ -4,10 +4,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::cluster::{Cluster, Endpoint, EndpointAddress, EndpointSet};
+use crate::FastMap;
+use crate::address::EndpointAddress;
+use crate::cluster::{Cluster, Endpoint, EndpointSet};
 use crate::compile::cluster::fit_transport;
 use crate::compile::endpoint::{Assignment, Policy};
-use crate::{FastMap, listener::canonical};
+use crate::filter_chain_match::canonical;
 
 /// Replaces names by their addresses. A LOGICAL_DNS cluster has one host, at the first address.
 pub(super) fn resolve(names: &Assignment, resolved: &FastMap<Box<str>, Vec<IpAddr>>, first_only: bool) -> Assignment {

@@ -7,7 +7,6 @@ use evenkeel_xds::{Any, ResourceType};
 
 use super::endpoints::{fit, resolve};
 use super::names::References;
-use super::on_demand::clusters_of;
 use super::{Held, Reference, Source};
 use crate::cluster::Discovery;
 use crate::compile::cluster::CompiledCluster;
@@ -91,7 +90,7 @@ impl ListenerEntry {
             name_all(&mut references, ResourceType::Secret, &named.secrets);
             if by_name {
                 name_on_demand(&mut references, ResourceType::Listener, &listener.companions);
-                name_on_demand(&mut references, ResourceType::Cluster, clusters_of(listener));
+                name_on_demand(&mut references, ResourceType::Cluster, listener.clusters());
             }
         }
         references

@@ -20,10 +20,9 @@ use crate::compile::listener::CompiledListener;
 use crate::compile::route::{max_direct_response_body_bytes, own_virtual_host};
 use crate::demand::{DEFAULT_HOLD, Demand, split_virtual_host};
 use crate::growing::Answer;
-use crate::hcm::RouteSource;
 use crate::listener::Terminal;
 use crate::rejection::{Problem, Rejection};
-use crate::route::{RouteTable, VirtualHost};
+use crate::route::VirtualHost;
 use crate::{FastMap, Listener, PersistentSet};
 
 /// State of the resources that are requested by name.
@@ -344,13 +343,13 @@ impl Builder {
 
     /// Whether the clusters that a listener names directly had a response.
     pub(super) fn has_clusters_of(&self, compiled: &CompiledListener) -> bool {
-        !self.on_demand.by_name || self.has_clusters(clusters_of(&compiled.listener))
+        !self.on_demand.by_name || self.has_clusters(compiled.listener.clusters())
     }
 
     /// Activates a route table if its clusters had a response.
     pub(super) fn warm_table(&mut self, name: &Arc<str>) {
         let warming = self.routes.get(name).and_then(|entry| entry.warming.as_ref());
-        if !warming.is_some_and(|table| self.has_clusters(clusters_of_table(table))) {
+        if !warming.is_some_and(|table| self.has_clusters(table.clusters())) {
             return;
         }
         let before = self.table_references(name);
@@ -454,7 +453,7 @@ impl RouteEntry {
     pub(super) fn references(&self) -> References {
         let mut references = References::new();
         let tables = self.table.iter().chain(&self.warming);
-        name_on_demand(&mut references, ResourceType::Cluster, tables.flat_map(|table| clusters_of_table(table)));
+        name_on_demand(&mut references, ResourceType::Cluster, tables.flat_map(|table| table.clusters()));
         references
     }
 
@@ -489,25 +488,4 @@ fn tcp_clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
         Terminal::Http(_) => None,
     });
     proxies.flat_map(|proxy| proxy.clusters.iter().map(|entry| &entry.cluster))
-}
-
-/// Clusters that a listener's connections use without demanding them individually.
-pub(super) fn clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
-    let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
-    chains.flat_map(|chain| {
-        let (tcp, table) = match &chain.terminal {
-            Terminal::Tcp(proxy) if proxy.on_demand.is_none() => (Some(&proxy.clusters), None),
-            Terminal::Tcp(_) => (None, None),
-            Terminal::Http(manager) => match &manager.routes {
-                RouteSource::Static(table) => (None, Some(table)),
-                RouteSource::Rds(_) => (None, None),
-            },
-        };
-        let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
-        tcp.chain(table.into_iter().flat_map(|table| clusters_of_table(table)))
-    })
-}
-
-pub(super) fn clusters_of_table(table: &RouteTable) -> impl Iterator<Item = &Arc<str>> {
-    table.virtual_hosts.iter().flat_map(|host| host.clusters())
 }

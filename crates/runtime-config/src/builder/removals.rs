@@ -9,7 +9,6 @@ use std::sync::Arc;
 use evenkeel_xds::ResourceType;
 
 use super::names::Holder;
-use super::on_demand::{clusters_of, clusters_of_table};
 use super::{Builder, RouteEntry};
 use crate::compile::endpoint::Assignment;
 use crate::demand::Demand;
@@ -84,12 +83,12 @@ impl Builder {
         let replaced = |entry: &&RouteEntry| entry.warming.is_some();
         let tables = self.routes.values().filter(replaced).filter_map(|entry| entry.table.as_ref());
         self.hosts_until_replaced().any(|host| host.clusters().any(|name| name == cluster))
-            || tables.flat_map(|table| clusters_of_table(table)).any(|name| name == cluster)
+            || tables.flat_map(|table| table.clusters()).any(|name| name == cluster)
             || self
                 .listeners
                 .values()
                 .filter(|entry| entry.versions.is_warming())
                 .filter_map(|entry| entry.serving.as_ref())
-                .any(|listener| clusters_of(listener).any(|name| name == cluster))
+                .any(|listener| listener.clusters().any(|name| name == cluster))
     }
 }

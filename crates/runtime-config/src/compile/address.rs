@@ -8,7 +8,9 @@ use evenkeel_xds::pb::google::protobuf::UInt32Value;
 use ipnet::IpNet;
 
 use super::Cx;
-use crate::cluster::{BindConfig, EndpointAddress, SocketOption, TcpKeepalive};
+use crate::address::EndpointAddress;
+use crate::bind::{BindConfig, SocketOption};
+use crate::cluster::TcpKeepalive;
 
 /// An IP address and port.
 pub(crate) fn socket_address(cx: &mut Cx<'_>, field: &str, address: &core::SocketAddress) -> Option<SocketAddr> {

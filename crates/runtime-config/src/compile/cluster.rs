@@ -16,21 +16,24 @@ use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, socket_address, tcp_keepalive};
-use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
+use super::endpoint::{AddressKind, Assignment, assignment};
 use super::health_check::health_checks;
+use super::http2::max_requests;
 use super::load_balancer::balancing;
+use super::metadata::{origin, string_fields, text_of};
 use super::mirror::cluster_mirrors;
 use super::outlier_detection::{self, outlier_detection};
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
 use crate::cluster::{
-    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, DnsResolver, EndpointSet, OriginalDst, RetryBudget,
-    Thresholds, Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
+    CircuitBreakers, Cluster, Discovery, EndpointSet, OriginalDst, RetryBudget, Thresholds, Transport, TransportMatch,
+    UpstreamHttp, UpstreamProtocol,
 };
+use crate::dns::{DnsFamily, DnsOptions, DnsResolver};
 use crate::hcm::HttpFilter;
 use crate::http_filters;
+use crate::mirror::MirrorPolicy;
 use crate::outlier_detection::OutlierDetection;
-use crate::route::MirrorPolicy;
 
 /// A cluster, and what it needs before it can become active.
 #[derive(Debug)]
@@ -119,7 +122,7 @@ pub(crate) fn cluster(
             .as_ref()
             .is_some_and(|common| common.close_connections_on_host_set_change),
         dns: dns_options(cx, c),
-        origin: super::listener::origin(c.metadata.as_ref()),
+        origin: origin(c.metadata.as_ref()),
     };
     let secrets = std::mem::take(&mut cx.references.secrets);
     Some(CompiledCluster { cluster, assignment: Arc::new(assignment), eds, secrets })
@@ -127,7 +130,7 @@ pub(crate) fn cluster(
 
 /// `filter_metadata["evenkeel.dev"].mutual_tls`: addresses, as [`MutualAddresses`] reads them.
 fn mutual_addresses(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Discovery) -> Option<MutualAddresses> {
-    let Some(text) = super::listener::text_of(c.metadata.as_ref(), "evenkeel.dev", "mutual_tls") else {
+    let Some(text) = text_of(c.metadata.as_ref(), "evenkeel.dev", "mutual_tls") else {
         return Some(MutualAddresses::default());
     };
     if !matches!(discovery, Discovery::OriginalDst(_)) || c.transport_socket_matches.is_empty() {
@@ -376,11 +379,6 @@ fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) ->
         cx.fail_at::<()>("http_protocol_options", "only enable_trailers is supported towards endpoints");
     }
     enable_trailers
-}
-
-/// `max_requests_per_connection`, where 0 means no limit.
-pub(crate) fn max_requests(common: &core::HttpProtocolOptions) -> Option<u32> {
-    common.max_requests_per_connection.as_ref().map(|limit| limit.value).filter(|limit| *limit > 0)
 }
 
 fn circuit_breakers(cx: &mut Cx<'_>, breakers: Option<&cluster::CircuitBreakers>) -> Option<CircuitBreakers> {

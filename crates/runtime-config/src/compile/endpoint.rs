@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint;
-use evenkeel_xds::pb::google::protobuf::value::Kind;
 
 use super::Cx;
 use super::address::{endpoint_address, port};
+use super::fraction::parts_per_million;
 use super::health_check::endpoint_check;
-use super::route::parts_per_million;
-use super::subset::lb_metadata;
-use crate::cluster::{DnsTarget, Endpoint, EndpointAddress, EndpointSet, Health, MetadataValue};
+use super::metadata::{lb_metadata, string_fields};
+use crate::address::EndpointAddress;
+use crate::cluster::{Endpoint, EndpointSet, Health};
+use crate::dns::DnsTarget;
+use crate::metadata::MetadataValue;
 
 /// Metadata key of the labels that select a transport socket.
 const TRANSPORT_SOCKET_MATCH: &str = "envoy.transport_socket_match";
@@ -196,20 +198,6 @@ fn health(cx: &mut Cx<'_>, status: i32) -> Option<Health> {
 pub(crate) fn transport_labels(metadata: Option<&core::Metadata>) -> Vec<(Box<str>, Box<str>)> {
     let labels = metadata.and_then(|metadata| metadata.filter_metadata.get(TRANSPORT_SOCKET_MATCH));
     labels.map(string_fields).unwrap_or_default()
-}
-
-/// The string fields of a struct, sorted by name.
-pub(crate) fn string_fields(fields: &evenkeel_xds::pb::google::protobuf::Struct) -> Vec<(Box<str>, Box<str>)> {
-    let mut labels: Vec<(Box<str>, Box<str>)> = fields
-        .fields
-        .iter()
-        .filter_map(|(name, value)| match &value.kind {
-            Some(Kind::StringValue(text)) => Some((name.as_str().into(), text.as_str().into())),
-            _ => None,
-        })
-        .collect();
-    labels.sort();
-    labels
 }
 
 /// Checks that priorities start at 0 and have no gaps.

@@ -9,7 +9,7 @@ use evenkeel_xds::pb::envoy::r#type::v3::FractionalPercent;
 use super::Cx;
 use super::fraction::fraction;
 use super::matcher::header;
-use super::subset::fields;
+use super::metadata::fields;
 use crate::fault::{Abort, AbortStatus, Delay, Fault, RateLimit};
 use crate::fraction::Fraction;
 

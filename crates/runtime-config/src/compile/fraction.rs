@@ -31,3 +31,15 @@ pub(super) fn runtime_fraction(
         }),
     }
 }
+
+pub(super) const PARTS_PER_MILLION: u32 = 1_000_000;
+
+pub(super) fn parts_per_million(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<u32> {
+    let scale = match DenominatorType::try_from(fraction.denominator) {
+        Ok(DenominatorType::Hundred) => 10_000,
+        Ok(DenominatorType::TenThousand) => 100,
+        Ok(DenominatorType::Million) => 1,
+        Err(_) => return cx.fail_at("denominator", format!("unknown value {}", fraction.denominator)),
+    };
+    Some(fraction.numerator.saturating_mul(scale).min(PARTS_PER_MILLION))
+}

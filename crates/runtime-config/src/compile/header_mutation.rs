@@ -7,8 +7,8 @@ use evenkeel_xds::pb::envoy::extensions::filters::http::header_mutation::v3 as f
 
 use super::{Cx, headers};
 use crate::access_log::{FormatPart, Operator};
+use crate::header_edits::HeaderMutation;
 use crate::header_mutation::{HeaderMutationFilter, Mutations};
-use crate::route::HeaderMutation;
 
 pub(crate) fn header_mutation(cx: &mut Cx<'_>, config: &filter::HeaderMutation) -> Option<HeaderMutationFilter> {
     Some(HeaderMutationFilter {

@@ -5,7 +5,7 @@ use evenkeel_xds::pb::envoy::config::core::v3 as core;
 
 use super::{Cx, matcher};
 use crate::access_log::Format;
-use crate::route::{AppendAction, HeaderAddition, HeaderEdits, HeaderMutation};
+use crate::header_edits::{AppendAction, HeaderAddition, HeaderEdits, HeaderMutation};
 
 /// The four header fields that every level of a route configuration has.
 pub(crate) struct HeaderFields<'m> {

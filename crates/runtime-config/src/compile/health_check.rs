@@ -10,7 +10,7 @@ use evenkeel_xds::pb::envoy::r#type::v3 as envoy_type;
 use prost::Message;
 
 use super::address::{endpoint_address, port_number};
-use super::endpoint::string_fields;
+use super::metadata::string_fields;
 use super::{Cx, matcher};
 use crate::health_check::{EndpointCheck, GrpcProbe, HealthCheck, HttpProbe, Intervals, Probe, TcpProbe};
 

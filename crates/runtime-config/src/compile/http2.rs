@@ -118,3 +118,8 @@ fn keepalive(cx: &mut Cx<'_>, settings: &core::KeepaliveSettings) -> Option<Http
         })
     })
 }
+
+/// `max_requests_per_connection`, where 0 means no limit.
+pub(crate) fn max_requests(common: &core::HttpProtocolOptions) -> Option<u32> {
+    common.max_requests_per_connection.as_ref().map(|limit| limit.value).filter(|limit| *limit > 0)
+}

@@ -9,7 +9,7 @@ use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manag
 use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
-use super::cluster::max_requests;
+use super::http2::max_requests;
 use super::local_reply::local_reply;
 use super::skip::{WITH_MATCHER, with_matcher};
 use super::{Cx, http2, route, source, type_name};

@@ -9,21 +9,19 @@ use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
-use evenkeel_xds::pb::google::protobuf::value::Kind;
 
 use super::access_log::access_logs;
 use super::address::{cidr, listen_address, port_number};
 use super::hash_policy::tcp_hash_policy;
 use super::http_connection_manager::http_connection_manager;
-use super::route_action::criteria;
-use super::subset::lb_metadata;
+use super::metadata::{criteria, lb_metadata, text_of};
 use super::{Cx, headers, proxy_protocol, source, tls, type_name};
 use crate::FastMap;
 use crate::access_log::Format;
-use crate::filter_chain_match::ChainIndex;
+use crate::filter_chain_match::{ChainIndex, FilterChainMatch, SourceType};
 use crate::listener::{
-    FilterChain, FilterChainMatch, Listener, ListenerFilters, NetworkFilter, PortPredicate, SourceType, TcpProxy,
-    Terminal, TrafficDirection, Tunneling, WeightedTcpCluster,
+    FilterChain, Listener, ListenerFilters, NetworkFilter, PortPredicate, TcpProxy, Terminal, TrafficDirection,
+    Tunneling, WeightedTcpCluster,
 };
 use crate::network_filters::{self, MAX_NETWORK_FILTERS};
 
@@ -418,21 +416,8 @@ fn tunneling(cx: &mut Cx<'_>, config: &tcp_proxy::tcp_proxy::TunnelingConfig) ->
     })
 }
 
-/// `filter_metadata.istio.config`: the user's object that a resource was generated from.
-pub(crate) fn origin(metadata: Option<&core::Metadata>) -> Option<Arc<str>> {
-    text_of(metadata, "istio", "config").map(Into::into)
-}
-
 /// `filter_metadata["evenkeel.dev"].listeners`: names, comma-separated.
 fn companions(metadata: Option<&core::Metadata>) -> Vec<Arc<str>> {
     let names = text_of(metadata, "evenkeel.dev", "listeners").unwrap_or_default();
     names.split(',').filter(|name| !name.is_empty()).take(MAX_COMPANIONS).map(Into::into).collect()
-}
-
-/// A text in metadata.
-pub(crate) fn text_of<'m>(metadata: Option<&'m core::Metadata>, namespace: &str, field: &str) -> Option<&'m str> {
-    match &metadata?.filter_metadata.get(namespace)?.fields.get(field)?.kind {
-        Some(Kind::StringValue(text)) => Some(text),
-        _ => None,
-    }
 }

@@ -5,9 +5,8 @@ use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
 
 use super::Cx;
 use crate::dynamic_metadata::{MetadataMatcher, ValueMatcher};
-use crate::matching::{
-    HeaderMatcher, HeaderValueMatcher, QueryParameterMatcher, StringMatcher, full_match_regex, search_regex,
-};
+use crate::matching::{HeaderMatcher, HeaderValueMatcher, QueryParameterMatcher};
+use crate::string_match::{StringMatcher, full_match_regex, search_regex};
 
 /// `StringMatcher`.
 pub(crate) fn string(cx: &mut Cx<'_>, field: &str, m: &matcher::StringMatcher) -> Option<StringMatcher> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use evenkeel_xds::pb::envoy::config::route::v3::route_action::RequestMirrorPolicy;
 
 use super::Cx;
+use super::fraction::{PARTS_PER_MILLION, parts_per_million};
 use super::headers::mutation;
-use super::route::{Inherited, PARTS_PER_MILLION, parts_per_million};
-use super::route_action::cluster_name;
-use crate::route::{MirrorCluster, MirrorPolicy};
+use super::inherited::{Inherited, cluster_name};
+use crate::mirror::{MirrorCluster, MirrorPolicy};
 use crate::route_filters::FilterOverrides;
 
 /// The policies of one level; if it has none, those of the level above.

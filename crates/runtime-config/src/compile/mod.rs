@@ -20,10 +20,12 @@ pub(crate) mod headers;
 pub(crate) mod health_check;
 pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
+mod inherited;
 pub(crate) mod listener;
 mod load_balancer;
 mod local_reply;
 pub(crate) mod matcher;
+pub(crate) mod metadata;
 mod mirror;
 pub(crate) mod outlier_detection;
 pub(crate) mod proxy_protocol;
@@ -46,7 +48,8 @@ use evenkeel_xds::pb;
 use evenkeel_xds::pb::google::protobuf::Any;
 use prost::{Message, Name};
 
-use crate::cluster::{BindConfig, DnsResolver};
+use crate::bind::BindConfig;
+use crate::dns::DnsResolver;
 use crate::rejection::Problem;
 
 /// External inputs: files, environment variables, and defaults from the bootstrap.

@@ -4,7 +4,7 @@ use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::listener::proxy_protocol::v3 as listener_filter;
 
 use super::Cx;
-use crate::listener::{ProxyProtocol, ProxyProtocolVersion, TlvSelection};
+use crate::proxy_protocol::{ProxyProtocol, ProxyProtocolVersion, TlvSelection};
 
 /// The listener filter.
 pub(crate) fn filter(cx: &mut Cx<'_>, config: &listener_filter::ProxyProtocol) -> Option<ProxyProtocol> {

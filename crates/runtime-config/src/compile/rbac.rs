@@ -12,11 +12,10 @@ use super::Cx;
 use super::address::{cidr, port_number};
 use super::matcher::{header, metadata, string};
 use crate::dynamic_metadata::MetadataMatcher;
-use crate::matching::{CidrSet, StringMatcher};
-use crate::rbac::{
-    FieldNames, NetworkRbac, OutcomeMetadata, Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute,
-    Rules,
-};
+use crate::matching::CidrSet;
+use crate::rbac::policy::{OutcomeMetadata, Permission, Policy, Principal};
+use crate::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, RbacPerRoute, Rules};
+use crate::string_match::StringMatcher;
 
 /// The kind of filter; rules about requests are not allowed in network filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use evenkeel_xds::pb::envoy::extensions::retry::host::omit_host_metadata::v3::OmitHostMetadataConfig;
 use evenkeel_xds::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
 
-use super::subset::lb_metadata;
+use super::metadata::lb_metadata;
 use super::{Cx, matcher, type_name};
-use crate::cluster::MetadataMatch;
+use crate::metadata::MetadataMatch;
 use crate::retry::{RateLimitedBackOff, ResetHeader, RetryOn, RetryPolicy};
 
 const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";

@@ -1,38 +1,27 @@
 //! `RouteConfiguration`: virtual hosts and route matches.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
-use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
-use evenkeel_xds::pb::google::protobuf::Any;
 
+use super::fraction::{PARTS_PER_MILLION, parts_per_million};
 use super::headers::{edits, header_fields};
-use super::listener::origin;
+use super::inherited::{Inherited, filter_overrides};
+use super::metadata::origin;
 use super::mirror::mirror_policies;
 use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
-use super::{Cx, cors, matcher, skip, type_name};
+use super::{Cx, cors, matcher};
 use crate::FastMap;
 use crate::domains::DomainIndex;
 use crate::growing::Growing;
-use crate::http_filters::per_route;
-use crate::retry::RetryPolicy;
-use crate::route::{MirrorPolicy, PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
-use crate::route_filters::{FilterOverride, FilterOverrides};
+use crate::route::{PathMatch, RequireTls, Route, RouteMatch, VirtualHost};
+use crate::route_filters::FilterOverrides;
+use crate::route_table::RouteTable;
 
 /// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.
 const DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 4096;
-
-/// Settings that routes inherit from their virtual host and table.
-pub(crate) struct Inherited<'h> {
-    pub max_direct_response_body_bytes: u32,
-    pub retry: Option<&'h Arc<RetryPolicy>>,
-    pub filters: &'h FilterOverrides,
-    pub validate_clusters: bool,
-    pub mirrors: Option<&'h Arc<[MirrorPolicy]>>,
-}
 
 /// Whether a route table is inline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,44 +232,6 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     })
 }
 
-const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
-
-/// `typed_per_filter_config`, followed by what is inherited from `outer`.
-pub(super) fn filter_overrides(
-    cx: &mut Cx<'_>,
-    configs: &BTreeMap<String, Any>,
-    outer: &FilterOverrides,
-) -> Option<FilterOverrides> {
-    let count = configs.len();
-    let own: Vec<_> = cx.at("typed_per_filter_config", |cx| {
-        let compiled = configs
-            .iter()
-            .filter_map(|(filter, any)| cx.element(format_args!("{filter:?}"), |cx| filter_override(cx, filter, any)));
-        compiled.collect()
-    });
-    (own.len() == count).then(|| FilterOverrides::new(own, outer))
-}
-
-fn filter_override(cx: &mut Cx<'_>, filter: &str, any: &Any) -> Option<FilterOverride> {
-    let says = |disabled, config| FilterOverride { filter: filter.into(), disabled, config };
-    if type_name(&any.type_url) == skip::PER_ROUTE {
-        return skip::per_route(cx, any).map(|matcher| says(false, Some(matcher)));
-    }
-    if type_name(&any.type_url) != FILTER_CONFIG {
-        return per_route(cx, any, false).map(|config| says(false, config));
-    }
-    let wrapped: route::FilterConfig = cx.unpack(any)?;
-    if wrapped.disabled {
-        return Some(says(true, None));
-    }
-    let config = cx.required("config", wrapped.config.as_ref())?;
-    // An empty one only enables the filter.
-    if config.type_url.is_empty() {
-        return Some(says(false, None));
-    }
-    cx.at("config", |cx| per_route(cx, config, wrapped.is_optional)).map(|config| says(false, config))
-}
-
 fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
     let path = path_match(cx, m);
     let headers = cx.each("headers", &m.headers, matcher::header);
@@ -300,18 +251,6 @@ fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
         grpc_only: m.grpc.is_some(),
         dynamic_metadata,
     })
-}
-
-pub(super) const PARTS_PER_MILLION: u32 = 1_000_000;
-
-pub(super) fn parts_per_million(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<u32> {
-    let scale = match DenominatorType::try_from(fraction.denominator) {
-        Ok(DenominatorType::Hundred) => 10_000,
-        Ok(DenominatorType::TenThousand) => 100,
-        Ok(DenominatorType::Million) => 1,
-        Err(_) => return cx.fail_at("denominator", format!("unknown value {}", fraction.denominator)),
-    };
-    Some(fraction.numerator.saturating_mul(scale).min(PARTS_PER_MILLION))
 }
 
 fn path_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<PathMatch> {

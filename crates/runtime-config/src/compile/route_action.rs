@@ -9,15 +9,15 @@ use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use super::address::data_source;
 use super::hash_policy::hash_policies;
 use super::headers::{edits, header_fields};
+use super::inherited::{Inherited, cluster_name, filter_overrides};
+use super::metadata::{criteria, lb_metadata};
 use super::mirror::mirror_policies;
 use super::retry::retry_policy;
-use super::route::{Inherited, filter_overrides};
-use super::subset::lb_metadata;
 use super::{Cx, matcher};
-use crate::cluster::MetadataMatch;
+use crate::header_edits::HeaderEdits;
+use crate::metadata::MetadataMatch;
 use crate::route::{
-    ForwardAction, GrpcTimeout, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction,
-    WeightedCluster,
+    ForwardAction, GrpcTimeout, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction, WeightedCluster,
 };
 use crate::route_filters::FilterOverrides;
 
@@ -233,19 +233,4 @@ fn weighted_cluster(
     let filters = filter_overrides(cx, &entry.typed_per_filter_config, &FilterOverrides::default())?;
     let headers = edits(cx, &header_fields!(entry));
     Some(WeightedCluster { cluster, weight, headers, host_rewrite, metadata_match, filters })
-}
-
-/// The route's metadata, overlaid by that of one of its clusters; `None`: any host will do.
-pub(crate) fn criteria(of_route: &MetadataMatch, own: Option<&core::Metadata>) -> Option<MetadataMatch> {
-    let both = of_route.overlaid(&lb_metadata(own));
-    (!both.is_empty()).then_some(both)
-}
-
-pub(super) fn cluster_name(cx: &mut Cx<'_>, field: &str, name: &str, inherited: &Inherited<'_>) -> Option<Arc<str>> {
-    let name = cx.non_empty(field, name)?;
-    let unknown = inherited.validate_clusters && cx.known_clusters.is_some_and(|known| !known(name));
-    if unknown {
-        return cx.fail_at(field, format!("there is no cluster {name:?} (validate_clusters is set)"));
-    }
-    Some(name.into())
 }

@@ -13,7 +13,8 @@ use super::Cx;
 use super::route::{Hosts, Inline, domains, max_direct_response_body_bytes, shared_host, table_of};
 use crate::FastMap;
 use crate::domains::DomainIndex;
-use crate::route::{RouteTable, VirtualHost};
+use crate::route::VirtualHost;
+use crate::route_table::RouteTable;
 use crate::support::{field, is_supported};
 
 /// `RouteConfiguration.name`.

@@ -13,9 +13,9 @@ use super::matcher::string;
 use super::{Cx, type_name};
 use crate::hcm::HttpFilterConfig;
 use crate::http_filters::http_filter;
-use crate::matching::StringMatcher;
 use crate::route_filters::PerRoute;
 use crate::skip::{Kind, Matcher, OnMatch, Predicate, SkipMatcher};
+use crate::string_match::StringMatcher;
 
 pub(super) const WITH_MATCHER: &str = "envoy.extensions.common.matching.v3.ExtensionWithMatcher";
 pub(super) const PER_ROUTE: &str = "envoy.extensions.common.matching.v3.ExtensionWithMatcherPerRoute";

@@ -7,8 +7,7 @@ use evenkeel_xds::pb;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 
 use super::Cx;
-use crate::demand::DEFAULT_HOLD;
-use crate::listener::OnDemandClusters;
+use crate::demand::{DEFAULT_HOLD, OnDemandClusters};
 
 /// A reference to a resource that has to be subscribed to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -4,15 +4,11 @@ use std::collections::BTreeSet;
 
 use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::LbSubsetConfig;
 use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::lb_subset_config as legacy;
-use evenkeel_xds::pb::envoy::config::core::v3::Metadata;
 use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::subset::v3 as typed;
-use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::Cx;
-use crate::cluster::{MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
-
-/// The metadata that load balancing uses.
-pub(crate) const LB_METADATA: &str = "envoy.lb";
+use super::metadata::metadata_match;
+use crate::cluster::{SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 
 /// `Some(None)`: without selectors there are no subsets.
 pub(super) fn subset_config(cx: &mut Cx<'_>, config: &LbSubsetConfig) -> Option<Option<SubsetConfig>> {
@@ -102,31 +98,4 @@ fn selector(
         }
     };
     Some(SubsetSelector { keys, single_host, fallback })
-}
-
-/// The `envoy.lb` part of metadata.
-pub(crate) fn lb_metadata(metadata: Option<&Metadata>) -> MetadataMatch {
-    let fields = metadata.and_then(|metadata| metadata.filter_metadata.get(LB_METADATA));
-    fields.map(metadata_match).unwrap_or_default()
-}
-
-/// All fields of an object, sorted by name.
-pub(super) fn fields(fields: &Struct) -> Vec<(Box<str>, MetadataValue)> {
-    metadata_match(fields).iter().cloned().collect()
-}
-
-fn metadata_match(fields: &Struct) -> MetadataMatch {
-    MetadataMatch::new(fields.fields.iter().map(|(name, value)| (name.as_str().into(), metadata_value(value))))
-}
-
-/// Recursion depth is bounded by the decoder of the containing message.
-fn metadata_value(value: &Value) -> MetadataValue {
-    match &value.kind {
-        None | Some(Kind::NullValue(_)) => MetadataValue::Null,
-        Some(Kind::BoolValue(value)) => MetadataValue::Bool(*value),
-        Some(Kind::NumberValue(value)) => MetadataValue::Number(value.to_bits()),
-        Some(Kind::StringValue(value)) => MetadataValue::Text(value.as_str().into()),
-        Some(Kind::ListValue(list)) => MetadataValue::List(list.values.iter().map(metadata_value).collect()),
-        Some(Kind::StructValue(fields)) => MetadataValue::Object(self::fields(fields)),
-    }
 }

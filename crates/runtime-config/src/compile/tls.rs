@@ -17,7 +17,7 @@ use super::address::data_source;
 use super::source::{Reference, Source};
 use super::{Cx, proxy_protocol, type_name};
 use crate::cluster::{ProxyProtocolTransport, Transport};
-use crate::view::Tlv;
+use crate::proxy_protocol::Tlv;
 
 const DOWNSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
 const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_runtime_config::cluster::{EndpointAddress, UpstreamProtocol};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::UpstreamProtocol;
 use evenkeel_runtime_config::{Builder, Cluster, Config, Reference, Source};
 use evenkeel_testkit::TestCa;
 

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use evenkeel_runtime_config::filter_chain_match::{ChainIndex, DuplicateMatch};
-use evenkeel_runtime_config::listener::{ChainInput, FilterChainMatch, SourceType};
+use evenkeel_runtime_config::filter_chain_match::{
+    ChainIndex, ChainInput, DuplicateMatch, FilterChainMatch, SourceType,
+};
 
 fn nets(list: &[&str]) -> Vec<ipnet::IpNet> {
     list.iter().map(|net| net.parse().unwrap()).collect()

@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::fault::{AbortStatus, Fault};
 use evenkeel_runtime_config::hcm::{HttpConnectionManager, RouteSource};
 use evenkeel_runtime_config::listener::Terminal;
+use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::route_match::RouteSelection;
-use evenkeel_runtime_config::view::PlainRequest;
-use evenkeel_runtime_config::view::RequestView;
+use evenkeel_runtime_config::view::{PlainRequest, RequestView};
 
 use crate::input;
 
@@ -104,7 +103,8 @@ virtual_hosts:
             panic!("{path} has a route")
         };
         let RouteAction::Forward(action) = &route.action else { panic!("{path} forwards") };
-        let says = RouteFilters::new(table, route, action.pick_cluster(0));
+        let says =
+            RouteFilters::new(&table.filters, &route.filters, action.pick_cluster(0).map(|entry| &entry.filters));
         let status = |name: &str| match says.most_specific::<Arc<Fault>>(name).and_then(|fault| fault.abort) {
             Some(abort) => abort.status,
             None => panic!("{path}: nothing for {name}"),

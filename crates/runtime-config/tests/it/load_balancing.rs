@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::cluster::{
-    HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, MetadataValue, PanicMode, RingHash, SelectorFallback,
-    SlowStart, SubsetFallback,
+    HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SelectorFallback, SlowStart,
+    SubsetFallback,
 };
 use evenkeel_runtime_config::cookie::Cookie;
 use evenkeel_runtime_config::hash_policy::HashSource;
+use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::route::{ForwardAction, RouteAction};
 use evenkeel_runtime_config::{Cluster, Rejection};
 

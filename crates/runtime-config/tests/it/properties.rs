@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 
 use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::domains::DomainIndex;
-use evenkeel_runtime_config::filter_chain_match::ChainIndex;
-use evenkeel_runtime_config::listener::{ChainInput, FilterChainMatch, SourceType};
-use evenkeel_runtime_config::matching::{full_match_regex, query_parameter, search_regex, split_path};
+use evenkeel_runtime_config::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch, SourceType};
+use evenkeel_runtime_config::matching::{query_parameter, split_path};
 use evenkeel_runtime_config::rewrite::{check_substitution, https_location};
-use evenkeel_runtime_config::route::PathMatch;
-use evenkeel_runtime_config::route::{RedirectAction, RedirectPath, RouteMatch};
+use evenkeel_runtime_config::route::{PathMatch, RedirectAction, RedirectPath, RouteMatch};
 use evenkeel_runtime_config::route_match::without_port;
+use evenkeel_runtime_config::string_match::{full_match_regex, search_regex};
 use evenkeel_runtime_config::support;
 use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_xds::Any;

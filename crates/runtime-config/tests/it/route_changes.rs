@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::route::RouteTable;
+use evenkeel_runtime_config::route_table::RouteTable;
 use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_testkit::Random;
 use evenkeel_tls::SecretStore;

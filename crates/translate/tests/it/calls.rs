@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evenkeel_filters::explain::{Call, Says, Step, explain};
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 use evenkeel_runtime_config::Config;
-use evenkeel_runtime_config::listener::ChainInput;
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_xds::ResourceSet;
 use serde_json::Value;

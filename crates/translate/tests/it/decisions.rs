@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_filters::explain::{Call, Step, explain};
 use evenkeel_runtime_config::Config;
-use evenkeel_runtime_config::listener::ChainInput;
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 
 use crate::own_proxy::compile;

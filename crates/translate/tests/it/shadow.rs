@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use evenkeel_filters::explain::{Call, Explainer, Explanation, Step};
 use evenkeel_model::{AddressBook, MeshConfig, OutboundTrafficPolicy, Snapshot};
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::hcm::RouteSource;
-use evenkeel_runtime_config::listener::{ChainInput, Terminal};
+use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Builder, Config, Demand, Source};
 use evenkeel_testkit::Random;

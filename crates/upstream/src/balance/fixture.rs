@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::Cluster;
-use evenkeel_runtime_config::cluster::{Endpoint, EndpointAddress, EndpointSet, LoadBalancer, Transport};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Endpoint, EndpointSet, LoadBalancer, Transport};
 
 use super::{Balancer, Pick};
 use crate::host::Host;

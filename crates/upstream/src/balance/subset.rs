@@ -2,9 +2,8 @@
 
 use std::rc::Rc;
 
-use evenkeel_runtime_config::cluster::{
-    MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector,
-};
+use evenkeel_runtime_config::cluster::{SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
+use evenkeel_runtime_config::metadata::{MetadataMatch, MetadataValue};
 
 use super::levels::Levels;
 use super::{Making, Picked, SubsetOutcome, Target};

@@ -12,7 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::Config;
-use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Cluster, Endpoint};
 use evenkeel_runtime_config::health_check::HealthCheck;
 use evenkeel_stats::{Registry, ScopeName, Writer};
 use tokio::task::{AbortHandle, spawn_local};

@@ -13,7 +13,8 @@ mod votes;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Cluster, Endpoint};
 use evenkeel_runtime_config::health_check::{HealthCheck, Probe};
 use evenkeel_stats::Writer;
 use tokio::time::{Instant, sleep, timeout};

@@ -7,8 +7,8 @@
 //! change a decision.
 
 use crate::FastMap;
-use crate::matching::StringMatcher;
-use crate::rbac::{Permission, Policy, Principal};
+use crate::rbac::policy::{Permission, Policy, Principal};
+use crate::string_match::StringMatcher;
 use crate::view::PeerIdentity;
 
 /// Sets no larger than this are tried in turn: a lookup costs as much as one policy.

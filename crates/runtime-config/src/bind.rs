@@ -1,0 +1,25 @@
+//! How sockets towards endpoints are bound (`BindConfig`, `SocketOption`).
+
+use std::net::IpAddr;
+
+/// `BindConfig`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BindConfig {
+    /// Source address.
+    pub source: Option<IpAddr>,
+    /// Source port, 0: any.
+    pub source_port: u16,
+    /// `setsockopt` calls before connecting.
+    pub socket_options: Vec<SocketOption>,
+}
+
+/// `core.v3.SocketOption` with an integer value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketOption {
+    /// Level, e.g. 1 (`SOL_SOCKET`).
+    pub level: i32,
+    /// Name, e.g. 36 (`SO_MARK`).
+    pub name: i32,
+    /// Value.
+    pub value: i32,
+}
