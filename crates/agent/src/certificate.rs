@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::rand;
 use evenkeel_tls::config::CertificateSource;
-use evenkeel_tls::secrets::Slot;
+use evenkeel_tls::slot::Slot;
 use evenkeel_tls::{ConfigError, Identity, IdentityError, SecretStore};
 use evenkeel_xds::client::Backoff;
 use evenkeel_xds::istio::auth::IstioCertificateRequest;

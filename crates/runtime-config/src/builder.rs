@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use evenkeel_tls::config::{CertificateSource, TrustSource};
 use evenkeel_tls::identity::Identity;
-use evenkeel_tls::secrets::Slot;
+use evenkeel_tls::slot::Slot;
 use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle, TrustError};
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
 use evenkeel_xds::pb::envoy::config::core::v3::Locality;

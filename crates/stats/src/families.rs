@@ -8,11 +8,12 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use crate::layout::{Layout, Shape, Shaped};
+use crate::lifetime::Lifetime;
 use crate::list::Index;
 use crate::scope::{Scope, ScopeCore, ScopeName, push_label};
 use crate::writer::{SharedWriter, Writer};
@@ -256,7 +257,7 @@ impl FamiliesCore {
         self.own.set(metric_series::Gauge::kept, i64::try_from(self.kept.load(Relaxed)).unwrap_or(i64::MAX));
         self.series.for_each(|series| {
             let lifetime = series.lifetime.as_ref();
-            if lifetime.is_none_or(|lifetime| lifetime.is_reported(series)) {
+            if lifetime.is_none_or(|lifetime| lifetime.is_reported(series.activity())) {
                 all.push(Arc::clone(series));
             }
         });
@@ -269,7 +270,7 @@ impl FamiliesCore {
         let (mut expired, mut gone) = (0, Vec::new());
         self.series.for_each(|series| {
             let Some(lifetime) = &series.lifetime else { return };
-            if lifetime.look(series, now, after) {
+            if lifetime.observe(series.activity(), now, after) {
                 expired += 1;
             }
             if lifetime.is_idle() && lifetime.end() {
@@ -285,74 +286,6 @@ impl FamiliesCore {
         }
         self.own.add(metric_series::Counter::expired_total, expired);
         self.expired.fetch_add(expired, Relaxed);
-    }
-}
-
-/// How long a series is kept. It is *idle* when nobody has touched it for long enough: then it is not reported, and workers let go of
-/// it at their next look-up. It *ends* when it is idle and nobody holds it. Whoever still holds an idle one may count in it, and it is
-/// reported again, so that nothing is lost; and counting does not need to know the time.
-#[derive(Debug)]
-pub(crate) struct Lifetime {
-    /// Writers that hold it, or [`ENDED`].
-    holders: AtomicUsize,
-    idle: AtomicBool,
-    /// What [`ScopeCore::activity`] was when it was looked last, and since when in milliseconds.
-    seen: AtomicU64,
-    since: AtomicU64,
-    /// It counts for the limit.
-    limited: bool,
-}
-
-const ENDED: usize = usize::MAX;
-/// Nobody has looked yet.
-const NEVER: u64 = u64::MAX;
-
-impl Lifetime {
-    /// Of a series that its maker holds.
-    fn new(limited: bool) -> Self {
-        Self {
-            holders: AtomicUsize::new(1),
-            idle: AtomicBool::new(false),
-            seen: AtomicU64::new(0),
-            since: AtomicU64::new(NEVER),
-            limited,
-        }
-    }
-
-    /// Holds it, unless it has ended.
-    fn join(&self) -> bool {
-        let more = |holders: usize| (holders != ENDED).then(|| holders + 1);
-        self.holders.fetch_update(AcqRel, Acquire, more).is_ok()
-    }
-
-    /// Lets go of it.
-    pub(crate) fn leave(&self) {
-        self.holders.fetch_sub(1, AcqRel);
-    }
-
-    fn end(&self) -> bool {
-        self.holders.compare_exchange(0, ENDED, AcqRel, Relaxed).is_ok()
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.idle.load(Relaxed)
-    }
-
-    fn is_reported(&self, series: &ScopeCore) -> bool {
-        !self.is_idle() || series.activity() != Some(self.seen.load(Relaxed))
-    }
-
-    /// Looks whether it was touched; true when it is idle from now on.
-    fn look(&self, series: &ScopeCore, now: Duration, after: Duration) -> bool {
-        let now = u64::try_from(now.as_millis()).unwrap_or(NEVER - 1);
-        let (activity, since) = (series.activity(), self.since.load(Relaxed));
-        if since == NEVER || activity != Some(self.seen.load(Relaxed)) {
-            self.seen.store(activity.unwrap_or_default(), Relaxed);
-            self.since.store(now, Relaxed);
-            self.idle.store(false, Relaxed);
-            return false;
-        }
-        u128::from(now.saturating_sub(since)) >= after.as_millis() && !self.idle.swap(true, Relaxed)
     }
 }
 

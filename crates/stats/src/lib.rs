@@ -66,6 +66,7 @@ mod exposition;
 mod families;
 mod histogram;
 mod layout;
+mod lifetime;
 mod list;
 mod registry;
 mod render;

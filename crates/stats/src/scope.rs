@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
-use crate::families::Lifetime;
 use crate::histogram::HistogramSnapshot;
 use crate::layout::{Layout, Shape, Shaped};
+use crate::lifetime::Lifetime;
 use crate::list::{Index, List};
 use crate::shard::Shard;
-use crate::writer::Writer;
 
 /// How a scope's metrics are called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -100,11 +99,6 @@ impl<L: Layout> Scope<L> {
     /// A scope no registry reports, for numbers shown elsewhere.
     pub fn detached() -> Self {
         Self::from_core(Arc::new(ScopeCore::new::<L>(&ScopeName::default())))
-    }
-
-    /// A shard of one's own. Its counts stay in the scope after the writer is dropped; the next writer goes on from them.
-    pub fn writer(&self) -> Writer<L> {
-        Writer::new(self.clone(), self.core.shard())
     }
 
     /// A counter's value over all shards.

@@ -13,12 +13,12 @@ use crate::scope::Scope;
 use crate::shard::{FIRST_STATUS, Shard, bump};
 
 /// A shard that is taken. Its counts stay in the scope when it is free again.
-struct Seat<L> {
+struct TakenShard<L> {
     shard: Arc<Shard>,
     scope: Scope<L>,
 }
 
-impl<L> Drop for Seat<L> {
+impl<L> Drop for TakenShard<L> {
     fn drop(&mut self) {
         let core = self.scope.core();
         core.free.fetch_add(1, Relaxed);
@@ -29,21 +29,28 @@ impl<L> Drop for Seat<L> {
     }
 }
 
+impl<L: Layout> Scope<L> {
+    /// A shard of one's own. Its counts stay in the scope after the writer is dropped; the next writer goes on from them.
+    pub fn writer(&self) -> Writer<L> {
+        Writer::new(self.clone(), self.core().shard())
+    }
+}
+
 /// The one writer of a shard: counting is a plain load and store. It may move between threads but not be shared.
 pub struct Writer<L> {
-    seat: Seat<L>,
+    taken: TakenShard<L>,
     one_thread: PhantomData<Cell<()>>,
 }
 
 impl<L> fmt::Debug for Writer<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Writer({:?})", self.seat.scope)
+        write!(f, "Writer({:?})", self.taken.scope)
     }
 }
 
 impl<L: Layout> Writer<L> {
     pub(crate) fn new(scope: Scope<L>, shard: Arc<Shard>) -> Self {
-        Self { seat: Seat { shard, scope }, one_thread: PhantomData }
+        Self { taken: TakenShard { shard, scope }, one_thread: PhantomData }
     }
 
     /// Counts one.
@@ -55,26 +62,26 @@ impl<L: Layout> Writer<L> {
     /// Counts `amount`.
     #[inline]
     pub fn add(&self, counter: L::Counter, amount: u64) {
-        bump(&self.seat.shard.counters[counter.into()], amount);
+        bump(&self.taken.shard.counters[counter.into()], amount);
     }
 
     /// Moves a gauge.
     #[inline]
     pub fn shift(&self, gauge: L::Gauge, by: i64) {
-        bump(&self.seat.shard.gauges[gauge.into()], by as u64);
+        bump(&self.taken.shard.gauges[gauge.into()], by as u64);
     }
 
     /// Sets this shard's part of a gauge.
     #[inline]
     pub fn set(&self, gauge: L::Gauge, value: i64) {
-        self.seat.shard.gauges[gauge.into()].store(value as u64, Relaxed);
+        self.taken.shard.gauges[gauge.into()].store(value as u64, Relaxed);
     }
 
     /// Records a value, in the histogram's unit.
     #[inline]
     pub fn record(&self, histogram: L::Histogram, value: u64) {
         let at = histogram.into();
-        let row = &self.seat.shard.histograms[at * L::STRIDE..][..L::STRIDE];
+        let row = &self.taken.shard.histograms[at * L::STRIDE..][..L::STRIDE];
         histogram::record(row, L::HISTOGRAMS[at].bounds, value as f64);
     }
 
@@ -82,9 +89,9 @@ impl<L: Layout> Writer<L> {
     #[inline]
     pub fn record_traced(&self, histogram: L::Histogram, value: u64, exemplar: &Exemplar) {
         let (at, value) = (histogram.into(), value as f64);
-        let row = &self.seat.shard.histograms[at * L::STRIDE..][..L::STRIDE];
+        let row = &self.taken.shard.histograms[at * L::STRIDE..][..L::STRIDE];
         let bucket = histogram::record(row, L::HISTOGRAMS[at].bounds, value);
-        if let Some(slot) = self.seat.shard.exemplars_to_write().get(at * L::STRIDE + bucket) {
+        if let Some(slot) = self.taken.shard.exemplars_to_write().get(at * L::STRIDE + bucket) {
             slot.put(exemplar, value);
         }
     }
@@ -92,7 +99,7 @@ impl<L: Layout> Writer<L> {
     /// Counts one answer with this HTTP status; statuses outside 100–599 are not counted.
     #[inline]
     pub fn status(&self, status: u16) {
-        let statuses = self.seat.shard.statuses_to_write();
+        let statuses = self.taken.shard.statuses_to_write();
         if let Some(counter) = status.checked_sub(FIRST_STATUS).and_then(|at| statuses.get(usize::from(at))) {
             bump(counter, 1);
         }
@@ -100,25 +107,25 @@ impl<L: Layout> Writer<L> {
 
     /// The scope written to.
     pub fn scope(&self) -> &Scope<L> {
-        &self.seat.scope
+        &self.taken.scope
     }
 }
 
 /// A writer for several threads: each step is a read-modify-write. For what is not on a request's way.
 pub struct SharedWriter<L> {
-    seat: Seat<L>,
+    taken: TakenShard<L>,
 }
 
 impl<L> fmt::Debug for SharedWriter<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedWriter({:?})", self.seat.scope)
+        write!(f, "SharedWriter({:?})", self.taken.scope)
     }
 }
 
 impl<L: Layout> SharedWriter<L> {
     /// Lets several threads use a writer.
     pub fn of(writer: Writer<L>) -> Self {
-        Self { seat: writer.seat }
+        Self { taken: writer.taken }
     }
 
     /// Counts one.
@@ -128,22 +135,22 @@ impl<L: Layout> SharedWriter<L> {
 
     /// Counts `amount`.
     pub fn add(&self, counter: L::Counter, amount: u64) {
-        self.seat.shard.counters[counter.into()].fetch_add(amount, Relaxed);
+        self.taken.shard.counters[counter.into()].fetch_add(amount, Relaxed);
     }
 
     /// Takes over a total that somebody else counts.
     pub fn set_total(&self, counter: L::Counter, total: u64) {
-        self.seat.shard.counters[counter.into()].store(total, Relaxed);
+        self.taken.shard.counters[counter.into()].store(total, Relaxed);
     }
 
     /// Moves a gauge.
     pub fn shift(&self, gauge: L::Gauge, by: i64) {
-        self.seat.shard.gauges[gauge.into()].fetch_add(by as u64, Relaxed);
+        self.taken.shard.gauges[gauge.into()].fetch_add(by as u64, Relaxed);
     }
 
     /// Sets a gauge.
     pub fn set(&self, gauge: L::Gauge, value: i64) {
-        self.seat.shard.gauges[gauge.into()].store(value as u64, Relaxed);
+        self.taken.shard.gauges[gauge.into()].store(value as u64, Relaxed);
     }
 
     /// Records the same value so many times, in the histogram's unit.
@@ -160,11 +167,11 @@ impl<L: Layout> SharedWriter<L> {
     pub fn merge(&self, histogram: L::Histogram, counts: &[u64], sum: f64) {
         let at = histogram.into();
         let counts = &counts[..counts.len().min(L::HISTOGRAMS[at].bounds.len() + 1)];
-        histogram::merge(&self.seat.shard.histograms[at * L::STRIDE..][..L::STRIDE], counts, sum);
+        histogram::merge(&self.taken.shard.histograms[at * L::STRIDE..][..L::STRIDE], counts, sum);
     }
 
     /// The scope written to.
     pub fn scope(&self) -> &Scope<L> {
-        &self.seat.scope
+        &self.taken.scope
     }
 }

@@ -7,7 +7,7 @@ pub use crate::downstream::DownstreamTls;
 use crate::pins::Pins;
 use crate::revocation::RevocationLists;
 use crate::san::SanMatcher;
-use crate::secrets::SdsSecret;
+use crate::sds::SdsSecret;
 pub use crate::upstream::UpstreamTls;
 
 /// Envoy's `DownstreamTlsContext`.

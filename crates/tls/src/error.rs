@@ -6,10 +6,9 @@ use std::io;
 use rustls::CertificateError;
 
 use crate::identity::IdentityError;
-use crate::secrets::SdsSecret;
-use crate::stream::Session;
+use crate::sds::SdsSecret;
+use crate::session::Session;
 use crate::trust::TrustError;
-use crate::verify::SanMismatch;
 
 /// A TLS context that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -172,5 +171,27 @@ fn certificate_reason(reason: &CertificateError) -> String {
             "its extended key usage does not cover this use".into()
         }
         other => other.to_string(),
+    }
+}
+
+/// None of a certificate's names is the expected one.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("expected {expected}, the certificate is for {}", seen(.presented))]
+pub struct SanMismatch {
+    pub(crate) expected: String,
+    pub(crate) presented: Vec<String>,
+}
+
+impl SanMismatch {
+    /// The names the certificate has.
+    pub fn presented(&self) -> &[String] {
+        &self.presented
+    }
+}
+
+fn seen(presented: &[String]) -> String {
+    match presented {
+        [] => "no name at all".into(),
+        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
     }
 }

@@ -12,7 +12,7 @@ use std::{fmt, fs, io};
 use crate::config::DataSource;
 use crate::error::ConfigError;
 use crate::identity::Identity;
-use crate::secrets::{Slot, SlotInner};
+use crate::slot::{Slot, SlotInner};
 use crate::trust::TrustBundle;
 
 /// The outcome of reading files that have changed.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
@@ -172,11 +172,6 @@ impl fmt::Debug for Identity {
 
 /// How far another machine's clock may be ahead of ours.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
-
-/// Seconds since 1970 as a point in time; earlier times become 1970.
-pub(crate) fn time_from_unix(seconds: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0))
-}
 
 fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let mut chain = Vec::new();

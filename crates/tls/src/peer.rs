@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest;
 use evenkeel_base::spiffe::SpiffeId;
@@ -12,8 +12,6 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::X509Name;
-
-use crate::identity::time_from_unix;
 
 /// A parsed leaf certificate, with the chain it came in. Parsing proves nothing: the chain must be verified separately.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,4 +210,9 @@ fn escape(value: &Any<'_>) -> String {
         escaped.push(char::from(*byte));
     }
     escaped
+}
+
+/// Seconds since 1970 as a point in time; earlier times become 1970.
+pub(crate) fn time_from_unix(seconds: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0))
 }

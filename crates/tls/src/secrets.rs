@@ -5,117 +5,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
 use crate::config::{CertificateSource, TrustSource};
-use crate::error::{ConfigError, HandshakeError};
+use crate::error::ConfigError;
 use crate::files::{FileChange, Files};
 use crate::identity::{Identity, IdentityError};
+use crate::sds::{SdsSecret, SecretKind};
+use crate::slot::{Slot, SlotInner};
 use crate::trust::{TrustBundle, TrustError};
-
-/// A secret that is delivered over SDS.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SdsSecret {
-    /// The secret's name, such as `default` or `ROOTCA`.
-    pub name: String,
-    /// The server that delivers it.
-    pub server: SdsServer,
-}
-
-/// The server that delivers a secret (`sds_config`).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SdsServer {
-    /// The aggregated stream.
-    Ads,
-    /// A stream of its own over a static cluster, such as `sds-grpc`.
-    Cluster(String),
-}
-
-impl fmt::Display for SdsSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
-}
-
-/// What a secret must hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SecretKind {
-    /// `tls_certificate`.
-    Certificate,
-    /// `validation_context`.
-    Trust,
-}
-
-/// A shared place for a secret: read at every handshake, written when SDS delivers the secret. All clones share one
-/// value.
-pub struct Slot<T> {
-    inner: Arc<SlotInner<T>>,
-}
-
-pub(crate) struct SlotInner<T> {
-    value: ArcSwapOption<T>,
-    /// The secret that fills the slot; `None` for one with a fixed value.
-    secret: Option<SdsSecret>,
-}
-
-impl<T> Slot<T> {
-    /// A slot with a fixed value.
-    pub fn fixed(value: T) -> Self {
-        Self { inner: Arc::new(SlotInner { value: ArcSwapOption::from_pointee(value), secret: None }) }
-    }
-
-    fn awaiting(secret: SdsSecret) -> Self {
-        Self { inner: Arc::new(SlotInner { value: ArcSwapOption::empty(), secret: Some(secret) }) }
-    }
-
-    /// The current value; `None` until SDS has delivered it.
-    pub fn load(&self) -> Option<Arc<T>> {
-        self.inner.value.load_full()
-    }
-
-    /// The current value; the error names the secret that has not arrived.
-    pub(crate) fn require(&self) -> Result<Arc<T>, HandshakeError> {
-        match (self.load(), &self.inner.secret) {
-            (Some(value), _) => Ok(value),
-            (None, Some(secret)) => Err(HandshakeError::SecretMissing(secret.clone())),
-            (None, None) => unreachable!("a slot without a secret is made with its value, and nothing empties slots"),
-        }
-    }
-
-    /// The secret that has not arrived, if the slot is empty.
-    pub fn missing(&self) -> Option<&SdsSecret> {
-        match self.inner.value.load().is_none() {
-            true => self.inner.secret.as_ref(),
-            false => None,
-        }
-    }
-
-    pub(crate) fn of(inner: Arc<SlotInner<T>>) -> Self {
-        Self { inner }
-    }
-
-    pub(crate) fn downgrade(&self) -> Weak<SlotInner<T>> {
-        Arc::downgrade(&self.inner)
-    }
-
-    pub(crate) fn store(&self, value: T) {
-        self.inner.value.store(Some(Arc::new(value)));
-    }
-}
-
-impl<T> Clone for Slot<T> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone() }
-    }
-}
-
-impl<T> fmt::Debug for Slot<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let filled = self.inner.value.load().is_some();
-        f.debug_struct("Slot").field("secret", &self.inner.secret).field("filled", &filled).finish()
-    }
-}
 
 /// All secrets a process knows by name. Clones share one store.
 ///
@@ -218,10 +116,10 @@ impl SecretStore {
         let mut slots = self.lock();
         let table = table(&mut slots);
         if let Some(inner) = table.get(secret).and_then(Weak::upgrade) {
-            return Slot { inner };
+            return Slot::of(inner);
         }
         let slot = Slot::awaiting(secret.clone());
-        table.insert(secret.clone(), Arc::downgrade(&slot.inner));
+        table.insert(secret.clone(), slot.downgrade());
         drop(slots);
         self.tick();
         slot
@@ -230,7 +128,7 @@ impl SecretStore {
     fn fill<T>(&self, secret: &SdsSecret, value: T, table: Table<T>) {
         let slot = table(&mut self.lock()).get(secret).and_then(Weak::upgrade);
         if let Some(inner) = slot {
-            Slot { inner }.store(value);
+            Slot::of(inner).store(value);
             self.tick();
         }
     }

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::{FailedHandshake, HandshakeError};
 use crate::peer::PeerCertificate;
+use crate::session::Session;
 use crate::suites::openssl_name;
 use crate::verified_chains;
 use crate::verify;
@@ -47,25 +48,6 @@ pub struct TlsStream<S> {
     /// Ciphertext that the socket has taken, in bytes.
     sent: u64,
     session: Arc<Session>,
-}
-
-/// The result of a handshake: the negotiated parameters and the peer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Session {
-    /// The verified certificate of the peer, if it presented one.
-    pub peer: Option<Arc<PeerCertificate>>,
-    /// The certificate shown to the peer.
-    pub local: Option<Arc<PeerCertificate>>,
-    /// Server name asked for by the client, in lower case.
-    pub server_name: Option<String>,
-    /// The application protocol agreed on.
-    pub alpn: Option<Vec<u8>>,
-    /// `TLSv1.2` or `TLSv1.3`, as Envoy logs it.
-    pub version: &'static str,
-    /// OpenSSL name of the cipher suite, as Envoy logs it.
-    pub cipher: &'static str,
-    /// An earlier session was resumed.
-    pub resumed: bool,
 }
 
 impl<S> TlsStream<S> {

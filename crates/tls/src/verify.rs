@@ -16,7 +16,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::config::PeerChecks;
-use crate::error::{ConfigError, HandshakeError};
+use crate::error::{ConfigError, HandshakeError, SanMismatch};
 use crate::peer::PeerCertificate;
 use crate::pins::Pins;
 use crate::provider::provider;
@@ -37,28 +37,6 @@ thread_local! {
 pub(crate) fn take_refused() -> Option<Arc<PeerCertificate>> {
     let certificate = REFUSED.take()?;
     PeerCertificate::parse(std::slice::from_ref(&certificate)).ok().map(Arc::new)
-}
-
-/// None of a certificate's names is the expected one.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("expected {expected}, the certificate is for {}", seen(.presented))]
-pub struct SanMismatch {
-    expected: String,
-    presented: Vec<String>,
-}
-
-impl SanMismatch {
-    /// The names the certificate has.
-    pub fn presented(&self) -> &[String] {
-        &self.presented
-    }
-}
-
-fn seen(presented: &[String]) -> String {
-    match presented {
-        [] => "no name at all".into(),
-        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
-    }
 }
 
 /// Verifies a server as Envoy does: the chain, then the subject alternative names; the SNI is not used.

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use evenkeel_tls::config::{CertificateSource, DataSource, PeerChecks, TrustSource, Validation};
-use evenkeel_tls::secrets::SecretKind;
+use evenkeel_tls::sds::SecretKind;
 use evenkeel_tls::{DownstreamTls, FileChange, HandshakeError, SdsSecret, SdsServer, SecretStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

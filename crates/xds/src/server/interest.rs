@@ -1,17 +1,15 @@
 //! What streams subscribe to, for the code that changes their resources: streams that a change does not affect are not
 //! woken, and the affected ones are found without looking at the others.
 
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{Hash as _, Hasher as _};
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use imbl::OrdSet;
 use imbl::ordset::DiffItem;
 
+use super::key::{Key, hash, keys};
 use super::subscription::Subscription;
-use crate::{Difference, ResourceSet, ResourceType};
+use crate::{ResourceSet, ResourceType};
 
 /// What a stream subscribes to. The stream keeps it up to date; clones share it.
 #[derive(Debug, Clone, Default)]
@@ -55,17 +53,6 @@ struct Filter([u64; Filter::WORDS]);
 /// All names under which a client may see a difference between two sets: names and aliases of the resources.
 #[derive(Debug, Clone)]
 pub struct ChangedNames(Arc<[Key]>);
-
-/// One of these names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Key {
-    kind: ResourceType,
-    name: Arc<str>,
-    /// The prefix of names that are this one with a port, for types with such aliases.
-    with_port: Option<Box<str>>,
-    /// The hash of the name.
-    hash: u64,
-}
 
 impl ChangedNames {
     /// Whether the two sets are the same.
@@ -238,53 +225,6 @@ impl Filter {
 /// The hashes of a name with and without a port; one of them is the hash of the key that it matches.
 fn hashes(name: &str) -> impl Iterator<Item = u64> + '_ {
     std::iter::once(hash(name)).chain(name.match_indices(':').map(|(at, _)| hash(&name[..at])))
-}
-
-fn hash(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
-}
-
-impl Key {
-    fn new(kind: ResourceType, name: &Arc<str>) -> Self {
-        let with_port = kind.has_aliases().then(|| format!("{name}:").into());
-        Self { kind, name: name.clone(), with_port, hash: hash(name) }
-    }
-
-    /// Whether it matches any name.
-    fn is_any(&self) -> bool {
-        self.with_port.is_some() && self.name.contains('*')
-    }
-
-    /// The subscribed names that this one may match: itself, itself with a port, or anything if it is a wildcard.
-    fn asked<'a>(&self, names: &'a OrdSet<Arc<str>>) -> impl Iterator<Item = &'a Arc<str>> + use<'a, '_> {
-        let any = self.is_any();
-        let ported = self.with_port.as_deref().filter(|_| !any && !names.is_empty()).into_iter().flat_map(|from| {
-            let after = names.range::<_, str>((Bound::Included(from), Bound::Unbounded));
-            after.take_while(move |name| name.starts_with(from))
-        });
-        let itself = names.get(&*self.name).filter(|_| !any);
-        itself.into_iter().chain(ported).chain(any.then(|| names.iter()).into_iter().flatten())
-    }
-}
-
-/// The names under which a difference may be seen.
-fn keys(difference: Difference<'_>) -> impl Iterator<Item = Key> {
-    let aliases = [difference.old, difference.new].into_iter().flatten().flat_map(|resource| resource.aliases());
-    std::iter::once(difference.name).chain(aliases).map(move |name| Key::new(difference.kind, name))
-}
-
-/// The subscribed names that differences may affect.
-pub(super) fn affected<'a, 'b>(
-    names: &'a OrdSet<Arc<str>>,
-    differences: impl Iterator<Item = Difference<'b>>,
-) -> BTreeSet<&'a Arc<str>> {
-    let mut affected = BTreeSet::new();
-    for key in differences.flat_map(keys) {
-        affected.extend(key.asked(names));
-    }
-    affected
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 pub mod delta;
 pub mod grpc;
 mod interest;
+mod key;
 mod published;
 mod refusal;
 mod response;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use imbl::OrdSet;
 
-use super::interest::affected;
+use super::key::affected;
 use super::refusal::Refusals;
 use super::{MAX_NAME_BYTES, MAX_NAMES_PER_TYPE, RequestError};
 use crate::resource_set::{TypeSet, differences};

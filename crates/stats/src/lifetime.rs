@@ -1,0 +1,74 @@
+//! How long a series is kept.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::time::Duration;
+
+/// How long a series is kept. It is *idle* when nobody has touched it for long enough: then it is not reported, and workers let go of
+/// it at their next look-up. It *ends* when it is idle and nobody holds it. Whoever still holds an idle one may count in it, and it is
+/// reported again, so that nothing is lost; and counting does not need to know the time.
+#[derive(Debug)]
+pub(crate) struct Lifetime {
+    /// Writers that hold it, or [`ENDED`].
+    holders: AtomicUsize,
+    idle: AtomicBool,
+    /// What the series' `ScopeCore::activity` was when it was observed last, and since when in milliseconds.
+    seen: AtomicU64,
+    since: AtomicU64,
+    /// It counts for the limit.
+    pub(crate) limited: bool,
+}
+
+impl Lifetime {
+    /// Of a series that its maker holds.
+    pub(crate) fn new(limited: bool) -> Self {
+        Self {
+            holders: AtomicUsize::new(1),
+            idle: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
+            since: AtomicU64::new(NEVER),
+            limited,
+        }
+    }
+
+    /// Holds it, unless it has ended.
+    pub(crate) fn join(&self) -> bool {
+        let more = |holders: usize| (holders != ENDED).then(|| holders + 1);
+        self.holders.fetch_update(AcqRel, Acquire, more).is_ok()
+    }
+
+    /// Lets go of it.
+    pub(crate) fn leave(&self) {
+        self.holders.fetch_sub(1, AcqRel);
+    }
+
+    pub(crate) fn end(&self) -> bool {
+        self.holders.compare_exchange(0, ENDED, AcqRel, Relaxed).is_ok()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.idle.load(Relaxed)
+    }
+
+    pub(crate) fn is_reported(&self, activity: Option<u64>) -> bool {
+        !self.is_idle() || activity != Some(self.seen.load(Relaxed))
+    }
+
+    /// Notes the series' [`ScopeCore::activity`](crate::scope::ScopeCore::activity); true when it is idle from now on.
+    pub(crate) fn observe(&self, activity: Option<u64>, now: Duration, after: Duration) -> bool {
+        let now = u64::try_from(now.as_millis()).unwrap_or(NEVER - 1);
+        let since = self.since.load(Relaxed);
+        if since == NEVER || activity != Some(self.seen.load(Relaxed)) {
+            self.seen.store(activity.unwrap_or_default(), Relaxed);
+            self.since.store(now, Relaxed);
+            self.idle.store(false, Relaxed);
+            return false;
+        }
+        u128::from(now.saturating_sub(since)) >= after.as_millis() && !self.idle.swap(true, Relaxed)
+    }
+}
+
+const ENDED: usize = usize::MAX;
+
+/// Not observed yet.
+const NEVER: u64 = u64::MAX;

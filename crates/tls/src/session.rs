@@ -1,0 +1,24 @@
+//! What the handshake agreed on.
+
+use std::sync::Arc;
+
+use crate::peer::PeerCertificate;
+
+/// The result of a handshake: the negotiated parameters and the peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Session {
+    /// The verified certificate of the peer, if it presented one.
+    pub peer: Option<Arc<PeerCertificate>>,
+    /// The certificate shown to the peer.
+    pub local: Option<Arc<PeerCertificate>>,
+    /// Server name asked for by the client, in lower case.
+    pub server_name: Option<String>,
+    /// The application protocol agreed on.
+    pub alpn: Option<Vec<u8>>,
+    /// `TLSv1.2` or `TLSv1.3`, as Envoy logs it.
+    pub version: &'static str,
+    /// OpenSSL name of the cipher suite, as Envoy logs it.
+    pub cipher: &'static str,
+    /// An earlier session was resumed.
+    pub resumed: bool,
+}
