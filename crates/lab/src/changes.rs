@@ -20,6 +20,8 @@ pub enum ChangeKind {
     RemoveEndpoint,
     /// Removes a service.
     RemoveService,
+    /// Changes the VirtualService of a service.
+    EditRoutes,
 }
 
 impl ChangeKind {
@@ -30,6 +32,7 @@ impl ChangeKind {
             Self::AddEndpoint => "endpoint added",
             Self::RemoveEndpoint => "endpoint removed",
             Self::RemoveService => "service removed",
+            Self::EditRoutes => "routes changed",
         }
     }
 
@@ -39,6 +42,7 @@ impl ChangeKind {
             Self::AddService => CLUSTER | ENDPOINTS | ROUTE,
             Self::AddEndpoint | Self::RemoveEndpoint => ENDPOINTS,
             Self::RemoveService => CLUSTER,
+            Self::EditRoutes => ROUTE,
         }
     }
 }
@@ -56,8 +60,9 @@ pub struct Change {
     pub service: usize,
     /// The service's host.
     pub host: String,
-    /// The endpoint that is added or removed; empty for changes of whole services.
-    pub address: String,
+    /// What its resources contain from then on or no longer: the endpoint that is added or removed, or the value that the
+    /// changed routes match; empty for changes of whole services.
+    pub mark: String,
 }
 
 /// Identifies a change.
@@ -237,17 +242,18 @@ impl Change {
         let holds = |text: &str| memmem::find(content, text.as_bytes()).is_some();
         let named = name.contains(&self.host);
         // Searched with its length prefix, as on the wire, so that 10.0.0.7 is not found in 10.0.0.70.
-        let has_address = || {
-            let length = u8::try_from(self.address.len()).unwrap_or(u8::MAX);
-            memmem::find(content, &[&[length], self.address.as_bytes()].concat()).is_some()
+        let has_mark = || {
+            let length = u8::try_from(self.mark.len()).unwrap_or(u8::MAX);
+            memmem::find(content, &[&[length], self.mark.as_bytes()].concat()).is_some()
         };
         match (self.kind, kind) {
             (ChangeKind::AddService, Type::Cluster) => named.then_some(CLUSTER),
             (ChangeKind::AddService, Type::Endpoint) => named.then_some(ENDPOINTS),
             (ChangeKind::AddService, Type::VirtualHost) => named.then_some(ROUTE),
             (ChangeKind::AddService, Type::Route) => holds(&self.host).then_some(ROUTE),
-            (ChangeKind::AddEndpoint, Type::Endpoint) => (named && has_address()).then_some(ENDPOINTS),
-            (ChangeKind::RemoveEndpoint, Type::Endpoint) => (named && !has_address()).then_some(ENDPOINTS),
+            (ChangeKind::AddEndpoint, Type::Endpoint) => (named && has_mark()).then_some(ENDPOINTS),
+            (ChangeKind::RemoveEndpoint, Type::Endpoint) => (named && !has_mark()).then_some(ENDPOINTS),
+            (ChangeKind::EditRoutes, Type::VirtualHost | Type::Route) => has_mark().then_some(ROUTE),
             _ => None,
         }
     }
@@ -258,7 +264,7 @@ mod tests {
     use super::*;
 
     fn change(kind: ChangeKind) -> Change {
-        Change { kind, service: 7, host: "svc-7.lab".to_owned(), address: "10.0.0.7".to_owned() }
+        Change { kind, service: 7, host: "svc-7.lab".to_owned(), mark: "10.0.0.7".to_owned() }
     }
 
     #[test]
@@ -280,6 +286,9 @@ mod tests {
         check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "\u{9}110.0.0.7", Some(ENDPOINTS));
         check(ChangeKind::RemoveEndpoint, Type::Cluster, name, "", None);
         check(ChangeKind::RemoveService, Type::Cluster, name, "", None);
+        check(ChangeKind::EditRoutes, Type::VirtualHost, "80/svc-7.lab", "\u{8}10.0.0.7", Some(ROUTE));
+        check(ChangeKind::EditRoutes, Type::Route, "80", "svc-7.lab \u{9}10.0.0.70", None);
+        check(ChangeKind::EditRoutes, Type::Cluster, name, "\u{8}10.0.0.7", None);
     }
 
     #[test]

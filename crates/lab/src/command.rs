@@ -15,6 +15,8 @@ pub enum Command {
     Churn(Options),
     /// Replace the endpoints of services one by one; measures when every proxy has the new one, and none the old.
     Rollout(Options),
+    /// Change VirtualServices one by one; measures when every proxy that holds one has the new routes.
+    Routes(Options),
     /// Kill and restart the control plane while changes go on; measures what is sent again, and what is missing.
     Restart(Options),
     /// Connect all proxies at once; measures when all are configured, and the memory needed.

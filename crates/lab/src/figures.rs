@@ -29,6 +29,7 @@ fn changes(results: &Results) -> Panel {
         (ChangeKind::RemoveService, "service removed"),
         (ChangeKind::AddEndpoint, "endpoint added"),
         (ChangeKind::RemoveEndpoint, "endpoint removed"),
+        (ChangeKind::EditRoutes, "routes changed"),
     ];
     let of_kind = |kind| results.changes.iter().filter(move |change| change.kind == kind);
     let acks = kinds.into_iter().map(|(kind, name)| {

@@ -22,6 +22,8 @@ const GATEWAY_FILE: &str = "lab-gateway.yaml";
 const PREFIX: &str = "svc-";
 /// The number of digits of that number. It is fixed, so no name is a prefix of another.
 const DIGITS: usize = 6;
+/// The value of `x-tier` in all services' routes at the start.
+const FIRST_TIER: &str = "gold";
 
 /// The kinds of objects that define a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -85,7 +87,12 @@ impl Mesh {
 
     /// Writes a service with these endpoints atomically, and returns the time of the change.
     pub fn write(&self, service: usize, endpoints: &[Address]) -> Result<Instant, LabError> {
-        let text = self.service(service, endpoints);
+        self.write_routes(service, endpoints, FIRST_TIER)
+    }
+
+    /// The same; its first route is for requests whose header `x-tier` has this value.
+    pub fn write_routes(&self, service: usize, endpoints: &[Address], tier: &str) -> Result<Instant, LabError> {
+        let text = self.service(service, endpoints, tier);
         self.replace(&file(service), &text)
     }
 
@@ -107,7 +114,7 @@ impl Mesh {
         Ok(at)
     }
 
-    fn service(&self, service: usize, endpoints: &[Address]) -> String {
+    fn service(&self, service: usize, endpoints: &[Address], tier: &str) -> String {
         let name = name(service);
         let host = self.host(service);
         let port = self.endpoint_port;
@@ -146,13 +153,13 @@ impl Mesh {
                 ServiceKind::Service => format!("- addresses: [{address}]\n  conditions: {{ready: true}}\n"),
             };
         }
-        text += &traffic(&name, &host);
+        text += &traffic(&name, &host, tier);
         text
     }
 }
 
 /// The VirtualService and DestinationRule of a service.
-fn traffic(name: &str, host: &str) -> String {
+fn traffic(name: &str, host: &str, tier: &str) -> String {
     format!(
         "---\n\
          apiVersion: networking.istio.io/v1\n\
@@ -162,7 +169,7 @@ fn traffic(name: &str, host: &str) -> String {
          \x20 hosts: [{host}]\n\
          \x20 gateways: [mesh, {GATEWAY}]\n\
          \x20 http:\n\
-         \x20 - match: [{{headers: {{x-tier: {{exact: gold}}}}}}]\n\
+         \x20 - match: [{{headers: {{x-tier: {{exact: {tier}}}}}}}]\n\
          \x20   route: [{{destination: {{host: {host}, port: {{number: {SERVICE_PORT}}}}}}}]\n\
          \x20   timeout: 2s\n\
          \x20 - route: [{{destination: {{host: {host}, port: {{number: {SERVICE_PORT}}}}}}}]\n\
@@ -194,6 +201,11 @@ fn gateway(port: u16) -> String {
          \x20 - port: {{number: {port}, name: http, protocol: HTTP}}\n\
          \x20   hosts: [\"*\"]\n"
     )
+}
+
+/// A value of `x-tier` that no service has at the start. All are of one length, so none contains another.
+pub fn tier(number: usize) -> String {
+    format!("tier-{number:0DIGITS$}")
 }
 
 fn name(service: usize) -> String {

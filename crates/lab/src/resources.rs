@@ -226,7 +226,7 @@ mod tests {
         let any = Bytes::from_static(b"\x0810.0.0.7");
         let id = table.see(Type::Endpoint, &name, &version, &any, &tracker);
         let (host, address) = ("svc-7.lab".to_owned(), "10.0.0.9".to_owned());
-        tracker.begin(Change { kind: ChangeKind::RemoveEndpoint, service: 7, host, address }, [0]);
+        tracker.begin(Change { kind: ChangeKind::RemoveEndpoint, service: 7, host, mark: address }, [0]);
         assert_eq!(table.see(Type::Endpoint, &name, &version, &any, &tracker), id);
         assert_eq!(table.resource(id).map(|seen| seen.marks.len()), Some(1));
     }

@@ -23,6 +23,7 @@ pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(
         Command::Services(options) => run_scenario(Scenario::Services, options, program, out),
         Command::Churn(options) => run_scenario(Scenario::Churn, options, program, out),
         Command::Rollout(options) => run_scenario(Scenario::Rollout, options, program, out),
+        Command::Routes(options) => run_scenario(Scenario::Routes, options, program, out),
         Command::Restart(options) => run_scenario(Scenario::Restart, options, program, out),
         Command::Storm(options) => run_scenario(Scenario::Storm, options, program, out),
         Command::Idle(options) => run_scenario(Scenario::Idle, options, program, out),

@@ -191,12 +191,19 @@ impl Testbed {
         endpoints: &[Address],
     ) -> Result<ChangeId, LabError> {
         let host = self.mesh.host(service);
-        let address = address.map(|address| address.to_string()).unwrap_or_default();
-        let change = Change { kind, service, host, address };
+        let mark = address.map(|address| address.to_string()).unwrap_or_default();
+        let change = Change { kind, service, host, mark };
         self.fleet.change(change, || match kind {
             ChangeKind::RemoveService => self.mesh.remove(service),
             _ => self.mesh.write(service, endpoints),
         })
+    }
+
+    /// Changes the VirtualService of a service: a route matches another value of a header. `values`: how many were used.
+    pub fn change_routes(&mut self, service: usize, values: usize) -> Result<ChangeId, LabError> {
+        let (host, mark) = (self.mesh.host(service), mesh::tier(values));
+        let change = Change { kind: ChangeKind::EditRoutes, service, host, mark: mark.clone() };
+        self.fleet.change(change, || self.mesh.write_routes(service, &mesh::first_endpoints(service), &mark))
     }
 
     /// Records the time after which the gateway served a change.

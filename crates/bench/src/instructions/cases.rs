@@ -22,7 +22,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;
 
-use super::{Counts, callgrind, changes, series};
+use super::{Counts, callgrind, changes, matching, series};
 use crate::config::policy::CLIENT_IDENTITY;
 use crate::config::{Protocol, Proxy};
 
@@ -65,6 +65,9 @@ const SERIES: &[(&str, &str)] = &[
     ("series::record_traced", series::RECORD_TRACED),
 ];
 
+/// Those in [`matching`].
+const MATCHING: &[(&str, &str)] = &[("matching::of_few", matching::OF_FEW), ("matching::of_many", matching::OF_MANY)];
+
 const REQUEST: &[u8] = b"GET /api/v1/items/42?verbose=1 HTTP/1.1\r\n\
     Host: items.shop.svc.cluster.local:8080\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n\
@@ -91,8 +94,10 @@ pub fn count(folder: &Path) -> Result<Counts> {
     let cases = CASES.iter().map(|case| (case, ITERATIONS));
     let changes = CHANGES.iter().map(|case| (case, changes::ITERATIONS));
     let series = SERIES.iter().map(|case| (case, series::ITERATIONS));
+    let matching = MATCHING.iter().map(|case| (case, matching::ITERATIONS));
     cases
         .chain(changes)
+        .chain(matching)
         .chain(series)
         .map(|((function, what), iterations)| Ok(((*what).to_owned(), profile.inclusive(function)? / iterations)))
         .collect()
@@ -109,6 +114,7 @@ pub fn run() -> Result<()> {
         ensure!(select_route(&fixture.routes, black_box(&hosts)), "no route");
         ensure!(evaluate_policy(&fixture.rules, &fixture.connection, black_box(&hello)), "denied");
     }
+    matching::run()?;
     series::run()?;
     changes::run()
 }

@@ -10,6 +10,7 @@ pub mod cases;
 mod changes;
 mod counted;
 mod hop;
+mod matching;
 mod pair;
 mod series;
 
@@ -92,6 +93,7 @@ impl Recorded {
         let same = self.compiler == now.compiler;
         let mut complaints = changes::complaints(&now.counts);
         complaints.append(&mut series::complaints(&now.counts));
+        complaints.append(&mut matching::complaints(&now.counts));
         for (name, &count) in &now.counts {
             let Some(&before) = self.counts.get(name) else {
                 complaints.push(format!("{name}: {count}, not recorded yet"));

@@ -71,8 +71,9 @@ fn the_state_of_the_world_is_measured_too() {
 }
 
 #[test]
-fn endpoints_are_replaced_and_services_go() {
+fn endpoints_and_routes_are_replaced_and_services_go() {
     check_common(&play("rollout", &["--scope", "envoy", "--no-gateway", "--changes", "8", "--interval", "10ms"]), 8);
+    check_common(&play("routes", &["--scope", "learned", "--changes", "8", "--interval", "10ms"]), 8);
     check_common(&play("churn", &["--scope", "envoy", "--no-gateway", "--changes", "20", "--interval", "10ms"]), 20);
     let results = play("shrink", &["--scope", "envoy", "--keep", "5"]);
     check_common(&results, 15);

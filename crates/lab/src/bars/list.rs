@@ -47,6 +47,12 @@ pub const BARS: &[Bar] = &[
         Some(endpoints(p, "endpoints")?.p99)
     }),
     bar("… (Service and EndpointSlice)", "ms", 20.0, |p| Some(endpoints(p, "endpoints-service")?.p99)),
+    bar("a VirtualService changed among 10,000 services: CPU of the control plane", "ms", 5.0, |p| {
+        p.get("routes")?.cost.cpu_ms_per_change
+    }),
+    record("… → gateway and holders ACKed, p50", "ms", |p| {
+        Some(of_kind(p, "routes", ChangeKind::EditRoutes)?.last_ack_ms?.p50)
+    }),
     bar("CPU per service added, 200 sidecars, learned scope", "ms", 3.0, |p| p.get("learned")?.cost.cpu_ms_per_change),
     bar("CPU per service added, 200 sidecars that hold everything", "ms", 30.0, |p| {
         p.get("full")?.cost.cpu_ms_per_change

@@ -89,6 +89,15 @@ pub const RUNS: &[Run] = &[
         ..BASE
     },
     Run {
+        name: "routes",
+        title: "VirtualServices changed one by one among 10,000 services",
+        scenario: Scenario::Routes,
+        services: 10_000,
+        proxies: 4,
+        scope: Scope::Learned,
+        ..BASE
+    },
+    Run {
         name: "churn",
         title: "services and endpoints together, 20 a second",
         scenario: Scenario::Churn,

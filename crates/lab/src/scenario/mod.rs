@@ -4,6 +4,7 @@ mod churn;
 mod idle;
 mod restart;
 mod rollout;
+mod routes;
 mod services;
 mod shrink;
 mod sidecar;
@@ -27,6 +28,8 @@ pub enum Scenario {
     Churn,
     /// Replaces endpoints one by one.
     Rollout,
+    /// Changes VirtualServices one by one.
+    Routes,
     /// Kills the control plane and starts it again.
     Restart,
     /// Connects all proxies at once.
@@ -46,6 +49,7 @@ impl Scenario {
             Self::Services => "services",
             Self::Churn => "churn",
             Self::Rollout => "rollout",
+            Self::Routes => "routes",
             Self::Restart => "restart",
             Self::Storm => "storm",
             Self::Idle => "idle",
@@ -58,7 +62,7 @@ impl Scenario {
     pub async fn run(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
         let mut options = options.clone();
         // These scenarios send no requests through the gateway.
-        options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Sidecar | Self::Shrink);
+        options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Sidecar | Self::Shrink | Self::Routes);
         if options.xds.is_some() && matches!(self, Self::Restart | Self::Shrink) {
             return Err(LabError::Usage(format!(
                 "{} starts and ends the control plane itself: leave --xds away",
@@ -70,6 +74,7 @@ impl Scenario {
             Self::Services => services::run(testbed).await,
             Self::Churn => churn::run(testbed).await,
             Self::Rollout => rollout::run(testbed).await,
+            Self::Routes => routes::run(testbed).await,
             Self::Restart => restart::run(testbed).await,
             Self::Storm => storm::run(testbed).await,
             Self::Idle => idle::run(testbed).await,
