@@ -34,7 +34,7 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
         Role::Router => "router",
     };
     let (namespace, ip) = (&options.namespace, options.ip);
-    let labels: Map<String, Value> = options.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    let labels: Map<String, Value> = options.all_labels().into_iter().map(|(key, value)| (key, json!(value))).collect();
     let app = labels.get("app").and_then(Value::as_str);
     let workload = options.workload_name.as_deref().or(app).unwrap_or(pod).to_owned();
     let mut node = json!({
@@ -51,6 +51,13 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
             "WORKLOAD_NAME": workload,
         },
     });
+    if let Some(metadata) = node["metadata"].as_object_mut() {
+        for (name, value) in options.node_metadata() {
+            // What its options say of it is not for the environment to change.
+            metadata.entry(name).or_insert_with(|| json!(value));
+        }
+        metadata.remove("DNS_CAPTURE");
+    }
     if !options.proxy_config.is_empty() {
         node["metadata"]["PROXY_CONFIG"] = Value::Object(options.proxy_config.clone());
     }

@@ -100,8 +100,8 @@ fn context(options: &Options, with_certificate: bool) -> UpstreamTlsContext {
     }
 }
 
-/// Tries the addresses of the control plane in order.
-async fn dial(address: &str, mark: Option<u32>) -> io::Result<TcpStream> {
+/// Connects to a host and port, trying its addresses in order.
+pub(crate) async fn dial(address: &str, mark: Option<u32>) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, format!("`{address}` has no address"));
     for candidate in tokio::net::lookup_host(address).await? {
         let socket = if candidate.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };

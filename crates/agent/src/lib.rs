@@ -2,7 +2,7 @@
 //!
 //! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), serves it to the proxy over a
 //! Unix socket ([`sds`]), writes the proxy's [`bootstrap`], and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
-//! It answers DNS from the mesh's names ([`dns`], [`names`]), serves proxyless gRPC programs ([`grpc`]), and writes a status file
+//! It answers DNS from the mesh's names ([`dns`], [`names`]), checks its [`health`], serves proxyless gRPC programs ([`grpc`]), and writes a status file
 //! when all of this is ready ([`status`]). An agent started beside a running one takes over from it (`handover`).
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ pub mod envoy;
 mod files;
 pub mod grpc;
 mod handover;
+pub mod health;
 pub mod names;
 pub mod options;
 mod proxy;
@@ -118,6 +119,13 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     }
     let _keeper = Task::spawn(keeper.keep());
     let _names = dns.as_ref().map(|dns| dns.follow(&options, &store)).transpose()?;
+    // Only one agent checks and reports, also while another one takes over.
+    let _health = options.readiness_probe()?.map(|probe| {
+        let (options, store) = (options.clone(), store.clone());
+        Task::spawn(while_held(hot_restart.subscribe(), move || {
+            health::run(options.clone(), probe.clone(), store.clone())
+        }))
+    });
     let Some(bootstrap) = bootstrap else {
         stop.await;
         return Ok(());

@@ -1,11 +1,14 @@
 //! The command line of `evenkeel agent`.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
 use serde_json::{Map, Value};
+
+use crate::health::ReadinessProbe;
 
 /// Port of the DNS proxy, as in Istio.
 const DNS_PORT: u16 = 15053;
@@ -98,10 +101,18 @@ pub struct Options {
     /// Name of the cluster that is reported to the control plane.
     #[arg(long, default_value = "Kubernetes")]
     pub cluster_id: String,
-    /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. The control plane reads
-    /// gatewayTopology.proxyProtocol.
+    /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. It is passed to the control plane; the agent
+    /// reads readinessProbe and proxyMetadata.
     #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
     pub proxy_config: Map<String, Value>,
+    /// Metadata of the node for the control plane, KEY=VALUE; may be repeated. ISTIO_META_KEY in the environment means the same;
+    /// ISTIO_METAJSON_LABELS has labels. AUTO_REGISTER_GROUP names the WorkloadGroup to register for, NETWORK the workload's
+    /// network.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
+    pub metadata: Vec<(String, String)>,
+    /// Variables of the environment that are metadata.
+    #[arg(skip = environment())]
+    pub environment: Vec<(String, String)>,
     /// Requested lifetime of the certificate, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     pub certificate_ttl_s: u64,
@@ -142,6 +153,9 @@ pub enum OptionsError {
         /// As given.
         namespace: String,
     },
+    /// The probe makes no sense.
+    #[error("--proxy-config: readinessProbe: {0}")]
+    Probe(serde_json::Error),
     /// They do not make a SPIFFE id.
     #[error("--trust-domain, --namespace and --service-account do not make an identity: {0}")]
     Identity(#[from] SpiffeError),
@@ -160,9 +174,32 @@ impl Options {
         Ok(SpiffeId::new(&self.trust_domain, &self.namespace, &self.service_account)?)
     }
 
+    /// Metadata of the node by name: of `proxyMetadata`, of the environment, and of `--metadata`, of which the last counts.
+    pub fn node_metadata(&self) -> BTreeMap<String, String> {
+        let proxy_metadata = self.proxy_config.get("proxyMetadata").and_then(Value::as_object);
+        let texts = proxy_metadata.into_iter().flatten();
+        let texts = texts.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
+        let variables = texts.chain(self.environment.iter().cloned());
+        let named = variables.filter_map(|(name, value)| Some((name.strip_prefix(METADATA_PREFIX)?.to_owned(), value)));
+        named.chain(self.metadata.iter().cloned()).filter(|(name, _)| !name.is_empty()).collect()
+    }
+
+    /// The labels of the workload: those of `ISTIO_METAJSON_LABELS`, overridden by those of `--labels`.
+    pub fn all_labels(&self) -> BTreeMap<String, String> {
+        let given = self.environment.iter().find(|(name, _)| name == LABELS_VARIABLE);
+        let given = given.and_then(|(_, json)| serde_json::from_str::<BTreeMap<String, String>>(json).ok());
+        given.unwrap_or_default().into_iter().chain(self.labels.iter().cloned()).collect()
+    }
+
+    /// How the health of the workload is checked (`readinessProbe` of `--proxy-config`).
+    pub fn readiness_probe(&self) -> Result<Option<ReadinessProbe>, OptionsError> {
+        ReadinessProbe::of(&self.proxy_config).map_err(OptionsError::Probe)
+    }
+
     /// Where the DNS proxy listens, if there is one.
     pub fn dns(&self) -> Option<SocketAddr> {
-        let by_default = self.role == Role::Sidecar && !self.no_capture && !self.no_proxy;
+        let wanted = self.node_metadata().get(DNS_CAPTURE).is_none_or(|value| is_true(value));
+        let by_default = self.role == Role::Sidecar && !self.no_capture && !self.no_proxy && wanted;
         let default = by_default.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, DNS_PORT)));
         self.dns_address.or(default)
     }
@@ -176,6 +213,24 @@ impl Options {
     pub fn mark(&self) -> Option<u32> {
         (self.role == Role::Sidecar && !self.no_capture && !self.no_proxy).then_some(SOCKET_MARK)
     }
+}
+
+/// What variables of the environment that are metadata begin with, as in Istio.
+const METADATA_PREFIX: &str = "ISTIO_META_";
+/// The variable with labels as JSON, as in Istio.
+const LABELS_VARIABLE: &str = "ISTIO_METAJSON_LABELS";
+/// The metadata that says whether the agent answers the workload's DNS queries.
+const DNS_CAPTURE: &str = "DNS_CAPTURE";
+
+fn environment() -> Vec<(String, String)> {
+    let all =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || name == LABELS_VARIABLE).collect()
+}
+
+/// As Go's `strconv.ParseBool` reads it.
+fn is_true(text: &str) -> bool {
+    matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
 
 fn parse_object(text: &str) -> Result<Map<String, Value>, String> {

@@ -121,6 +121,7 @@ kinds! {
     DestinationRule: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::DestinationRule;
     ServiceEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::ServiceEntry;
     WorkloadEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::WorkloadEntry;
+    WorkloadGroup: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::WorkloadGroup;
     Sidecar: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Sidecar;
     ProxyConfig: "networking.istio.io" ["v1beta1"] Namespaced => istio::ProxyConfigKind;
     PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
@@ -256,7 +257,7 @@ const LATER: &[(&str, &[&str])] = &[
     ("node.k8s.io", &["RuntimeClass"]),
     ("certificates.k8s.io", &["CertificateSigningRequest", "ClusterTrustBundle"]),
     ("apiregistration.k8s.io", &["APIService"]),
-    ("networking.istio.io", &["WorkloadEntry", "WorkloadGroup", "EnvoyFilter"]),
+    ("networking.istio.io", &["EnvoyFilter"]),
     ("telemetry.istio.io", &["Telemetry"]),
     ("extensions.istio.io", &["WasmPlugin", "TrafficExtension"]),
     ("install.istio.io", &["IstioOperator"]),

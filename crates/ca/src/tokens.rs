@@ -20,6 +20,8 @@ pub const AUDIENCE: &str = "istio-ca";
 pub const ISSUER: &str = "https://evenkeel.local";
 /// The file of the key in the state directory, mode 0600.
 pub const TOKEN_KEY_FILE: &str = "token-key.pem";
+/// What precedes the name of a WorkloadGroup in [`Workload::pod`], for workloads that are not Pods. No Pod has such a name.
+pub const GROUP_PREFIX: &str = "workloadgroup/";
 /// Longest token that is read, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// How far the maker's clock may be ahead or behind.

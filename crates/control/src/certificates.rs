@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_ca::tokens::GROUP_PREFIX;
 use evenkeel_ca::{Authority, CsrError, DEFAULT_TTL, SignError, TokenKey, Workload};
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
@@ -121,14 +122,20 @@ impl Certificates {
         let Some(mut pods) = self.pods.clone() else { return Ok(()) };
         let (namespace, pod) = (workload.namespace.as_str().into(), workload.pod.as_str().into());
         let is_there = |world: &Arc<World>| {
+            if let Some(name) = workload.pod.strip_prefix(GROUP_PREFIX) {
+                return has_group(world, workload, name);
+            }
             let known = world.snapshot.workload(&namespace, &pod);
             known.is_some_and(|known| *known.service_account == *workload.service_account)
         };
         match tokio::time::timeout(POD_TIMEOUT, pods.wait_for(is_there)).await {
             Ok(Ok(_)) => Ok(()),
             _ => {
-                let reason =
-                    format!("the token's Pod {namespace}/{pod} is not running as `{}`", workload.service_account);
+                let account = &workload.service_account;
+                let reason = match workload.pod.strip_prefix(GROUP_PREFIX) {
+                    Some(group) => format!("there is no WorkloadGroup {namespace}/{group} of `{account}`"),
+                    None => format!("the token's Pod {namespace}/{pod} is not running as `{account}`"),
+                };
                 Err(Status::unauthenticated(reason))
             }
         }
@@ -182,6 +189,15 @@ impl IstioCertificateService for Certificates {
         tracing::info!(%identity, "certificate issued");
         Ok(Response::new(IstioCertificateResponse { cert_chain }))
     }
+}
+
+/// Whether there is a WorkloadGroup of this name whose workloads have the token's account.
+fn has_group(world: &World, workload: &Workload, name: &str) -> bool {
+    let group = world.snapshot.workload_group(&workload.namespace, name).and_then(|group| group.spec());
+    group.is_some_and(|spec| {
+        let account = spec.template.service_account.as_ref().map_or("default", |account| &account.0);
+        account == workload.service_account
+    })
 }
 
 /// The token of `authorization: Bearer TOKEN`; the scheme in any case (RFC 9110 section 11.1).

@@ -14,6 +14,7 @@ use crate::certificates::{self, Certificates};
 use crate::listen::Peer;
 use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, ConnectError, Proxies};
+use crate::registration::{Registration, Registrations};
 
 /// The ADS source over the connected proxies.
 #[derive(Debug)]
@@ -21,14 +22,33 @@ pub struct Discovery {
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
     certificates: Arc<Certificates>,
+    registrations: Arc<Registrations>,
     /// What this control plane says of itself in each response.
     identifier: Arc<str>,
 }
 
 impl Discovery {
     /// Serves `proxies`.
-    pub fn new(proxies: Arc<Proxies>, metrics: Arc<Metrics>, certificates: Arc<Certificates>) -> Self {
-        Self { proxies, metrics, certificates, identifier: identifier().into() }
+    pub fn new(
+        proxies: Arc<Proxies>,
+        metrics: Arc<Metrics>,
+        certificates: Arc<Certificates>,
+        registrations: Arc<Registrations>,
+    ) -> Self {
+        Self { proxies, metrics, certificates, registrations, identifier: identifier().into() }
+    }
+
+    /// Registers the workload of a proxy that asks for it. As in Istio, its stream is refused if it may not.
+    fn register(&self, node: &Node, client: &mut Client) -> Result<Option<Registration>, Status> {
+        let registration = self.registrations.connect(node, &client.view, client.identity.as_ref());
+        let registration = registration.map_err(|error| {
+            Status::failed_precondition(format!("the workload of `{}` is not registered: {error}", node.id))
+        })?;
+        if let Some(registration) = &registration {
+            // Policies select it as they will when its WorkloadEntry is known.
+            client.view.labels = registration.labels.clone();
+        }
+        Ok(registration)
     }
 
     fn authorize(node: &Node, peer: Option<&Peer>) -> Result<Client, Status> {
@@ -88,7 +108,9 @@ impl Source for Discovery {
     }
 
     async fn connect(&self, node: &Node, extensions: &Extensions) -> Result<Session, Status> {
-        let client = Self::authorize(node, extensions.get::<Peer>()).inspect_err(|status| {
+        let taken = Self::authorize(node, extensions.get::<Peer>())
+            .and_then(|mut client| self.register(node, &mut client).map(|registration| (client, registration)));
+        let (client, registration) = taken.inspect_err(|status| {
             self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
             tracing::warn!(node = node.id, reason = status.message(), "xDS stream refused");
         })?;
@@ -98,6 +120,11 @@ impl Source for Discovery {
         };
         let admitted = self.proxies.admit(client.identity.as_ref()).await.map_err(refused)?;
         let session = self.proxies.connect(client, admitted).await.map_err(refused)?;
+        let session = match registration {
+            // It counts as long as the session.
+            Some(registration) => session.hears_health(move |health| registration.health(health)),
+            None => session,
+        };
         let causes = evenkeel_xds::evenkeel::is_evenkeel(node);
         Ok(session.announced(Announcement { identifier: self.identifier.clone(), causes }))
     }

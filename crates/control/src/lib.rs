@@ -7,6 +7,7 @@
 //!            proxies (translate::Translator: which resources each proxy holds; one set per class, one notice per stream)
 //!                                         │
 //!   discovery (which clients may subscribe) ─ xds::server (what to send next) ─ listen (15010 plaintext, 15012 TLS)
+//!   registration (WorkloadEntries of workloads that register themselves)
 //!   certificates (Istio's certificate service)        debug (15014: metrics, readiness, pages)
 //! ```
 //!
@@ -31,6 +32,7 @@ mod process_metrics;
 pub mod proxies;
 pub mod publish;
 pub mod quota;
+pub mod registration;
 mod scope;
 pub mod server;
 pub mod server_certificate;

@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::proxies::Proxies;
 use crate::publish::{PublishError, PublishOptions};
+use crate::registration::{self, GraceError, Registrations};
 use crate::scope::{ScopeServer, Scopes};
 use crate::server_certificate::{ServerCertificateError, ServerCertificates};
 use crate::source::debounce::{DebounceError, DebounceOptions};
@@ -75,6 +76,9 @@ pub enum ControlError {
     /// A variable of the environment.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// A variable of the environment.
+    #[error(transparent)]
+    Grace(#[from] GraceError),
     /// The watch on the directories.
     #[error("cannot watch the configuration directories: {0}")]
     Watch(#[from] notify::Error),
@@ -145,6 +149,7 @@ struct Parts {
     metrics: Arc<Metrics>,
     certificates: Arc<Certificates>,
     scopes: Arc<Scopes>,
+    registrations: Arc<Registrations>,
     server_certificates: ServerCertificates,
 }
 
@@ -154,6 +159,7 @@ impl ControlPlane {
     pub async fn start(options: &Options) -> Result<Self, ControlError> {
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
+        let grace = registration::grace_from_env(|name| std::env::var(name).ok())?;
         listen::check_plaintext(options.grpc_address, options.allow_plaintext_from_network)?;
         let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
         let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
@@ -170,8 +176,11 @@ impl ControlPlane {
         // addresses, the others find them.
         let lease = Lease::take(&options.state, "start").map_err(state)?;
         // Watched before it is read: no change falls in between.
-        let mut configuration = Configuration::open(options.config.clone(), &options.state, mesh)?;
-        let watch = Watch::new(&options.config)?;
+        // What workloads register as is configuration like that of the user.
+        let registered = registration::folder(&options.state).map_err(state)?;
+        let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered]).collect();
+        let mut configuration = Configuration::open(directories.clone(), &options.state, mesh)?;
+        let watch = Watch::new(&directories)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
@@ -190,6 +199,8 @@ impl ControlPlane {
             secure_grpc: local("--secure-grpc-address", &secure_grpc)?,
             http: local("--http-address", &http)?,
         };
+        let controller = crate::discovery::identifier();
+        let registrations = Registrations::open(&options.state, world.subscribe(), controller, grace).map_err(state)?;
         let proxies = Proxies::new(world.subscribe(), metrics.clone(), publish).map_err(ControlError::Thread)?;
         let parts = Parts {
             grpc,
@@ -204,6 +215,7 @@ impl ControlPlane {
             metrics,
             certificates,
             scopes: Scopes::open(&options.state),
+            registrations,
             server_certificates,
         };
         Ok(Self { addresses, parts })
@@ -214,8 +226,12 @@ impl ControlPlane {
         let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
             self.parts;
         let barrier = Arc::new(Barrier::default());
-        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), (state, barrier.clone())));
-        let discovery = Discovery::new(proxies.clone(), metrics.clone(), self.parts.certificates.clone());
+        let registrations = self.parts.registrations;
+        let shown = (state, barrier.clone(), registrations.clone());
+        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), shown));
+        let certificates = self.parts.certificates.clone();
+        let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
+        let registering = tokio::spawn(registrations.keep());
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates)
@@ -261,6 +277,7 @@ impl ControlPlane {
         renewal.abort();
         remembering.abort();
         catching_up.abort();
+        registering.abort();
         scopes.write(SystemTime::now());
         match failed {
             Some(result) => result,

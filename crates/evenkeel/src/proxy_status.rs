@@ -80,6 +80,10 @@ fn config_problems(page: &Value) -> Vec<String> {
     refusals.sort();
     let written = texts("refused").map(|finding| format!("not in force: {finding}\n"));
     let waiting = texts("not_ready").map(|name| format!("{name} is not ready\n"));
+    let unregistered = page["not_registered"].as_array().into_iter().flatten().map(|one| {
+        let text = |name: &str| one[name].as_str().unwrap_or_default();
+        format!("{} is not registered: {}\n", pod(text("proxy")), text("reason"))
+    });
     let failing = page["failing"].as_array().into_iter().flatten().map(|part| {
         let text = |name: &str| part[name].as_str().unwrap_or_default();
         let state = if part["runs"] == true { "is running" } else { "waits to be restarted" };
@@ -87,7 +91,7 @@ fn config_problems(page: &Value) -> Vec<String> {
         let (times, ago) = (&part["restarts"], &part["seconds_ago"]);
         format!("{name}: its {kind} keeps ending: restarts: {times}, {state}; {ago} s ago: {last}\n")
     });
-    written.chain(refusals).chain(waiting).chain(failing).collect()
+    written.chain(refusals).chain(waiting).chain(unregistered).chain(failing).collect()
 }
 
 /// The programs and proxies of replicas that keep ending.
@@ -134,7 +138,10 @@ fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
         let list = |name: &str| page[name].as_array().cloned().unwrap_or_default().into_iter();
         let waiting: Value = list("not_ready").filter(|name| is_meant(name)).collect();
         let failing: Value = list("failing").filter(|part| is_meant(&part["replica"])).collect();
-        (page["not_ready"], page["failing"]) = (waiting, failing);
+        let refused =
+            list("not_registered").filter(|one| is_meant(&json!(pod(one["proxy"].as_str().unwrap_or_default()))));
+        let refused: Value = refused.collect();
+        (page["not_ready"], page["failing"], page["not_registered"]) = (waiting, failing, refused);
     }
     Ok(())
 }
@@ -339,6 +346,11 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         let ill = json!({"control_plane": "one", "proxies": [], "refused": [finding], "not_ready": ["web-0.shop"]});
         let said = format!("not in force: {finding}\nweb-0.shop is not ready\n");
         assert_eq!(config_problems(&ill).concat(), said);
+        let node = "sidecar~10.0.0.1~vm-0.shop~shop.svc.cluster.local";
+        let unregistered =
+            json!({"proxies": [], "not_registered": [{"proxy": node, "reason": "there is no WorkloadGroup"}]});
+        let reason = "vm-0.shop is not registered: there is no WorkloadGroup\n";
+        assert_eq!(config_problems(&unregistered).concat(), reason);
         // Two control planes that read the same files report a finding once.
         assert_eq!(table(&[ill.clone(), ill]), format!("no proxy is connected to one or one\n{said}"));
     }

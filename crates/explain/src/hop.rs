@@ -14,7 +14,6 @@ use evenkeel_runtime_config::listener::{Listener, Terminal};
 use evenkeel_runtime_config::mirror::MirrorCluster;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
-use evenkeel_translate::listeners::gateway::bound_port;
 use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
 
 use crate::answer::{Cluster, Endpoint, Hop, Mirror, Outcome, ProxyName, Retries, Rewrites, Route, Verdict};
@@ -155,9 +154,12 @@ fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<L
         Side::Gateway => {
             let port = destination.port();
             // The Service in front of a gateway may lead to another port.
-            let targets = proxy.workload.services.iter().filter_map(|service| service.port(port));
-            let targets = targets.filter_map(|own| own.target.number_on(&proxy.workload, port));
-            targets.chain([port, bound_port(port)]).find_map(at_port)
+            let targets = |port: u16| {
+                let own = proxy.workload.services.iter().filter_map(move |service| service.port(port));
+                own.filter_map(move |own| own.target.number_on(&proxy.workload, port)).chain([port])
+            };
+            let below = below_1024(port).into_iter().flat_map(targets);
+            targets(port).chain(below).find_map(at_port)
         }
         Side::Outbound => {
             let by_address = listeners_of(destination).into_iter().find_map(|name| listeners.get(&*name));
@@ -169,6 +171,12 @@ fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<L
             bound.or_else(|| listeners.get(VIRTUAL_INBOUND))
         }
     }
+}
+
+/// The port of a Gateway that `evenkeel up` serves on this port of the machine's loopback, where it moves ports below 1024 up
+/// by 8000.
+pub fn below_1024(port: u16) -> Option<u16> {
+    port.checked_sub(8000).filter(|port| (1..1024).contains(port))
 }
 
 /// The address as the proxy sees it.

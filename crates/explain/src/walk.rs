@@ -7,10 +7,9 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_model::{EndpointAddress, Service, Workload};
 use evenkeel_runtime_config::view::PlainRequest;
-use evenkeel_translate::listeners::gateway::bound_port;
 
 use crate::answer::{Answer, Call, Outcome, Verdict};
-use crate::hop::{self, Arrival, Departure, Side, TlsClient};
+use crate::hop::{self, Arrival, Departure, Side, TlsClient, below_1024};
 use crate::names::{self, Resolved};
 use crate::proxy::Proxy;
 use crate::question::{Caller, Question, QuestionError, Target};
@@ -119,7 +118,9 @@ impl World {
                 .iter()
                 .flat_map(|gateway| gateway.servers.iter().map(|server| server.port))
                 .collect();
-            let serves = own.iter().any(|port| *port == target.port() || bound_port(*port) == target.port());
+            let serves = own.iter().any(|port| {
+                std::iter::once(target.port()).chain(below_1024(target.port())).any(|asked| asked == *port)
+            });
             if serving.is_none() && serves {
                 serving = Some(Arc::clone(gateway));
             }

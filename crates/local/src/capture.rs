@@ -25,11 +25,16 @@ pub const SIDECAR_PORTS: [u16; 5] = [15008, 15000, 15020, 15021, 15090];
 /// The rule set for one captured replica. `control_plane` is reachable without capture, as the sidecar needs it first.
 /// `rules` say which connections the sidecar gets, in the order of Istio's `istio-iptables`: what is excluded, then the
 /// ports that are included, then the ranges.
-pub fn ruleset(control_plane: Ipv4Addr, rules: &CaptureRules) -> String {
+/// Without `dns` the workload asks the cluster's name server itself.
+pub fn ruleset(control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> String {
     let own_ports = SIDECAR_PORTS.map(|port| port.to_string()).join(", ");
     let inbound = inbound(rules);
     let no_ports = ports("return", &rules.except_outbound_ports);
     let captured = outbound(rules);
+    let names = match dns {
+        true => format!("    udp dport 53 redirect to :{DNS_PORT}\n    tcp dport 53 redirect to :{DNS_PORT}\n"),
+        false => String::new(),
+    };
     format!(
         "\
 table ip evenkeel {{
@@ -46,9 +51,7 @@ table ip evenkeel {{
     # Everything else the sidecar sends is final.
     meta mark {PROXY_MARK} return
     ip daddr {control_plane} return
-    udp dport 53 redirect to :{DNS_PORT}
-    tcp dport 53 redirect to :{DNS_PORT}
-    # The application talking to itself, by loopback or by its own address.
+{names}    # The application talking to itself, by loopback or by its own address.
     oifname lo return
     ip daddr 127.0.0.1 return
 {captured}  }}
@@ -116,7 +119,7 @@ mod tests {
 
     /// The rules that annotations change, without indentation.
     fn shown(rules: &CaptureRules) -> Vec<String> {
-        let text = ruleset(Ipv4Addr::new(10, 0, 0, 1), rules);
+        let text = ruleset(Ipv4Addr::new(10, 0, 0, 1), rules, true);
         let is_one = |line: &&str| {
             line.contains(&format!(":{OUTBOUND_PORT}"))
                 || line.contains("l4proto tcp return")

@@ -241,7 +241,8 @@ impl StateDir {
         Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
     }
 
-    const VOLATILE: [&str; 7] = ["runtime", "pods", "data", "check", "run.json", "exec.sock", "pages"];
+    const VOLATILE: [&str; 8] =
+        ["runtime", "pods", "data", "check", "run.json", "exec.sock", "pages", "control/registered"];
 
     fn remove_volatile(&self) -> io::Result<()> {
         for name in Self::VOLATILE {

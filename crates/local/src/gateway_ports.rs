@@ -58,13 +58,18 @@ impl GatewayPorts {
     /// The command with which each open port can be reached.
     pub(crate) fn lines(&self) -> Vec<String> {
         let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.listener));
-        first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).map(HostPort::usage).collect()
+        let open: Vec<&HostPort> = first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).collect();
+        let moved = open.iter().filter(|port| port.address.port() != port.gateway.number);
+        let moved: Vec<String> =
+            moved.map(|port| format!("{} of the Gateway is {}", port.gateway.number, port.address.port())).collect();
+        let note = (!moved.is_empty()).then(|| format!("on this machine's loopback, port {}", moved.join(", port ")));
+        open.into_iter().map(HostPort::usage).chain(note).collect()
     }
 
     /// Opens and closes ports as Gateways now require; returns messages about it.
     pub(crate) async fn follow(&mut self, wanted: &[GatewayPort], gateway: &Arc<Namespace>) -> Vec<String> {
         let mut said = Vec::new();
-        let is_wanted = |listener: u16| wanted.iter().any(|port| port.listener() == listener);
+        let is_wanted = |listener: u16| wanted.iter().any(|port| port.listener == listener);
         let closes = |port: &HostPort| {
             format!("{} is closed: no Gateway has port {} any more", port.address, port.gateway.number)
         };
@@ -93,7 +98,7 @@ impl GatewayPorts {
         port: &GatewayPort,
         gateway: &Arc<Namespace>,
     ) -> Result<Option<String>, crate::ports::PortError> {
-        let listener = port.listener();
+        let listener = port.listener;
         if let Some(known) = self.plan.host_ports.iter().find(|known| known.listener == listener) {
             if !self.closed.contains(&listener) {
                 return Ok(None);

@@ -22,7 +22,6 @@ pub mod exec;
 mod exec_server;
 mod follow;
 mod gateway_ports;
-mod grpc_health;
 pub mod init;
 pub mod lifecycle;
 pub mod logs;

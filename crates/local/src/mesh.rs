@@ -432,8 +432,13 @@ impl Mesh {
             in_mesh: captured,
             proxy: workload.proxy.clone(),
         });
-        let mut network =
-            self.network(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS, &workload.capture)));
+        let mut network = self.network(
+            &pod,
+            link,
+            captured.then(|| {
+                capture::ruleset(BRIDGE_ADDRESS, &workload.capture, workload.proxy.captures_dns != Some(false))
+            }),
+        );
         network.mounts.clone_from(&workload.mounts);
         write_volumes(workload, &network.volumes())?;
         let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };

@@ -45,10 +45,25 @@ pub struct Pod {
 pub struct ProxySettings {
     /// The annotation `proxy.istio.io/config`, which the control plane reads, too.
     pub annotation: Option<String>,
+    /// The WorkloadGroup that it registers for. Then it is no Pod.
+    pub membership: Option<Membership>,
+    /// Whether the agent answers the workload's DNS queries (`ISTIO_META_DNS_CAPTURE`); it does if nothing is said.
+    pub captures_dns: Option<bool>,
+    /// `proxyMetadata`.
+    pub metadata: BTreeMap<String, String>,
     /// Worker threads; 0: one per core.
     pub concurrency: Option<u32>,
     /// How long connections may continue when it stops.
     pub drain: Option<Duration>,
+}
+
+/// A replica's place in a WorkloadGroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// The group.
+    pub group: String,
+    /// How its agent checks its health, as JSON.
+    pub probe: Option<serde_json::Value>,
 }
 
 /// One declared port.
@@ -137,7 +152,8 @@ fn replace(folder: &Path, document: &str) -> io::Result<()> {
 /// The YAML documents; scalars are quoted as JSON strings, which YAML includes.
 fn render<'a>(pods: impl Iterator<Item = &'a PodStatus>) -> String {
     let mut out = String::from("# Written by `evenkeel up`: the replicas that run now.\n");
-    for status in pods {
+    // What registers itself is not a Pod, but a WorkloadEntry that the control plane writes.
+    for status in pods.filter(|status| status.pod.proxy.membership.is_none()) {
         render_pod(&mut out, status);
     }
     out

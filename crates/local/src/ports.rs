@@ -37,10 +37,10 @@ pub enum PortError {
         /// A port that may be free.
         suggestion: u16,
     },
-    /// Two ports of Gateways map to the same port of the proxy.
+    /// Two ports of Gateways map to the same port of the proxy, or of the machine.
     #[error(
         "the Gateways' ports {first} ({first_span}) and {second} ({second_span}) are both served on {listener} here, as ports below \
-         1024 are moved up by 8000; give one of them another number"
+         1024 are moved up by 8000 on 127.0.0.1, and the Service of the gateway may lead to another port; give one of them another number"
     )]
     Same {
         /// The port number of a Gateway.
@@ -51,7 +51,7 @@ pub enum PortError {
         second: u16,
         /// Where it is written.
         second_span: Span,
-        /// The proxy's port.
+        /// The proxy's or the machine's port.
         listener: u16,
     },
 }
@@ -85,6 +85,8 @@ impl FromStr for PortChoice {
 pub struct GatewayPort {
     /// `servers[].port.number`.
     pub number: u16,
+    /// The port that the proxy listens on: the `targetPort` of a Service in front of the gateway, or else the same number.
+    pub listener: u16,
     /// Its protocol, as written.
     pub protocol: String,
     /// A host name that its server serves; `None` if it serves any.
@@ -98,15 +100,16 @@ pub struct GatewayPort {
 }
 
 impl GatewayPort {
-    /// The port that the proxy listens on: an unprivileged one in place of ports below 1024 (80 → 8080, 443 → 8443).
-    pub fn listener(&self) -> u16 {
+    /// The port on 127.0.0.1 unless another one is chosen: an unprivileged one in place of ports below 1024 (80 → 8080, 443 →
+    /// 8443), which only root may use on the machine. Within the mesh the port stays what it is.
+    pub fn unprivileged(&self) -> u16 {
         if self.number < 1024 { self.number + 8000 } else { self.number }
     }
 
-    /// The port on 127.0.0.1: the chosen one, or else the proxy's own. `first`: it is the first port of all Gateways.
+    /// The port on 127.0.0.1: the chosen one, or else the default. `first`: it is the first port of all Gateways.
     pub(crate) fn on_host(&self, first: bool, choices: &[PortChoice]) -> u16 {
         let chosen = |choice: &&PortChoice| choice.gateway == Some(self.number) || (first && choice.gateway.is_none());
-        choices.iter().find(chosen).map_or(self.listener(), |choice| choice.host)
+        choices.iter().find(chosen).map_or(self.unprivileged(), |choice| choice.host)
     }
 
     /// The error that this port cannot be used.
@@ -145,7 +148,7 @@ impl HostPort {
         let address = listener.local_addr()?;
         let scheme = scheme(&port.protocol);
         let socket = lift(listener.into())?;
-        Ok(Self { listener: port.listener(), address, scheme, gateway: port.clone(), socket })
+        Ok(Self { listener: port.listener, address, scheme, gateway: port.clone(), socket })
     }
 
     /// Refuses connections from now on, even if another process has the socket, too.
@@ -244,16 +247,18 @@ pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<Host
     gateways.iter().enumerate().map(|(index, port)| open_one(port, index == 0, choices)).collect()
 }
 
-/// Finds two ports of Gateways that map to the same port of the proxy.
+/// Finds two ports of Gateways that map to the same port of the proxy, or of the machine.
 pub fn conflict(gateways: &[GatewayPort]) -> Option<PortError> {
     gateways.iter().enumerate().find_map(|(at, second)| {
-        let first = gateways.iter().take(at).find(|first| first.listener() == second.listener())?;
+        let same =
+            |first: &&GatewayPort| first.listener == second.listener || first.unprivileged() == second.unprivileged();
+        let first = gateways.iter().take(at).find(same)?;
         Some(PortError::Same {
             first: first.number,
             first_span: first.span.clone(),
             second: second.number,
             second_span: second.span.clone(),
-            listener: second.listener(),
+            listener: if first.listener == second.listener { second.listener } else { second.unprivileged() },
         })
     })
 }
@@ -275,7 +280,7 @@ mod tests {
 
     fn gateway(number: u16) -> GatewayPort {
         let (protocol, span) = ("HTTP".to_owned(), Span::at("gateway.yaml", 9, 7));
-        GatewayPort { number, protocol, host: None, certificate: None, is_mutual: false, span }
+        GatewayPort { number, listener: number, protocol, host: None, certificate: None, is_mutual: false, span }
     }
 
     #[test]
@@ -291,9 +296,21 @@ mod tests {
     fn each_gateway_port_gets_a_socket_named_after_its_listener() -> Result<(), PortError> {
         let free = [PortChoice { gateway: None, host: 0 }, PortChoice { gateway: Some(443), host: 0 }];
         let open = open(&[gateway(80), gateway(443)], &free)?;
-        assert_eq!(open.iter().map(|port| port.listener).collect::<Vec<_>>(), [8080, 8443]);
+        assert_eq!(open.iter().map(|port| port.listener).collect::<Vec<_>>(), [80, 443]);
         assert!(open.iter().all(|port| port.descriptor() >= LOWEST_DESCRIPTOR && port.address.ip().is_loopback()));
         Ok(())
+    }
+
+    #[test]
+    fn only_the_machines_side_moves_low_ports_up() {
+        let check = |number: u16, expected: u16| assert_eq!(gateway(number).on_host(false, &[]), expected);
+        check(80, 8080);
+        check(443, 8443);
+        check(1024, 1024);
+        check(9090, 9090);
+        assert_eq!(GatewayPort { listener: 8443, ..gateway(443) }.on_host(false, &[]), 8443);
+        let chosen = [PortChoice { gateway: Some(443), host: 9443 }];
+        assert_eq!(gateway(443).on_host(false, &chosen), 9443);
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use evenkeel_agent::health::check_grpc;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::client::{Answer, Call, connect};
-use crate::grpc_health;
 use crate::namespace::Namespace;
 use crate::program::Program;
 
@@ -150,7 +150,7 @@ impl Probe {
             Check::Grpc { port, service } => {
                 let stream = inside.connect(*port, self.timeout).await?;
                 let authority = format!("{}:{port}", inside.address);
-                let answer = tokio::time::timeout(self.timeout, grpc_health::ask(stream, &authority, service)).await;
+                let answer = tokio::time::timeout(self.timeout, check_grpc(stream, &authority, service)).await;
                 let answer =
                     answer.unwrap_or_else(|_| Err(format!("no answer within {} s", self.timeout.as_secs_f32())));
                 answer.map_err(|reason| format!("gRPC :{port}: {reason}"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::accounts::ApplicationSetup;
 use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
 use crate::plan::Plan;
-use crate::pods::Pod;
+use crate::pods::{Membership, Pod};
 use crate::program::Program;
 use crate::tokens::Credentials;
 use crate::workloads::environment::of_replica;
@@ -76,6 +76,15 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     arguments.extend(words(["--certificate-ttl-s", &CERTIFICATE_TTL.as_secs().to_string()]));
     arguments.extend(["--state".into(), folder.clone().into()]);
     arguments.extend(words(["--proxy-resolver", &format!("{BRIDGE_ADDRESS}:53")]));
+    for (name, value) in &pod.proxy.metadata {
+        let key = name.strip_prefix("ISTIO_META_");
+        arguments.extend(key.iter().flat_map(|key| words(["--metadata", &format!("{key}={value}")])));
+    }
+    if let Some(Membership { group, probe }) = &pod.proxy.membership {
+        arguments.extend(words(["--metadata", &format!("AUTO_REGISTER_GROUP={group}")]));
+        let config = probe.as_ref().map(|probe| serde_json::json!({ "readinessProbe": probe }).to_string());
+        arguments.extend(config.iter().flat_map(|config| words(["--proxy-config", config])));
+    }
     if full {
         arguments.extend(words(["--scope", "full"]));
     }

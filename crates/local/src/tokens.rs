@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{Readers, write_atomically, write_atomically_for};
 use evenkeel_ca::authority::CA_CERT_FILE;
-use evenkeel_ca::tokens::TOKEN_KEY_FILE;
+use evenkeel_ca::tokens::{GROUP_PREFIX, TOKEN_KEY_FILE};
 use evenkeel_ca::{TokenError, TokenKey, Workload};
 
 use crate::confine::Account;
@@ -102,7 +102,10 @@ impl Credentials {
         let workload = Workload {
             namespace: pod.namespace.clone(),
             service_account: pod.service_account.clone(),
-            pod: pod.name.clone(),
+            pod: match &pod.proxy.membership {
+                Some(membership) => format!("{GROUP_PREFIX}{}", membership.group),
+                None => pod.name.clone(),
+            },
         };
         Self { folder, owner, workload }
     }

@@ -2,6 +2,7 @@
 
 mod commands;
 pub mod environment;
+mod groups;
 mod probes;
 mod proxy_config;
 mod sidecar;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use evenkeel_api::annotations::CaptureRules;
+use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::{Gateway, ServerTlsMode};
 use evenkeel_api::kubernetes::{PodManagementPolicy, PodSpec, PodTemplate, RUN_ANNOTATION};
 use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
@@ -159,12 +161,19 @@ impl Manifest {
                 manifest.workloads.extend(said.read(commands, (&texts, &proxies), needed, &mut diagnostics));
             }
             match &object.resource {
+                Resource::WorkloadGroup(group) => {
+                    names.push((&*object.namespace, &*object.name));
+                    manifest.workloads.extend(groups::workload(object, group, commands, &proxies, &mut diagnostics));
+                }
                 Resource::Gateway(gateway) => manifest.add_gateway(gateway),
                 Resource::ConfigMap(_) => {
                     manifest.has_mesh_config |= &*object.name == "istio" && &*object.namespace == INGRESS_NAMESPACE;
                 }
                 _ => {}
             }
+        }
+        for port in &mut manifest.gateway_ports {
+            port.listener = objects.iter().find_map(|object| target_port(object, port.number)).unwrap_or(port.number);
         }
         commands.note_unused(&names, &mut diagnostics);
         manifest.gateway_ports.sort_by_key(|port| port.number);
@@ -182,6 +191,7 @@ impl Manifest {
             if self.gateway_ports.iter().all(|other| other.number != port.number.0) {
                 self.gateway_ports.push(GatewayPort {
                     number: port.number.0,
+                    listener: port.number.0,
                     protocol: port.protocol.value.clone(),
                     host: server.hosts.iter().find_map(|host| name_of(host)),
                     certificate: tls.and_then(|tls| tls.server_certificate.clone()),
@@ -190,6 +200,24 @@ impl Manifest {
                 });
             }
         }
+    }
+}
+
+/// The port to which a Service in front of the ingress gateway leads from one of its ports, as the control plane resolves it. The
+/// gateway's Pod has no named ports.
+fn target_port(object: &Object, number: u16) -> Option<u16> {
+    let Resource::Service(service) = &object.resource else { return None };
+    let labels = ingress_labels();
+    let selector = &service.spec.selector;
+    let selects = !selector.is_empty() && selector.iter().all(|(name, value)| labels.get(name) == Some(value));
+    let port = service.spec.ports.iter().find(|port| port.port.value.0 == number)?;
+    if !selects || &*object.namespace != INGRESS_NAMESPACE {
+        return None;
+    }
+    match port.target_port.as_ref().map(|target| &target.value) {
+        None => Some(number),
+        Some(IntOrString::Port(target)) => Some(target.0),
+        Some(IntOrString::Name(_)) => None,
     }
 }
 
@@ -433,6 +461,27 @@ mod tests {
     }
 
     #[test]
+    fn groups_with_a_command_are_run_and_others_are_noted() {
+        let group = |annotations: &str| {
+            format!(
+                "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {{name: vm, namespace: shop{annotations}}}\n\
+                 spec: {{metadata: {{labels: {{app: vm}}}}, template: {{serviceAccount: db}}, probe: {{tcpSocket: {{port: 90}}}}}}\n"
+            )
+        };
+        let (manifest, findings) = read(&group(&format!(", annotations: {{{RUN}}}")));
+        assert!(findings.is_empty(), "{findings}");
+        let workload = manifest.workloads.first().expect("a workload");
+        let membership = workload.proxy.membership.as_ref().expect("a group");
+        assert_eq!((&*workload.service_account, &*membership.group), ("db", "vm"));
+        assert_eq!(membership.probe, Some(serde_json::json!({"tcpSocket": {"port": 90}})));
+        assert_eq!(workload.labels.get("app").map(String::as_str), Some("vm"));
+        let (manifest, findings) = read(&group(""));
+        assert!(manifest.workloads.is_empty());
+        let said = findings.to_string();
+        assert!(said.contains("info[no-local-command]") || said.contains("its workloads run elsewhere"), "{said}");
+    }
+
+    #[test]
     fn templates_say_which_connections_are_captured() {
         let annotation = ", traffic.sidecar.istio.io/excludeOutboundPorts: '3306, 5432'";
         let (manifest, _) = read(&deployment(&format!("{RUN}{annotation}"), ""));
@@ -528,5 +577,21 @@ mod tests {
             + &gateway("c", "istio: egressgateway", &server(7000));
         let (manifest, _) = read(&text);
         assert_eq!(manifest.gateway_ports.iter().map(|port| port.number).collect::<Vec<_>>(), [80, 8080]);
+        let listeners = |text: &str| {
+            let ports = read(text).0.gateway_ports;
+            ports.iter().map(|port| (port.number, port.listener)).collect::<Vec<_>>()
+        };
+        assert_eq!(listeners(&text), [(80, 80), (8080, 8080)]);
+        let service = |namespace: &str, selector: &str| {
+            format!(
+                "apiVersion: v1\nkind: Service\nmetadata: {{name: edge, namespace: {namespace}}}\n\
+                 spec: {{selector: {{{selector}}}, ports: [{{name: a, port: 80, targetPort: 9080}}, {{name: b, port: 8080, targetPort: web}}]}}\n---\n"
+            )
+        };
+        let own = service("istio-system", "istio: ingressgateway");
+        assert_eq!(listeners(&(own + &text)), [(80, 9080), (8080, 8080)]);
+        for other in [service("shop", "istio: ingressgateway"), service("istio-system", "app: other")] {
+            assert_eq!(listeners(&(other + &text)), [(80, 80), (8080, 8080)]);
+        }
     }
 }

@@ -27,6 +27,7 @@ pub mod tracked;
 pub mod traffic;
 pub mod visibility;
 pub mod workload;
+pub mod workload_group;
 
 pub use address_book::AddressBook;
 pub use changes::Changes;
@@ -59,3 +60,4 @@ pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
 pub use visibility::{Viewer, Visibility};
 pub use workload::{ContainerPort, Labels, Selectable, Workload};
+pub use workload_group::WorkloadGroup;

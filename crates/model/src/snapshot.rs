@@ -14,6 +14,7 @@ use crate::policy;
 use crate::proxy_rule::ProxyRule;
 use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
+use crate::workload_group::WorkloadGroup;
 use crate::{
     AuthorizationAction, AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped,
     Labels, List, MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer,
@@ -50,6 +51,8 @@ pub struct Snapshot {
     pub authorization_policies: List<AuthorizationPolicy>,
     /// All ProxyConfigs, in the order of precedence.
     pub proxy_rules: List<ProxyRule>,
+    /// All WorkloadGroups, in the order of precedence.
+    pub workload_groups: List<WorkloadGroup>,
     /// An example kind, only in tests.
     #[cfg(test)]
     pub(crate) examples: List<crate::derive::example::Example>,

@@ -1,5 +1,6 @@
 //! The input of all generators, and decisions that they share.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -137,6 +138,14 @@ impl<'a> Context<'a> {
         &self.client.options
     }
 
+    /// The ports on which a gateway listens for a port of a Gateway's server (Istio's `resolvePorts`): the `targetPort`s of the
+    /// Services in front of it that have this port, or else the port itself.
+    pub fn listening_ports(&self, port: u16) -> BTreeSet<u16> {
+        self.ask(Question::TargetPorts(port));
+        let targets = self.client.target_ports(port);
+        if targets.is_empty() { BTreeSet::from([port]) } else { targets }
+    }
+
     /// The proxy's first address. A result that depends on it is not shared.
     pub fn address(&self) -> Option<IpAddr> {
         self.ask(Question::Workload);
@@ -227,8 +236,11 @@ impl<'a> Context<'a> {
         service.ranges().next().is_some() || !self.has_vips(service)
     }
 
-    /// Whether the workload's DNS queries are answered by its agent.
+    /// Whether the workload's DNS queries are answered by its agent, with addresses that are allotted: its node says so, and
+    /// no `proxyMetadata` says otherwise (`ISTIO_META_DNS_CAPTURE`, `ISTIO_META_DNS_AUTO_ALLOCATE`).
     pub fn captures_dns(&self) -> bool {
-        self.ask(Question::CapturesDns) == Answer::Yes
+        let options = self.options();
+        let denied = options.dns_capture == Some(false) || options.dns_auto_allocate == Some(false);
+        !denied && self.ask(Question::CapturesDns) == Answer::Yes
     }
 }

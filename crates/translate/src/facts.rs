@@ -4,6 +4,7 @@
 //! proxies are equal for a generator if they give the same answers.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ pub enum Question {
     TakesProxyProtocol,
     /// Does its agent answer its workload's DNS queries?
     CapturesDns,
+    /// To which of its ports do the Services in front of it lead from this port?
+    TargetPorts(u16),
     /// All properties of its workload, which are different for each proxy.
     Workload,
 }
@@ -103,6 +106,14 @@ impl Client {
         self.labels().get(name).map_or_else(|| "".into(), |value| value.as_str().into())
     }
 
+    /// The ports on which it gets what is sent to a port of the Services that select it.
+    pub fn target_ports(&self, port: u16) -> BTreeSet<u16> {
+        let Some(workload) = &self.workload else { return BTreeSet::new() };
+        let fronting = workload.services.iter().filter(|service| service.is_kubernetes());
+        let ports = fronting.filter_map(|service| workload.port_of(service, service.port(port)?));
+        ports.collect()
+    }
+
     /// The answer to a question about this proxy.
     pub fn answer(&self, question: &Question) -> Answer {
         let yes_or_no = |yes| if yes { Answer::Yes } else { Answer::No };
@@ -114,6 +125,10 @@ impl Client {
             Question::IsAuthenticated => yes_or_no(self.view.authenticated),
             Question::TakesProxyProtocol => yes_or_no(self.view.takes_proxy_protocol),
             Question::CapturesDns => yes_or_no(self.view.captures_dns),
+            Question::TargetPorts(port) => {
+                let ports: Vec<String> = self.target_ports(*port).iter().map(ToString::to_string).collect();
+                Answer::Text(ports.join(",").into())
+            }
             Question::Locality => {
                 Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))
             }

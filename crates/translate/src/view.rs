@@ -192,9 +192,9 @@ impl ProxyView {
             labels: metadata.texts("LABELS"),
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
-            proxy_config: metadata.json("PROXY_CONFIG"),
+            proxy_config: metadata.proxy_config(),
             authenticated: false,
-            captures_dns: metadata.is_true("DNS_CAPTURE"),
+            captures_dns: metadata.is_true("DNS_CAPTURE") && !metadata.is_false("DNS_AUTO_ALLOCATE"),
         })
     }
 }
@@ -219,6 +219,11 @@ impl<'a> Metadata<'a> {
         }
     }
 
+    /// Whether a flag is given and not set.
+    fn is_false(&self, name: &str) -> bool {
+        self.0.is_some_and(|all| all.fields.contains_key(name)) && !self.is_true(name)
+    }
+
     /// A text inside an object.
     fn text_in(&self, name: &str, field: &str) -> Option<&'a str> {
         Metadata(self.object(name)).text(field)
@@ -230,9 +235,14 @@ impl<'a> Metadata<'a> {
         Metadata(topology).object("proxyProtocol").is_some()
     }
 
-    /// An object as JSON, with its fields in order; empty if there is none.
-    fn json(&self, name: &str) -> Arc<str> {
-        self.object(name).map_or_else(|| "".into(), |object| of_struct(object).to_string().into())
+    /// The node's ProxyConfig as JSON, with its fields in order; empty if there is none. Its `readinessProbe` is for the
+    /// agent: a ProxyConfig with nothing else says nothing about the proxy.
+    fn proxy_config(&self) -> Arc<str> {
+        let Some(object) = self.object("PROXY_CONFIG") else { return "".into() };
+        let mut object = of_struct(object);
+        let has_probe = object.as_object_mut().is_some_and(|fields| fields.shift_remove("readinessProbe").is_some());
+        let is_empty = object.as_object().is_none_or(serde_json::Map::is_empty);
+        if has_probe && is_empty { "".into() } else { object.to_string().into() }
     }
 
     fn object(&self, name: &str) -> Option<&'a Struct> {
@@ -327,8 +337,30 @@ mod tests {
         check(Struct::default(), false);
         check(one_field("DNS_CAPTURE", "true"), true);
         check(one_field("DNS_CAPTURE", "false"), false);
+        let both = |allocate: &str| {
+            let mut metadata = one_field("DNS_CAPTURE", "true");
+            metadata.fields.extend(one_field("DNS_AUTO_ALLOCATE", allocate).fields);
+            metadata
+        };
+        check(both("true"), true);
+        check(both("false"), false);
         let flag = Value { kind: Some(Kind::BoolValue(true)) };
         check(Struct { fields: [("DNS_CAPTURE".to_owned(), flag)].into() }, true);
+    }
+
+    #[test]
+    fn a_probe_for_the_agent_is_not_a_setting_of_the_proxy() {
+        let check = |config: &str, expected: &str| {
+            let fields = config.split(' ').filter(|name| !name.is_empty());
+            let inner = Struct { fields: fields.map(|name| (name.to_owned(), Value::default())).collect() };
+            let value = Value { kind: Some(Kind::StructValue(inner)) };
+            let metadata = Struct { fields: [("PROXY_CONFIG".to_owned(), value)].into() };
+            let view = ProxyView::from_node(&node("sidecar~10.0.0.1~a.shop~c", Some(metadata))).unwrap();
+            assert_eq!(&*view.proxy_config, expected);
+        };
+        check("readinessProbe", "");
+        check("readinessProbe concurrency", r#"{"concurrency":null}"#);
+        check("", "{}");
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.Virtua
 pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// `type.googleapis.com/istio.networking.nds.v1.NameTable`
 pub const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
+/// `type.googleapis.com/istio.v1.HealthInformation`: the type of requests in which an agent reports whether its workload is
+/// healthy. It has no resources.
+pub const HEALTH_INFORMATION: &str = "type.googleapis.com/istio.v1.HealthInformation";
 
 /// `type.googleapis.com/evenkeel.xds.v1.Rejections`
 pub const REJECTIONS: &str = "type.googleapis.com/evenkeel.xds.v1.Rejections";

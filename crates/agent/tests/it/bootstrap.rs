@@ -41,6 +41,43 @@ fn what_the_owner_says_of_the_proxy_goes_to_the_control_plane() {
 }
 
 #[test]
+fn the_nodes_metadata_come_from_proxy_config_the_environment_and_the_command_line() {
+    let environment = [
+        ("ISTIO_META_NETWORK", "of the environment"),
+        ("ISTIO_META_AUTO_REGISTER_GROUP", "vm"),
+        ("ISTIO_META_NAMESPACE", "another"),
+        ("ISTIO_METAJSON_LABELS", r#"{"app": "other", "tier": "db"}"#),
+    ];
+    let config = r#"{"proxyMetadata":{"ISTIO_META_NETWORK":"of the config","ISTIO_META_A":"a","OTHER":"x"}}"#;
+    let mut options = options(&words("sidecar", &["--proxy-config", config, "--metadata", "A=b"]));
+    options.environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let metadata = bootstrap::bootstrap(&options, 0).unwrap()["node"]["metadata"].clone();
+    let check = |name: &str, expected: &str| assert_eq!(metadata[name], *expected, "{name}");
+    check("NETWORK", "of the environment");
+    check("AUTO_REGISTER_GROUP", "vm");
+    check("A", "b");
+    check("NAMESPACE", "default");
+    check("DNS_CAPTURE", "true");
+    assert_eq!(metadata["LABELS"], serde_json::json!({"app": "web", "tier": "db", "version": "v1"}));
+    assert!(metadata["OTHER"].is_null());
+}
+
+#[test]
+fn dns_is_answered_unless_the_metadata_say_otherwise() {
+    let check = |more: &[&str], expected: bool| {
+        let options = options(&words("sidecar", more));
+        let metadata = bootstrap::bootstrap(&options, 0).unwrap()["node"]["metadata"].clone();
+        assert_eq!((options.dns().is_some(), metadata["DNS_CAPTURE"] == "true"), (expected, expected), "{more:?}");
+    };
+    check(&[], true);
+    check(&["--metadata", "DNS_CAPTURE=true"], true);
+    check(&["--metadata", "DNS_CAPTURE=false"], false);
+    check(&["--proxy-config", r#"{"proxyMetadata":{"ISTIO_META_DNS_CAPTURE":"false"}}"#], false);
+    check(&["--metadata", "DNS_CAPTURE=false", "--dns-address", "127.0.0.1:53"], true);
+    check(&["--no-capture", "--metadata", "DNS_CAPTURE=true"], false);
+}
+
+#[test]
 fn envoy_accepts_them() {
     let ca = evenkeel_testkit::TestCa::new();
     let folder = tempfile::tempdir().unwrap();

@@ -47,6 +47,8 @@ pub struct ControlPlane {
     /// Lifetime of the next certificates; below the authority's minimum when it is dated back.
     pub lifetime: Arc<Mutex<Duration>>,
     pub issued: watch::Receiver<usize>,
+    /// What agents report of their workloads.
+    pub health: mpsc::UnboundedReceiver<Result<(), String>>,
     resources: watch::Sender<Arc<ResourceSet>>,
 }
 
@@ -82,7 +84,9 @@ impl ControlPlane {
         let certificates =
             Certificates { authority, tokens: TokenKey::open(state).unwrap(), lifetime: lifetime.clone(), count };
         let resources = watch::channel(one_name()).0;
-        let names = AdsServer::new(Arc::new(OneName { nodes: nodes.clone(), resources: resources.clone() }));
+        let (reports, health) = mpsc::unbounded_channel();
+        let names = OneName { nodes: nodes.clone(), resources: resources.clone(), reports };
+        let names = AdsServer::new(Arc::new(names));
         let server = Server::builder()
             .add_service(IstioCertificateServiceServer::new(certificates))
             .add_service(names)
@@ -95,6 +99,7 @@ impl ControlPlane {
             nodes,
             lifetime,
             issued,
+            health,
             resources,
         }
     }
@@ -224,12 +229,14 @@ impl IstioCertificateService for Certificates {
 struct OneName {
     nodes: Arc<Mutex<Vec<Node>>>,
     resources: watch::Sender<Arc<ResourceSet>>,
+    reports: mpsc::UnboundedSender<Result<(), String>>,
 }
 
 impl Source for OneName {
     async fn connect(&self, node: &Node, _extensions: &Extensions) -> Result<Session, tonic::Status> {
         self.nodes.lock().unwrap().push(node.clone());
-        Ok(Session::new(self.resources.subscribe()))
+        let reports = self.reports.clone();
+        Ok(Session::new(self.resources.subscribe()).hears_health(move |health| drop(reports.send(health))))
     }
 }
 

@@ -9,6 +9,7 @@ mod mesh_config;
 mod never_matching;
 mod peer_authentication;
 mod proxy_config;
+mod readiness_probe;
 mod request_authentication;
 mod server_tls;
 mod service_entry;
@@ -16,6 +17,7 @@ mod sidecar;
 mod string_match;
 mod virtual_service;
 mod workload_entry;
+mod workload_group;
 
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
@@ -49,6 +51,9 @@ pub use proxy_config::{
     PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind, ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher,
     ServerHeader, SetClientCertDetails, Toggle, Underscores,
 };
+pub use readiness_probe::{
+    ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,
+};
 pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
@@ -60,7 +65,10 @@ pub use virtual_service::{
     Destination, L4MatchAttributes, PortSelector, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute,
     VirtualService, VirtualServiceSpec,
 };
-pub use workload_entry::{WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus};
+pub use workload_entry::{
+    HEALTH_CHECKS_ANNOTATION, WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus,
+};
+pub use workload_group::{WorkloadGroup, WorkloadGroupMetadata, WorkloadGroupSpec};
 
 use std::collections::BTreeMap;
 

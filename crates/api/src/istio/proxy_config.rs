@@ -8,7 +8,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::yaml::{self, Node};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use super::WorkloadSelector;
+use super::{ReadinessProbe, WorkloadSelector};
 use crate::decode::{Anything, Context, Decode, RegexText};
 
 /// The annotation of a Pod that overrides the mesh's `defaultConfig`.
@@ -38,12 +38,14 @@ object! {
         proxy_metadata: BTreeMap<String, Spanned<String>> = "proxyMetadata",
         /// The statistics that the proxy keeps; our proxy keeps all.
         proxy_stats_matcher: Option<Spanned<ProxyStatsMatcher>> = "proxyStatsMatcher",
+        /// How the agent checks the health of a workload that is a WorkloadEntry.
+        readiness_probe: Option<ReadinessProbe> = "readinessProbe",
     }
     later: [
         "discoveryAddress", "zipkinAddress", "statsdUdpAddress", "proxyAdminPort", "statusPort", "controlPlaneAuthPolicy",
         "customConfigFile", "statNameLength", "proxyBootstrapTemplatePath", "envoyAccessLogService",
-        "envoyMetricsService", "envoyMetricsServiceAddress", "tracing", "extraStatTags", "readinessProbe",
-        "caCertificatesPem", "privateKeyProvider", "runtimeValues", "fileFlushInterval", "fileFlushMinSizeKb",
+        "envoyMetricsService", "envoyMetricsServiceAddress", "tracing", "extraStatTags", "caCertificatesPem",
+        "privateKeyProvider", "runtimeValues", "fileFlushInterval", "fileFlushMinSizeKb",
         "tracingServiceName", "serviceCluster", "statsEvictionInterval", "statsCompression",
     ];
     inert: [
@@ -348,6 +350,7 @@ impl ProxyConfig {
             connection_settings: self.connection_settings.or(base.connection_settings),
             proxy_metadata,
             proxy_stats_matcher: self.proxy_stats_matcher.or(base.proxy_stats_matcher),
+            readiness_probe: self.readiness_probe.or(base.readiness_probe),
         }
     }
 

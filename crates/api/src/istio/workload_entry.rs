@@ -9,6 +9,9 @@ use evenkeel_base::yaml::Node;
 
 use crate::decode::{Context, Label, Port};
 
+/// The annotation of a WorkloadEntry whose health counts: with `true` it gets traffic only with the condition `Healthy`.
+pub const HEALTH_CHECKS_ANNOTATION: &str = "proxy.istio.io/health-checks-enabled";
+
 /// The label by which a proxy says whether it accepts mutual TLS.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 
@@ -59,15 +62,24 @@ object! {
         kind: String = "type",
         /// `True` or `False`.
         status: String = "status",
+        /// When it was checked.
+        last_probe_time: Option<String> = "lastProbeTime",
+        /// Since when it is so.
+        last_transition_time: Option<String> = "lastTransitionTime",
+        /// Why it is so.
+        message: Option<String> = "message",
     }
-    inert: ["lastProbeTime", "lastTransitionTime", "reason", "message", "observedGeneration"];
+    inert: ["reason", "observedGeneration"];
 }
 
 impl WorkloadEntry {
-    /// Whether it takes traffic: the condition `Healthy`, which its agent reports; without one it does.
-    pub fn is_healthy(&self) -> bool {
-        let conditions = self.status.iter().flat_map(|status| &status.conditions);
-        conditions.filter(|condition| condition.kind == "Healthy").all(|condition| condition.status != "False")
+    /// Whether it takes traffic. Istio's `isHealthy`: the condition `Healthy` counts only with the annotation
+    /// [`HEALTH_CHECKS_ANNOTATION`], and with that one it must be there.
+    pub fn is_healthy(&self, annotations: &BTreeMap<String, Spanned<String>>) -> bool {
+        let checked = annotations.get(HEALTH_CHECKS_ANNOTATION).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let mut conditions = self.status.iter().flat_map(|status| &status.conditions);
+        let healthy = conditions.find(|condition| condition.kind == "Healthy");
+        !checked || healthy.is_some_and(|condition| condition.status.eq_ignore_ascii_case("true"))
     }
 }
 

@@ -42,6 +42,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("DestinationRule", istio::DestinationRule::schema()),
         ("ServiceEntry", istio::ServiceEntry::schema()),
         ("WorkloadEntry", istio::WorkloadEntry::schema()),
+        ("WorkloadGroup", istio::WorkloadGroup::schema()),
         ("Sidecar", istio::Sidecar::schema()),
         ("ProxyConfig", istio::ProxyConfigKind::schema()),
         ("PeerAuthentication", istio::PeerAuthentication::schema()),

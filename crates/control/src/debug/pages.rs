@@ -23,6 +23,7 @@ use crate::history::answer::AnswerError;
 use crate::history::{self, HistoryError};
 use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, Proxies, StreamReport};
+use crate::registration::Registrations;
 use crate::world::World;
 
 /// The pages, over what they show.
@@ -34,6 +35,7 @@ pub struct Pages {
     /// The state directory.
     state: PathBuf,
     barrier: Arc<Barrier>,
+    registrations: Arc<Registrations>,
 }
 
 /// A proxy that has not answered a response for so long counts as one that does not answer.
@@ -76,9 +78,9 @@ impl Pages {
         world: watch::Receiver<Arc<World>>,
         proxies: Arc<Proxies>,
         metrics: Arc<Metrics>,
-        (state, barrier): (PathBuf, Arc<Barrier>),
+        (state, barrier, registrations): (PathBuf, Arc<Barrier>, Arc<Registrations>),
     ) -> Self {
-        Self { world, proxies, metrics, state, barrier }
+        Self { world, proxies, metrics, state, barrier, registrations }
     }
 
     /// The page of a path, [`HISTORY`] excepted.
@@ -142,6 +144,12 @@ impl Pages {
             "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>(),
             "refused": refused(&self.world()),
             "not_ready": not_ready(&self.world()),
+            "not_registered": self
+                .registrations
+                .refusals()
+                .into_iter()
+                .map(|(proxy, reason)| json!({ "proxy": proxy, "reason": reason }))
+                .collect::<Vec<_>>(),
         })
     }
 

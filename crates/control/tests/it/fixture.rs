@@ -9,8 +9,11 @@ use evenkeel_control::server::Addresses;
 use evenkeel_control::{ControlError, ControlPlane, Options};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::connection::Service;
-use evenkeel_xds::client::{Client, ClientResponse, Connection, ConnectionError, Protocol, Rejected, Update};
+use evenkeel_xds::client::{
+    Client, ClientRequest, ClientResponse, Connection, ConnectionError, Protocol, Rejected, Update,
+};
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use evenkeel_xds::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
@@ -268,6 +271,21 @@ impl Proxy {
                 return;
             }
         }
+    }
+
+    /// Reports the health of its workload, as Istio's agents do.
+    pub async fn report_health(&self, health: Result<(), &str>) {
+        let error = health.err().map(|message| evenkeel_xds::pb::google::rpc::Status {
+            message: message.to_owned(),
+            code: tonic::Code::Internal.into(),
+            ..Default::default()
+        });
+        let request = DeltaDiscoveryRequest {
+            type_url: evenkeel_xds::type_url::HEALTH_INFORMATION.to_owned(),
+            error_detail: error,
+            ..Default::default()
+        };
+        self.connection.send(ClientRequest::Delta(request)).await.expect("an open stream");
     }
 
     /// Tells what it holds.

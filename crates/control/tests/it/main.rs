@@ -9,6 +9,7 @@ mod fixture;
 mod go_client;
 mod grpc_programs;
 mod metrics;
+mod registration;
 mod startup;
 mod strangers;
 mod streams;

@@ -53,6 +53,13 @@ impl ProxyConfigs {
             Some(own) => own.over(shared),
             None => shared,
         };
-        ProxySettings { annotation: None, concurrency: config.concurrency, drain: config.termination_drain_duration }
+        ProxySettings {
+            annotation: None,
+            membership: None,
+            captures_dns: config.dns_capture(),
+            metadata: config.proxy_metadata.iter().map(|(name, value)| (name.clone(), value.value.clone())).collect(),
+            concurrency: config.concurrency,
+            drain: config.termination_drain_duration,
+        }
     }
 }

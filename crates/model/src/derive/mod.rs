@@ -30,6 +30,7 @@ mod step;
 mod tokens;
 mod tracking;
 mod virtual_services;
+mod workload_groups;
 mod workloads;
 
 use std::collections::BTreeMap;

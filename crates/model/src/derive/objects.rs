@@ -319,6 +319,8 @@ fn running_labels(object: &Object) -> Option<Labels> {
     match &object.resource {
         Resource::Pod(_) => Some(object.labels.clone()),
         Resource::WorkloadEntry(entry) => Some(entry_labels(object, entry)),
+        // Its workloads may register later.
+        Resource::WorkloadGroup(group) => Some(group.spec.labels()),
         Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
         Resource::StatefulSet(set) => Some(set.spec.template.labels()),
         Resource::DaemonSet(set) => Some(set.spec.template.labels()),

@@ -14,7 +14,7 @@ use super::run::Run;
 use super::tracking::Tracker;
 use super::{
     credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, proxy_rules,
-    route_sets, services, sidecars, tokens, workloads,
+    route_sets, services, sidecars, tokens, workload_groups, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -207,6 +207,10 @@ derived! {
     proxy_rules: proxy_rules::Table {
         /// All ProxyConfigs.
         ProxyRules = proxy_rules::all_step, for ProxyConfig by all;
+    }
+    workload_groups: workload_groups::Table {
+        /// All WorkloadGroups.
+        WorkloadGroups = workload_groups::all_step, for WorkloadGroup by all;
     }
     #[cfg(test)]
     example: example::Table {

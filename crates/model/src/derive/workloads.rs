@@ -139,7 +139,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
         service_account: account.into(),
         identity: identity(cx, object, account, found)?,
         locality: spec.locality.as_ref().map_or_else(|| locality(&labels), |locality| locality.as_str().into()),
-        ready: entry.is_healthy(),
+        ready: entry.is_healthy(&object.annotations),
         has_proxy: match labels.get(TLS_MODE_LABEL) {
             Some(mode) => mode == "istio",
             None => spec.takes_mtls(),

@@ -149,7 +149,19 @@ impl Drawn {
         let rest =
             random.pick(&["", ", serviceAccount: vm", ", ports: {http: 8081}, weight: 2", ", locality: north/a"]);
         let health = random.pick(&["", "status: {conditions: [{type: Healthy, status: 'False'}]}\n"]);
+        if random.once_in(4) {
+            let meta = self.meta("WorkloadGroup", NETWORKING);
+            return format!("{meta}spec: {{template: {{labels: {{app: {other}}}{rest}}}}}\n");
+        }
         let meta = self.meta("WorkloadEntry", NETWORKING);
+        let meta = match random.once_in(2) {
+            true => meta.replacen(
+                "metadata: {",
+                "metadata: {annotations: {proxy.istio.io/health-checks-enabled: 'true'}, ",
+                1,
+            ),
+            false => meta,
+        };
         format!("{meta}spec: {{address: 10.1.0.{number}, labels: {{app: {other}}}{rest}}}\n{health}")
     }
 

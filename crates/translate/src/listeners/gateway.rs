@@ -18,25 +18,12 @@ use crate::pb::core::TrafficDirection;
 use crate::plan::{Collection, Output, Part};
 use crate::{rbac, tls};
 
-/// Ports below this need privileges that gateways do not have.
-const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
-/// Offset of the ports used instead, as in the target ports of Istio's gateway Service: 80 → 8080, 443 → 8443.
-const UNPRIVILEGED_OFFSET: u16 = 8000;
-
-/// The port a gateway listens on for a server's port.
-pub fn bound_port(port: u16) -> u16 {
-    match port < FIRST_UNPRIVILEGED_PORT {
-        true => port + UNPRIVILEGED_OFFSET,
-        false => port,
-    }
-}
-
 /// The route configuration of a server whose requests are routed (Istio's `gatewayRDSRouteName`): servers of one address
-/// share one for plain HTTP, and each HTTPS server has its own.
-pub fn route_table(gateway: &Gateway, server: &Server) -> Option<String> {
+/// share one for plain HTTP, and each HTTPS server has its own. `listening` is the port of the listener.
+pub fn route_table(gateway: &Gateway, server: &Server, listening: u16) -> Option<String> {
     let bind = server.bind.as_deref().map(|bind| format!(".{bind}")).unwrap_or_default();
     match server.protocol {
-        ServerProtocol::Http => Some(format!("{}{bind}", names::gateway_route(bound_port(server.port)))),
+        ServerProtocol::Http => Some(format!("{}{bind}", names::gateway_route(listening))),
         ServerProtocol::Https if terminates_tls(server) => {
             let (port, name) = (server.port, &server.port_name);
             Some(format!("https.{port}.{name}.{}.{}{bind}", gateway.name, gateway.namespace))
@@ -78,8 +65,9 @@ fn servers_by_place(context: Context<'_>) -> BTreeMap<Place<'_>, Vec<(&Gateway, 
     let mut by_place: BTreeMap<Place<'_>, Vec<(&Gateway, &Server)>> = BTreeMap::new();
     for gateway in context.snapshot.gateways_for(&context) {
         for server in &gateway.servers {
-            let place = (bound_port(server.port), server.bind.as_deref());
-            by_place.entry(place).or_default().push((gateway, server));
+            for port in context.listening_ports(server.port) {
+                by_place.entry((port, server.bind.as_deref())).or_default().push((gateway, server));
+            }
         }
     }
     by_place
@@ -102,7 +90,7 @@ fn of_place(
     let address = first.bind.as_deref().unwrap_or("0.0.0.0");
     let mut made = listener(names::listener(address, port), address, port, TrafficDirection::Outbound);
     for (gateway, server) in servers {
-        for chain in chains(context, gateway, server) {
+        for chain in chains(context, gateway, server, port) {
             // Plain HTTP servers of one address share one filter chain; its routes match their hosts.
             push_distinct(&mut made.filter_chains, chain);
         }
@@ -121,15 +109,15 @@ fn of_place(
     Some((made, first.origin.clone()))
 }
 
-fn chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
+fn chains(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16) -> Vec<FilterChain> {
     match (server.protocol, &server.tls) {
         (ServerProtocol::Http, _) => {
-            let manager = manager(context, gateway, server);
+            let manager = manager(context, gateway, server, port);
             vec![chain("", FilterChainMatch::default(), vec![manager])]
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) if server.passes_by_service() => Vec::new(),
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
-            let manager = manager(context, gateway, server);
+            let manager = manager(context, gateway, server, port);
             let made = chain("", server_names(server), vec![manager]);
             vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, tls::InnerProtocol::Http))]
         }
@@ -143,10 +131,10 @@ fn chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<Filte
     }
 }
 
-fn manager(context: Context<'_>, gateway: &Gateway, server: &Server) -> Filter {
+fn manager(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16) -> Filter {
     let address = server.bind.as_deref().unwrap_or("0.0.0.0");
-    let stat = format!("outbound_{}", names::listener(address, bound_port(server.port)));
-    let route = route_table(gateway, server).unwrap_or_default();
+    let stat = format!("outbound_{}", names::listener(address, port));
+    let route = route_table(gateway, server, port).unwrap_or_default();
     http::manager_with_rds(context, Direction::Gateway, &stat, &route, rbac::http_filters(context))
 }
 

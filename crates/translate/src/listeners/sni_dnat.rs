@@ -9,7 +9,6 @@ use evenkeel_model::{Endpoint, Resolution, Service};
 use evenkeel_xds::ResourceType;
 
 use super::chain;
-use super::gateway::bound_port;
 use crate::context::Context;
 use crate::pb::config::listener::FilterChainMatch;
 use crate::plan::{Collection, Output, Part};
@@ -87,5 +86,5 @@ fn passed_on_at(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
     let servers = gateways.iter().flat_map(|gateway| &gateway.servers).filter(|server| server.passes_by_service());
     let serves =
         servers.filter(|server| server.hosts.iter().any(|host| host.value.covers(&service.namespace, &service.host)));
-    serves.map(|server| bound_port(server.port)).collect()
+    serves.flat_map(|server| context.listening_ports(server.port)).collect()
 }

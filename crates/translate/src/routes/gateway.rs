@@ -1,5 +1,6 @@
 //! Route configurations of gateways: one per HTTP port, one per HTTPS server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_base::Span;
@@ -54,8 +55,11 @@ fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server
     let servers = gateways.into_iter().flat_map(|gateway| gateway.servers.iter().map(move |s| (gateway, s)));
     let mut all: Vec<(Arc<str>, usize, &Gateway, &Server)> = Vec::new();
     for (server_index, (gateway, server)) in servers.enumerate() {
-        let Some(table) = route_table(gateway, server) else { continue };
-        all.push((table.into(), server_index, gateway, server));
+        // An HTTPS server has one table, on however many ports it listens.
+        let tables = context.listening_ports(server.port).into_iter().filter_map(|p| route_table(gateway, server, p));
+        for table in tables.collect::<BTreeSet<String>>() {
+            all.push((table.into(), server_index, gateway, server));
+        }
     }
     all
 }

@@ -223,13 +223,13 @@ fn only_what_is_registered_may_leave() {
 #[test]
 fn gateways_tell_hosts_apart_and_refuse_by_client_address() {
     let config = proxy("gateways", "edge-0");
-    let http = |request: &str| outcome(&config, "0.0.0.0_8080", &PLAIN_HTTP, "127.0.0.1:8080", request, 0);
+    let http = |request: &str| outcome(&config, "0.0.0.0_80", &PLAIN_HTTP, "127.0.0.1:80", request, 0);
     assert_eq!(http("GET a.example.com /api/x"), "outbound|80||web.shop.svc.cluster.local a.example.com/api/x");
     assert_eq!(http("GET x.b.example.com /"), "outbound|80||web.shop.svc.cluster.local x.b.example.com/");
     assert_eq!(http("GET y.b.example.com /"), "404");
     assert_eq!(http("GET s.example.com /p"), "301 https://s.example.com/p");
     let bad = Client { from: "203.0.113.7:1", ..PLAIN_HTTP };
-    let denied = outcome(&config, "0.0.0.0_8080", &bad, "127.0.0.1:8080", "GET a.example.com /", 0);
+    let denied = outcome(&config, "0.0.0.0_80", &bad, "127.0.0.1:80", "GET a.example.com /", 0);
     assert_eq!(denied, "denied by ns[istio-system]-policy[edge]-rule[0]");
     let pass = Client { server_name: Some("pass.example.com"), ..PLAIN_TCP };
     let passed = outcome(&config, "0.0.0.0_9443", &pass, "127.0.0.1:9443", "", 0);

@@ -14,7 +14,7 @@ use crate::scenario::{as_json, translate, view_of};
 
 /// A mesh from YAML.
 pub struct Mesh {
-    snapshot: Snapshot,
+    pub snapshot: Snapshot,
 }
 
 impl Mesh {
@@ -34,6 +34,13 @@ impl Mesh {
     /// The configuration of the sidecar of a Pod, `POD.NAMESPACE`.
     pub fn sidecar(&self, pod: &str) -> Arc<Config> {
         self.proxy(&self.view(&format!("sidecar {pod}")))
+    }
+
+    /// The addresses of a host's endpoints that take traffic.
+    pub fn ready(&self, host: &str, port: u16) -> Vec<String> {
+        let services = self.snapshot.services_of(host).iter();
+        let endpoints = services.flat_map(|service| self.snapshot.endpoints(service, port));
+        endpoints.filter(|endpoint| endpoint.ready).map(|endpoint| endpoint.address.to_string()).collect()
     }
 
     pub fn proxy(&self, view: &ProxyView) -> Arc<Config> {
@@ -438,8 +445,11 @@ fn workload_entries_are_endpoints() {
             )
             + &workload_entry("b", "{address: 10.5.0.2, labels: {app: vm}}")
             + &workload_entry("c", "{address: vm.internal, labels: {app: vm}}")
-            + &(workload_entry("d", "{address: 10.5.0.4, labels: {app: vm}}")
-                + "status: {conditions: [{type: Healthy, status: \"False\"}]}\n")
+            + &(workload_entry("d", "{address: 10.5.0.4, labels: {app: vm}}").replacen(
+                "metadata: {",
+                "metadata: {annotations: {proxy.istio.io/health-checks-enabled: 'true'}, ",
+                1,
+            ) + "status: {conditions: [{type: Healthy, status: \"False\"}]}\n")
             + &workload_entry(
                 "e",
                 "{address: 10.5.0.5, labels: {app: vm, security.istio.io/tlsMode: disabled}, serviceAccount: vm}",

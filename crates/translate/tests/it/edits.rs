@@ -172,6 +172,10 @@ impl Draw<'_> {
     fn workload_entry(&mut self) -> (String, String) {
         let address = self.pick(&["10.0.0.1", "10.0.0.2", "10.5.0.1"]);
         let rest = self.pick(&["", ", serviceAccount: vm", ", ports: {http: 8081, tcp: 9001}", ", weight: 3"]);
+        if self.random.once_in(4) {
+            let spec = format!("{{template: {{labels: {{app: {}}}{rest}}}}}", self.app);
+            return self.object(NETWORKING, "WorkloadGroup", 'g', &spec);
+        }
         let spec = format!("{{address: {address}, labels: {{app: {}}}{rest}}}", self.app);
         self.object(NETWORKING, "WorkloadEntry", 'w', &spec)
     }

@@ -11,11 +11,11 @@ use tonic::{Code, Extensions, Status as GrpcStatus};
 
 use super::interest::Interest;
 use super::{Announcement, RequestError, Response, Status, delta, sotw};
-use crate::ResourceSet;
 use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
+use crate::{ResourceSet, type_url};
 
 /// Where the resources of a stream come from.
 pub trait Source: Send + Sync + 'static {
@@ -46,6 +46,8 @@ pub struct Session {
     pub on_status: Box<dyn FnMut(Status) + Send>,
     /// Called after each request with the memory used by the subscribed names, in bytes. An error ends the stream.
     pub on_names: Box<dyn FnMut(usize) -> Result<(), GrpcStatus> + Send>,
+    /// Called when the client reports the health of its workload: unhealthy with a message.
+    pub on_health: Box<dyn FnMut(Result<(), String>) + Send>,
     /// What the server sends about itself.
     pub announcement: Announcement,
 }
@@ -95,8 +97,8 @@ impl Session {
     /// A session without observers.
     pub fn new(resources: impl Into<Resources>) -> Self {
         let (interest, announcement) = (Interest::default(), Announcement::default());
-        let (on_status, on_names) = (Box::new(drop), Box::new(|_| Ok(())));
-        Self { resources: resources.into(), interest, on_status, on_names, announcement }
+        let (on_status, on_names, on_health) = (Box::new(drop), Box::new(|_| Ok(())), Box::new(drop));
+        Self { resources: resources.into(), interest, on_status, on_names, on_health, announcement }
     }
 
     /// Publishes what the stream subscribes to.
@@ -114,6 +116,12 @@ impl Session {
     /// Adds a limit to the memory of its names, together with those of other streams.
     pub fn limited(mut self, on_names: impl FnMut(usize) -> Result<(), GrpcStatus> + Send + 'static) -> Self {
         self.on_names = Box::new(on_names);
+        self
+    }
+
+    /// Adds an observer of the health that the client reports of its workload.
+    pub fn hears_health(mut self, on_health: impl FnMut(Result<(), String>) + Send + 'static) -> Self {
+        self.on_health = Box::new(on_health);
         self
     }
 
@@ -151,6 +159,7 @@ pub(super) trait Protocol: Send + 'static {
     type Message: Message + Default + Send + 'static;
     fn new(announcement: Announcement) -> Self;
     fn node(request: &Self::Request) -> Option<&Node>;
+    fn health(request: &Self::Request) -> Option<Result<(), String>>;
     fn on_request(&mut self, request: &Self::Request, now: Duration) -> Result<(), RequestError>;
     fn on_snapshot(&mut self, resources: &Arc<ResourceSet>);
     fn note_interest(&self, interest: &Interest);
@@ -170,6 +179,12 @@ macro_rules! protocol {
             }
             fn node(request: &$request) -> Option<&Node> {
                 request.node.as_ref()
+            }
+            fn health(request: &$request) -> Option<Result<(), String>> {
+                (request.type_url == type_url::HEALTH_INFORMATION).then(|| match &request.error_detail {
+                    Some(error) => Err(shortened(&error.message)),
+                    None => Ok(()),
+                })
             }
             fn on_request(&mut self, request: &$request, now: Duration) -> Result<(), RequestError> {
                 self.on_request(request, now)
@@ -217,14 +232,21 @@ pub(super) async fn run<S: Source, P: Protocol>(
         session = source.connect(node, extensions) => session?,
         () = carrier.gone() => return Ok(()),
     };
-    let Session { mut resources, interest, mut on_status, mut on_names, announcement } = session;
+    let Session { mut resources, interest, mut on_status, mut on_names, mut on_health, announcement } = session;
     let id = node.id.clone();
     let start = Instant::now();
     let mut stream = P::new(announcement);
     let set = resources.look();
     stream.on_snapshot(&set);
     drop(set);
-    accept(&mut stream, &first, start.elapsed(), &id)?;
+    let mut take = |stream: &mut P, request: &P::Request| match P::health(request) {
+        Some(health) => {
+            on_health(health);
+            Ok(())
+        }
+        None => accept(stream, request, start.elapsed(), &id),
+    };
+    take(&mut stream, &first)?;
     drop(first);
     on_names(stream.name_bytes())?;
     loop {
@@ -242,12 +264,12 @@ pub(super) async fn run<S: Source, P: Protocol>(
         tokio::select! {
             request = carrier.next() => {
                 let Some(request) = request? else { return Ok(()) };
-                accept(&mut stream, &request, start.elapsed(), &id)?;
+                take(&mut stream, &request)?;
                 on_names(stream.name_bytes())?;
                 // Requests that arrived together are answered together.
                 for _ in 1..REQUESTS_AT_ONCE {
                     let Some(more) = carrier.next_now() else { break };
-                    accept(&mut stream, &more?, start.elapsed(), &id)?;
+                    take(&mut stream, &more?)?;
                     on_names(stream.name_bytes())?;
                 }
             }
@@ -259,6 +281,13 @@ pub(super) async fn run<S: Source, P: Protocol>(
             () = tokio::time::sleep_until(start + timer.unwrap_or_default()), if timer.is_some() => {}
         }
     }
+}
+
+/// Most bytes that are kept of what is wrong with a workload.
+const MAX_HEALTH_BYTES: usize = 1024;
+
+fn shortened(text: &str) -> String {
+    text.get(..text.floor_char_boundary(MAX_HEALTH_BYTES)).unwrap_or_default().to_owned()
 }
 
 /// An unknown type is a mistake in the client's configuration, and no reason to end the stream.

@@ -22,6 +22,7 @@ mod stateful_sets;
 mod unchanged;
 mod upgrade;
 mod user;
+mod workload_groups;
 
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;

@@ -13,7 +13,7 @@ const MAX_ANSWER_BYTES: usize = 4096;
 const SERVING: u8 = 1;
 
 /// Checks a service, or with an empty name the server as a whole; the error says what was wrong.
-pub async fn ask(stream: TcpStream, authority: &str, service: &str) -> Result<(), String> {
+pub async fn check(stream: TcpStream, authority: &str, service: &str) -> Result<(), String> {
     let text = |error: hyper::Error| error.to_string();
     let io = TokioIo::new(stream);
     let (mut sender, connection) =

@@ -1,0 +1,331 @@
+//! Workloads that register themselves: a proxy that names a WorkloadGroup (`AUTO_REGISTER_GROUP`) gets a WorkloadEntry made from
+//! the group's template, as in Istio (`pilot/pkg/autoregistration`).
+//!
+//! ```text
+//!  a stream connects ──► Registrations::connect    may it? counts the entry's streams
+//!  it reports health ──► Registration::health      what is to be written
+//!  it ends           ──► drop(Registration)
+//!                             │
+//!                             ▼
+//!  keeper     files STATE/registered/NAMESPACE.NAME.json, a directory of the configuration like any other
+//! ```
+//!
+//! The entries are files, so that everything else treats them like objects that somebody wrote: they survive a restart, the
+//! history has them, and other control planes that share the state directory serve them, too.
+
+mod entry;
+mod keeper;
+mod registrant;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_model::workload::ENTRY_PREFIX;
+use evenkeel_translate::ProxyView;
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use tokio::sync::{Notify, watch};
+
+use crate::world::World;
+use entry::{Connected, Health};
+use registrant::{Registrant, may_register};
+
+/// The directory of the entries in the state directory.
+pub const FOLDER: &str = "registered";
+/// How long an entry stays after its proxy has disconnected, unless the environment says otherwise (Istio's default).
+const GRACE: Duration = Duration::from_secs(10);
+/// Istio's variable of the former.
+const GRACE_VARIABLE: &str = "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD";
+/// How long a refused registration is shown after its last attempt.
+const REFUSAL_SHOWN: Duration = Duration::from_secs(120);
+/// Most refused registrations that are shown, in proxies.
+const MAX_REFUSALS: usize = 100;
+
+/// Why a proxy is not registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedRegistration {
+    /// There is no such group.
+    #[error(
+        "there is no WorkloadGroup `{name}` in the namespace `{namespace}`, which AUTO_REGISTER_GROUP names; write it, or correct ISTIO_META_AUTO_REGISTER_GROUP"
+    )]
+    NoGroup {
+        /// Its name.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+    },
+    /// It came without a certificate.
+    #[error(
+        "a workload that registers itself needs a certificate, so it must use the TLS port; the plaintext port does not tell who it is"
+    )]
+    NoIdentity,
+    /// It is of another namespace.
+    #[error("`{identity}` may not register in the namespace `{namespace}`")]
+    Namespace {
+        /// Who it is.
+        identity: String,
+        /// The group's namespace.
+        namespace: String,
+    },
+    /// It is of another service account.
+    #[error(
+        "`{identity}` may not register for the WorkloadGroup {group}, whose template has `serviceAccount: {account}`"
+    )]
+    Account {
+        /// Who it is.
+        identity: String,
+        /// The group.
+        group: String,
+        /// The group's account.
+        account: String,
+    },
+    /// Somebody wrote an entry of the name.
+    #[error("a WorkloadEntry `{name}` is written in {place}; remove it, or leave out ISTIO_META_AUTO_REGISTER_GROUP")]
+    Written {
+        /// Its name.
+        name: String,
+        /// Where.
+        place: String,
+    },
+    /// It has no address.
+    #[error("the node has no address")]
+    NoAddress,
+    /// Its network cannot be part of a name.
+    #[error(
+        "the metadata NETWORK must have at most 63 lower-case letters, digits, `-` and `.`, because it is part of the WorkloadEntry's name"
+    )]
+    Network,
+    /// Its labels are too many.
+    #[error("the node's labels take {bytes} bytes, at most 16384 are accepted")]
+    Labels {
+        /// Their bytes.
+        bytes: usize,
+    },
+}
+
+/// The variable of the environment cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("environment variable {GRACE_VARIABLE}: `{0}` is no duration, such as `10s`")]
+pub struct GraceError(String);
+
+/// The time that entries stay after their proxies have disconnected.
+pub fn grace_from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Duration, GraceError> {
+    match lookup(GRACE_VARIABLE) {
+        None => Ok(GRACE),
+        Some(text) => evenkeel_base::duration::parse(&text).map_err(|_| GraceError(text)),
+    }
+}
+
+/// The workloads that have registered with this control plane.
+#[derive(Debug)]
+pub struct Registrations {
+    folder: PathBuf,
+    world: watch::Receiver<Arc<World>>,
+    /// The name of this control plane.
+    controller: String,
+    grace: Duration,
+    state: Mutex<State>,
+    /// Tells the keeper that something is to be written.
+    wake: Notify,
+}
+
+/// Namespace and name of a WorkloadEntry.
+type Key = (Arc<str>, Arc<str>);
+
+#[derive(Debug, Default)]
+struct State {
+    entries: BTreeMap<Key, Registered>,
+    /// By node, with the time of the last attempt.
+    refusals: BTreeMap<String, (Instant, String)>,
+}
+
+/// A workload that has registered.
+#[derive(Debug)]
+struct Registered {
+    registrant: Registrant,
+    /// Its streams; an agent and its proxy each have one.
+    streams: usize,
+    connected: Connected,
+    /// When it is forgotten.
+    due: Option<Instant>,
+    health: Option<Health>,
+    /// The file does not say this yet.
+    dirty: bool,
+    /// Whether there was a file; it goes with its group.
+    written: bool,
+}
+
+/// A stream of a workload that has registered; it counts until it is dropped.
+#[derive(Debug)]
+pub struct Registration {
+    registrations: Arc<Registrations>,
+    key: Key,
+    /// The labels of the workload.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Registrations {
+    /// Entries below `state`, whose directory is made.
+    pub fn open(
+        state: &Path,
+        world: watch::Receiver<Arc<World>>,
+        controller: String,
+        grace: Duration,
+    ) -> std::io::Result<Arc<Self>> {
+        let folder = folder(state)?;
+        Ok(Arc::new(Self { folder, world, controller, grace, state: Mutex::default(), wake: Notify::new() }))
+    }
+
+    /// Registers the workload of a proxy that connects; `None` if it does not ask for it.
+    pub fn connect(
+        self: &Arc<Self>,
+        node: &Node,
+        view: &ProxyView,
+        identity: Option<&SpiffeId>,
+    ) -> Result<Option<Registration>, RefusedRegistration> {
+        let registered = self.admit(node, view, identity);
+        let mut state = self.lock();
+        match &registered {
+            Ok(_) => drop(state.refusals.remove(&node.id)),
+            Err(error) => state.note_refusal(&node.id, error, Instant::now()),
+        }
+        let Some((registrant, labels)) = registered? else { return Ok(None) };
+        let key: Key = (registrant.namespace.clone(), registrant.entry_name().into());
+        let (now, path) = (SystemTime::now(), self.path(&key));
+        let entry = state.entries.entry(key.clone()).or_insert_with(|| {
+            // Its agent reports its health again; until then that of before holds.
+            let stored = fs::read(&path).ok().and_then(|content| entry::read(&content));
+            Registered {
+                registrant: registrant.clone(),
+                streams: 0,
+                connected: Connected::Since(now),
+                due: None,
+                health: stored.as_ref().and_then(|stored| stored.health.clone()),
+                dirty: true,
+                written: stored.is_some(),
+            }
+        });
+        if entry.streams > 0 && entry.registrant != registrant {
+            tracing::warn!(
+                node = node.id, entry = %key.1, namespace = %key.0,
+                "another proxy has registered this address with other labels, locality or probe; the first one's count"
+            );
+        }
+        if entry.streams == 0 {
+            (entry.registrant, entry.connected, entry.due, entry.dirty) =
+                (registrant, Connected::Since(now), None, true);
+        }
+        entry.streams += 1;
+        drop(state);
+        self.wake.notify_one();
+        Ok(Some(Registration { registrations: self.clone(), key, labels }))
+    }
+
+    /// What it registers as and with which labels, if it may.
+    fn admit(
+        &self,
+        node: &Node,
+        view: &ProxyView,
+        identity: Option<&SpiffeId>,
+    ) -> Result<Option<(Registrant, BTreeMap<String, String>)>, RefusedRegistration> {
+        let Some(registrant) = Registrant::of(node, view)? else { return Ok(None) };
+        let world = self.world.borrow().clone();
+        let group = world.snapshot.workload_group(&registrant.namespace, &registrant.group);
+        let Some(spec) = group.and_then(|group| group.spec()) else {
+            let (name, namespace) = (registrant.group.to_string(), registrant.namespace.to_string());
+            return Err(RefusedRegistration::NoGroup { name, namespace });
+        };
+        let account = spec.template.service_account.as_ref().map(|account| &*account.0);
+        may_register(identity, &registrant, account)?;
+        let name = registrant.entry_name();
+        let known: Arc<str> = format!("{ENTRY_PREFIX}{name}").into();
+        let written = world.snapshot.workload(&registrant.namespace, &known);
+        if let Some(written) = written.filter(|it| !Path::new(&*it.origin.file).starts_with(&self.folder)) {
+            return Err(RefusedRegistration::Written { name, place: written.origin.to_string() });
+        }
+        let labels = entry::labels(spec, &registrant);
+        Ok(Some((registrant, labels)))
+    }
+
+    /// Proxies that want to register and may not, and why.
+    pub fn refusals(&self) -> Vec<(String, String)> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.refusals.retain(|_, (at, _)| now.duration_since(*at) < REFUSAL_SHOWN);
+        state.refusals.iter().map(|(node, (_, reason))| (node.clone(), reason.clone())).collect()
+    }
+
+    fn path(&self, (namespace, name): &Key) -> PathBuf {
+        self.folder.join(file_name(namespace, name))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn note_refusal(&mut self, node: &str, error: &RefusedRegistration, now: Instant) {
+        self.refusals.retain(|_, (at, _)| now.duration_since(*at) < REFUSAL_SHOWN);
+        if self.refusals.len() < MAX_REFUSALS || self.refusals.contains_key(node) {
+            self.refusals.insert(node.to_owned(), (now, error.to_string()));
+        }
+    }
+}
+
+impl Registration {
+    /// Notes what the agent reports of its workload.
+    pub fn health(&self, result: Result<(), String>) {
+        let mut state = self.registrations.lock();
+        let Some(entry) = state.entries.get_mut(&self.key) else { return };
+        if entry.health.as_ref().is_none_or(|health| health.result != result) {
+            entry.health = Some(Health { result, at: SystemTime::now() });
+            entry.dirty = true;
+            drop(state);
+            self.registrations.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut state = self.registrations.lock();
+        let Some(entry) = state.entries.get_mut(&self.key) else { return };
+        entry.streams = entry.streams.saturating_sub(1);
+        if entry.streams == 0 {
+            (entry.connected, entry.dirty) = (Connected::Until(SystemTime::now()), true);
+            entry.due = Some(Instant::now() + self.registrations.grace);
+            drop(state);
+            self.registrations.wake.notify_one();
+        }
+    }
+}
+
+/// The directory of the entries, which is made if it is not there.
+pub fn folder(state: &Path) -> std::io::Result<PathBuf> {
+    let folder = state.join(FOLDER);
+    fs::create_dir_all(&folder)?;
+    folder.canonicalize()
+}
+
+/// Longest part of a file's name that is an entry's name, in bytes: file systems take 255 in all.
+const MAX_FILE_NAME_BYTES: usize = 150;
+
+/// The name of an entry's file. Names are ASCII.
+fn file_name(namespace: &str, name: &str) -> String {
+    match name.len() > MAX_FILE_NAME_BYTES {
+        false => format!("{namespace}.{name}.json"),
+        true => {
+            use std::hash::{DefaultHasher, Hash, Hasher};
+            let mut hasher = DefaultHasher::new();
+            name.hash(&mut hasher);
+            let end = name.get(name.len() - MAX_FILE_NAME_BYTES..).unwrap_or_default();
+            format!("{namespace}.{:016x}-{end}.json", hasher.finish())
+        }
+    }
+}

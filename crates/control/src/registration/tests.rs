@@ -1,0 +1,174 @@
+use std::time::UNIX_EPOCH;
+
+use evenkeel_api::Resource;
+use evenkeel_api::istio::WorkloadGroupSpec;
+use evenkeel_xds::pb::envoy::config::core::v3::Locality;
+use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
+
+use super::entry::{Connected, Health};
+use super::*;
+
+fn text(text: &str) -> Value {
+    Value { kind: Some(Kind::StringValue(text.to_owned())) }
+}
+
+fn object(fields: &[(&str, Value)]) -> Value {
+    let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    Value { kind: Some(Kind::StructValue(Struct { fields })) }
+}
+
+/// A node of the group `vm` with more metadata.
+fn node(address: &str, more: &[(&str, Value)]) -> Node {
+    let mut fields = vec![("AUTO_REGISTER_GROUP", text("vm")), ("SERVICE_ACCOUNT", text("vm"))];
+    fields.extend(more.iter().cloned());
+    let Some(Kind::StructValue(metadata)) = object(&fields).kind else { unreachable!() };
+    Node { id: format!("sidecar~{address}~vm-0.shop~x"), metadata: Some(metadata), ..Node::default() }
+}
+
+fn registrant(node: &Node) -> Result<Option<Registrant>, RefusedRegistration> {
+    Registrant::of(node, &ProxyView::from_node(node).expect("a node"))
+}
+
+#[test]
+fn entries_are_named_as_in_istio() {
+    let check = |address: &str, network: Option<&str>, expected: Option<&str>| {
+        let more: Vec<_> = network.map(|network| ("NETWORK", text(network))).into_iter().collect();
+        let found = registrant(&node(address, &more)).ok().flatten().map(|found| found.entry_name());
+        assert_eq!(found.as_deref(), expected, "{address} {network:?}");
+    };
+    check("10.0.0.1", None, Some("vm-10.0.0.1"));
+    check("10.0.0.1", Some("north"), Some("vm-10.0.0.1-north"));
+    check("fd00::1", Some("north"), Some("vm-fd00--1-north"));
+    check("fd00::", None, Some("vm-fd00--0"));
+    for bad in ["North", "../../etc", "a/b", "-a", "a.", &"n".repeat(64)] {
+        check("10.0.0.1", Some(bad), None);
+    }
+}
+
+#[test]
+fn nodes_without_a_group_are_not_registered_and_ones_with_huge_labels_are_refused() {
+    let mut plain = node("10.0.0.1", &[]);
+    plain.metadata = None;
+    assert_eq!(registrant(&plain), Ok(None));
+    assert_eq!(registrant(&node("10.0.0.1", &[("AUTO_REGISTER_GROUP", text(""))])), Ok(None));
+    let huge = object(&[("a", text(&"x".repeat(20_000)))]);
+    let refused = registrant(&node("10.0.0.1", &[("LABELS", huge)])).expect_err("refused");
+    assert_eq!(refused, RefusedRegistration::Labels { bytes: 20_001 });
+}
+
+#[test]
+fn only_an_identity_of_the_groups_account_registers() {
+    let registrant = registrant(&node("10.0.0.1", &[])).expect("a registrant").expect("a group");
+    let check = |identity: Option<&str>, account: Option<&str>, expected: Option<&str>| {
+        let identity = identity.map(|text| text.parse::<SpiffeId>().expect("a SPIFFE id"));
+        let result = may_register(identity.as_ref(), &registrant, account).map_err(|error| error.to_string());
+        match expected {
+            None => assert_eq!(result, Ok(())),
+            Some(text) => assert!(result.as_ref().is_err_and(|error| error.contains(text)), "{result:?}"),
+        }
+    };
+    let (own, other) = ("spiffe://cluster.local/ns/shop/sa/vm", "spiffe://cluster.local/ns/shop/sa/other");
+    check(Some(own), Some("vm"), None);
+    check(Some(own), None, None);
+    check(Some(other), None, None);
+    check(Some(other), Some("vm"), Some("whose template has `serviceAccount: vm`"));
+    check(Some("spiffe://cluster.local/ns/bank/sa/vm"), Some("vm"), Some("may not register in the namespace `shop`"));
+    check(None, None, Some("needs a certificate"));
+}
+
+fn group() -> WorkloadGroupSpec {
+    let yaml = "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: vm, namespace: shop}\nspec:\n  \
+                metadata: {labels: {app: vm, tier: group}, annotations: {note: hello}}\n  \
+                template: {serviceAccount: vm, ports: {http: 8080}, labels: {tier: template, from: template}, \
+                network: south, locality: s/1, weight: 2}\n";
+    let (objects, found) = evenkeel_api::load(&[("a.yaml".into(), yaml.into())]);
+    assert!(found.is_empty(), "{found}");
+    match &objects[0].resource {
+        Resource::WorkloadGroup(group) => group.spec.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_entry_is_made_of_the_groups_template_and_of_what_the_node_says() {
+    let more = [
+        ("LABELS", object(&[("app", text("special")), ("version", text("v2"))])),
+        ("PROXY_CONFIG", object(&[("readinessProbe", object(&[]))])),
+        ("NETWORK", text("north")),
+    ];
+    let locality = Locality { region: "n".into(), zone: "2".into(), sub_zone: String::new() };
+    let node = Node { locality: Some(locality), ..node("10.0.0.1", &more) };
+    let registrant = registrant(&node).expect("a registrant").expect("a group");
+    let health = Health { result: Err("port 80: refused".into()), at: UNIX_EPOCH };
+    let document = entry::document(&group(), &registrant, "one", Connected::Since(UNIX_EPOCH), Some(&health));
+    let text = format!("{document:#}");
+    let expected = r#"{
+  "apiVersion": "networking.istio.io/v1",
+  "kind": "WorkloadEntry",
+  "metadata": {
+    "name": "vm-10.0.0.1-north",
+    "namespace": "shop",
+    "labels": {
+      "app": "special",
+      "from": "template",
+      "tier": "group",
+      "version": "v2"
+    },
+    "annotations": {
+      "note": "hello",
+      "istio.io/autoRegistrationGroup": "vm",
+      "proxy.istio.io/health-checks-enabled": "true",
+      "istio.io/workloadController": "one",
+      "istio.io/connectedAt": "1970-01-01T00:00:00Z"
+    }
+  },
+  "spec": {
+    "address": "10.0.0.1",
+    "ports": {
+      "http": 8080
+    },
+    "labels": {
+      "app": "special",
+      "from": "template",
+      "tier": "group",
+      "version": "v2"
+    },
+    "network": "north",
+    "locality": "n/2",
+    "weight": 2,
+    "serviceAccount": "vm"
+  },
+  "status": {
+    "conditions": [
+      {
+        "type": "Healthy",
+        "status": "False",
+        "lastProbeTime": "1970-01-01T00:00:00Z",
+        "lastTransitionTime": "1970-01-01T00:00:00Z",
+        "message": "port 80: refused"
+      }
+    ]
+  }
+}"#;
+    assert_eq!(text, expected);
+    let (_, found) = evenkeel_api::load(&[("a.json".into(), text.as_str().into())]);
+    assert!(found.is_empty(), "{found}");
+    let stored = entry::read(text.as_bytes()).expect("an entry");
+    assert_eq!((&*stored.group, &*stored.controller, stored.health), ("vm", "one", Some(health)));
+    assert_eq!(entry::read(b"{"), None);
+}
+
+#[test]
+fn files_of_long_names_fit_in_a_directory() {
+    assert_eq!(file_name("shop", "vm-10.0.0.1"), "shop.vm-10.0.0.1.json");
+    let [one, other] = ["a", "b"].map(|first| file_name(&"n".repeat(63), &format!("{first}{}", "x".repeat(252))));
+    assert!(one.len() < 250 && one != other, "{one}");
+}
+
+#[test]
+fn the_grace_period_is_istios_variable() {
+    let of = |value: Option<&str>| grace_from_env(|_| value.map(str::to_owned)).map_err(|error| error.to_string());
+    assert_eq!(of(None), Ok(Duration::from_secs(10)));
+    assert_eq!(of(Some("1m")), Ok(Duration::from_secs(60)));
+    assert!(of(Some("soon")).is_err_and(|error| error.contains("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD: `soon`")));
+}

@@ -1,0 +1,99 @@
+//! What WorkloadEntries with health checks come to, what a workload with a WorkloadGroup's entry is, and where allotted addresses
+//! take part.
+
+use evenkeel_translate::ProxyView;
+
+use crate::decisions::{PLAIN_HTTP, PLAIN_TCP};
+use crate::decisions_services::{Mesh, outbound};
+
+fn object(kind: &str, name: &str, metadata: &str, rest: &str) -> String {
+    format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop{metadata}}}\n{rest}\n"
+    )
+}
+
+fn client(annotations: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: client-0, namespace: shop{annotations}}}\n\
+         spec: {{containers: [{{name: main}}]}}\nstatus: {{podIP: 10.244.0.1, phase: Running}}\n"
+    )
+}
+
+/// Which of two workloads take requests: the one whose entry has these annotations and this status, and another one.
+#[track_caller]
+fn check_health(annotations: &str, status: &str, expected: bool) {
+    let spec = |address: &str| format!("spec: {{address: {address}, labels: {{app: vm}}}}");
+    let text = client("")
+        + &object(
+            "ServiceEntry",
+            "vm",
+            "",
+            "spec: {hosts: [vm.example.com], addresses: [10.97.0.1], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], \
+             workloadSelector: {labels: {app: vm}}}",
+        )
+        + &object("WorkloadEntry", "a", annotations, &format!("{}\n{status}", spec("10.5.0.1")))
+        + &object("WorkloadEntry", "b", "", &spec("10.5.0.2"));
+    let mesh = Mesh::read(&text);
+    let config = mesh.sidecar("client-0.shop");
+    let decided = outbound(&config, &PLAIN_HTTP, "10.97.0.1:80", "GET vm.example.com /");
+    assert_eq!(decided, "outbound|80||vm.example.com vm.example.com/");
+    assert_eq!(mesh.ready("vm.example.com", 80).contains(&"10.5.0.1".to_owned()), expected, "{annotations} {status}");
+    assert!(mesh.ready("vm.example.com", 80).contains(&"10.5.0.2".to_owned()));
+}
+
+#[test]
+fn the_health_of_an_entry_counts_if_its_annotation_says_so() {
+    let checked = ", annotations: {proxy.istio.io/health-checks-enabled: 'true'}";
+    let is = |status: &str| {
+        format!("status: {{conditions: [{{type: Ready, status: 'True'}}, {{type: Healthy, status: '{status}'}}]}}")
+    };
+    check_health("", "", true);
+    check_health("", &is("False"), true);
+    // Nothing is known of a workload that has just registered.
+    check_health(checked, "", false);
+    check_health(checked, &is("True"), true);
+    check_health(checked, &is("False"), false);
+    check_health(checked, &is("Unknown"), false);
+    check_health(", annotations: {proxy.istio.io/health-checks-enabled: 'false'}", &is("False"), true);
+}
+
+#[test]
+fn allotted_addresses_take_part_only_where_dns_is_captured() {
+    let entry = object(
+        "ServiceEntry",
+        "db",
+        "",
+        "spec: {hosts: [db.example.com], ports: [{number: 5432, name: tcp, protocol: TCP}], resolution: STATIC, endpoints: [{address: 192.0.2.1}]}",
+    );
+    let config_map = |text: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: '{text}'}}\n"
+        )
+    };
+    let check = |annotation: &str, more: &str, captures_dns: bool, expected: bool| {
+        let annotations = match annotation {
+            "" => String::new(),
+            text => format!(", annotations: {{proxy.istio.io/config: '{{proxyMetadata: {{{text}}}}}'}}"),
+        };
+        let mesh = Mesh::read(&(client(&annotations) + &entry + more));
+        let view = ProxyView { captures_dns, ..mesh.view("sidecar client-0.shop") };
+        let config = mesh.proxy(&view);
+        let own = config.listeners.keys().any(|name| name.starts_with("240.") && name.ends_with("_5432"));
+        assert_eq!(own, expected, "{annotation} {more} {captures_dns}");
+        if !own {
+            // Without an address of its own it has the port at all addresses.
+            let decided = outbound(&config, &PLAIN_TCP, "192.0.2.1:5432", "");
+            assert_eq!(decided, "outbound|5432||db.example.com");
+        }
+    };
+    check("", "", true, true);
+    check("", "", false, false);
+    check("ISTIO_META_DNS_CAPTURE: \"false\"", "", true, false);
+    check("ISTIO_META_DNS_AUTO_ALLOCATE: \"false\"", "", true, false);
+    check("ISTIO_META_DNS_AUTO_ALLOCATE: \"true\"", "", true, true);
+    // What an agent does not do, no setting makes it do.
+    check("ISTIO_META_DNS_CAPTURE: \"true\"", "", false, false);
+    let off = config_map("defaultConfig: {proxyMetadata: {ISTIO_META_DNS_CAPTURE: \"false\"}}");
+    check("", &off, true, false);
+    check("ISTIO_META_DNS_CAPTURE: \"true\"", &off, true, true);
+}
