@@ -14,10 +14,10 @@ mod translation;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_translate::{Holding, ProxyView};
+use evenkeel_translate::{Holding, ProxyView, secrets};
 use evenkeel_xds::server::{Resources, Session, Status};
 use evenkeel_xds::{Cause, ResourceSet};
 use tokio::sync::watch;
@@ -29,7 +29,7 @@ use crate::history::Refused;
 use crate::memory;
 use crate::metrics::{Metrics, plane};
 use crate::publish::{Admission, FirstPush, PublishOptions};
-use crate::quota::{Quota, Share};
+use crate::quota::{Quota, Rate, Share};
 use crate::world::World;
 use mailbox::Mailbox;
 use streams::{Registered, Streams};
@@ -46,6 +46,9 @@ pub const MAX_STREAMS_PER_IDENTITY: usize = MAX_STREAMS / 4;
 /// for four thousand resources.
 pub const MAX_NAME_BYTES_PER_IDENTITY: usize = 512 * 1024 * 1024;
 
+/// Lines about secrets that proxies ask for in vain: so many at once, and one more after each time.
+const SECRET_LINES: (u32, Duration) = (50, Duration::from_secs(1));
+
 /// The connected proxies.
 #[derive(Debug)]
 pub struct Proxies {
@@ -56,6 +59,8 @@ pub struct Proxies {
     by_identity: Arc<Quota<SpiffeId>>,
     /// Bytes of names.
     names: Arc<Quota<SpiffeId>>,
+    /// Lines about secrets that proxies do not get.
+    told_secrets: Arc<Rate<()>>,
     mailbox: Arc<Mailbox<Registered>>,
     streams: Arc<Streams>,
     following: Following,
@@ -164,6 +169,7 @@ impl Proxies {
             admission: Admission::new(options.first_pushes),
             by_identity: Quota::new(MAX_STREAMS, MAX_STREAMS_PER_IDENTITY),
             names: Quota::new(usize::MAX, MAX_NAME_BYTES_PER_IDENTITY),
+            told_secrets: Arc::new(Rate::new(SECRET_LINES.0, SECRET_LINES.1, 1)),
             following: started?,
             mailbox,
             streams,
@@ -187,6 +193,7 @@ impl Proxies {
     /// Registers a stream until its session is dropped. Waits for the translator.
     pub async fn connect(&self, client: Client, admitted: Admitted) -> Result<Session, ConnectError> {
         let names = client.identity.clone().map(|identity| self.names.nothing(identity));
+        let missing = self.tells_missing_secrets(&client);
         let waiting = Waiting::new(&self.metrics);
         let Registered { registration, notice, interest } = self.mailbox.join(client, admitted).await?;
         drop(waiting);
@@ -195,12 +202,24 @@ impl Proxies {
         let looking = registration.clone();
         let now = Box::new(move || looked.again(looking.held()));
         let session = Session::new(Resources::Polled { now, notice }).known_by(interest);
-        let session = session.observed(move |status| registration.on_status(status));
+        let session = session.observed(move |status| registration.on_status(status)).hears_missing_secrets(missing);
         Ok(match names {
             Some(names) => session.limited(limit(names, self.metrics.clone())),
             // Only this machine reaches the plaintext port.
             None => session,
         })
+    }
+
+    /// Says in the log which secrets a proxy asks for in vain, and why.
+    fn tells_missing_secrets(&self, client: &Client) -> impl FnMut(&str) + Send + 'static {
+        let (node, view) = (client.node.clone(), client.view.clone());
+        let (world, told) = (self.world.clone(), self.told_secrets.clone());
+        move |secret| {
+            if told.note((), Instant::now()) {
+                let reason = secrets::refusal(&view, &world.borrow().snapshot, secret);
+                tracing::warn!(node, secret, %reason, "a proxy asks for a secret that it does not get");
+            }
+        }
     }
 
     /// Ends all streams and takes no more.

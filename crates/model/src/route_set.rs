@@ -1,5 +1,6 @@
 //! Routes with every name resolved, whatever kind of object they were written as: VirtualServices today.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +77,21 @@ impl fmt::Display for GatewayRef {
 impl fmt::Debug for GatewayRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl HttpRoute {
+    /// The place of a route of an Ingress among those of its host, of all Ingresses (Istio's `ConvertIngressVirtualService`):
+    /// longer paths come first, and of equal ones the exact.
+    pub fn ingress_order(&self) -> (Reverse<usize>, bool) {
+        let uri = self.matches.first().and_then(|matched| matched.uri.as_ref());
+        let (length, is_exact) = match uri {
+            // A prefix of whole parts is an exact path and a prefix.
+            Some(StringMatch::Exact(path)) => (path.len(), self.matches.len() == 1),
+            Some(StringMatch::Prefix(path)) => (path.len(), false),
+            _ => (0, false),
+        };
+        (Reverse(length), !is_exact)
     }
 }
 

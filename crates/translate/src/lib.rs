@@ -41,7 +41,7 @@ mod origin;
 mod pb;
 mod plan;
 mod proto;
-mod secrets;
+pub mod secrets;
 mod sessions;
 mod whole;
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_model::gateway::SecretUse;
-use evenkeel_model::{KeyPair, ROOTS_SUFFIX, Roots};
+use evenkeel_model::{KeyPair, ROOTS_SUFFIX, Roots, Snapshot};
 use evenkeel_xds::ResourceType;
 
 use crate::context::Context;
 use crate::pb::{core, tls};
 use crate::plan::{Collection, Output, Part};
+use crate::view::ProxyView;
 
 /// What the names of these secrets begin with, as in Istio.
 const SCHEME: &str = "kubernetes://";
@@ -70,6 +71,61 @@ pub fn secret(context: Context<'_>, resource: &str, out: &mut Output) {
         let message = tls::Secret { name: resource.to_owned(), r#type: Some(content) };
         out.add(ResourceType::Secret, resource, &message, Some(credential.origin.clone()));
     }
+}
+
+/// Why a proxy does not get a secret that it asks for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedSecret {
+    /// It is none of Kubernetes.
+    #[error("the control plane serves secrets with names `{SCHEME}NAME` only")]
+    Foreign,
+    /// It comes without a certificate.
+    #[error("only a proxy that has proved its namespace gets secrets, over the TLS port")]
+    Unproved,
+    /// It is of another namespace.
+    #[error("the Secret is in the namespace `{0}`, and proxies get only Secrets of their own")]
+    OtherNamespace(String),
+    /// There is none.
+    #[error("there is no Secret `{namespace}/{name}`")]
+    Missing {
+        /// The proxy's namespace.
+        namespace: String,
+        /// The name.
+        name: String,
+    },
+    /// It has not what is asked for.
+    #[error("the Secret cannot be used: {0}")]
+    Unusable(String),
+    /// Nothing that applies to it names the Secret.
+    #[error("no Gateway or DestinationRule that applies to the proxy names the Secret")]
+    Unnamed,
+}
+
+/// Why a proxy does not get the secret of this resource name, if it is not among its resources.
+pub fn refusal(view: &ProxyView, snapshot: &Snapshot, resource: &str) -> RefusedSecret {
+    let Some(name) = resource.strip_prefix(SCHEME) else { return RefusedSecret::Foreign };
+    if !view.authenticated {
+        return RefusedSecret::Unproved;
+    }
+    let name = match name.split_once('/') {
+        Some((namespace, _)) if *namespace != *view.namespace => {
+            return RefusedSecret::OtherNamespace(namespace.to_owned());
+        }
+        Some((_, name)) => name,
+        None => name,
+    };
+    let of = |name: &str| snapshot.credentials.get(&(view.namespace.clone(), name.into()));
+    let plain = name.strip_suffix(ROOTS_SUFFIX);
+    let found = of(name).or_else(|| of(plain?));
+    let Some(credential) = found else {
+        let name = plain.unwrap_or(name).to_owned();
+        return RefusedSecret::Missing { namespace: view.namespace.to_string(), name };
+    };
+    let unusable = match plain {
+        None => credential.certificate.as_ref().err(),
+        Some(_) => credential.roots.as_ref().err(),
+    };
+    unusable.map_or(RefusedSecret::Unnamed, |reason| RefusedSecret::Unusable(reason.to_string()))
 }
 
 fn certificate(pair: &KeyPair) -> tls::secret::Type {

@@ -1,6 +1,5 @@
 //! Ingresses as a Gateway and route sets, as Istio's conversion does (`pilot/pkg/config/kube/ingress`).
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use evenkeel_api::kubernetes::{Ingress, IngressBackend, IngressPath, PathType, ingress_host};
@@ -151,16 +150,7 @@ fn by_host(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &mut Diagnost
         }
     }
     for part in &mut parts {
-        // Longer paths come first, and of equal ones the exact.
-        part.http.sort_by_key(|route| {
-            let uri = route.matches.first().and_then(|matched| matched.uri.as_ref());
-            let (length, is_exact) = match uri {
-                Some(StringMatch::Exact(path)) => (path.len(), route.matches.len() == 1),
-                Some(StringMatch::Prefix(path)) => (path.len(), false),
-                _ => (0, false),
-            };
-            (Reverse(length), !is_exact)
-        });
+        part.http.sort_by_key(HttpRoute::ingress_order);
     }
     parts
 }

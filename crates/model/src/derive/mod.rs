@@ -21,6 +21,7 @@ mod proxy_rules;
 mod refused;
 mod route_sets;
 mod routes;
+mod rule_secrets;
 mod run;
 mod services;
 mod settings;

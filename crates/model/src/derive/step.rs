@@ -14,7 +14,7 @@ use super::run::Run;
 use super::tracking::Tracker;
 use super::{
     credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, proxy_rules,
-    route_sets, services, sidecars, tokens, workload_groups, workloads,
+    route_sets, rule_secrets, services, sidecars, tokens, workload_groups, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -187,6 +187,8 @@ derived! {
         Gateways = gateways::all_step, for Gateway | Ingress | IngressClass by all;
         /// Reports Secrets that the servers of a Gateway or Ingress cannot use.
         GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway | Ingress by id;
+        /// Reports Secrets that a DestinationRule cannot use.
+        RuleSecrets(key: ObjectKey) = rule_secrets::object_step, for DestinationRule by id;
     }
     routes: route_sets::Table {
         /// Reads the routes of an object.

@@ -3,10 +3,10 @@
 use evenkeel_model::{AddressBook, MeshConfig};
 use evenkeel_testkit::{TestCa, objects};
 
-const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: edge-0, namespace: ingress, labels: {istio: edge}}\n\
+pub const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: edge-0, namespace: ingress, labels: {istio: edge}}\n\
                    spec: {containers: [{name: proxy}]}\nstatus: {podIP: 10.244.4.1, phase: Running}\n---\n";
 
-fn findings(text: &str) -> Vec<String> {
+pub fn findings(text: &str) -> Vec<String> {
     let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.into())]);
     assert!(!found.has_errors(), "{found}\n{text}");
     let built = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).1;

@@ -5,3 +5,4 @@ mod gateway_secrets;
 mod golden;
 mod incremental;
 mod queries;
+mod rule_secrets;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use evenkeel_api::Kind;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::{Gateway, GatewayRef, RouteSet, Server};
@@ -98,12 +99,35 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     let (origin, https_redirect) = (first.origin.clone(), all.iter().any(|of| of.https_redirect));
     // Several route sets may contribute to one host. A route that matches everything goes last; otherwise it would hide
     // the rest.
-    let routes = all.into_iter().flat_map(|of| of.routes);
+    let routes = sorted_ingresses(all).into_iter().flat_map(|of| of.routes);
     let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(route_set::holds_always);
     routes.extend(last);
     let made = virtual_host(name, vec![host.to_string()], routes);
     let made = if https_redirect { require_tls(made) } else { made };
     give_host(context, table, &made, Some(origin), None, out);
+}
+
+/// Sorts the routes of all Ingresses of a host by their paths, in place of the first of them. Their order in the files means
+/// nothing.
+fn sorted_ingresses(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
+    let is_ingress = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.kind == Kind::Ingress);
+    if all.iter().filter(|of| is_ingress(of)).count() < 2 {
+        return all;
+    }
+    let mut sorted = Vec::new();
+    for of in all.iter().filter(|of| is_ingress(of)) {
+        let routes = of.route_set.iter().flat_map(|set| &set.http);
+        // A route for each condition; a route that always holds is the last one.
+        let orders = routes.flat_map(|http| std::iter::repeat_n(http.ingress_order(), http.matches.len().max(1)));
+        sorted.extend(orders.zip(of.routes.iter().cloned()));
+    }
+    sorted.sort_by_key(|(order, _)| *order);
+    let mut sorted = Some(sorted.into_iter().map(|(_, route)| route).collect::<Vec<Route>>());
+    let place = |of: GatewayRoutes| match is_ingress(&of) {
+        true => GatewayRoutes { routes: sorted.take().unwrap_or_default(), ..of },
+        false => of,
+    };
+    all.into_iter().map(place).collect()
 }
 
 /// A route configuration of a gateway.

@@ -1,5 +1,6 @@
 //! One stream from its first request to its end: connects a state machine to any transport.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
-use crate::{ResourceSet, type_url};
+use crate::{ResourceSet, ResourceType, type_url};
 
 /// Where the resources of a stream come from.
 pub trait Source: Send + Sync + 'static {
@@ -48,6 +49,8 @@ pub struct Session {
     pub on_names: Box<dyn FnMut(usize) -> Result<(), GrpcStatus> + Send>,
     /// Called when the client reports the health of its workload: unhealthy with a message.
     pub on_health: Box<dyn FnMut(Result<(), String>) + Send>,
+    /// Called once with the name of each secret that the client asks for and that is not there for it.
+    pub on_missing_secret: Box<dyn FnMut(&str) + Send>,
     /// What the server sends about itself.
     pub announcement: Announcement,
 }
@@ -98,7 +101,8 @@ impl Session {
     pub fn new(resources: impl Into<Resources>) -> Self {
         let (interest, announcement) = (Interest::default(), Announcement::default());
         let (on_status, on_names, on_health) = (Box::new(drop), Box::new(|_| Ok(())), Box::new(drop));
-        Self { resources: resources.into(), interest, on_status, on_names, on_health, announcement }
+        let (resources, on_missing_secret) = (resources.into(), Box::new(|_: &str| {}));
+        Self { resources, interest, on_status, on_names, on_health, on_missing_secret, announcement }
     }
 
     /// Publishes what the stream subscribes to.
@@ -122,6 +126,12 @@ impl Session {
     /// Adds an observer of the health that the client reports of its workload.
     pub fn hears_health(mut self, on_health: impl FnMut(Result<(), String>) + Send + 'static) -> Self {
         self.on_health = Box::new(on_health);
+        self
+    }
+
+    /// Adds an observer of secrets that the client asks for in vain.
+    pub fn hears_missing_secrets(mut self, on_missing_secret: impl FnMut(&str) + Send + 'static) -> Self {
+        self.on_missing_secret = Box::new(on_missing_secret);
         self
     }
 
@@ -160,6 +170,7 @@ pub(super) trait Protocol: Send + 'static {
     fn new(announcement: Announcement) -> Self;
     fn node(request: &Self::Request) -> Option<&Node>;
     fn health(request: &Self::Request) -> Option<Result<(), String>>;
+    fn secrets(request: &Self::Request) -> &[String];
     fn on_request(&mut self, request: &Self::Request, now: Duration) -> Result<(), RequestError>;
     fn on_snapshot(&mut self, resources: &Arc<ResourceSet>);
     fn note_interest(&self, interest: &Interest);
@@ -170,7 +181,7 @@ pub(super) trait Protocol: Send + 'static {
 }
 
 macro_rules! protocol {
-    ($stream:ty, $request:ty, $response:ty) => {
+    ($stream:ty, $request:ty, $response:ty, $names:ident) => {
         impl Protocol for $stream {
             type Request = $request;
             type Message = $response;
@@ -185,6 +196,9 @@ macro_rules! protocol {
                     Some(error) => Err(shortened(&error.message)),
                     None => Ok(()),
                 })
+            }
+            fn secrets(request: &$request) -> &[String] {
+                if request.type_url == type_url::SECRET { &request.$names } else { &[] }
             }
             fn on_request(&mut self, request: &$request, now: Duration) -> Result<(), RequestError> {
                 self.on_request(request, now)
@@ -211,8 +225,8 @@ macro_rules! protocol {
     };
 }
 
-protocol!(delta::Stream, DeltaDiscoveryRequest, DeltaDiscoveryResponse);
-protocol!(sotw::Stream, DiscoveryRequest, DiscoveryResponse);
+protocol!(delta::Stream, DeltaDiscoveryRequest, DeltaDiscoveryResponse, resource_names_subscribe);
+protocol!(sotw::Stream, DiscoveryRequest, DiscoveryResponse, resource_names);
 
 /// Serves one stream to its end.
 ///
@@ -232,7 +246,8 @@ pub(super) async fn run<S: Source, P: Protocol>(
         session = source.connect(node, extensions) => session?,
         () = carrier.gone() => return Ok(()),
     };
-    let Session { mut resources, interest, mut on_status, mut on_names, mut on_health, announcement } = session;
+    let Session { mut resources, interest, mut on_status, mut on_names, mut on_health, .. } = session;
+    let (announcement, mut secrets) = (session.announcement, AskedSecrets::new(session.on_missing_secret));
     let id = node.id.clone();
     let start = Instant::now();
     let mut stream = P::new(announcement);
@@ -247,13 +262,17 @@ pub(super) async fn run<S: Source, P: Protocol>(
         None => accept(stream, request, start.elapsed(), &id),
     };
     take(&mut stream, &first)?;
+    secrets.ask(P::secrets(&first));
     drop(first);
     on_names(stream.name_bytes())?;
     loop {
         // The order matters: a concurrent change of resources either sees the new subscriptions, or is seen by the read
         // that follows.
         stream.note_interest(&interest);
-        stream.on_snapshot(&resources.look());
+        let set = resources.look();
+        secrets.look(&set);
+        stream.on_snapshot(&set);
+        drop(set);
         while let Some(response) = stream.poll_response(start.elapsed()) {
             if !carrier.send(response).await {
                 return Ok(());
@@ -265,11 +284,14 @@ pub(super) async fn run<S: Source, P: Protocol>(
             request = carrier.next() => {
                 let Some(request) = request? else { return Ok(()) };
                 take(&mut stream, &request)?;
+                secrets.ask(P::secrets(&request));
                 on_names(stream.name_bytes())?;
                 // Requests that arrived together are answered together.
                 for _ in 1..REQUESTS_AT_ONCE {
                     let Some(more) = carrier.next_now() else { break };
-                    take(&mut stream, &more?)?;
+                    let more = more?;
+                    take(&mut stream, &more)?;
+                    secrets.ask(P::secrets(&more));
                     on_names(stream.name_bytes())?;
                 }
             }
@@ -279,6 +301,37 @@ pub(super) async fn run<S: Source, P: Protocol>(
                 }
             }
             () = tokio::time::sleep_until(start + timer.unwrap_or_default()), if timer.is_some() => {}
+        }
+    }
+}
+
+/// Most secrets of a stream of which it is said that they are not there, in names.
+const MAX_MISSING_SECRETS: usize = 100;
+
+/// The secrets that a client asks for.
+struct AskedSecrets {
+    asked: Vec<String>,
+    missing: BTreeSet<String>,
+    on_missing: Box<dyn FnMut(&str) + Send>,
+}
+
+impl AskedSecrets {
+    fn new(on_missing: Box<dyn FnMut(&str) + Send>) -> Self {
+        Self { asked: Vec::new(), missing: BTreeSet::new(), on_missing }
+    }
+
+    fn ask(&mut self, names: &[String]) {
+        let room = MAX_MISSING_SECRETS.saturating_sub(self.missing.len());
+        let new = names.iter().filter(|name| !self.missing.contains(*name)).take(room);
+        self.asked.extend(new.cloned());
+    }
+
+    /// Tells of those that are not there.
+    fn look(&mut self, set: &ResourceSet) {
+        for name in std::mem::take(&mut self.asked) {
+            if set.get(ResourceType::Secret, &name).is_none() && self.missing.insert(name.clone()) {
+                (self.on_missing)(&name);
+            }
         }
     }
 }

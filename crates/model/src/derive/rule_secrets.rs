@@ -1,0 +1,124 @@
+//! Findings about the Secrets that DestinationRules name (Istio's analyzer of `credentialName`, IST0101).
+//!
+//! A Secret belongs in the namespace of the proxies that call: of the workloads that the rule selects, or else of the
+//! gateways.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use evenkeel_api::istio::{ClientTlsMode, ClientTlsSettings, DestinationRuleSpec};
+use evenkeel_api::{Object, ObjectKey, Resource};
+use evenkeel_base::{Diagnostic, Spanned};
+
+use super::run::Run;
+use super::tracking::Cx;
+use crate::{Credential, ROOTS_SUFFIX};
+
+/// The scheme that a name may have.
+const SCHEME: &str = "kubernetes://";
+
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    run.read(|cx, found| {
+        let Some(object) = cx.object(key) else { return false };
+        let Resource::DestinationRule(rule) = &object.resource else { return false };
+        let mut seen = BTreeSet::new();
+        for (tls, name) in settings(&rule.spec) {
+            // A name that several ports have is reported once.
+            if seen.insert((name.as_str(), tls.mode == Some(ClientTlsMode::Mutual))) {
+                found.extend(check(cx, object, &rule.spec, tls, name));
+            }
+        }
+        true
+    })
+}
+
+/// All TLS settings that name a Secret.
+fn settings(spec: &DestinationRuleSpec) -> impl Iterator<Item = (&ClientTlsSettings, &Spanned<String>)> {
+    let subsets = spec.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
+    let policies = spec.traffic_policy.iter().chain(subsets);
+    let all = policies.flat_map(|policy| {
+        policy.tls.iter().chain(policy.port_level_settings.iter().filter_map(|port| port.tls.as_ref()))
+    });
+    let all = all.map(|tls| &tls.value);
+    let originates = |tls: &&ClientTlsSettings| matches!(tls.mode, Some(ClientTlsMode::Simple | ClientTlsMode::Mutual));
+    all.filter(originates).filter_map(|tls| Some((tls, tls.credential_name.as_ref()?)))
+}
+
+fn check(
+    cx: &Cx<'_>,
+    object: &Object,
+    spec: &DestinationRuleSpec,
+    tls: &ClientTlsSettings,
+    name: &Spanned<String>,
+) -> Option<Diagnostic> {
+    let plain = name.strip_prefix(SCHEME).unwrap_or(name);
+    let selects = spec.workload_selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty());
+    let namespaces: BTreeSet<&Arc<str>> = match selects {
+        true => BTreeSet::from([&object.namespace]),
+        false => {
+            let selectors = cx.gateways().map(|gateway| &gateway.selector).filter(|selector| !selector.is_empty());
+            selectors.flat_map(|selector| cx.namespaces_of_selected(selector)).collect()
+        }
+    };
+    let (wanted, plain) = match plain.split_once('/') {
+        Some((namespace, plain)) => (Some(namespace), plain),
+        None => (None, plain),
+    };
+    let of_roots = format!("{plain}{ROOTS_SUFFIX}");
+    let known: Vec<&Arc<Credential>> = cx.credentials(&of_roots).chain(cx.credentials(plain)).collect();
+    let in_reach = |credential: &&&Arc<Credential>| {
+        let is_wanted = wanted.is_none_or(|wanted| *credential.namespace == *wanted);
+        // Without a known proxy, any namespace will do.
+        is_wanted && (namespaces.is_empty() || namespaces.contains(&credential.namespace))
+    };
+    let Some(credential) = known.iter().find(in_reach) else {
+        return Some(missing(object, name, plain, selects, &namespaces, &known));
+    };
+    let namespace = &credential.namespace;
+    let roots = cx.roots_credential(namespace, plain)?;
+    let own = || cx.credentials(plain).find(|credential| credential.namespace == *namespace);
+    let reason = match (&roots.roots, tls.mode) {
+        (Err(reason), _) => format!("Secret {namespace}/{} cannot be used: {reason}", roots.name),
+        (Ok(_), Some(ClientTlsMode::Mutual)) => match own().map(|credential| &credential.certificate) {
+            Some(Ok(_)) => return None,
+            Some(Err(reason)) => format!("Secret {namespace}/{plain} cannot be used: {reason}"),
+            None => format!("there is no Secret {namespace}/{plain} with the client's certificate"),
+        },
+        _ => return None,
+    };
+    let what = match tls.mode {
+        Some(ClientTlsMode::Mutual) => "MUTUAL needs the keys `tls.crt`, `tls.key` and `ca.crt`",
+        _ => "the server's certificate is verified with its `ca.crt`, or with that of the Secret `NAME-cacert`",
+    };
+    let found = finding(object, name, format!("{reason}; calls that follow this rule fail"), what.to_owned());
+    Some(found.with_related(roots.origin.clone(), "the Secret"))
+}
+
+fn missing(
+    object: &Object,
+    name: &Spanned<String>,
+    plain: &str,
+    selects: bool,
+    namespaces: &BTreeSet<&Arc<str>>,
+    known: &[&Arc<Credential>],
+) -> Diagnostic {
+    let whose = if selects { "the selected workloads" } else { "the gateway proxies" };
+    let place = match namespaces.iter().next() {
+        Some(namespace) => format!(" in namespace {namespace}, where {whose} run"),
+        None => String::new(),
+    };
+    let message = format!("there is no Secret `{plain}`{place}: calls that follow this rule fail");
+    let help = match (known.first(), namespaces.iter().next()) {
+        (Some(other), Some(namespace)) => {
+            format!("there is one in namespace {}; copy it to {namespace}", other.namespace)
+        }
+        _ => format!(
+            "add a Secret `{plain}` with `ca.crt`, and for MUTUAL `tls.crt` and `tls.key`, to the namespace of {whose}"
+        ),
+    };
+    finding(object, name, message, help)
+}
+
+fn finding(object: &Object, name: &Spanned<String>, message: String, help: String) -> Diagnostic {
+    Diagnostic::warning("credential", name.span.clone(), message).with_help(help).about(object.reference())
+}
