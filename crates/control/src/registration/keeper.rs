@@ -12,8 +12,10 @@ use evenkeel_model::Snapshot;
 use super::entry::{self, Stored};
 use super::{Key, Registrations};
 
-/// Pause between two rounds: a workload whose health changes all the time changes its entry no more often than this.
+/// Pause between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
+/// Time between two changes of an entry: a workload whose health changes all the time must not keep everybody busy.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How often the files of connected workloads are marked as kept, and others looked at.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A file that nobody has marked for so long is no one's: its control plane is gone, and its workload has not come to another.
@@ -23,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// What is to be done to a file.
 #[derive(Debug)]
-enum Work {
+pub(super) enum Work {
     /// Say this.
     Write(Key, Vec<u8>),
     /// Say this, unless the workload has connected to another control plane since.
@@ -70,7 +72,9 @@ impl Registrations {
 
     /// When the next entry is due.
     fn due(&self) -> Option<Instant> {
-        self.lock().entries.values().filter_map(|entry| entry.due).min()
+        let state = self.lock();
+        let written = state.entries.values().filter(|entry| entry.dirty).map(|entry| entry.not_before);
+        state.entries.values().filter_map(|entry| entry.due).chain(written).min()
     }
 
     /// Notes which entries differ because their group has come or gone: they go with their group, as Kubernetes removes what a
@@ -85,7 +89,7 @@ impl Registrations {
     }
 
     /// What is to be done now.
-    fn take_work(&self, now: Instant) -> Vec<Work> {
+    pub(super) fn take_work(&self, now: Instant) -> Vec<Work> {
         let world = self.world.borrow().clone();
         let mut work = Vec::new();
         let mut state = self.lock();
@@ -97,9 +101,10 @@ impl Registrations {
             }
             // A retry is due.
             let again = entry.streams > 0 && entry.due.take_if(|due| *due <= now).is_some();
-            if !std::mem::take(&mut entry.dirty) && !again {
+            if !again && (!entry.dirty || entry.not_before > now) {
                 return true;
             }
+            (entry.dirty, entry.not_before) = (false, now + PAUSE);
             let registrant = &entry.registrant;
             let group = world.snapshot.workload_group(&registrant.namespace, &registrant.group);
             match group.and_then(|group| group.spec()) {

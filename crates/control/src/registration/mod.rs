@@ -92,6 +92,14 @@ pub enum RefusedRegistration {
         /// Where.
         place: String,
     },
+    /// Another group's workload has the name.
+    #[error("a workload of the WorkloadGroup `{group}` is registered as `{name}`")]
+    Taken {
+        /// The name.
+        name: String,
+        /// The other group.
+        group: String,
+    },
     /// It has no address.
     #[error("the node has no address")]
     NoAddress,
@@ -156,6 +164,8 @@ struct Registered {
     health: Option<Health>,
     /// The file does not say this yet.
     dirty: bool,
+    /// When it may be written again.
+    not_before: Instant,
     /// Whether there was a file; it goes with its group.
     written: bool,
 }
@@ -190,6 +200,7 @@ impl Registrations {
     ) -> Result<Option<Registration>, RefusedRegistration> {
         let registered = self.admit(node, view, identity);
         let mut state = self.lock();
+        let registered = registered.and_then(|admitted| state.not_of_another_group(admitted));
         match &registered {
             Ok(_) => drop(state.refusals.remove(&node.id)),
             Err(error) => state.note_refusal(&node.id, error, Instant::now()),
@@ -207,6 +218,7 @@ impl Registrations {
                 due: None,
                 health: stored.as_ref().and_then(|stored| stored.health.clone()),
                 dirty: true,
+                not_before: Instant::now(),
                 written: stored.is_some(),
             }
         });
@@ -232,7 +244,7 @@ impl Registrations {
         node: &Node,
         view: &ProxyView,
         identity: Option<&SpiffeId>,
-    ) -> Result<Option<(Registrant, BTreeMap<String, String>)>, RefusedRegistration> {
+    ) -> Result<Option<Admitted>, RefusedRegistration> {
         let Some(registrant) = Registrant::of(node, view)? else { return Ok(None) };
         let world = self.world.borrow().clone();
         let group = world.snapshot.workload_group(&registrant.namespace, &registrant.group);
@@ -269,7 +281,21 @@ impl Registrations {
     }
 }
 
+/// What a proxy registers as, and with which labels.
+type Admitted = (Registrant, BTreeMap<String, String>);
+
 impl State {
+    /// Names of different groups may meet; who is of one must not speak for a workload of the other.
+    fn not_of_another_group(&self, admitted: Option<Admitted>) -> Result<Option<Admitted>, RefusedRegistration> {
+        let Some((registrant, labels)) = admitted else { return Ok(None) };
+        let name = registrant.entry_name();
+        let known = self.entries.get(&(registrant.namespace.clone(), name.as_str().into()));
+        match known.filter(|known| known.streams > 0 && known.registrant.group != registrant.group) {
+            Some(known) => Err(RefusedRegistration::Taken { name, group: known.registrant.group.to_string() }),
+            None => Ok(Some((registrant, labels))),
+        }
+    }
+
     fn note_refusal(&mut self, node: &str, error: &RefusedRegistration, now: Instant) {
         self.refusals.retain(|_, (at, _)| now.duration_since(*at) < REFUSAL_SHOWN);
         if self.refusals.len() < MAX_REFUSALS || self.refusals.contains_key(node) {

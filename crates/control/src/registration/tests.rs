@@ -172,3 +172,65 @@ fn the_grace_period_is_istios_variable() {
     assert_eq!(of(Some("1m")), Ok(Duration::from_secs(60)));
     assert!(of(Some("soon")).is_err_and(|error| error.contains("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD: `soon`")));
 }
+
+/// A control plane that has read the group, and its registrations.
+fn registrations() -> (tempfile::TempDir, Arc<Registrations>) {
+    let folder = tempfile::tempdir().expect("a directory");
+    let other = "---\napiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: vm-10.0.0.1, namespace: shop}\n\
+                 spec: {template: {}}\n";
+    let config = folder.path().join("config");
+    fs::create_dir(&config).expect("a directory");
+    let own = other.replace("vm-10.0.0.1", "vm");
+    fs::write(config.join("groups.yaml"), format!("{own}{other}")).expect("a file");
+    let mesh = evenkeel_model::MeshConfig::default();
+    let mut configuration =
+        crate::configuration::Configuration::open(vec![config], folder.path(), mesh).expect("a configuration");
+    let world = watch::Sender::new(Arc::new(configuration.first()));
+    let state = folder.path().join("state");
+    fs::create_dir(&state).expect("a directory");
+    let made = Registrations::open(&state, world.subscribe(), "one".into(), GRACE).expect("a directory");
+    (folder, made)
+}
+
+fn connect(registrations: &Arc<Registrations>, node: &Node) -> Result<Registration, RefusedRegistration> {
+    let identity: SpiffeId = "spiffe://cluster.local/ns/shop/sa/vm".parse().expect("a SPIFFE id");
+    let view = ProxyView::from_node(node).expect("a node");
+    registrations.connect(node, &view, Some(&identity)).map(|registration| registration.expect("a group"))
+}
+
+#[test]
+fn names_of_two_groups_that_meet_are_not_one_workload() {
+    let (_folder, registrations) = registrations();
+    let one = connect(&registrations, &node("10.0.0.1", &[("NETWORK", text("10.0.0.2"))])).expect("it registers");
+    let meeting = node("10.0.0.2", &[("AUTO_REGISTER_GROUP", text("vm-10.0.0.1"))]);
+    let refused = connect(&registrations, &meeting).expect_err("refused");
+    assert_eq!(refused.to_string(), "a workload of the WorkloadGroup `vm` is registered as `vm-10.0.0.1-10.0.0.2`");
+    assert_eq!(registrations.refusals().len(), 1);
+    drop(one);
+    // It is nobody's now.
+    connect(&registrations, &meeting).expect("it registers");
+    assert!(registrations.refusals().is_empty());
+}
+
+#[test]
+fn a_workload_that_flaps_is_written_once_a_second() {
+    let (_folder, registrations) = registrations();
+    let own = connect(&registrations, &node("10.0.0.1", &[])).expect("it registers");
+    let begin = Instant::now();
+    let written = |after: Duration| registrations.take_work(begin + after).len();
+    assert_eq!(written(Duration::ZERO), 1);
+    for number in 0..1000 {
+        own.health(if number % 2 == 0 { Err("no".to_owned()) } else { Ok(()) });
+        assert_eq!(written(Duration::from_millis(number / 2)), 0);
+    }
+    assert_eq!(written(Duration::from_secs(1)), 1);
+    assert_eq!(written(Duration::from_secs(5)), 0, "nothing is new");
+    // A stream that ends and one that begins are the same workload.
+    let again = connect(&registrations, &node("10.0.0.1", &[])).expect("it registers");
+    drop(own);
+    assert_eq!(written(Duration::from_millis(5500)), 0);
+    drop(again);
+    assert_eq!(written(Duration::from_secs(6)), 1, "since when it is not connected");
+    assert_eq!(written(Duration::from_secs(3600)), 1, "it is removed");
+    assert_eq!(written(Duration::from_secs(7200)), 0);
+}
