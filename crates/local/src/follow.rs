@@ -30,7 +30,7 @@ const FINDINGS_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub enum Change {
     /// The Deployments or the ports of Gateways have changed.
-    Manifest(Manifest),
+    Manifest(Box<Manifest>),
     /// Text for the screen.
     Say(String),
 }
@@ -128,7 +128,7 @@ impl Follower {
             return None;
         }
         self.manifest = manifest.clone();
-        Some(Change::Manifest(manifest))
+        Some(Change::Manifest(Box::new(manifest)))
     }
 }
 

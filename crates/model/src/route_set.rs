@@ -80,10 +80,18 @@ impl fmt::Debug for GatewayRef {
     }
 }
 
+impl RouteSet {
+    /// Whether its routes are sorted by their paths together with those of all such objects of a host: those of an Ingress,
+    /// whose order means nothing.
+    pub fn is_sorted_by_path(&self) -> bool {
+        self.kind == Kind::Ingress
+    }
+}
+
 impl HttpRoute {
     /// The place of a route of an Ingress among those of its host, of all Ingresses (Istio's `ConvertIngressVirtualService`):
     /// longer paths come first, and of equal ones the exact.
-    pub fn ingress_order(&self) -> (Reverse<usize>, bool) {
+    pub fn path_order(&self) -> (Reverse<usize>, bool) {
         let uri = self.matches.first().and_then(|matched| matched.uri.as_ref());
         let (length, is_exact) = match uri {
             // A prefix of whole parts is an exact path and a prefix.

@@ -81,7 +81,7 @@ impl Registrations {
     /// group owns, and come back with it while their workload is connected.
     fn follow_groups(&self) {
         let world = self.world.borrow().clone();
-        for (_, entry) in &mut self.lock().entries {
+        for entry in self.lock().entries.values_mut() {
             let registrant = &entry.registrant;
             let has_group = world.snapshot.workload_group(&registrant.namespace, &registrant.group).is_some();
             entry.dirty |= has_group != entry.written;
@@ -176,7 +176,7 @@ impl Registrations {
             here.map(|(key, entry)| {
                 let path = self.path(key);
                 // Somebody else may have removed or replaced it.
-                entry.dirty |= !stored(&path).is_some_and(|stored| stored.controller == self.controller);
+                entry.dirty |= stored(&path).is_none_or(|stored| stored.controller != self.controller);
                 path
             })
             .collect()

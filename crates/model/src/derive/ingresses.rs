@@ -150,7 +150,7 @@ fn by_host(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &mut Diagnost
         }
     }
     for part in &mut parts {
-        part.http.sort_by_key(HttpRoute::ingress_order);
+        part.http.sort_by_key(HttpRoute::path_order);
     }
     parts
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use evenkeel_api::Kind;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::{Gateway, GatewayRef, RouteSet, Server};
@@ -99,7 +98,7 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     let (origin, https_redirect) = (first.origin.clone(), all.iter().any(|of| of.https_redirect));
     // Several route sets may contribute to one host. A route that matches everything goes last; otherwise it would hide
     // the rest.
-    let routes = sorted_ingresses(all).into_iter().flat_map(|of| of.routes);
+    let routes = sorted_by_path(all).into_iter().flat_map(|of| of.routes);
     let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(route_set::holds_always);
     routes.extend(last);
     let made = virtual_host(name, vec![host.to_string()], routes);
@@ -107,23 +106,22 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     give_host(context, table, &made, Some(origin), None, out);
 }
 
-/// Sorts the routes of all Ingresses of a host by their paths, in place of the first of them. Their order in the files means
-/// nothing.
-fn sorted_ingresses(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
-    let is_ingress = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.kind == Kind::Ingress);
-    if all.iter().filter(|of| is_ingress(of)).count() < 2 {
+/// Sorts the routes of all objects whose order means nothing, in place of the first of them.
+fn sorted_by_path(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
+    let is_one = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.is_sorted_by_path());
+    if all.iter().filter(|of| is_one(of)).count() < 2 {
         return all;
     }
     let mut sorted = Vec::new();
-    for of in all.iter().filter(|of| is_ingress(of)) {
+    for of in all.iter().filter(|of| is_one(of)) {
         let routes = of.route_set.iter().flat_map(|set| &set.http);
         // A route for each condition; a route that always holds is the last one.
-        let orders = routes.flat_map(|http| std::iter::repeat_n(http.ingress_order(), http.matches.len().max(1)));
+        let orders = routes.flat_map(|http| std::iter::repeat_n(http.path_order(), http.matches.len().max(1)));
         sorted.extend(orders.zip(of.routes.iter().cloned()));
     }
     sorted.sort_by_key(|(order, _)| *order);
     let mut sorted = Some(sorted.into_iter().map(|(_, route)| route).collect::<Vec<Route>>());
-    let place = |of: GatewayRoutes| match is_ingress(&of) {
+    let place = |of: GatewayRoutes| match is_one(&of) {
         true => GatewayRoutes { routes: sorted.take().unwrap_or_default(), ..of },
         false => of,
     };
