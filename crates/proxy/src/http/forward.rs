@@ -392,7 +392,7 @@ impl ActiveStream<'_> {
         let (Some(all), Some(since)) = (forward.limits.timeout, request.received_all()) else { return };
         let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
-        let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
+        let to_grpc = request.calls_grpc() && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
         announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
     }
 }

@@ -151,7 +151,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.cluster.v3.CircuitBreakers.Thresholds",
         &["priority", "max_connections", "max_pending_requests", "max_requests", "max_retries", "retry_budget",
           "track_remaining", "max_connection_pools"]),
-    part("envoy.config.cluster.v3.CircuitBreakers.Thresholds.RetryBudget", &["budget_percent", "min_retry_concurrency"]),
+    part("envoy.config.cluster.v3.CircuitBreakers.Thresholds.RetryBudget", &["budget_percent", "budget_interval", "min_retry_concurrency"]),
     part("envoy.config.cluster.v3.OutlierDetection",
         &["consecutive_5xx", "interval", "base_ejection_time", "max_ejection_percent", "enforcing_consecutive_5xx",
           "enforcing_success_rate", "success_rate_minimum_hosts", "success_rate_request_volume",

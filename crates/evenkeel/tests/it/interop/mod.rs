@@ -11,6 +11,7 @@ mod flags;
 mod flags_http2;
 mod grpc_health;
 mod grpc_stats;
+mod grpc_web;
 mod handshakes;
 mod hashing;
 mod heads;
