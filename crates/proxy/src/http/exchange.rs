@@ -329,9 +329,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
             }
             upload.filtered_end |= last;
             let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-            fits = conn.manager.filters.request_data(&mut request.filters, &mut data).map_err(Stop::from);
+            fits = conn.manager.filters.request_data(&mut request.filters, &mut data).map_err(Unfit::Body);
             if fits.is_ok() && !upload.left.take(data.bytes.len()) {
-                fits = Err(Stop::Failed(Failure::FilteredLength));
+                fits = Err(Unfit::Length);
             }
             if fits.is_ok() {
                 upload.pass(up, &data.bytes, last);
@@ -344,7 +344,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Piece::End if filtered && !self.upload.filtered_end => {
                 self.upload.filtered_end = true;
                 let mut end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
-                conn.manager.filters.request_data(&mut request.filters, &mut end)?;
+                conn.manager.filters.request_data(&mut request.filters, &mut end).map_err(Unfit::Body)?;
                 if !self.upload.left.take(end.bytes.len()) {
                     return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
                 }
@@ -433,8 +433,20 @@ enum Stop {
     Failed(Failure),
 }
 
-impl From<BadBody> for Stop {
-    fn from(bad: BadBody) -> Self {
-        Self::Failed(Failure::BadBody(bad))
+/// Why a piece of the request's body is not sent.
+#[derive(Clone, Copy)]
+enum Unfit {
+    /// A filter finds it invalid.
+    Body(BadBody),
+    /// It is longer than the head announces.
+    Length,
+}
+
+impl From<Unfit> for Stop {
+    fn from(unfit: Unfit) -> Self {
+        Self::Failed(match unfit {
+            Unfit::Body(bad) => Failure::BadBody(bad),
+            Unfit::Length => Failure::FilteredLength,
+        })
     }
 }

@@ -50,8 +50,17 @@ enum Verdict {
 }
 
 impl ActiveStream<'_> {
-    /// Tries until there is a response or no try is left, then responds to the client.
+    /// Forwards the request, and counts it if its route has statistics of its own.
     pub(super) async fn forward(&mut self, forward: &Forward<'_>) -> bool {
+        let keeps = self.forward_to(forward).await;
+        if let Some(prefix) = &forward.matched.route.stat_prefix {
+            self.count_by_route(forward, prefix);
+        }
+        keeps
+    }
+
+    /// Tries until there is a response or no try is left, then responds to the client.
+    async fn forward_to(&mut self, forward: &Forward<'_>) -> bool {
         if !self.conn.hcm.proxy_100_continue {
             self.send_continue();
         }

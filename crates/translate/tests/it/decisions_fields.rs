@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::calls::{Arrival, HTTP, Mesh, destination_rule, object_of, virtual_service};
 use crate::decisions::{Client, PLAIN_HTTP, mesh};
+use crate::decisions_mesh::built;
 use crate::recorded::compared;
+use crate::scenario::{translate, view_of};
 
 const CLUSTER: &str = "outbound|80||reviews.shop.svc.cluster.local";
 
@@ -265,4 +267,49 @@ fn servers_of_gateways_with_names() {
     let arrival = Arrival { listener: "0.0.0.0_8085", to: "10.244.0.6:8085", ..HTTP };
     let decided = mesh.proxy("router edge-0.shop").decide(arrival, "GET web.example.com /");
     assert_eq!(decided, "web.example.com/ to reviews.shop:80");
+}
+
+/// The resources of the sidecar of `web-0` as text, with these settings of the mesh.
+fn with_settings(settings: &str, more: &str) -> String {
+    let (snapshot, _) = built(settings, more);
+    compared(&translate(&view_of("sidecar web-0.shop", &snapshot), &snapshot)).to_string()
+}
+
+#[test]
+fn names_of_the_mesh() {
+    let text = with_settings("trustDomain: example.org", "");
+    assert!(text.contains("spiffe://example.org/") && !text.contains("spiffe://cluster.local/"));
+    // Policies of the root namespace hold everywhere.
+    let policy = object_of("security.istio.io/v1", "AuthorizationPolicy", "all", "roots", "action: DENY\nrules: [{}]");
+    let more = format!("---\n{policy}");
+    assert!(with_settings("rootNamespace: roots", &more).contains("ns[roots]-policy[all]-rule[0]"));
+    assert!(!with_settings("{}", &more).contains("ns[roots]-policy[all]-rule[0]"));
+}
+
+#[test]
+fn formats_of_access_logs() {
+    let log = |format: &str| {
+        let provider = format!("{{name: file, envoyFileAccessLog: {{path: /tmp/log, {format}}}}}");
+        with_settings(&format!("extensionProviders: [{provider}]\ndefaultProviders: {{accessLogging: [file]}}"), "")
+    };
+    let text = log("logFormat: {text: \"own %REQ(:METHOD)%\\n\"}");
+    assert!(text.contains("own %REQ(:METHOD)%"), "{text}");
+    assert!(log("omitEmptyValues: true, logFormat: {labels: {m: x}}").contains(r#""omit_empty_values":true"#));
+}
+
+#[test]
+fn parts_of_certificates_that_workloads_are_told() {
+    let details = |parts: &str| {
+        let settings = format!("defaultConfig: {{proxyHeaders: {{setCurrentClientCertDetails: {{{parts}}}}}}}");
+        let text = with_settings(&settings, "");
+        let start = text.find("set_current_client_cert_details").expect("the field");
+        text[start..].split('}').next().unwrap_or_default().to_owned()
+    };
+    let all = details("subject: true, chain: true, uri: true");
+    assert!([r#""subject":true"#, r#""chain":true"#, r#""uri":true"#].iter().all(|part| all.contains(part)), "{all}");
+    let none = details("subject: false, chain: false, uri: false, dns: true");
+    assert!(
+        ![r#""subject":true"#, r#""chain":true"#, r#""uri":true"#].iter().any(|part| none.contains(part)),
+        "{none}"
+    );
 }

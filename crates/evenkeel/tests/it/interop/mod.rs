@@ -28,6 +28,7 @@ mod outliers;
 mod proxy;
 mod retries;
 mod retry_hosts;
+mod route_stats;
 mod routing;
 mod security;
 mod sessions;
