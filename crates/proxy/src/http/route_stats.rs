@@ -29,10 +29,13 @@ evenkeel_stats::layout! {
     }
 }
 
+/// Counters by virtual host and prefix.
+type ByPrefix = FastMap<(Arc<str>, Arc<str>), Rc<Writer<route::Stats>>>;
+
 /// One worker's counters of the routes to one cluster. They live as long as the cluster.
 struct RouteCounts {
     registry: Arc<Registry>,
-    by_prefix: RefCell<FastMap<(Arc<str>, Arc<str>), Rc<Writer<route::Stats>>>>,
+    by_prefix: RefCell<ByPrefix>,
 }
 
 impl RouteCounts {
