@@ -16,6 +16,7 @@ pub mod decide;
 pub mod explain;
 pub mod fault;
 pub mod grpc_stats;
+pub mod grpc_web;
 pub mod header_mutation;
 mod http;
 mod info;
@@ -26,7 +27,7 @@ pub mod stateful_session;
 #[cfg(feature = "test-filter")]
 pub use http::test_filter;
 pub use http::{
-    Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
+    BadBody, Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
     RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};

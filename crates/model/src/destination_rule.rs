@@ -105,6 +105,8 @@ pub struct RetryBudget {
     pub percent: f64,
     /// Retries that are always allowed.
     pub min_concurrency: u32,
+    /// How long a request counts; `None`: while it is active.
+    pub interval: Option<Duration>,
 }
 
 /// Probes of idle connections; what is not given is the system's default.

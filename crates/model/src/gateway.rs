@@ -34,6 +34,8 @@ pub struct Server {
     pub name: Arc<str>,
     /// Its protocol.
     pub protocol: ServerProtocol,
+    /// Whether calls of gRPC-Web become gRPC.
+    pub grpc_web: bool,
     /// Address to listen on; all if none is given.
     pub bind: Option<Arc<str>>,
     /// The hosts it serves.

@@ -162,7 +162,7 @@ pub struct IngressSettings {
     pub class: Arc<str>,
     /// The Service of the gateway.
     pub service: Arc<str>,
-    /// The value of the label `istio` of the gateways.
+    /// The value of the label `istio` of the gateways; empty: the name of the Service.
     pub selector: Arc<str>,
 }
 
@@ -261,7 +261,7 @@ impl Default for MeshConfig {
                 mode: IngressMode::Strict,
                 class: "istio".into(),
                 service: "istio-ingressgateway".into(),
-                selector: "ingressgateway".into(),
+                selector: "".into(),
             },
             leave_out_refused: false,
         }

@@ -416,6 +416,8 @@ pub struct RetryBudget {
     pub percent: f64,
     /// Retries that are always allowed (3 when unset).
     pub min_concurrency: u32,
+    /// Requests count for this long, whether or not they have ended; `None`: while they are in flight or waiting.
+    pub interval: Option<Duration>,
 }
 
 impl Thresholds {

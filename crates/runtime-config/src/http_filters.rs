@@ -65,6 +65,8 @@ http_filters! {
         per route messages::fault::v3::HttpFault, compile::fault::per_route;
     /// `envoy.filters.http.grpc_stats`.
     GrpcStats(crate::grpc_stats::GrpcStats) = messages::grpc_stats::v3::FilterConfig, compile::grpc_stats::grpc_stats;
+    /// `envoy.filters.http.grpc_web`.
+    GrpcWeb(crate::grpc_web::GrpcWeb) = messages::grpc_web::v3::GrpcWeb, compile::grpc_web::grpc_web;
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation(crate::header_mutation::HeaderMutationFilter) = messages::header_mutation::v3::HeaderMutation,
         compile::header_mutation::header_mutation,

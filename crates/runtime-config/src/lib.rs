@@ -31,6 +31,7 @@ pub mod filter_chain_match;
 pub mod fraction;
 pub mod growing;
 pub mod grpc_stats;
+pub mod grpc_web;
 pub mod hash;
 pub mod hash_policy;
 pub mod hcm;

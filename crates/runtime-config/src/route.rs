@@ -76,6 +76,8 @@ pub struct Route {
     pub matches: RouteMatch,
     /// What to do with them.
     pub action: RouteAction,
+    /// Its requests are counted under this name (`stat_prefix`).
+    pub stat_prefix: Option<Arc<str>>,
     /// Header edits.
     pub headers: HeaderEdits,
     /// Per-route filter configuration (`typed_per_filter_config`), including its virtual host's.

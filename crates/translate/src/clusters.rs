@@ -276,7 +276,7 @@ fn apply_pool(pool: &ConnectionPool, budget: Option<&Budget>, cluster: &mut Clus
             retry_budget: budget.map(|budget| RetryBudget {
                 budget_percent: Some(Percent { value: budget.percent }),
                 min_retry_concurrency: Some(u32_value(budget.min_concurrency)),
-                ..Default::default()
+                budget_interval: budget.interval.map(duration),
             }),
             ..Default::default()
         }],
@@ -338,11 +338,9 @@ struct Bytes {
 fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&ConnectionPool>) -> UpstreamProtocol {
     match declared {
         _ if pool.is_some_and(|pool| pool.use_client_protocol) => UpstreamProtocol::AsReceived,
-        Protocol::Http2 | Protocol::Grpc => UpstreamProtocol::Http2,
+        Protocol::Http2 | Protocol::Grpc | Protocol::GrpcWeb => UpstreamProtocol::Http2,
         // Only declared HTTP is upgraded: a detected protocol may be any (istiod's `shouldH2Upgrade`).
-        Protocol::Http | Protocol::GrpcWeb
-            if pool.and_then(|pool| pool.h2_upgrade).unwrap_or(context.snapshot.mesh().h2_upgrade) =>
-        {
+        Protocol::Http if pool.and_then(|pool| pool.h2_upgrade).unwrap_or(context.snapshot.mesh().h2_upgrade) => {
             UpstreamProtocol::Http2
         }
         _ if context.is_sidecar() => UpstreamProtocol::AsReceived,

@@ -21,7 +21,7 @@ use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
-use crate::{load_balancer, routes, sessions};
+use crate::{load_balancer, rbac, routes, sessions};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,18 +40,26 @@ pub enum Direction {
     Gateway,
 }
 
+/// What calls a port is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// HTTP of any kind.
+    Any,
+    /// Those of gRPC-Web among them become gRPC.
+    GrpcWeb,
+}
+
+impl Calls {
+    /// Those of a port that was declared as one of gRPC-Web, or not.
+    pub fn of_grpc_web(declared: bool) -> Self {
+        if declared { Self::GrpcWeb } else { Self::Any }
+    }
+}
+
 /// A connection manager whose routes come over RDS.
-pub fn manager_with_rds(
-    context: Context<'_>,
-    side: Direction,
-    stat: &str,
-    route: &str,
-    rbac: Vec<HttpFilter>,
-) -> Filter {
+pub fn manager_with_rds(context: Context<'_>, side: Direction, stat: &str, route: &str, calls: Calls) -> Filter {
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
-    let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
-    let filters = learns.then(on_demand).into_iter().chain(rbac).collect();
-    manager(context, side, stat, RouteSpecifier::Rds(rds), filters)
+    manager(context, side, stat, RouteSpecifier::Rds(rds), calls)
 }
 
 /// A connection manager with its routes inside.
@@ -60,9 +68,19 @@ pub fn manager_with_routes(
     side: Direction,
     stat: &str,
     routes: RouteConfiguration,
-    rbac: Vec<HttpFilter>,
+    calls: Calls,
 ) -> Filter {
-    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), rbac)
+    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), calls)
+}
+
+/// The HTTP filters before the router, in Istio's order (`buildHTTPConnectionManager`).
+fn filters(context: Context<'_>, side: Direction, calls: Calls) -> impl Iterator<Item = HttpFilter> {
+    let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
+    let judged = if side == Direction::Outbound { Vec::new() } else { rbac::http_filters(context) };
+    let web = (calls == Calls::GrpcWeb).then(routes::filters::grpc_web);
+    // Sessions are handled by the proxy that chooses the endpoint.
+    let session = (side != Direction::Inbound).then(sessions::filter);
+    learns.then(on_demand).into_iter().chain(judged).chain(web).chain(routes::filters::all()).chain(session)
 }
 
 /// The on-demand filter: holds a request whose virtual host is not known yet and requests it.
@@ -83,9 +101,7 @@ pub fn router() -> HttpFilter {
     }
 }
 
-fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
-    // Sessions are handled by the proxy that chooses the endpoint.
-    let session = (side != Direction::Inbound).then(sessions::filter);
+fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpecifier, calls: Calls) -> Filter {
     let (forward, details) = client_certificate(context, side);
     let options = context.options();
     let limits = options.connections.at(side == Direction::Gateway);
@@ -105,12 +121,7 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
-        http_filters: rbac
-            .into_iter()
-            .chain(routes::filters::all())
-            .chain(session)
-            .chain([router_of(context)])
-            .collect(),
+        http_filters: filters(context, side, calls).chain([router_of(context)]).collect(),
         server_name: server_name.to_owned(),
         server_header_transformation: transformation as i32,
         use_remote_address: Some(bool_value(side == Direction::Gateway)),

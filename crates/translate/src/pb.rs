@@ -16,6 +16,7 @@ pub use evenkeel_xds::pb::envoy::config::common::matcher::v3 as common_matcher;
 pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_web::v3 as grpc_web;
 /// Faults: the filter, and what it shares with others.
 pub mod fault {
     pub use evenkeel_xds::pb::envoy::extensions::filters::common::fault::v3::{FaultDelay, fault_delay};

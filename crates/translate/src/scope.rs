@@ -8,7 +8,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, Resolution, RouteSet, Service, Sidecar,
+    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, Protocol, Resolution, RouteSet, Service, Sidecar,
     SidecarOutboundPolicy,
 };
 
@@ -29,6 +29,8 @@ pub struct CallablePort<'s> {
     pub port_protocol: PortProtocol,
     /// The address it is called at, if that is not the service's.
     pub bind: Option<IpAddr>,
+    /// Whether calls of gRPC-Web become gRPC: by the port, or by the Sidecar's egress listener for it.
+    pub grpc_web: bool,
 }
 
 impl<'a> Context<'a> {
@@ -95,16 +97,21 @@ impl<'a> Context<'a> {
     pub fn callable<'s>(&self, service: &'s Service) -> Vec<CallablePort<'s>> {
         let Some(sidecar) = self.sidecar() else {
             return port_protocol(service)
-                .map(|(port, port_protocol)| CallablePort { port, port_protocol, bind: None })
+                .map(|(port, port_protocol)| {
+                    let grpc_web = port.protocol == Protocol::GrpcWeb;
+                    CallablePort { port, port_protocol, bind: None, grpc_web }
+                })
                 .collect();
         };
         let is_called = |port: &&ServicePort| {
             sidecar.imports_port(service, port.number, self.namespace()) && !self.would_return(service, port.number)
         };
         let callable = |port: &'s ServicePort| {
-            let bind = sidecar.egress(port.number).and_then(|listener| listener.bind);
+            let listener = sidecar.egress(port.number);
+            let declared = listener.and_then(|listener| listener.port).map_or(port.protocol, |(_, protocol)| protocol);
             let (port, port_protocol) = with_protocol(self.as_called(service, port))?;
-            Some(CallablePort { port, port_protocol, bind })
+            let (bind, grpc_web) = (listener.and_then(|listener| listener.bind), declared == Protocol::GrpcWeb);
+            Some(CallablePort { port, port_protocol, bind, grpc_web })
         };
         service.ports.iter().filter(is_called).filter_map(callable).collect()
     }

@@ -163,8 +163,9 @@ object! {
         percent: Option<Spanned<Decimal>> = "percent",
         /// Retries that are always allowed; 3 if not given.
         min_retry_concurrency: Option<u32> = "minRetryConcurrency",
+        /// How long a request counts; if not given, while it is active.
+        budget_interval: Option<Duration> = "budgetInterval",
     }
-    later: ["budgetInterval"];
     check: check_budget;
 }
 

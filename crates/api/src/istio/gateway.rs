@@ -197,11 +197,6 @@ fn check_server(server: &Server, node: &Node, cx: &mut Context) {
         cx.at_field("port", |cx| cx.error("bad-value", &server.port.protocol.span, message, help));
         return;
     }
-    if protocol == "GRPC-WEB" {
-        let message = "gRPC-Web is not translated into gRPC yet; its calls are passed on as they are";
-        let help = "have the server accept gRPC-Web";
-        cx.at_field("port", |cx| cx.warning("unsupported-value", &server.port.protocol.span, message, help));
-    }
     let secure = matches!(protocol.as_str(), "HTTPS" | "TLS");
     match &server.tls {
         None if secure => {

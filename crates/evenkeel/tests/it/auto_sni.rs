@@ -9,7 +9,7 @@ use evenkeel_testkit::tls::TlsServer;
 use evenkeel_testkit::{Connection, Process, TestCa, eventually, free_port};
 
 /// A server with this certificate, which answers each request with the SNI of the connection.
-fn serve(server: TlsServer) -> SocketAddr {
+pub fn serve(server: TlsServer) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {

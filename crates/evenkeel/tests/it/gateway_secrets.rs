@@ -47,7 +47,7 @@ impl Edge {
 }
 
 /// Whether a new connection for a host is answered with a certificate that the root vouches for.
-fn serves(address: SocketAddr, host: &str, ca: &TestCa) -> bool {
+pub fn serves(address: SocketAddr, host: &str, ca: &TestCa) -> bool {
     let client = TlsClient { server_name: host, root_pem: ca.root_pem(), ..TlsClient::default() };
     let response = client.open(address).and_then(|mut connection| connection.get(host, "/", ""));
     response.is_ok_and(|response| response.status == 200)
@@ -69,7 +69,7 @@ fn workload(plane: &Plane, namespace: &str) -> Identity {
 }
 
 /// Starts a gateway proxy in a namespace.
-fn start(plane: &Plane, folder: &Path, namespace: &str, program: Program) -> Process {
+pub fn start(plane: &Plane, folder: &Path, namespace: &str, program: Program) -> Process {
     let (chain, key) = workload(plane, namespace).write(folder, namespace);
     let text = BOOTSTRAP
         .replace("NAMESPACE_OF_GATEWAY", namespace)
@@ -94,7 +94,7 @@ fn start(plane: &Plane, folder: &Path, namespace: &str, program: Program) -> Pro
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Program {
+pub enum Program {
     Evenkeel,
     Envoy,
 }

@@ -2,6 +2,7 @@
 
 mod any_order;
 mod auto_sni;
+mod certificates_any_order;
 mod control_planes;
 mod differential;
 mod docs;
@@ -10,6 +11,7 @@ mod gateway_secrets;
 mod h2spec;
 mod hangup;
 mod interop;
+mod kinds;
 mod lab;
 mod manager;
 mod mesh;

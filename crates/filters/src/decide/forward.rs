@@ -62,7 +62,7 @@ pub(super) fn forward<'c, S: Stream<'c>>(
     let by_header = RequestedRetry::take(&mut parts.head.headers);
     let configured = action.retry.as_deref().or(host.retry.as_deref());
     let retry = effective(configured, by_header.as_ref(), &parts.view());
-    let asked = action.grpc_timeout.filter(|_| *parts.grpc);
+    let asked = action.grpc_timeout.filter(|_| *parts.grpc || parts.made_grpc);
     let mut limits = limits(manager, action, asked, by_header.as_ref(), &parts.head.headers);
     // A per-try timeout that is not shorter than the whole timeout has no effect.
     let retry = retry.map(|policy| match policy.per_try_timeout.zip(limits.timeout) {

@@ -65,6 +65,8 @@ pub struct Parts<'r> {
     pub tunnel: &'r mut Option<Tunnel>,
     /// It is a gRPC request, by its content type.
     pub grpc: &'r mut bool,
+    /// A filter has made a gRPC call of it.
+    pub made_grpc: bool,
     /// The client's address; `None` until the request was prepared.
     pub client: &'r mut Option<SocketAddr>,
     /// The random number for weighted clusters and fractions, the same however often the route is chosen.

@@ -366,6 +366,7 @@ impl<'c> Stream<'c> for Written<'c> {
             info: &mut self.info,
             tunnel: &mut self.tunnel,
             grpc: &mut self.grpc,
+            made_grpc: self.stream.made_grpc,
             client: &mut self.client,
             drawn: &mut self.random,
             metadata: &self.stream.metadata,

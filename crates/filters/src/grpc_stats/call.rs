@@ -133,7 +133,7 @@ impl Call {
 }
 
 /// `SERVICE/METHOD` of a path with exactly these two parts.
-fn method_of(path: &[u8]) -> Option<Cow<'_, [u8]>> {
+pub(crate) fn method_of(path: &[u8]) -> Option<Cow<'_, [u8]>> {
     let path = path.split(|byte| *byte == b'?').next()?;
     let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
     let (service, method, rest) = (parts.next()?, parts.next()?, parts.next());

@@ -1,4 +1,4 @@
-//! Statistics under Envoy's names: `cluster.NAME.grpc.SERVICE.METHOD.`, or `cluster.NAME.grpc.` for calls whose method is not named.
+//! Statistics under Envoy's names: `cluster.NAME.grpc.SERVICE.METHOD.` (`grpc-web.` for calls of gRPC-Web), or `cluster.NAME.grpc.` for calls whose method is not named.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ const STATUSES: usize = 17;
 /// A counter.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
-pub(super) enum Counter {
+pub(crate) enum Counter {
     Success,
     Failure,
     Total,
@@ -29,15 +29,15 @@ pub(super) enum Counter {
 
 /// The counters: messages of requests and responses, and statuses of calls.
 #[derive(Debug)]
-pub(super) struct Stats;
+pub(crate) struct Stats;
 
 /// The only histogram.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct UpstreamTime;
+pub(crate) struct UpstreamTime;
 
 /// There are no gauges.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum NoGauge {}
+pub(crate) enum NoGauge {}
 
 impl From<Counter> for usize {
     fn from(counter: Counter) -> Self {
@@ -92,7 +92,7 @@ const fn counters() -> [Metric; COUNTER_NAMES.len()] {
 }
 
 /// Counts a call that ended with this status, compared as text: `00` is not `0`, and no success.
-pub(super) fn count_end(stats: &Writer<Stats>, status: &[u8]) {
+pub(crate) fn count_end(stats: &Writer<Stats>, status: &[u8]) {
     let known = match *status {
         [ones @ b'0'..=b'9'] => Some(ones - b'0'),
         [b'1', ones @ b'0'..=b'6'] => Some(10 + ones - b'0'),
@@ -114,6 +114,8 @@ pub struct ClusterCalls {
     registry: Arc<Registry>,
     /// `cluster.NAME.`
     outer: ScopeName,
+    /// `grpc` or `grpc-web`.
+    protocol: &'static str,
     /// By `SERVICE/METHOD`: with the service's name unchanged, and with its dots replaced.
     methods: [Methods; 2],
     others: OnceCell<Rc<Writer<Stats>>>,
@@ -122,8 +124,12 @@ pub struct ClusterCalls {
 impl ClusterCalls {
     /// The statistics of a cluster.
     pub(super) fn new(cluster: &ClusterScope) -> Self {
+        Self::of_protocol(cluster, "grpc")
+    }
+
+    fn of_protocol(cluster: &ClusterScope, protocol: &'static str) -> Self {
         let (registry, outer) = (Arc::clone(&cluster.registry), cluster.name.clone());
-        Self { registry, outer, methods: Default::default(), others: OnceCell::new() }
+        Self { registry, outer, protocol, methods: Default::default(), others: OnceCell::new() }
     }
 
     /// Counters for calls whose method is not named.
@@ -151,11 +157,28 @@ impl ClusterCalls {
     }
 
     fn writer(&self, dotted: &str, tags: Vec<(&'static str, String)>) -> Rc<Writer<Stats>> {
+        let protocol = self.protocol;
         let name = ScopeName {
-            dotted: format!("{}grpc.{dotted}", self.outer.dotted),
-            family: format!("{}grpc_", self.outer.family),
+            dotted: format!("{}{protocol}.{dotted}", self.outer.dotted),
+            family: format!("{}{}_", self.outer.family, protocol.replace('-', "_")),
             tags: [self.outer.tags.clone(), tags].concat(),
         };
         Rc::new(self.registry.scope::<Stats>(name).writer())
+    }
+}
+
+/// As [`ClusterCalls`], of the calls that were gRPC-Web: `cluster.NAME.grpc-web.SERVICE.METHOD.`
+#[derive(Debug)]
+pub(crate) struct WebCalls(ClusterCalls);
+
+impl WebCalls {
+    /// The statistics of a cluster.
+    pub(crate) fn new(cluster: &ClusterScope) -> Self {
+        Self(ClusterCalls::of_protocol(cluster, "grpc-web"))
+    }
+
+    /// Counters for a method, `SERVICE/METHOD`.
+    pub(crate) fn of(&self, method: &[u8]) -> Rc<Writer<Stats>> {
+        self.0.of(method, false)
     }
 }

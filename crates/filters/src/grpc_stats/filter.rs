@@ -9,7 +9,8 @@ use evenkeel_runtime_config::grpc_stats::GrpcStats;
 use super::call::Call;
 use super::counts::ClusterCalls;
 use crate::http::{
-    Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext,
+    BadBody, Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup,
+    TrailersContext,
 };
 
 /// The filter state key under which access logs find a call's message counts.
@@ -48,10 +49,11 @@ impl Filter for HttpFilter {
         Decision::Continue
     }
 
-    fn request_data(&self, call: &mut Self::State, data: &mut Data<'_>) {
+    fn request_data(&self, call: &mut Self::State, data: &mut Data<'_>) -> Result<(), BadBody> {
         if let Some(call) = call {
             call.sends(&data.bytes);
         }
+        Ok(())
     }
 
     fn response_head(&self, call: &mut Self::State, context: &mut ResponseContext<'_>) -> ResponseDecision {

@@ -6,4 +6,6 @@ mod filter;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use call::method_of;
+pub(crate) use counts::{Stats, WebCalls, count_end};
 pub use filter::HttpFilter;

@@ -8,7 +8,7 @@ use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 
 use super::contract::{
-    Data, Decision, Flow, Remark, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken,
+    BadBody, Data, Decision, Flow, Remark, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken,
 };
 use super::{Hooks, HttpFilter, Setup, Slot};
 use crate::info::StreamInfo;
@@ -205,9 +205,15 @@ impl HttpFilters {
         Some(Asked { name: Arc::clone(&entry.name), decision, remark })
     }
 
-    /// Passes a piece of the request's body through the filters.
-    pub fn request_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) {
-        self.each(Hooks::REQUEST_DATA, streams, |entry, slot| entry.filter.request_data(slot, data));
+    /// Passes a piece of the request's body through the filters, until one finds it invalid.
+    pub fn request_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Result<(), BadBody> {
+        let mut result = Ok(());
+        self.each(Hooks::REQUEST_DATA, streams, |entry, slot| {
+            if result.is_ok() {
+                result = entry.filter.request_data(slot, data);
+            }
+        });
+        result
     }
 
     /// Passes the request's trailers, if any, to the filters.
@@ -267,9 +273,30 @@ impl HttpFilters {
         pause.map_or(Flow::Continue, Flow::Pause)
     }
 
-    /// Calls the filters for the end of the response.
-    pub fn response_trailers(&self, streams: &mut FilterStreams, context: &mut TrailersContext<'_>) {
-        self.each_back(Hooks::RESPONSE_TRAILERS, streams, |entry, slot| entry.filter.response_trailers(slot, context));
+    /// Calls the filters for the end of the response. What one adds to the body passes through the filters after it, as
+    /// any piece of the body does.
+    pub fn response_trailers(&self, streams: &mut FilterStreams, context: &mut TrailersContext<'_>) -> Flow {
+        let (mut flow, mut added) = (Flow::Continue, Vec::new());
+        if !streams.hooks.has(Hooks::RESPONSE_TRAILERS) {
+            return flow;
+        }
+        for at in (0..self.filters.len()).rev() {
+            let Some((entry, slot)) = self.filters.get(at).zip(streams.slots.get_mut(at)) else { continue };
+            if !entry.hooks.has(Hooks::RESPONSE_TRAILERS) || streams.off >> at & 1 != 0 {
+                continue;
+            }
+            entry.filter.response_trailers(slot, context);
+            if !context.body.is_empty() {
+                let bytes = std::mem::take(&mut context.body).into();
+                let mut data = Data { bytes, ends: true, now: context.now };
+                if let pause @ Flow::Pause(_) = self.pass(at, streams, &mut data) {
+                    flow = pause;
+                }
+                added.extend_from_slice(&data.bytes);
+            }
+        }
+        context.body = added;
+        flow
     }
 
     /// Tells the filters that the request is complete.
@@ -281,15 +308,6 @@ impl HttpFilters {
         if streams.hooks.has(hook) {
             let off = streams.off;
             let all = self.filters.iter().zip(&mut streams.slots).enumerate();
-            all.filter(|(at, (entry, _))| entry.hooks.has(hook) && off >> at & 1 == 0)
-                .for_each(|(_, (entry, slot))| call(entry, slot));
-        }
-    }
-
-    fn each_back(&self, hook: Hooks, streams: &mut FilterStreams, mut call: impl FnMut(&Entry, &mut Slot)) {
-        if streams.hooks.has(hook) {
-            let off = streams.off;
-            let all = self.filters.iter().zip(&mut streams.slots).enumerate().rev();
             all.filter(|(at, (entry, _))| entry.hooks.has(hook) && off >> at & 1 == 0)
                 .for_each(|(_, (entry, slot))| call(entry, slot));
         }

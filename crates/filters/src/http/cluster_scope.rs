@@ -25,7 +25,7 @@ impl ClusterScope {
     }
 
     /// A filter's state of this type, created on first use.
-    pub(crate) fn get<T: 'static>(&self, make: impl FnOnce(&Self) -> T) -> Rc<T> {
+    pub fn get<T: 'static>(&self, make: impl FnOnce(&Self) -> T) -> Rc<T> {
         let known = self.kept.borrow().iter().find_map(|kept| Rc::clone(kept).downcast::<T>().ok());
         known.unwrap_or_else(|| {
             let new = Rc::new(make(self));

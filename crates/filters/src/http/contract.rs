@@ -138,6 +138,11 @@ pub enum ResponseDecision {
         /// Longest body, in bytes.
         max_bytes: usize,
     },
+    /// Call the filter again with the first bytes of the body; the rest of it is dropped.
+    CollectStart {
+        /// How many, at most.
+        bytes: usize,
+    },
 }
 
 /// What a decision about a request does not show.
@@ -256,6 +261,20 @@ pub struct TrailersContext<'r> {
     pub trailers: &'r mut Headers,
     /// Time since the request was sent to the upstream completely, if it was.
     pub since_request: Option<Duration>,
+    /// More of the body, which comes before the trailers. A filter that adds some must have removed `content-length` from
+    /// the head, or counted it there.
+    pub body: Vec<u8>,
+    /// The current time.
+    pub now: Instant,
+}
+
+/// Why a request with this body ends: 400, or a reset if the response has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadBody {
+    /// The reply's body.
+    pub body: &'static str,
+    /// `%RESPONSE_CODE_DETAILS%`.
+    pub details: &'static str,
 }
 
 /// A piece of a body passing through the filters.

@@ -21,14 +21,14 @@ use evenkeel_runtime_config::hcm;
 use evenkeel_stats::{Registry, ScopeName};
 
 use crate::info::StreamInfo;
-use crate::{buffer, cors, fault, grpc_stats, header_mutation, rbac, stateful_session};
+use crate::{buffer, cors, fault, grpc_stats, grpc_web, header_mutation, rbac, stateful_session};
 
 pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
 pub use cluster_scope::ClusterScope;
 pub use contract::{
-    Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, RouteContext,
-    Services, TrailersContext, Wait, Woken,
+    BadBody, Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision,
+    RouteContext, Services, TrailersContext, Wait, Woken,
 };
 pub use head::HeadView;
 
@@ -99,8 +99,10 @@ pub(crate) trait Filter: Sized {
     }
 
     /// A piece of the request's body; what is left in `data` is passed on. A collected body comes in one piece, after
-    /// the last filter let the request pass.
-    fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) {}
+    /// the last filter let the request pass. An error ends the request.
+    fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Result<(), BadBody> {
+        Ok(())
+    }
 
     /// Called when the request ends with trailers.
     fn request_trailers(&self, _state: &mut Self::State, _trailers: &mut Headers) {}
@@ -117,7 +119,7 @@ pub(crate) trait Filter: Sized {
         Flow::Continue
     }
 
-    /// The response ends, with or without trailers. Not called for local replies.
+    /// The response ends, with or without trailers; the filter may add to its body. Not called for local replies.
     fn response_trailers(&self, _state: &mut Self::State, _context: &mut TrailersContext<'_>) {}
 
     /// The request is complete, however it ended; its access log entry follows.
@@ -196,6 +198,8 @@ filters! {
     Fault => fault::HttpFilter,
     /// `envoy.filters.http.grpc_stats`.
     GrpcStats => grpc_stats::HttpFilter,
+    /// `envoy.filters.http.grpc_web`.
+    GrpcWeb => grpc_web::HttpFilter,
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation => header_mutation::HttpFilter,
     /// `envoy.filters.http.rbac`.
@@ -213,8 +217,8 @@ impl HttpFilter {
         call!((self, slot), |filter, state| filter.remark(state, context), else None)
     }
 
-    fn request_data(&self, slot: &mut Slot, data: &mut Data<'_>) {
-        call!((self, slot), |filter, state| filter.request_data(state, data), else {});
+    fn request_data(&self, slot: &mut Slot, data: &mut Data<'_>) -> Result<(), BadBody> {
+        call!((self, slot), |filter, state| filter.request_data(state, data), else Ok(()))
     }
 
     fn request_trailers(&self, slot: &mut Slot, trailers: &mut Headers) {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use evenkeel_http::Headers;
 
 use super::{
-    Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext,
+    BadBody, Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup,
+    TrailersContext,
 };
 use crate::info::StreamInfo;
 
@@ -22,7 +23,9 @@ pub trait TestFilter: Send + Sync {
         Decision::Continue
     }
 
-    fn request_data(&self, _state: &mut State, _data: &mut Data<'_>) {}
+    fn request_data(&self, _state: &mut State, _data: &mut Data<'_>) -> Result<(), BadBody> {
+        Ok(())
+    }
 
     fn request_trailers(&self, _state: &mut State, _trailers: &mut Headers) {}
 
@@ -85,8 +88,8 @@ impl Filter for HttpFilter {
         self.0.request_head(state, context)
     }
 
-    fn request_data(&self, state: &mut State, data: &mut Data<'_>) {
-        self.0.request_data(state, data);
+    fn request_data(&self, state: &mut State, data: &mut Data<'_>) -> Result<(), BadBody> {
+        self.0.request_data(state, data)
     }
 
     fn request_trailers(&self, state: &mut State, trailers: &mut Headers) {

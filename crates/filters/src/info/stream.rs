@@ -53,6 +53,8 @@ pub struct StreamInfo {
     pub tunnel_headers: Option<Box<str>>,
     /// Its response trailers at the tunnel's end: JSON.
     pub tunnel_trailers: Option<Box<str>>,
+    /// A filter has made a gRPC call of it: the client expects no replies for gRPC, the server's outcome is in its trailers.
+    pub made_grpc: bool,
     /// Objects for logs, by their keys (`%FILTER_STATE%`).
     objects: Vec<(&'static str, Rc<dyn StateObject>)>,
 }
@@ -109,6 +111,7 @@ impl StreamInfo {
             host_override: None,
             tunnel_headers: None,
             tunnel_trailers: None,
+            made_grpc: false,
             objects: Vec::new(),
         }
     }
@@ -136,6 +139,7 @@ impl StreamInfo {
             host_override,
             tunnel_headers,
             tunnel_trailers,
+            made_grpc,
             objects,
         } = self;
         times.forget();
@@ -146,6 +150,7 @@ impl StreamInfo {
         transport_failure.clear();
         (*handshake_failure, *host_override, *tunnel_headers, *tunnel_trailers) = (None, None, None, None);
         *metadata = DynamicMetadata::default();
+        *made_grpc = false;
         objects.clear();
     }
 

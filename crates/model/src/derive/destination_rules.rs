@@ -435,6 +435,7 @@ fn retry_budget(budget: &istio::RetryBudget) -> RetryBudget {
     RetryBudget {
         percent: budget.percent.as_ref().map_or(20.0, |percent| percent.value.0),
         min_concurrency: budget.min_retry_concurrency.unwrap_or(3),
+        interval: budget.budget_interval,
     }
 }
 

@@ -212,6 +212,7 @@ fn server(written: &Spanned<istio::Server>, namespace: &str) -> Option<Server> {
         port_name: shared(&written.port.name),
         name: shared(written.name.as_deref().unwrap_or_default()),
         protocol,
+        grpc_web: written.port.protocol.eq_ignore_ascii_case("GRPC-WEB"),
         bind: written.bind.as_deref().map(|bind| shared(bind)),
         hosts: written.hosts.iter().filter_map(|h| host(h, namespace)).collect(),
         tls: written.tls.as_deref().filter(|_| secure).map(server_tls),

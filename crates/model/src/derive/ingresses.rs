@@ -11,14 +11,13 @@ use super::shared;
 use super::tracking::Cx;
 use crate::gateway::ServerCertificates;
 use crate::{
-    Destination, DestinationState, Gateway, GatewayHost, GatewayRef, Headers, HttpAction, HttpMatch, HttpRoute, Labels,
-    RouteSet, Server, ServerProtocol, ServerTls, StringMatch, Visibility, WeightedDestination,
+    Destination, DestinationState, Gateway, GatewayHost, GatewayRef, Headers, HttpAction, HttpMatch, HttpRoute,
+    IngressMode, IngressSettings, Labels, RouteSet, Server, ServerProtocol, ServerTls, StringMatch, Visibility,
+    WeightedDestination,
 };
 
 /// The annotation that named the class before `ingressClassName`.
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
-/// Istio's class there (`ingressClass` of the mesh).
-const CLASS: &str = "istio";
 /// Who serves Istio's IngressClasses.
 const CONTROLLER: &str = "istio.io/ingress-controller";
 /// What Istio names the objects that it makes of Ingresses.
@@ -28,17 +27,40 @@ const HTTP_PORT: u16 = 80;
 /// The port of HTTP over TLS.
 const HTTPS_PORT: u16 = 443;
 
-/// Whether an Ingress is Istio's (`shouldProcessIngressWithClass`, in the mode STRICT, which is the default).
+/// The Service of Istio's own ingress gateway, whose Pods have a label of another name.
+const DEFAULT_SERVICE: &str = "istio-ingressgateway";
+/// The value of their label `istio`.
+const DEFAULT_SELECTOR: &str = "ingressgateway";
+
+/// Whether an Ingress is Istio's, by `ingressControllerMode` and `ingressClass` (`shouldProcessIngressWithClass`). With the
+/// mode OFF istiod reads none.
 fn is_ours(cx: &Cx<'_>, object: &Object, ingress: &Ingress) -> bool {
-    if let Some(class) = object.annotations.get(CLASS_ANNOTATION) {
-        return class.as_str() == CLASS;
+    let IngressSettings { mode, class: own, .. } = &cx.mesh().ingress;
+    let takes_unnamed = *mode == IngressMode::Default;
+    if *mode == IngressMode::Off {
+        return false;
     }
-    let Some(name) = &ingress.spec.ingress_class_name else { return false };
+    if let Some(class) = object.annotations.get(CLASS_ANNOTATION) {
+        return **class == **own || class.is_empty() && takes_unnamed;
+    }
+    let Some(name) = &ingress.spec.ingress_class_name else { return takes_unnamed };
     let id = ObjectKey { kind: Kind::IngressClass, namespace: "".into(), name: shared(name) };
     match cx.object(&id).map(|object| &object.resource) {
         Some(Resource::IngressClass(class)) => class.spec.controller.as_deref() == Some(CONTROLLER),
-        _ => false,
+        // istiod passes over a class that does not exist.
+        _ => takes_unnamed,
     }
+}
+
+/// The label of the gateways that serve Ingresses (`getIngressGatewaySelector`).
+fn selector(cx: &Cx<'_>) -> Labels {
+    let IngressSettings { service, selector, .. } = &cx.mesh().ingress;
+    let value = match (&**selector, &**service) {
+        ("", "" | DEFAULT_SERVICE) => DEFAULT_SELECTOR,
+        ("", service) => service,
+        (selector, _) => selector,
+    };
+    Labels::from([("istio".to_owned(), value.to_owned())])
 }
 
 /// The Gateway of an Ingress: all hosts on port 80 of Istio's ingress gateway, and those with a certificate on port 443.
@@ -63,6 +85,7 @@ pub(super) fn gateway(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &m
         port_name: format!("http-80-ingress-{}-{}", object.name, object.namespace).into(),
         name: "".into(),
         protocol: ServerProtocol::Http,
+        grpc_web: false,
         bind: None,
         hosts: vec![Spanned::new(any_host, object.origin.clone())],
         tls: None,
@@ -72,7 +95,7 @@ pub(super) fn gateway(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &m
     Some(Gateway {
         name: gateway_name(object),
         namespace: cx.mesh().root_namespace.clone(),
-        selector: Labels::from([("istio".to_owned(), "ingressgateway".to_owned())]),
+        selector: selector(cx),
         servers: [plain].into_iter().chain(secure(object, ingress, found)).collect(),
         origin: object.origin.clone(),
     })
@@ -102,6 +125,7 @@ fn secure(object: &Object, ingress: &Ingress, found: &mut Diagnostics) -> Vec<Se
             port_name: format!("https-443-ingress-{}-{}-{number}", object.name, object.namespace).into(),
             name: "".into(),
             protocol: ServerProtocol::Https,
+            grpc_web: false,
             bind: None,
             hosts: hosts.collect(),
             tls: Some(ServerTls::simple(ServerCertificates::Secrets(vec![certificate]))),

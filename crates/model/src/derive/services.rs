@@ -160,7 +160,6 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
             .collect(),
         _ => return None,
     };
-    note_grpc_web(object, &drafts, found);
     Some((place.clone(), drafts))
 }
 
@@ -533,18 +532,6 @@ fn service_port(port: &kubernetes::ServicePort) -> Option<ServicePort> {
             Some(IntOrString::Name(name)) => TargetPort::Name(shared(name)),
         },
     })
-}
-
-/// Warns about ports that speak gRPC-Web: proxies have no filter that turns it into gRPC (Istio's `grpc_web`).
-fn note_grpc_web(object: &Object, drafts: &[Draft], found: &mut Diagnostics) {
-    // The hosts of a ServiceEntry have the same ports.
-    let ports = drafts.iter().take(1).flat_map(|draft| &draft.service.ports);
-    for port in ports.filter(|port| port.protocol == Protocol::GrpcWeb) {
-        let message = format!("{object}: port {} speaks gRPC-Web; its calls are passed on as they are", port.number);
-        let help = "have the server accept gRPC-Web, or put a translator before it and name the port `grpc`";
-        let finding = Diagnostic::warning("unsupported-value", object.origin.clone(), message).with_help(help);
-        found.push(finding.about(object.reference()));
-    }
 }
 
 /// Who sees a ServiceEntry: what it says itself, within the limits of the mesh's `serviceEntryVisibility`.

@@ -124,6 +124,7 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
             info: &mut request.info,
             tunnel: &mut request.tunnel,
             grpc: &mut request.grpc,
+            made_grpc: request.stream.made_grpc,
             client: &mut request.stream.client,
             drawn: &mut request.random,
             metadata: &request.stream.metadata,

@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Woken};
+use evenkeel_filters::{BadBody, Data, FilterStreams, Flow, HttpFilters, Woken};
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::TimePoint;
@@ -32,6 +32,8 @@ pub(super) struct Exchange<'e, 'l> {
     held: Option<Held>,
     /// The filters have seen the end of the response body.
     filtered_end: bool,
+    /// The filters have seen the response's trailers.
+    seen_trailers: bool,
     /// How many bytes of the response body filters may still send.
     left: AnnouncedLength,
     /// The response body, if it was collected, until it is sent.
@@ -46,7 +48,8 @@ impl<'e, 'l> Exchange<'e, 'l> {
         timers: &'e mut Timers,
     ) -> Self {
         let (left, collected) = (AnnouncedLength::default(), None);
-        Self { active, up, upload, timers, interim: 0, held: None, filtered_end: false, left, collected }
+        let (filtered_end, seen_trailers) = (false, false);
+        Self { active, up, upload, timers, interim: 0, held: None, filtered_end, seen_trailers, left, collected }
     }
 
     /// Filters may change the response body, which the head frames like this. `collected`: the whole body, if it was collected.
@@ -158,11 +161,14 @@ impl<'e, 'l> Exchange<'e, 'l> {
                     let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
                     self.filter_data(end, HttpFilters::response_data)?;
                 }
+                Piece::End if !self.seen_trailers && self.active.request.filters.sees_response_trailers() => {
+                    self.seen_trailers = true;
+                    self.filter_trailers()?;
+                }
                 Piece::End if !self.left.is_over() => return Poll::Ready(Err(Failure::FilteredLength)),
                 Piece::End => {
                     if !std::mem::replace(&mut self.active.response_ended, true) {
                         self.active.request.note(TimePoint::UpstreamRxEnd);
-                        self.active.filter_response_end();
                         self.active.down.finish(&self.active.request.response_trailers);
                         self.active.request.note(TimePoint::DownstreamTxEnd);
                     }
@@ -182,6 +188,19 @@ impl<'e, 'l> Exchange<'e, 'l> {
         let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
         self.filter_data(more, HttpFilters::resume_response)
+    }
+
+    /// Shows the filters the end of the response, and sends what they add to its body.
+    fn filter_trailers(&mut self) -> Result<(), Failure> {
+        let (added, flow) = self.active.filter_response_end();
+        if !self.left.take(added.len()) {
+            return Err(Failure::FilteredLength);
+        }
+        self.active.request.stream.bytes_sent += added.len() as u64;
+        let data = Data { bytes: added.into(), ends: true, now: turn::now().into_std() };
+        let last = self.active.request.response_trailers.is_empty();
+        self.held = release(&mut self.active.down, &data, last, flow);
+        Ok(())
     }
 
     fn filter_data(
@@ -218,14 +237,41 @@ impl<'e, 'l> Exchange<'e, 'l> {
         max_bytes: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, Failure>> {
+        self.poll_pieces(cx, |data| {
+            body.extend(data);
+            body.len() <= max_bytes
+        })
+    }
+
+    /// As [`Exchange::poll_collect`], but drops what is beyond the first `bytes`.
+    pub(super) fn poll_start(
+        &mut self,
+        start: &mut HeldBytes,
+        bytes: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, Failure>> {
+        self.poll_pieces(cx, |data| {
+            let room = bytes.saturating_sub(start.len());
+            start.extend(data.get(..room).unwrap_or(data));
+            true
+        })
+    }
+
+    /// Sends the request, and gives the response body to `keep`; false once that does not want any more.
+    fn poll_pieces(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut keep: impl FnMut(&[u8]) -> bool,
+    ) -> Poll<Result<bool, Failure>> {
         loop {
             if let Poll::Ready(failure) = self.poll_upload(cx) {
                 return Poll::Ready(Err(failure));
             }
             let trailers = &mut self.active.request.response_trailers;
-            match self.up.piece(trailers, &mut |data, _| body.extend(data), cx)? {
+            let mut wanted = true;
+            match self.up.piece(trailers, &mut |data, _| wanted &= keep(data), cx)? {
                 Piece::End => return Poll::Ready(Ok(true)),
-                Piece::Data if body.len() > max_bytes => return Poll::Ready(Ok(false)),
+                Piece::Data if !wanted => return Poll::Ready(Ok(false)),
                 Piece::Data => self.timers.moved = true,
                 Piece::Nothing => match self.up.poll_receive(cx) {
                     Poll::Ready(received) => received?,
@@ -275,7 +321,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
         let request = &mut *self.active.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
         let filtered = request.filters.sees_request_data();
-        let mut fits = true;
+        let mut fits = Ok(());
         let mut take = |data: &[u8], last: bool| {
             request.stream.bytes_received += data.len() as u64;
             if !filtered {
@@ -283,19 +329,22 @@ impl<'e, 'l> Exchange<'e, 'l> {
             }
             upload.filtered_end |= last;
             let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-            conn.manager.filters.request_data(&mut request.filters, &mut data);
-            fits = upload.left.take(data.bytes.len());
-            if fits {
+            fits = conn.manager.filters.request_data(&mut request.filters, &mut data).map_err(Unfit::Body);
+            if fits.is_ok() && !upload.left.take(data.bytes.len()) {
+                fits = Err(Unfit::Length);
+            }
+            if fits.is_ok() {
                 upload.pass(up, &data.bytes, last);
             }
         };
-        match self.active.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
-            _ if !fits => return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength))),
+        let piece = self.active.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)?;
+        fits?;
+        match piece {
             Piece::Data => {}
             Piece::End if filtered && !self.upload.filtered_end => {
                 self.upload.filtered_end = true;
                 let mut end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
-                conn.manager.filters.request_data(&mut request.filters, &mut end);
+                conn.manager.filters.request_data(&mut request.filters, &mut end).map_err(Unfit::Body)?;
                 if !self.upload.left.take(end.bytes.len()) {
                     return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
                 }
@@ -382,4 +431,22 @@ enum Stop {
     /// The upstream accepts no more.
     Refused,
     Failed(Failure),
+}
+
+/// Why a piece of the request's body is not sent.
+#[derive(Clone, Copy)]
+enum Unfit {
+    /// A filter finds it invalid.
+    Body(BadBody),
+    /// It is longer than the head announces.
+    Length,
+}
+
+impl From<Unfit> for Stop {
+    fn from(unfit: Unfit) -> Self {
+        Self::Failed(match unfit {
+            Unfit::Body(bad) => Failure::BadBody(bad),
+            Unfit::Length => Failure::FilteredLength,
+        })
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use evenkeel_filters::ResponseFlags;
+use evenkeel_filters::{BadBody, ResponseFlags};
 use evenkeel_http::HeadError;
 use evenkeel_http::h2::{Fault, Reason};
 use evenkeel_upstream::{AcquireError, ConnectError, Outcome, PickError, cluster_stats};
@@ -90,6 +90,8 @@ pub(crate) enum Failure {
     PerTryIdleTimeout,
     /// A filter of the cluster replies in place of the host.
     Filter(Box<evenkeel_filters::Reply>),
+    /// A filter finds the request's body invalid.
+    BadBody(BadBody),
     /// Filters made a body longer or shorter than its head announced.
     FilteredLength,
 }
@@ -220,6 +222,7 @@ table! {
 
     // The texts are in the filter's reply.
     Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS;
+    Self::BadBody(bad) => 400, NONE, Words(bad.details, bad.body), Proxy, STAYS;
     Self::FilteredLength => 500, NONE, Words("filtered_length", ""), Proxy, STAYS;
 
     Self::HeadTimeout => 408, NONE, Words("request_header_timeout", "request header timeout"), Proxy, ENDS,
@@ -395,6 +398,7 @@ mod tests {
             Failure::DropOverload,
             Failure::UnconditionalDropOverload,
             Failure::Overflow,
+            Failure::BadBody(BadBody { body: "not base64", details: "bad_base64" }),
             Failure::FilteredLength,
             Failure::HeadTimeout,
             Failure::RequestTimeout,

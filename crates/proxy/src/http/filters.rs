@@ -9,8 +9,8 @@ use std::time::Duration;
 use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
-    Body, ClusterScope, Data, Decision, Pause, RequestContext, ResponseContext, ResponseDecision, RouteContext,
-    Services, TrailersContext, Woken,
+    BadBody, Body, ClusterScope, Data, Decision, Flow, Pause, RequestContext, ResponseContext, ResponseDecision,
+    RouteContext, Services, TrailersContext, Woken,
 };
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::route::{Route, RouteAction};
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::active_stream::ActiveStream;
 use super::exchange::Exchange;
 use super::failure::Failure;
+use super::grpc;
 use super::pause::Held;
 use super::reply::Reply;
 use super::request::Request;
@@ -74,8 +75,11 @@ impl ActiveStream<'_> {
         }
         match self.ask_filters(client, route) {
             Decision::Continue => {
-                if self.request.filters.pass() && self.request.filters.sees_request_data() {
-                    self.filter_whole_body();
+                if self.request.filters.pass()
+                    && self.request.filters.sees_request_data()
+                    && let Err(bad) = self.filter_whole_body()
+                {
+                    return Ok(Filtered::Answered(Reply::from(&Failure::BadBody(bad))));
                 }
                 Ok(Filtered::Passes)
             }
@@ -113,14 +117,14 @@ impl ActiveStream<'_> {
     }
 
     /// Passes a collected body through the filters. For a body still to come, takes over the length the head announces.
-    fn filter_whole_body(&mut self) {
+    fn filter_whole_body(&mut self) -> Result<(), BadBody> {
         let request = &mut *self.request;
         let Some(body) = request.body.take() else {
             request.info.framing = announced(request.info.framing, &request.head.headers);
-            return;
+            return Ok(());
         };
         let mut data = Data { bytes: (&*body).into(), ends: true, now: turn::now().into_std() };
-        self.conn.manager.filters.request_data(&mut request.filters, &mut data);
+        self.conn.manager.filters.request_data(&mut request.filters, &mut data)?;
         let changed = data.bytes.into_owned();
         let mut digits = itoa::Buffer::new();
         if request.head.headers.contains(HeaderId::ContentLength) {
@@ -128,6 +132,7 @@ impl ActiveStream<'_> {
         }
         request.info.framing = Framing::Length(changed.len() as u64);
         request.body = Some(HeldBytes::from(changed));
+        Ok(())
     }
 
     fn ask_filters(&mut self, client: SocketAddr, route: RouteContext<'_>) -> Decision {
@@ -224,7 +229,9 @@ impl ActiveStream<'_> {
                 ResponseDecision::Continue => return Ok(()),
                 ResponseDecision::Reply(reply) => return Err(Reply::from(reply)),
                 // The filter had the whole body already.
-                ResponseDecision::Collect { .. } => return Err(self.too_large()),
+                ResponseDecision::Collect { .. } | ResponseDecision::CollectStart { .. } => {
+                    return Err(self.too_large());
+                }
                 ResponseDecision::Pause(pause) => {
                     let woken = self.pause(pause, None).await;
                     let woken = woken.map_err(|failure| Reply::from(&failure))?;
@@ -242,14 +249,17 @@ impl ActiveStream<'_> {
         Reply::from(too_large)
     }
 
-    /// Shows the filters the end of a response.
-    pub(super) fn filter_response_end(&mut self) {
+    /// Shows the filters the end of a response. Returns what they add to its body.
+    pub(super) fn filter_response_end(&mut self) -> (Vec<u8>, Flow) {
         let request = &mut *self.request;
-        if request.filters.sees_response_trailers() {
-            let since_request = since_request(request);
-            let mut context = TrailersContext { trailers: &mut request.response_trailers, since_request };
-            self.conn.manager.filters.response_trailers(&mut request.filters, &mut context);
+        if request.stream.made_grpc {
+            request.outcome = grpc::status(request);
         }
+        let (since_request, now) = (since_request(request), turn::now().into_std());
+        let mut context =
+            TrailersContext { trailers: &mut request.response_trailers, since_request, body: Vec::new(), now };
+        let flow = self.conn.manager.filters.response_trailers(&mut request.filters, &mut context);
+        (context.body, flow)
     }
 }
 
@@ -279,6 +289,11 @@ impl Exchange<'_, '_> {
                     }
                     whole = Some(body);
                 }
+                ResponseDecision::CollectStart { bytes } => {
+                    let mut start = HeldBytes::default();
+                    poll_fn(|cx| self.poll_start(&mut start, bytes, cx)).await?;
+                    whole = Some(start);
+                }
             }
             decision = self.active.filter_response(ends, false, whole.as_deref());
         }
@@ -291,6 +306,8 @@ pub(super) fn announced(framing: Framing, headers: &Headers) -> Framing {
     match (framing, length) {
         (Framing::None, _) => Framing::None,
         (_, Some(length)) => Framing::Length(length),
+        // It ends with its head, which says nothing of a length any more.
+        (Framing::Length(0), None) => Framing::None,
         (Framing::Length(_), None) => Framing::Chunked,
         (framing, None) => framing,
     }

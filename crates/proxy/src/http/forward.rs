@@ -50,8 +50,17 @@ enum Verdict {
 }
 
 impl ActiveStream<'_> {
-    /// Tries until there is a response or no try is left, then responds to the client.
+    /// Forwards the request, and counts it if its route has statistics of its own.
     pub(super) async fn forward(&mut self, forward: &Forward<'_>) -> bool {
+        let keeps = self.forward_to(forward).await;
+        if let Some(prefix) = &forward.matched.route.stat_prefix {
+            self.count_by_route(forward, prefix);
+        }
+        keeps
+    }
+
+    /// Tries until there is a response or no try is left, then responds to the client.
+    async fn forward_to(&mut self, forward: &Forward<'_>) -> bool {
         if !self.conn.hcm.proxy_100_continue {
             self.send_continue();
         }
@@ -392,7 +401,7 @@ impl ActiveStream<'_> {
         let (Some(all), Some(since)) = (forward.limits.timeout, request.received_all()) else { return };
         let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
-        let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
+        let to_grpc = request.calls_grpc() && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
         announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
     }
 }

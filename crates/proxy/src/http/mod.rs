@@ -31,6 +31,7 @@ mod reply;
 mod request;
 mod respond;
 mod retry;
+mod route_stats;
 mod send_reply;
 mod streamed;
 mod timers;

@@ -68,6 +68,8 @@ pub(super) struct Request {
     pub(super) head_chunked: bool,
     /// Holding it for on-demand discovery has failed: it is not held again.
     pub(super) hold_failed: bool,
+    /// The gRPC status of the response, if filters have moved it out of the trailers.
+    pub(super) outcome: Option<u8>,
 }
 
 impl Request {
@@ -87,6 +89,7 @@ impl Request {
             body: None,
             head_chunked: false,
             hold_failed: false,
+            outcome: None,
         }
     }
 
@@ -127,6 +130,7 @@ impl Request {
             body,
             head_chunked,
             hold_failed,
+            outcome,
         } = self;
         head.clear();
         response.clear();
@@ -138,7 +142,12 @@ impl Request {
         if filters.is_begun() {
             filters.clear();
         }
-        (*random, *body, *head_chunked, *hold_failed) = (None, None, false, false);
+        (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
+    }
+
+    /// Whether the upstream gets a gRPC call.
+    pub(super) fn calls_grpc(&self) -> bool {
+        self.grpc || self.stream.made_grpc
     }
 
     /// Notes a failure for the log, and counts it.

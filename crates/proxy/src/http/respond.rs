@@ -38,7 +38,8 @@ impl ActiveStream<'_> {
         timers: &mut Timers,
     ) -> bool {
         let Answered { mut up, mut info, guard } = answered;
-        let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
+        let answers_later =
+            self.request.calls_grpc() && self.request.response.status == 200 && !info.framing.is_empty();
         count_response(self.request, &forward.to.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
@@ -93,7 +94,8 @@ impl ActiveStream<'_> {
         }
         if answers_later {
             // The outcome of a gRPC call is known only from its trailers.
-            let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { status::UNKNOWN };
+            let known = || self.request.outcome.or_else(|| grpc::status(self.request)).unwrap_or_default();
+            let status = if result.is_ok() { known() } else { status::UNKNOWN };
             up.host().count_response(http_of_status(status));
         }
         drop(guard);

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use evenkeel_filters::callouts::{CallOptions, HttpAnswer, HttpCall};
 use evenkeel_filters::test_filter::{State, TestFilter, register};
 use evenkeel_filters::{
-    Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, Services, StreamInfo,
-    Woken,
+    BadBody, Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, Services,
+    StreamInfo, Woken,
 };
 use evenkeel_http::{HeaderId, RequestHead};
 use evenkeel_runtime_config::buffer::BufferPerRoute;
@@ -150,12 +150,13 @@ impl TestFilter for Doer {
         Doing::of(state).map_or(Decision::Continue, |doing| doing.request(context))
     }
 
-    fn request_data(&self, state: &mut State, data: &mut Data<'_>) {
+    fn request_data(&self, state: &mut State, data: &mut Data<'_>) -> Result<(), BadBody> {
         let what = Doing::of(state).map(|doing| doing.what.as_str()).unwrap_or_default();
         if what.starts_with("longer-request") || what.starts_with("lie-request") || what.starts_with("collect-request")
         {
             double(data);
         }
+        Ok(())
     }
 
     fn response_head(&self, state: &mut State, context: &mut ResponseContext<'_>) -> ResponseDecision {

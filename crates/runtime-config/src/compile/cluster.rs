@@ -428,7 +428,9 @@ fn thresholds(cx: &mut Cx<'_>, entry: &cluster::circuit_breakers::Thresholds) ->
             if !(0.0..=100.0).contains(&percent) {
                 return cx.fail_at("retry_budget.budget_percent.value", "must lie between 0 and 100");
             }
-            Some(RetryBudget { percent, min_concurrency: limit(&budget.min_retry_concurrency, 3) })
+            let interval = cx.duration("retry_budget.budget_interval", budget.budget_interval.as_ref());
+            let interval = interval.filter(|interval| !interval.is_zero());
+            Some(RetryBudget { percent, min_concurrency: limit(&budget.min_retry_concurrency, 3), interval })
         }
     };
     Some(Thresholds {

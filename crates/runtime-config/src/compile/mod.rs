@@ -14,6 +14,7 @@ pub(crate) mod endpoint;
 pub(crate) mod fault;
 mod fraction;
 pub(crate) mod grpc_stats;
+pub(crate) mod grpc_web;
 mod hash_policy;
 pub(crate) mod header_mutation;
 pub(crate) mod headers;

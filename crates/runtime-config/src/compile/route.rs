@@ -224,6 +224,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     let action = route_action(cx, route, inherited)?;
     Some(Route {
         name: route.name.as_str().into(),
+        stat_prefix: (!route.stat_prefix.is_empty()).then(|| route.stat_prefix.as_str().into()),
         matches,
         action,
         headers,

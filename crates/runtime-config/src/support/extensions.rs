@@ -150,6 +150,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "replace_dots_in_grpc_service_name"]),
     part("envoy.config.core.v3.GrpcMethodList", &["services"]),
     part("envoy.config.core.v3.GrpcMethodList.Service", &["name", "method_names"]),
+    extension("envoy.extensions.filters.http.grpc_web.v3.GrpcWeb", &[]),
     extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
         &["mutations", "most_specific_header_mutations_wins"]),
     extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute", &["mutations"]),

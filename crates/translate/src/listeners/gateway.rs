@@ -11,7 +11,7 @@ use super::l4::{push_distinct, to_destinations};
 use super::{chain, l4, listener, secured};
 use crate::access_log;
 use crate::context::Context;
-use crate::http::{self, Direction};
+use crate::http::{self, Calls, Direction};
 use crate::names;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
@@ -89,9 +89,11 @@ fn of_place(
     let (_, first) = servers.first()?;
     let address = first.bind.as_deref().unwrap_or("0.0.0.0");
     let mut made = listener(names::listener(address, port), address, port, TrafficDirection::Outbound);
+    // Plain HTTP servers of one address share a filter chain: if one of them is for gRPC-Web, so is the chain.
+    let plain_calls = Calls::of_grpc_web(servers.iter().any(|(_, server)| server.grpc_web));
     for (gateway, server) in servers {
-        for chain in chains(context, gateway, server, port) {
-            // Plain HTTP servers of one address share one filter chain; its routes match their hosts.
+        for chain in chains(context, gateway, server, port, plain_calls) {
+            // The routes of the shared chain match their hosts.
             push_distinct(&mut made.filter_chains, chain);
         }
     }
@@ -109,15 +111,15 @@ fn of_place(
     Some((made, first.origin.clone()))
 }
 
-fn chains(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16) -> Vec<FilterChain> {
+fn chains(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16, plain_calls: Calls) -> Vec<FilterChain> {
     match (server.protocol, &server.tls) {
         (ServerProtocol::Http, _) => {
-            let manager = manager(context, gateway, server, port);
+            let manager = manager(context, gateway, server, port, plain_calls);
             vec![chain("", FilterChainMatch::default(), vec![manager])]
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) if server.passes_by_service() => Vec::new(),
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
-            let manager = manager(context, gateway, server, port);
+            let manager = manager(context, gateway, server, port, Calls::Any);
             let made = chain("", server_names(server), vec![manager]);
             vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, tls::InnerProtocol::Http))]
         }
@@ -131,11 +133,11 @@ fn chains(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16) -
     }
 }
 
-fn manager(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16) -> Filter {
+fn manager(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16, calls: Calls) -> Filter {
     let address = server.bind.as_deref().unwrap_or("0.0.0.0");
     let stat = format!("outbound_{}", names::listener(address, port));
     let route = route_table(gateway, server, port).unwrap_or_default();
-    http::manager_with_rds(context, Direction::Gateway, &stat, &route, rbac::http_filters(context))
+    http::manager_with_rds(context, Direction::Gateway, &stat, &route, calls)
 }
 
 /// The SNI values of a server's hosts; `*` is everything.

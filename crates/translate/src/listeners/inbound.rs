@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use evenkeel_model::workload::InboundPort;
-use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Selectable};
+use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Protocol, Selectable};
 use evenkeel_xds::ResourceType;
 
 use super::inspectors::{Inspected, Inspectors, Ports};
@@ -13,7 +13,7 @@ use super::outbound::PLAIN_HTTP;
 use super::{chain, companions, listener, secured};
 use crate::access_log;
 use crate::context::{Context, PortProtocol};
-use crate::http::{self, Direction};
+use crate::http::{self, Calls, Direction};
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
@@ -106,6 +106,7 @@ struct Target {
     /// Destination port; `None`: all ports without a service.
     port: Option<u16>,
     port_protocol: PortProtocol,
+    calls: Calls,
     cluster: String,
     service_port: u16,
     http_name: String,
@@ -117,6 +118,7 @@ impl Target {
         Self {
             port: None,
             port_protocol: PortProtocol::Auto,
+            calls: Calls::Any,
             cluster: INBOUND_PASSTHROUGH_CLUSTER.to_owned(),
             service_port: 0,
             http_name: "virtualInbound-catchall-http".to_owned(),
@@ -135,6 +137,7 @@ impl Target {
         Some(Self {
             port: Some(port.port),
             port_protocol: PortProtocol::of(port.protocol)?,
+            calls: Calls::of_grpc_web(port.protocol == Protocol::GrpcWeb),
             cluster: names::inbound_cluster(port.port),
             service_port: port.service.as_ref().map_or(port.port, |(_, number)| *number),
             http_name: name.clone(),
@@ -193,7 +196,7 @@ fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, t
         Some(port) => format!("inbound_0.0.0.0_{port}"),
         None => target.cluster.clone(),
     };
-    let manager = http::manager_with_routes(context, Direction::Inbound, &stat, routes, rbac::http_filters(context));
+    let manager = http::manager_with_routes(context, Direction::Inbound, &stat, routes, target.calls);
     with_tls(context, chain(&target.http_name, wanted, vec![manager]), terminate)
 }
 

@@ -13,7 +13,7 @@ use super::{chain, companions, l4, listener, unbound};
 use crate::access_log;
 use crate::clusters::outbound_name;
 use crate::context::{Context, PortProtocol};
-use crate::http::{self, Direction};
+use crate::http::{self, Calls, Direction};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
 use crate::pb::config::listener::{FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{CidrRange, TrafficDirection};
@@ -53,9 +53,15 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
 /// `ADDRESS_PORT` per address for other ports; if a Sidecar names an address, one for that address.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     let origin = || service.origin.clone();
-    for CallablePort { port, port_protocol, bind } in context.callable(service) {
+    for CallablePort { port, port_protocol, bind, grpc_web } in context.callable(service) {
         let port = port.as_ref();
         let any_address = Collection::Port(port.number);
+        if grpc_web {
+            out.give(
+                bind.map_or(any_address.clone(), |address| Collection::Egress(address, port.number)),
+                Part::GrpcWeb,
+            );
+        }
         match (bind, port_protocol) {
             (Some(address), PortProtocol::Tcp) => {
                 let chains = sni_chains(context, service, port);
@@ -100,7 +106,7 @@ pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Outp
     if !service.headless {
         return;
     }
-    for CallablePort { port, port_protocol, bind } in context.callable(service) {
+    for CallablePort { port, port_protocol, bind, .. } in context.callable(service) {
         if port_protocol != PortProtocol::Http && bind.is_none() {
             let addresses = endpoint_addresses(context, service, port.number);
             give_addresses(context, service, &port, port_protocol, addresses, out);
@@ -163,7 +169,7 @@ fn at_address(
         inspect.http = true.into();
         let route = own_route_name(service, port.number);
         let manager =
-            http::manager_with_rds(context, Direction::Outbound, &format!("outbound_{route}"), &route, Vec::new());
+            http::manager_with_rds(context, Direction::Outbound, &format!("outbound_{route}"), &route, Calls::Any);
         made.filter_chains = vec![chain("", plain_http(), vec![manager])];
         let (rest, matching): (Vec<_>, Vec<_>) =
             l4_chains(context, service, port).into_iter().partition(|chain| chain.filter_chain_match.is_none());
@@ -224,7 +230,8 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
     if has_http {
         let route = number.to_string();
         let stat = format!("outbound_{name}");
-        let manager = http::manager_with_rds(context, Direction::Outbound, &stat, &route, Vec::new());
+        let calls = Calls::of_grpc_web(parts.iter().any(|part| matches!(part, Part::GrpcWeb)));
+        let manager = http::manager_with_rds(context, Direction::Outbound, &stat, &route, calls);
         made.filter_chains.push(chain("", plain_http(), vec![manager]));
     }
     let mut rest = None;

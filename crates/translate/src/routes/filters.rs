@@ -10,6 +10,7 @@ use crate::pb::cors;
 use crate::pb::envoy_type::{FractionalPercent, fractional_percent::DenominatorType};
 use crate::pb::fault::{self, fault_abort, fault_delay};
 use crate::pb::google::protobuf::Any;
+use crate::pb::grpc_web::GrpcWeb;
 use crate::pb::hcm::{HttpFilter, http_filter};
 use crate::pb::matcher::{StringMatcher, string_matcher::MatchPattern};
 use crate::proto::{any, bool_value, duration, string_matcher};
@@ -27,6 +28,11 @@ pub fn all() -> [HttpFilter; 2] {
 /// The fault filter.
 pub fn fault() -> HttpFilter {
     filter(FAULT, any(&fault::HttpFault::default()))
+}
+
+/// The filter of ports of gRPC-Web.
+pub fn grpc_web() -> HttpFilter {
+    filter("envoy.filters.http.grpc_web", any(&GrpcWeb {}))
 }
 
 fn filter(name: &str, config: Any) -> HttpFilter {

@@ -26,7 +26,7 @@ const UNREGISTERED_HOST_PORT: u16 = 80;
 /// The routes of a service: a virtual host in the route configuration `PORT` for each of its HTTP ports, and for a port
 /// without a declared protocol a route configuration of its own, named `HOST:PORT`.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
-    for CallablePort { port, port_protocol, bind } in context.callable(service) {
+    for CallablePort { port, port_protocol, bind, .. } in context.callable(service) {
         if port_protocol == PortProtocol::Tcp {
             continue;
         }

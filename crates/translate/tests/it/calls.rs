@@ -10,6 +10,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_xds::ResourceSet;
 use serde_json::Value;
 
+use crate::decisions::{Client, outcome};
 use crate::own_proxy::compile;
 use crate::scenario::{as_json, translate, view_of};
 
@@ -91,7 +92,7 @@ impl Mesh {
     /// `objects` are whole documents.
     pub fn new(objects: &str) -> Self {
         let text = format!("{BASE}---\n{objects}");
-        let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.as_str().into())]);
+        let (objects, found) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
         assert!(!found.has_errors(), "{found}");
         let mut book = AddressBook::default();
         let (snapshot, built) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut book);
@@ -135,10 +136,13 @@ pub fn destination_rule(host: &str, spec: &str) -> String {
 }
 
 fn object(kind: &str, name: &str, namespace: &str, spec: &str) -> String {
+    object_of("networking.istio.io/v1", kind, name, namespace, spec)
+}
+
+/// An object of any kind.
+pub fn object_of(api: &str, kind: &str, name: &str, namespace: &str, spec: &str) -> String {
     let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
-    format!(
-        "apiVersion: networking.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n{spec}---\n"
-    )
+    format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n{spec}---\n")
 }
 
 /// A proxy that decides calls.
@@ -179,6 +183,8 @@ impl Proxy {
     }
 
     fn steps(&self, arrival: Arrival, request: &str) -> Vec<Step> {
+        let Arrival { listener, to, from, sni, random } = arrival;
+        crate::recorded::decided(&format!("{listener} {to} {from} {sni:?} {random} {request}"));
         let source = arrival.from.parse().expect("a source");
         let destination = arrival.to.parse().expect("a destination");
         let words: Vec<&str> = request.split(' ').collect();
@@ -213,10 +219,24 @@ impl Proxy {
         explain(&self.config, &call).steps
     }
 
+    /// How a call ends, with the verdicts of policies.
+    pub fn outcome(&self, listener: &str, client: &Client, to: &str, request: &str) -> String {
+        outcome(&self.config, listener, client, to, request, 0)
+    }
+
     /// The resource of a name among those of a type (`CDS`, `LDS`, `RDS`).
     pub fn resource(&self, kind: &str, name: &str) -> &Value {
+        crate::recorded::decided("its resources");
         let all = self.json.get(kind).and_then(Value::as_array).expect("a list of resources");
         all.iter().find(|resource| resource["name"] == name).unwrap_or_else(|| panic!("no {name} in {kind}"))
+    }
+
+    /// The endpoints of a cluster, by locality.
+    pub fn endpoints(&self, cluster: &str) -> &Vec<Value> {
+        crate::recorded::decided("its resources");
+        let all = self.json["EDS"].as_array().expect("a list of resources");
+        let found = all.iter().find(|resource| resource["cluster_name"] == cluster).expect("the cluster's");
+        found["endpoints"].as_array().expect("endpoints")
     }
 
     /// The routes of a virtual host of port 80.

@@ -50,6 +50,10 @@ pub fn outcome(config: &Config, listener: &str, client: &Client, to: &str, reque
         peer: (!client.identity.is_empty()).then(|| Arc::new(peer)),
         ..ConnectionView::plaintext(source, destination)
     };
+    crate::recorded::decided(&format!(
+        "{listener} {} {} {destination} {request} {random}",
+        client.from, client.identity
+    ));
     let words: Vec<&str> = request.split(' ').collect();
     let request = match words.as_slice() {
         [method, host, path, headers @ ..] => {

@@ -47,6 +47,7 @@ fn clusters() {
     let of = |percent: f64, least: u32| json!({"budget_percent": {"value": percent}, "min_retry_concurrency": least});
     check("{retryBudget: {}}", &budget, of(20.0, 3));
     check("{retryBudget: {percent: 12.5, minRetryConcurrency: 5}}", &budget, of(12.5, 5));
+    check("{retryBudget: {budgetInterval: 2s}}", &limit("retry_budget/budget_interval"), json!("2s"));
     // Load balancers.
     check("{loadBalancer: {simple: RANDOM}}", "/lb_policy", json!("RANDOM"));
     check("{loadBalancer: {simple: LEAST_CONN}}", "/lb_policy", json!("LEAST_REQUEST"));

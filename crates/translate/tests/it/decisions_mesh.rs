@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::decisions::{Client, PLAIN_HTTP, mesh, outcome};
 use crate::own_proxy::compile;
-use crate::scenario::{as_json, translate, view_of};
+use crate::recorded::compared;
+use crate::scenario::{translate, view_of};
 
 /// Two namespaces: a client and a server in `shop`, a service and an external host in `stock`.
 const OBJECTS: &str = "\
@@ -52,7 +53,7 @@ pub fn built(settings: &str, more: &str) -> (Snapshot, Diagnostics) {
     let text = format!(
         "{OBJECTS}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n    # Settings.\n{settings}{more}"
     );
-    let (objects, mut found) = evenkeel_api::load(&[("mesh.yaml".into(), text.as_str().into())]);
+    let (objects, mut found) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
     let (snapshot, built) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
     found.extend(built);
     (snapshot, found)
@@ -80,7 +81,7 @@ pub fn resource(settings: &str, more: &str, proxy: &str, kind: &str, name: &str)
     let set = translate(&view_of(proxy, &snapshot), &snapshot);
     let (_, refused) = compile(&set);
     assert!(refused.is_empty(), "{settings}: {refused:?}");
-    let all = as_json(&set);
+    let all = compared(&set);
     let list = all[kind]
         .as_array()
         .unwrap_or_else(|| panic!("no {kind} in {:?}; {found}", all.as_object().map(|o| o.keys().collect::<Vec<_>>())));
@@ -493,8 +494,6 @@ fn settings_that_do_not_work_are_named() {
     check("extensionProviders: [{name: z, providerOfTheFuture: {}}]", "missing-field", "not used");
     check("serviceEntryVisibility: {defaultVisibility: NAMESPACE}", "no-effect", "ambient");
     check("hboneIdleTimeout: 1h", "no-effect", "has no effect");
-    check("ingressControllerMode: DEFAULT", "no-effect", "Ingress objects");
-    check("ingressSelector: edge", "no-effect", "Ingress objects");
     check("enableTracing: true", "unsupported-field", "enableTracing");
     check("configSources: [{address: 'fs:///etc'}]", "unsupported-field", "configSources");
     check("accessLogEncoding: JSON\naccessLogFormat: '%METHOD%'", "bad-value", "not a JSON object");
@@ -502,4 +501,59 @@ fn settings_that_do_not_work_are_named() {
     check("meshMTLS: {ecdhCurves: [P-255]}", "bad-value", "P-255");
     check("tlsDefaults: {cipherSuites: [AES128-SHA]}", "bad-value", "none of these suites");
     check("defaultServiceExportTo: ['*', '.']", "bad-value", "cannot be combined");
+}
+
+#[test]
+fn which_ingresses_are_served_and_by_whom() {
+    let objects = |class: &str, annotations: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {{name: ours}}\nspec: {{controller: istio.io/ingress-controller}}\n\
+             ---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {{name: theirs}}\nspec: {{controller: example.com/other}}\n\
+             ---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: front, namespace: shop, annotations: {{{annotations}}}}}\n\
+             spec: {{{class}defaultBackend: {{service: {{name: web, port: {{number: 80}}}}}}, \
+             rules: [{{host: a.example.com, http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: web, port: {{number: 80}}}}}}}}]}}}}]}}\n\
+             ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: one-0, namespace: istio-system, labels: {{istio: ingressgateway}}}}\n\
+             spec: {{containers: [{{name: proxy}}]}}\nstatus: {{podIP: 10.244.0.8, phase: Running}}\n\
+             ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: two-0, namespace: istio-system, labels: {{istio: edge}}}}\n\
+             spec: {{containers: [{{name: proxy}}]}}\nstatus: {{podIP: 10.244.0.9, phase: Running}}\n"
+        )
+    };
+    // Which of the two gateways serves it.
+    let check = |settings: &str, class: &str, annotations: &str, expected: [bool; 2]| {
+        let (snapshot, _) = built(settings, &objects(class, annotations));
+        let serves = |pod: &str| {
+            let (config, _) =
+                compile(&translate(&view_of(&format!("router {pod}.istio-system"), &snapshot), &snapshot));
+            let listener = ["0.0.0.0_80", "0.0.0.0_8080"].into_iter().find(|name| config.listeners.contains_key(*name));
+            let Some((listener, port)) = listener.and_then(|name| Some((name, name.rsplit_once('_')?.1))) else {
+                return false;
+            };
+            let call = |host: &str| {
+                outcome(&config, listener, &PLAIN_HTTP, &format!("10.244.0.8:{port}"), &format!("GET {host} /"), 0)
+            };
+            assert_eq!(call("b.example.com"), "404", "Istio does not serve `defaultBackend`");
+            call("a.example.com").starts_with("outbound|80||web.shop")
+        };
+        assert_eq!(["one-0", "two-0"].map(serves), expected, "{settings} {class} {annotations}");
+    };
+    let ours = "ingressClassName: ours, ";
+    let theirs = "ingressClassName: theirs, ";
+    let named = |class: &str| format!("kubernetes.io/ingress.class: {class}");
+    check("{}", ours, "", [true, false]);
+    check("{}", theirs, "", [false, false]);
+    check("{}", "", "", [false, false]);
+    check("{}", "", &named("istio"), [true, false]);
+    check("{}", "", &named("other"), [false, false]);
+    check("ingressControllerMode: STRICT", "", "", [false, false]);
+    check("ingressControllerMode: DEFAULT", "", "", [true, false]);
+    check("ingressControllerMode: DEFAULT", theirs, "", [false, false]);
+    check("ingressControllerMode: DEFAULT", "", &named("other"), [false, false]);
+    check("ingressControllerMode: DEFAULT", "", &named("''"), [true, false]);
+    check("ingressControllerMode: 'OFF'", ours, "", [false, false]);
+    check("ingressClass: other", "", &named("other"), [true, false]);
+    check("ingressClass: other", "", &named("istio"), [false, false]);
+    check("ingressSelector: edge", ours, "", [false, true]);
+    check("ingressService: edge", ours, "", [false, true]);
+    check("ingressService: istio-ingressgateway", ours, "", [true, false]);
+    check("ingressSelector: ingressgateway\ningressService: edge", ours, "", [true, false]);
 }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::decisions::{Client, PLAIN_HTTP, outcome};
 use crate::own_proxy::compile;
-use crate::scenario::{as_json, translate, view_of};
+use crate::recorded::compared;
+use crate::scenario::{translate, view_of};
 
 /// A workload and a gateway; `annotation` is the workload's `proxy.istio.io/config`.
 fn built(default: &str, kinds: &[(&str, &str)], annotation: &str) -> Snapshot {
@@ -55,7 +56,7 @@ metadata: {{name: istio, namespace: istio-system}}
 data: {{mesh: 'defaultConfig: {default}'}}
 {kinds}"
     );
-    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.as_str().into())]);
+    let (objects, found) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
     assert!(!found.has_errors(), "{found}\n{text}");
     evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).0
 }
@@ -65,7 +66,7 @@ fn manager(snapshot: &Snapshot, view: &ProxyView) -> Value {
     let set = translate(view, snapshot);
     let (_, refused) = compile(&set);
     assert!(refused.is_empty(), "{refused:?}");
-    let all = as_json(&set);
+    let all = compared(&set);
     let name = if &*view.pod == "edge-0" { "0.0.0.0_8080" } else { "virtualInbound" };
     let listeners = all["LDS"].as_array().expect("listeners");
     let listener = listeners.iter().find(|listener| listener["name"] == name).expect("a listener");
@@ -282,7 +283,7 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
         let pod = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: a, annotations: {{proxy.istio.io/config: '{config}'}}}}\nspec: {{containers: [{{name: a}}]}}\n"
         );
-        let (_, found) = evenkeel_api::load(&[("a.yaml".into(), pod.into())]);
+        let (_, found) = crate::recorded::load(&[("a.yaml".into(), pod.into())]);
         assert!(found.iter().any(|f| f.code == code && f.message.contains(part)), "{config}: {found}");
     };
     check("{interceptionMode: TPROXY}", "unsupported-value", "TPROXY");

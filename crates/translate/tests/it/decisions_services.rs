@@ -10,7 +10,8 @@ use evenkeel_xds::ResourceType;
 
 use crate::decisions::{Client, PLAIN_HTTP, PLAIN_TCP, mesh, outcome};
 use crate::own_proxy::compile;
-use crate::scenario::{as_json, translate, view_of};
+use crate::recorded::compared;
+use crate::scenario::{translate, view_of};
 
 /// A mesh from YAML.
 pub struct Mesh {
@@ -20,7 +21,7 @@ pub struct Mesh {
 impl Mesh {
     /// Reads YAML that must have no mistakes.
     pub fn read(text: &str) -> Self {
-        let (objects, found) = evenkeel_api::load(&[("input.yaml".into(), text.into())]);
+        let (objects, found) = crate::recorded::load(&[("input.yaml".into(), text.into())]);
         assert!(!found.has_errors(), "{found}");
         let (snapshot, built) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
         assert!(!built.has_errors(), "{built}");
@@ -122,7 +123,7 @@ fn a_port_without_mutual_tls_passes_its_own_tls_whatever_other_ports_do() {
 /// The clusters of a proxy's workload: how they find their endpoints, and these: address, `mtls`, `w` and weight,
 /// locality, `!` and priority.
 fn cluster(mesh: &Mesh, proxy: &str, name: &str) -> String {
-    let all = as_json(&translate(&mesh.view(proxy), &mesh.snapshot));
+    let all = compared(&translate(&mesh.view(proxy), &mesh.snapshot));
     let named = |kind: &str, field: &str| {
         let list = all[kind].as_array().cloned().unwrap_or_default();
         list.into_iter().find(|resource| resource[field] == name)
@@ -258,7 +259,7 @@ fn an_external_name_is_another_name_of_its_host() {
     http("GET far /", "PassthroughCluster far/");
     http("GET ring /", "PassthroughCluster ring/");
     check_clusters(&mesh, &[("outbound|80||far.shop.svc.cluster.local", "none")]);
-    let names = as_json(&translate(&mesh.view("sidecar client-0.shop"), &mesh.snapshot));
+    let names = compared(&translate(&mesh.view("sidecar client-0.shop"), &mesh.snapshot));
     let ips = &names["NDS"][0]["table"]["older.shop.svc.cluster.local"]["ips"];
     assert_eq!(ips, &serde_json::json!(["10.96.1.1"]), "{}", names["NDS"]);
 }
@@ -362,7 +363,7 @@ fn allotted_addresses_count_only_where_the_agent_answers_dns() {
     );
     let with = |captures_dns: bool| ProxyView { captures_dns, ..mesh.view("sidecar client-0.shop") };
     let listeners = |view: &ProxyView| {
-        let all = as_json(&translate(view, &mesh.snapshot));
+        let all = compared(&translate(view, &mesh.snapshot));
         let names = all["LDS"].as_array().expect("listeners").iter().filter_map(|l| l["name"].as_str());
         let names: Vec<&str> = names.filter(|name| name.ends_with("_5432")).collect();
         (names.join(" "), all["NDS"][0]["table"]["db.example.com"].clone())
@@ -388,7 +389,7 @@ fn names_are_looked_up_as_istio_does() {
                 "{hosts: [rr.example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS_ROUND_ROBIN}",
             )),
     );
-    let all = as_json(&translate(&mesh.view("sidecar client-0.shop"), &mesh.snapshot));
+    let all = compared(&translate(&mesh.view("sidecar client-0.shop"), &mesh.snapshot));
     for (name, kind) in [("api", "STRICT_DNS"), ("rr", "LOGICAL_DNS")] {
         let name = format!("outbound|80||{name}.example.com");
         let cluster = all["CDS"].as_array().expect("clusters").iter().find(|c| c["name"] == *name).expect("a cluster");

@@ -29,7 +29,7 @@ fn calls(
     requests: &[&str],
     settings: MeshConfig,
 ) -> (Vec<String>, usize) {
-    let (loaded, _) = evenkeel_api::load(&[("mesh.yaml".into(), (mesh_text() + objects).into())]);
+    let (loaded, _) = crate::recorded::load(&[("mesh.yaml".into(), (mesh_text() + objects).into())]);
     let (snapshot, found) = evenkeel_model::build(&loaded, &settings, &mut AddressBook::default());
     let (config, refused) = compile(&translate(&view_of(&format!("sidecar {pod}.shop"), &snapshot), &snapshot));
     assert!(refused.is_empty(), "{refused:?}");
@@ -68,7 +68,7 @@ fn a_policy_on_trial_is_counted_beside_those_in_force() {
             "istio.io/dry-run: 'true'",
             "rules: [{to: [{operation: {paths: [/x]}}]}]",
         );
-    let (loaded, found) = evenkeel_api::load(&[("mesh.yaml".into(), (mesh_text() + &policies).into())]);
+    let (loaded, found) = crate::recorded::load(&[("mesh.yaml".into(), (mesh_text() + &policies).into())]);
     assert!(!found.has_errors(), "{found}");
     let (snapshot, _) = evenkeel_model::build(&loaded, &MeshConfig::default(), &mut AddressBook::default());
     let all = as_json(&translate(&view_of("sidecar web-0.shop", &snapshot), &snapshot));
@@ -159,7 +159,7 @@ fn requests_with_a_token_are_refused_until_it_can_be_checked() {
 #[test]
 fn a_bearer_token_is_one() {
     let authentication = object("RequestAuthentication", "jwt", "", "jwtRules: [{issuer: me}]");
-    let (loaded, _) = evenkeel_api::load(&[("mesh.yaml".into(), (mesh_text() + &authentication).into())]);
+    let (loaded, _) = crate::recorded::load(&[("mesh.yaml".into(), (mesh_text() + &authentication).into())]);
     let (snapshot, _) = evenkeel_model::build(&loaded, &MeshConfig::default(), &mut AddressBook::default());
     let policy = snapshot.authorization_policies.first().expect("a stand-in");
     let shown = format!("{:?}", policy.rules);

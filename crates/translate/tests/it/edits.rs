@@ -88,6 +88,7 @@ impl Draw<'_> {
         let ports = self.pick(&[
             "[{name: http, port: 80}]",
             "[{name: http, port: 80}, {name: tcp, port: 9000}]",
+            "[{name: grpc-web, port: 80}]",
             "[{name: any, port: 7000}, {name: grpc, port: 80}]",
             "[{name: tls, port: 443}]",
         ]);
@@ -104,6 +105,7 @@ impl Draw<'_> {
     fn service_entry(&mut self) -> (String, String) {
         let ports = self.pick(&[
             "[{number: 80, name: http, protocol: HTTP}]",
+            "[{number: 80, name: web, protocol: GRPC-WEB}]",
             "[{number: 443, name: tls, protocol: TLS}]",
             "[{number: 9000, name: tcp, protocol: TCP}, {number: 80, name: http, protocol: HTTP}]",
             "[{number: 7000, name: any}]",

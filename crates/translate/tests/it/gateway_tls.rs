@@ -32,7 +32,7 @@ fn gateway(servers: &[(&str, &str)]) -> String {
 }
 
 fn built(text: &str) -> Snapshot {
-    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.into())]);
+    let (objects, found) = crate::recorded::load(&[("mesh.yaml".into(), text.into())]);
     assert!(!found.has_errors(), "{found}\n{text}");
     evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).0
 }
@@ -166,7 +166,7 @@ fn touched(before: &[(&str, String)], after: &[(&str, String)]) -> Vec<String> {
     let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
     let mut apply = |files: &[(&str, String)]| {
         let objects = |(name, text): &(&str, String)| {
-            let (objects, found) = evenkeel_api::load(&[((*name).into(), text.as_str().into())]);
+            let (objects, found) = crate::recorded::load(&[((*name).into(), text.as_str().into())]);
             assert!(!found.has_errors(), "{found}");
             (Path::new(name).into(), objects.into_iter().map(Arc::new).collect())
         };

@@ -29,7 +29,7 @@ impl Scenario {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden").join(name);
         let text = std::fs::read_to_string(folder.join("input.yaml")).expect("an input file");
         let file: Arc<str> = "input.yaml".into();
-        let (objects, found) = evenkeel_api::load(&[(file, text.as_str().into())]);
+        let (objects, found) = crate::recorded::load(&[(file, text.as_str().into())]);
         assert!(!found.has_errors(), "{name}:\n{found}");
         let mut book = AddressBook::default();
         let (snapshot, built) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut book);
@@ -85,5 +85,7 @@ pub fn as_json(set: &ResourceSet) -> Value {
 
 /// A proxy's resources.
 pub fn translate(view: &ProxyView, snapshot: &Snapshot) -> ResourceSet {
-    resources(view, snapshot, 1)
+    let set = resources(view, snapshot, 1);
+    crate::recorded::translated(view, &set);
+    set
 }

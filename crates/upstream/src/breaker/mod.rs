@@ -1,5 +1,6 @@
 //! Circuit breakers: limits that hold exactly, across all workers.
 
+mod recent;
 mod slots;
 
 use std::sync::Arc;
@@ -7,6 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use evenkeel_runtime_config::cluster::Thresholds;
 use evenkeel_stats::Writer;
+
+use self::recent::Recent;
+use crate::turn;
 
 pub use slots::{Share, Slot, Slots};
 
@@ -29,6 +33,8 @@ pub struct Counts {
     pending: AtomicU32,
     requests: AtomicU32,
     retries: AtomicU32,
+    /// The latest requests, if the retry budget is a share of these.
+    recent: Recent,
 }
 
 /// A limited resource.
@@ -71,6 +77,11 @@ impl Counts {
         };
         // The retry budget is a share of these counts.
         let counted = thresholds.track_remaining || thresholds.retry_budget.is_some();
+        if resource == Overflow::Requests
+            && let Some(interval) = thresholds.retry_budget.and_then(|budget| budget.interval)
+        {
+            self.recent.count(turn::now().into_std(), interval);
+        }
         // Istio sets the maximum number to mean "no limit": then workers need not share a cache line per request.
         if limit == u32::MAX && !counted {
             return Ok(Permit(None));
@@ -87,7 +98,11 @@ impl Counts {
     fn max_retries(&self, thresholds: &Thresholds) -> u32 {
         let Some(budget) = &thresholds.retry_budget else { return thresholds.max_retries };
         let load = |count: &AtomicU32| f64::from(count.load(Ordering::Relaxed));
-        let share = (load(&self.requests) + load(&self.pending)) * budget.percent / 100.0;
+        let requests = match budget.interval {
+            Some(interval) => f64::from(self.recent.within(turn::now().into_std(), interval)),
+            None => load(&self.requests) + load(&self.pending),
+        };
+        let share = requests * budget.percent / 100.0;
         // The cast saturates; the share is never negative.
         (share as u32).max(budget.min_concurrency)
     }
@@ -122,6 +137,8 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use evenkeel_runtime_config::cluster::RetryBudget;
     use evenkeel_stats::Scope;
 
@@ -151,7 +168,7 @@ mod tests {
     #[test]
     fn a_retry_budget_is_a_share_of_the_requests() {
         let counts = Arc::<Counts>::default();
-        let budget = RetryBudget { percent: 25.0, min_concurrency: 2 };
+        let budget = RetryBudget { percent: 25.0, min_concurrency: 2, interval: None };
         let thresholds =
             Thresholds { retry_budget: Some(budget), max_requests: u32::MAX, max_retries: 0, ..Thresholds::default() };
         let mut requests = Vec::new();
@@ -161,6 +178,18 @@ mod tests {
                 (0..10).map_while(|_| counts.try_acquire(Overflow::Retries, &thresholds).ok()).collect();
             assert_eq!(retries.len(), allowed, "{} requests", requests.len());
         }
+    }
+
+    #[test]
+    fn with_an_interval_requests_count_after_they_have_ended() {
+        let counts = Arc::<Counts>::default();
+        let budget = RetryBudget { percent: 50.0, min_concurrency: 1, interval: Some(Duration::from_secs(600)) };
+        let thresholds = Thresholds { retry_budget: Some(budget), max_requests: 5, ..Thresholds::default() };
+        for _ in 0..8 {
+            drop(counts.try_acquire(Overflow::Requests, &thresholds).expect("a request that ends at once"));
+        }
+        let retries: Vec<_> = (0..10).map_while(|_| counts.try_acquire(Overflow::Retries, &thresholds).ok()).collect();
+        assert_eq!(retries.len(), 4);
     }
 
     #[test]

@@ -201,16 +201,6 @@ fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
         let help = "to accept any certificate of one server, set `insecureSkipVerify` in its DestinationRule";
         cx.at_field("verifyCertificateAtClient", |cx| cx.warning("unsupported-value", &verify.span, message, help));
     }
-    let mode = config.ingress_controller_mode.as_ref().map(|mode| ("ingressControllerMode", &mode.span));
-    let names = [
-        ("ingressClass", &config.ingress_class),
-        ("ingressService", &config.ingress_service),
-        ("ingressSelector", &config.ingress_selector),
-    ];
-    for (name, span) in mode.into_iter().chain(names.into_iter().filter_map(|(n, w)| Some((n, &w.as_ref()?.span)))) {
-        let message = "Ingress objects are not read yet, so this has no effect";
-        cx.at_field(name, |cx| cx.warning("no-effect", span, message, "write a Gateway and a VirtualService"));
-    }
     for (index, certificate) in config.ca_certificates.iter().enumerate() {
         let message = "further roots are not trusted yet; peers whose certificates come from them are refused";
         let help = "put the certificate into the roots of the control plane's CA";

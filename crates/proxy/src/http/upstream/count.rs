@@ -46,7 +46,7 @@ pub(in crate::http) fn count_failure(cluster: &Cluster, failure: &Failure) {
 pub(in crate::http) fn count_response(request: &Request, cluster: &Cluster, host: Option<&Rc<Host>>) {
     let status = request.response.status;
     if let Some(host) = host {
-        let grpc = grpc::status(request).filter(|_| request.grpc);
+        let grpc = grpc::status(request).filter(|_| request.calls_grpc());
         host.count_response(grpc.map_or(status, http_of_status));
     }
     let stats = cluster.stats();

@@ -86,8 +86,11 @@ impl Filtered {
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         if self.chain.streams.sees_request_data() {
             let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-            self.chain.filters.request_data(&mut self.chain.streams, &mut data);
-            return self.inner.send(&data.bytes, last);
+            // No filter that a cluster may have finds a body invalid.
+            if self.chain.filters.request_data(&mut self.chain.streams, &mut data).is_ok() {
+                self.inner.send(&data.bytes, last);
+            }
+            return;
         }
         self.inner.send(data, last);
     }
@@ -153,7 +156,7 @@ impl Filtered {
                 return self.poll_head(request, cx);
             }
             // No cluster filter collects responses.
-            ResponseDecision::Collect { .. } => {
+            ResponseDecision::Collect { .. } | ResponseDecision::CollectStart { .. } => {
                 Err(Failure::Filter(Box::new(Reply::new(500, "", "filter_collects_in_cluster"))))
             }
         })
@@ -203,8 +206,10 @@ impl Filtered {
             && !std::mem::replace(&mut self.trailers_seen, true)
             && self.chain.streams.sees_response_trailers()
         {
-            let mut context = TrailersContext { trailers, since_request: None };
-            self.chain.filters.response_trailers(&mut self.chain.streams, &mut context);
+            let now = turn::now().into_std();
+            let mut context = TrailersContext { trailers, since_request: None, body: Vec::new(), now };
+            // No filter that a cluster may have adds to a body.
+            let _ = self.chain.filters.response_trailers(&mut self.chain.streams, &mut context);
         }
         piece
     }

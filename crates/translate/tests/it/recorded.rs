@@ -1,0 +1,302 @@
+//! What the tables of decisions cover: this executable runs them again, and each records its YAML, its calls and the
+//! resources that it was about. Every field that works appears, and stock Envoy accepts all of the resources.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use evenkeel_api::decode::{Decode, Field, Schema, Status};
+use evenkeel_api::{Kind, Object, istio};
+use evenkeel_base::Diagnostics;
+use evenkeel_base::yaml::{self, Node};
+use evenkeel_testkit::{TestCa, envoy_validate};
+use evenkeel_translate::{ClientKind, ProxyView};
+use evenkeel_xds::ResourceSet;
+use serde_json::{Value, json};
+
+use crate::bootstrap;
+use crate::scenario::as_json;
+
+/// Where to record, for the run that is recorded.
+const FILE: &str = "EVENKEEL_TEST_RECORD";
+/// The tests that are recorded.
+const TABLES: [&str; 3] = ["decisions", "gateway_tls", "golden::resources"];
+/// Deeper than any supported kind.
+const MAX_DEPTH: usize = 16;
+
+thread_local! {
+    /// A hash of what the test has loaded last.
+    static MESH: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The file to record to.
+fn file() -> Option<&'static Mutex<File>> {
+    static RECORD: OnceLock<Option<Mutex<File>>> = OnceLock::new();
+    let open = || std::env::var_os(FILE).map(|path| Mutex::new(File::create(path).expect("a writable file")));
+    RECORD.get_or_init(open).as_ref()
+}
+
+fn record(kind: &str, what: impl FnOnce() -> Vec<String>) {
+    let Some(file) = file() else { return };
+    let lines: String = what().iter().map(|line| format!("{kind} {line}\n")).collect();
+    file.lock().expect("no panic").write_all(lines.as_bytes()).expect("a writable file");
+}
+
+/// Loads the objects of a test.
+pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
+    record("field", || files.iter().flat_map(|(name, text)| fields_of(name, text)).collect());
+    let mut hash = DefaultHasher::new();
+    files.hash(&mut hash);
+    MESH.set(hash.finish());
+    evenkeel_api::load(files)
+}
+
+/// Notes a call whose decision is compared.
+pub fn decided(call: &str) {
+    record("decision", || {
+        let mut hash = DefaultHasher::new();
+        (MESH.get(), call).hash(&mut hash);
+        vec![hash.finish().to_string()]
+    });
+}
+
+/// A proxy's resources as JSON, which are compared.
+pub fn compared(set: &ResourceSet) -> Value {
+    decided("its resources");
+    as_json(set)
+}
+
+/// Notes the resources of a proxy.
+pub fn translated(view: &ProxyView, set: &ResourceSet) {
+    if view.client_kind == ClientKind::Envoy && file().is_some() {
+        let all = as_json(set);
+        let of = |kind: &String, list: &Value| {
+            let list = list.as_array().cloned().unwrap_or_default();
+            list.iter().map(|resource| format!("{kind} {resource}")).collect::<Vec<_>>()
+        };
+        record("resource", || all.as_object().into_iter().flatten().flat_map(|(kind, list)| of(kind, list)).collect());
+    }
+}
+
+/// The paths of the fields in these documents, after their kinds: `VirtualService spec.http[].match[].uri`.
+fn fields_of(name: &Arc<str>, text: &str) -> Vec<String> {
+    let (documents, _) = yaml::parse(name, text);
+    let mut found = BTreeSet::new();
+    for document in &documents {
+        let kind = document.get("kind").and_then(Node::as_str).unwrap_or_default();
+        paths(document, kind.to_owned() + " ", &mut found);
+        // Settings are YAML within YAML.
+        let mesh = document.at_path("data.mesh").and_then(Node::as_str);
+        let annotations =
+            [document.at_path("metadata.annotations"), document.at_path("spec.template.metadata.annotations")];
+        let annotated = annotations.into_iter().flatten().filter_map(|all| all.get("proxy.istio.io/config")?.as_str());
+        let settings = mesh.map(|text| ("MeshConfig ", text)).into_iter();
+        for (kind, text) in settings.chain(annotated.map(|text| ("ProxyConfig ", text))) {
+            for document in yaml::parse(name, text).0 {
+                paths(&document, kind.to_owned(), &mut found);
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn paths(node: &Node, path: String, found: &mut BTreeSet<String>) {
+    for item in node.as_sequence().unwrap_or_default() {
+        paths(item, format!("{path}[]"), found);
+    }
+    for entry in node.as_mapping().into_iter().flat_map(|mapping| mapping.iter()) {
+        let dot = if path.ends_with(' ') { "" } else { "." };
+        paths(&entry.value, format!("{path}{dot}{}", entry.key), found);
+    }
+    found.insert(path);
+}
+
+/// What the tables have recorded.
+#[derive(Default)]
+struct Recorded {
+    fields: BTreeSet<String>,
+    decisions: BTreeSet<String>,
+    /// Distinct ones, by type.
+    resources: BTreeMap<String, BTreeSet<String>>,
+}
+
+fn recorded() -> &'static Recorded {
+    static RECORDED: OnceLock<Recorded> = OnceLock::new();
+    RECORDED.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("record");
+        let mut run = Command::new(std::env::current_exe().expect("this executable"));
+        let output = run.args(TABLES).env(FILE, &path).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        read(&path)
+    })
+}
+
+fn read(path: &Path) -> Recorded {
+    let mut all = Recorded::default();
+    for line in std::fs::read_to_string(path).expect("a record").lines() {
+        match line.split_once(' ') {
+            Some(("field", path)) => _ = all.fields.insert(path.to_owned()),
+            Some(("decision", hash)) => _ = all.decisions.insert(hash.to_owned()),
+            Some(("resource", rest)) => {
+                let (kind, json) = rest.split_once(' ').expect("a type and JSON");
+                all.resources.entry(kind.to_owned()).or_default().insert(json.to_owned());
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    all
+}
+
+#[test]
+fn there_are_three_hundred_at_least() {
+    let known = recorded().decisions.len();
+    assert!(known >= 300, "{known} decisions");
+}
+
+/// The kinds whose fields say what calls come to; the others describe workloads, or are read only for their metadata.
+fn is_of_traffic(kind: Kind) -> bool {
+    let group = kind.group();
+    let names = ["Service", "EndpointSlice", "Ingress", "IngressClass", "Secret"];
+    group == "networking.istio.io" || group == "security.istio.io" || names.contains(&kind.as_str())
+}
+
+/// Settings that no resource shows, and why.
+const NOT_SHOWN: &[(&str, &str)] = &[
+    ("MeshConfig caCertificates", "a diagnostic names it: the roots are not trusted yet"),
+    ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", "the agent tells the control plane"),
+    ("MeshConfig defaultConfig.proxyStatsMatcher", "a diagnostic names it: proxies keep all their statistics"),
+    ("MeshConfig defaultConfig.terminationDrainDuration", "the agent's own"),
+    ("MeshConfig defaultProviders.metrics", "a diagnostic names it"),
+    ("MeshConfig extensionProviders[].", "diagnostics name those that do not work; the file logs that do have tables"),
+    ("MeshConfig proxyInboundListenPort", "a diagnostic names other ports"),
+    ("MeshConfig serviceSettings", "a diagnostic names it: there is one cluster"),
+];
+
+#[test]
+fn every_field_that_works_appears() {
+    let mut tables = Tables::default();
+    for kind in Kind::ALL.iter().filter(|kind| kind.is_supported() && is_of_traffic(**kind)) {
+        tables.add(kind.as_str(), "", &kind.schema(), 0);
+    }
+    tables.add("MeshConfig", "", &istio::MeshConfig::schema(), 0);
+    tables.add("ProxyConfig", "", &<istio::ProxyConfig as Decode>::schema(), 0);
+    let missing: Vec<_> = tables.places.into_values().filter(|places| places.is_disjoint(&recorded().fields)).collect();
+    let is_shown = |place: &&String| !NOT_SHOWN.iter().any(|(path, _)| place.starts_with(path));
+    let missing: Vec<_> = missing.iter().filter_map(|places| places.first()).filter(is_shown).collect();
+    assert!(missing.is_empty(), "in no decision: {missing:#?}");
+}
+
+/// The places where fields may stand, by their table and name: a type that stands in several places is the same.
+#[derive(Default)]
+struct Tables {
+    places: BTreeMap<(usize, &'static str), BTreeSet<String>>,
+}
+
+impl Tables {
+    fn add(&mut self, kind: &str, path: &str, schema: &Schema, depth: usize) {
+        assert!(depth < MAX_DEPTH, "{path} is nested more than {MAX_DEPTH} deep");
+        match schema {
+            Schema::Object(fields) => fields.iter().for_each(|field| self.add_field(kind, path, fields, field, depth)),
+            Schema::List(item) => self.add(kind, &format!("{path}[]"), item, depth + 1),
+            // Any name.
+            Schema::Map(_) => {}
+            _ => {}
+        }
+    }
+
+    fn add_field(&mut self, kind: &str, path: &str, table: &'static [Field], field: &Field, depth: usize) {
+        let dot = if path.is_empty() { "" } else { "." };
+        let path = format!("{path}{dot}{}", field.name);
+        if let (Status::Works, Some(schema)) = (field.status, field.schema) {
+            let id = (table.as_ptr() as usize, field.name);
+            self.places.entry(id).or_default().insert(format!("{kind} {path}"));
+            self.add(kind, &path, &schema(), depth + 1);
+        }
+    }
+}
+
+#[test]
+fn envoy_accepts_every_resource_of_them() {
+    let files = Files::new();
+    let of = |kind: &str| {
+        let all = recorded().resources.get(kind).into_iter().flatten();
+        all.map(|json| files.stand_in(serde_json::from_str(json).expect("JSON"))).collect::<Vec<Value>>()
+    };
+    let mut resources = json!({ "RDS": of("RDS"), "EDS": of("EDS") });
+    resources["CDS"] = of("CDS").into_iter().enumerate().map(|(at, cluster)| renamed(cluster, at)).collect();
+    resources["LDS"] =
+        of("LDS").into_iter().enumerate().map(|(at, listener)| moved(renamed(listener, at), at)).collect();
+    let count = |kind: &str| resources[kind].as_array().map_or(0, Vec::len);
+    let counts = ["CDS", "LDS", "RDS", "EDS"].map(count);
+    assert!(counts.iter().all(|count| *count >= 50), "{counts:?}");
+    let text = bootstrap::bootstrap(&resources, false).to_string();
+    if let Err(said) = envoy_validate(&text) {
+        panic!("Envoy refuses what a test of decisions translates ({counts:?}):\n{said}");
+    }
+}
+
+/// Several meshes have resources of the same name.
+fn renamed(mut resource: Value, at: usize) -> Value {
+    let name = resource["name"].as_str().unwrap_or_default();
+    resource["name"] = format!("{at}-{name}").into();
+    resource
+}
+
+/// Listeners of the same address are refused, and the ports from 20000 on are taken.
+fn moved(mut listener: Value, at: usize) -> Value {
+    if let Some(port) = listener.pointer_mut("/address/socket_address/port_value") {
+        *port = (1_000 + at).into();
+    }
+    listener
+}
+
+/// Envoy opens the files that configuration names, which are elsewhere.
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ca = TestCa::new();
+        let identity = ca.for_dns(&["a.test"]);
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a writable folder");
+        write("certificate_chain", &identity.cert_pem);
+        write("private_key", &identity.key_pem);
+        write("trusted_ca", &ca.root_pem());
+        Self { folder }
+    }
+
+    /// The message with these files in place of those that it names.
+    fn stand_in(&self, mut message: Value) -> Value {
+        self.replace(&mut message);
+        message
+    }
+
+    fn replace(&self, value: &mut Value) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item)),
+            Value::Object(fields) => {
+                // A revocation list has to be one.
+                fields.retain(|name, value| name != "crl" || value.get("filename").is_none());
+                // Its clusters have other names here.
+                if let Some(routes) = fields.get_mut("route_config") {
+                    routes["validate_clusters"] = false.into();
+                }
+                for (name, value) in fields {
+                    match value.get_mut("filename") {
+                        Some(path) => *path = self.folder.path().join(name).display().to_string().into(),
+                        None => self.replace(value),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
