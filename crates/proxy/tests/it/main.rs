@@ -9,6 +9,7 @@ mod callouts;
 mod data_path;
 mod detection;
 mod dns;
+mod dynamic_forward_proxy;
 mod exchanges;
 mod explanation;
 mod filters;

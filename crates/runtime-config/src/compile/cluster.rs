@@ -16,6 +16,7 @@ use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, socket_address, tcp_keepalive};
+use super::dynamic_forward_proxy::cluster_type;
 use super::endpoint::{AddressKind, Assignment, assignment};
 use super::health_check::health_checks;
 use super::http2::max_requests;
@@ -61,12 +62,13 @@ pub(crate) fn cluster(
     secrets: &SecretStore,
 ) -> Option<CompiledCluster> {
     let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
-    let (discovery, assignment, eds) = discovery(cx, c)?;
+    let mut http = http(cx, &c.typed_extension_protocol_options);
+    let options = http.as_mut().map(|((options, _), _)| options);
+    let (discovery, assignment, eds) = discovery(cx, c, options)?;
     let balancing = balancing(cx, c, &discovery);
     let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets);
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
-    let http = http(cx, &c.typed_extension_protocol_options);
     if let (Some(((http, _), _)), Some(Transport::Raw)) = (&http, &transport)
         && matches!(http.protocol, UpstreamProtocol::Auto(_))
         && transport_matches.is_empty()
@@ -152,7 +154,11 @@ fn connect_timeout(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Duration {
     }
 }
 
-fn discovery(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<(Discovery, Assignment, Option<Reference>)> {
+fn discovery(
+    cx: &mut Cx<'_>,
+    c: &cluster::Cluster,
+    http: Option<&mut UpstreamHttp>,
+) -> Option<(Discovery, Assignment, Option<Reference>)> {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
     let kind = match &c.cluster_discovery_type {
         None => DiscoveryType::Static,
@@ -160,7 +166,14 @@ fn discovery(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<(Discovery, Assign
             Ok(kind) => kind,
             Err(_) => return cx.fail_at("type", format!("unknown value {kind}")),
         },
-        Some(ClusterDiscoveryType::ClusterType(_)) => return cx.fail_at("cluster_type", "not supported"),
+        Some(ClusterDiscoveryType::ClusterType(kind)) => {
+            if c.load_assignment.is_some() {
+                return cx.fail_at("load_assignment", "is for types STATIC, STRICT_DNS and LOGICAL_DNS only");
+            }
+            // Without HTTP options that compile, the cluster is rejected for those.
+            let discovery = cluster_type(cx, kind, http?, !c.typed_extension_protocol_options.is_empty())?;
+            return Some((discovery, Assignment::default(), None));
+        }
     };
     if c.eds_cluster_config.is_some() && kind != DiscoveryType::Eds {
         return cx.fail_at("eds_cluster_config", "needs type EDS");
@@ -467,20 +480,25 @@ fn dns_resolver(cx: &mut Cx<'_>, config: &CaresDnsResolverConfig) -> DnsResolver
     DnsResolver { servers, tcp_only }
 }
 
-#[allow(deprecated)] // Their successor, the DnsCluster extension, is not what Istio sends.
-fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
+/// `dns_lookup_family`.
+pub(crate) fn lookup_family(cx: &mut Cx<'_>, family: i32) -> DnsFamily {
     use cluster::cluster::DnsLookupFamily;
-    let family = match DnsLookupFamily::try_from(c.dns_lookup_family) {
+    match DnsLookupFamily::try_from(family) {
         Ok(DnsLookupFamily::Auto) => DnsFamily::Auto,
         Ok(DnsLookupFamily::V4Only) => DnsFamily::V4Only,
         Ok(DnsLookupFamily::V6Only) => DnsFamily::V6Only,
         Ok(DnsLookupFamily::V4Preferred) => DnsFamily::V4Preferred,
         Ok(DnsLookupFamily::All) => DnsFamily::All,
         Err(_) => {
-            cx.fail_at::<()>("dns_lookup_family", format!("unknown value {}", c.dns_lookup_family));
+            cx.fail_at::<()>("dns_lookup_family", format!("unknown value {family}"));
             DnsFamily::Auto
         }
-    };
+    }
+}
+
+#[allow(deprecated)] // Their successor, the DnsCluster extension, is not what Istio sends.
+fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
+    let family = lookup_family(cx, c.dns_lookup_family);
     let resolver = resolver_config(cx, c.typed_dns_resolver_config.as_ref());
     let default = DnsOptions::default();
     let refresh = cx.duration("dns_refresh_rate", c.dns_refresh_rate.as_ref());
@@ -497,7 +515,7 @@ fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
     }
 }
 
-fn failure_refresh(cx: &mut Cx<'_>, rate: &cluster::cluster::RefreshRate) -> Option<(Duration, Duration)> {
+pub(crate) fn failure_refresh(cx: &mut Cx<'_>, rate: &cluster::cluster::RefreshRate) -> Option<(Duration, Duration)> {
     cx.at("dns_failure_refresh_rate", |cx| {
         cx.required("base_interval", rate.base_interval.as_ref())?;
         let base = cx.duration("base_interval", rate.base_interval.as_ref())?;
