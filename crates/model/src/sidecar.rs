@@ -92,6 +92,8 @@ pub enum IngressEndpoint {
 pub enum SidecarOutboundPolicy {
     /// Calls pass.
     AllowAny,
+    /// Calls pass; HTTP goes to the host that the request names, which the proxy looks up. Only the mesh says so.
+    AllowAnyDynamicDns,
     /// Calls are refused.
     RegistryOnly,
     /// Calls go to this service.

@@ -21,7 +21,7 @@ use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
-use crate::{load_balancer, routes, sessions};
+use crate::{dynamic_dns, load_balancer, routes, sessions};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,7 +51,18 @@ pub fn manager_with_rds(
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
     let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
     let filters = learns.then(on_demand).into_iter().chain(rbac).collect();
-    manager(context, side, stat, RouteSpecifier::Rds(rds), filters)
+    manager(context, side, stat, RouteSpecifier::Rds(rds), (filters, None))
+}
+
+/// A connection manager for requests from the workload. `looks_up`: some go to hosts that are looked up when they are
+/// called; so do those to unknown hosts if the mesh says so.
+pub fn outbound_manager(context: Context<'_>, stat: &str, route: &str, looks_up: bool) -> Filter {
+    let looks_up = looks_up || dynamic_dns::looks_up_unknown(context);
+    let last = looks_up.then(dynamic_dns::http_filter);
+    let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
+    let learns = context.client_kind() == ClientKind::EvenkeelLearned;
+    let first = learns.then(on_demand).into_iter().collect();
+    manager(context, Direction::Outbound, stat, RouteSpecifier::Rds(rds), (first, last))
 }
 
 /// A connection manager with its routes inside.
@@ -62,7 +73,7 @@ pub fn manager_with_routes(
     routes: RouteConfiguration,
     rbac: Vec<HttpFilter>,
 ) -> Filter {
-    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), rbac)
+    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), (rbac, None))
 }
 
 /// The on-demand filter: holds a request whose virtual host is not known yet and requests it.
@@ -83,7 +94,13 @@ pub fn router() -> HttpFilter {
     }
 }
 
-fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
+fn manager(
+    context: Context<'_>,
+    side: Direction,
+    stat: &str,
+    routes: RouteSpecifier,
+    (first, last): (Vec<HttpFilter>, Option<HttpFilter>),
+) -> Filter {
     // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
     let (forward, details) = client_certificate(context, side);
@@ -105,10 +122,11 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
-        http_filters: rbac
+        http_filters: first
             .into_iter()
             .chain(routes::filters::all())
             .chain(session)
+            .chain(last)
             .chain([router_of(context)])
             .collect(),
         server_name: server_name.to_owned(),

@@ -68,7 +68,7 @@ pub enum Part {
     /// A complete listener.
     Listener(Resource),
     /// There is HTTP on the port.
-    Http(Span),
+    Http(Span, bool),
     /// Filter chains for TCP on the port.
     Tcp(Vec<FilterChain>, Span),
     /// A virtual host of a route configuration.
@@ -93,7 +93,8 @@ impl Part {
     /// service on a port with a thousand need not regenerate the port's listener.
     pub fn adds_nothing_to(&self, first: &Self) -> bool {
         match (first, self) {
-            (Self::Http(_), Self::Http(_)) | (Self::Secret(_), Self::Secret(_)) => true,
+            (Self::Http(_, before), Self::Http(_, now)) => before == now,
+            (Self::Secret(_), Self::Secret(_)) => true,
             (Self::VirtualHost(first), Self::VirtualHost(own)) => own.adds_nothing_to(first),
             _ => false,
         }

@@ -38,7 +38,7 @@ fn translate_first(name: &str) -> evenkeel_xds::ResourceSet {
 
 /// Listeners and clusters as they are. Route configurations and endpoints cannot stand in a bootstrap file alone: each
 /// gets a listener, and a cluster, of its own.
-fn bootstrap(resources: &Value, has_certificate_files: bool) -> Value {
+pub fn bootstrap(resources: &Value, has_certificate_files: bool) -> Value {
     let list = |kind: &str| resources[kind].as_array().cloned().unwrap_or_default().into_iter().map(untyped);
     let mut listeners: Vec<Value> = list("LDS").collect();
     if has_certificate_files {

@@ -4,6 +4,7 @@ mod bootstrap;
 mod calls;
 mod decisions;
 mod decisions_destination_rules;
+mod decisions_dynamic_dns;
 mod decisions_http_policies;
 mod decisions_http_routes;
 mod decisions_l4;
