@@ -7,6 +7,7 @@ mod decisions_destination_rules;
 mod decisions_dynamic_dns;
 mod decisions_http_policies;
 mod decisions_http_routes;
+mod decisions_ingress_tls;
 mod decisions_l4;
 mod decisions_mesh;
 mod decisions_proxy_config;
