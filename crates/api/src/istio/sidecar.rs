@@ -290,6 +290,15 @@ fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
         let help = "expected `127.0.0.1:PORT`, `[::1]:PORT`, `0.0.0.0:PORT`, `[::]:PORT` or `unix:///PATH`";
         cx.at_field("defaultEndpoint", |cx| cx.error("bad-address", &endpoint.span, message, help));
     }
+    if let Some(endpoint) = &listener.default_endpoint
+        && let Some(path) = endpoint.strip_prefix("unix://").filter(|path| path.len() > MAX_SOCKET_PATH_BYTES)
+    {
+        let message = format!(
+            "the path of a Unix socket has {MAX_SOCKET_PATH_BYTES} bytes at most, and this one has {}",
+            path.len()
+        );
+        cx.at_field("defaultEndpoint", |cx| cx.error("bad-address", &endpoint.span, message, "use a shorter path"));
+    }
 }
 
 /// As Istio's `validateSidecarIngressTLS`: certificates in files, for ports of HTTPS and TLS.
@@ -320,6 +329,9 @@ fn check_ingress_tls(listener: &IngressListener, node: &Node, cx: &mut Context) 
         cx.at_field("tls", |cx| check_server_tls(&tls.value, node.get("tls").unwrap_or(node), cx));
     }
 }
+
+/// Longest path of a Unix socket, in bytes (unix(7)).
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 fn check_policy(policy: &SidecarOutboundTrafficPolicy, node: &Node, cx: &mut Context) {
     let Some(proxy) = &policy.egress_proxy else { return };

@@ -35,6 +35,7 @@ mod sidecars;
 mod slow_clients;
 mod streams;
 mod tcp;
+mod unix_sockets;
 mod upgrade;
 mod waits;
 mod xds;
