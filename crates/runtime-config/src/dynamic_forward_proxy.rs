@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::cluster::DnsOptions;
+use crate::dns::DnsOptions;
 
 /// `DnsCacheConfig`. Filters with equal settings share one cache.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -208,7 +208,7 @@ impl Cluster {
                 other => {
                     changed = true;
                     if let Some(replaced) = other {
-                        retire(&replaced);
+                        replaced.retire();
                     }
                     Host::watched(endpoint, transport.clone(), self.group.host(&endpoint.address))
                 }
@@ -221,7 +221,7 @@ impl Cluster {
                 hosts.push(host);
             } else {
                 changed = true;
-                retire(&host);
+                host.retire();
             }
         }
         if changed && config.close_connections_on_host_set_change && !before.hosts.is_empty() {
@@ -241,7 +241,7 @@ impl Cluster {
             let flags = host.shared.flags();
             flags.has(HealthFlags::PENDING_DYNAMIC_REMOVAL) && flags.has(HealthFlags::FAILED_ACTIVE_HC)
         });
-        gone.iter().for_each(|host| retire(host));
+        gone.iter().for_each(|host| host.retire());
         hosts.iter().for_each(|host| host.note_health(config));
         let making = Making { config, random: &self.random, tables: &self.group.tables };
         let set = Rc::new(HostSet::new(hosts, making));
@@ -482,11 +482,6 @@ fn follows_health(config: &Config) -> bool {
 fn transport<'a>(config: &'a Config, endpoint: &Endpoint) -> &'a Transport {
     let matched = endpoint.transport_index.and_then(|index| config.transport_matches.get(index));
     matched.map_or(&config.transport, |matched| &matched.transport)
-}
-
-pub(super) fn retire(host: &Host) {
-    host.removed.set(true);
-    host.close_idle();
 }
 
 fn http_filters(config: &Config, registry: &Arc<Registry>) -> Option<Rc<HttpFilters>> {

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_runtime_config::cluster::{Cluster as Config, Endpoint, EndpointAddress, Transport};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::cluster::{Cluster as Config, Endpoint, Transport};
 use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 
-use super::cluster::retire;
 use super::host::{Host, same_transport};
 
 /// Hosts of each kind that one worker remembers; beyond this, a host is used once and dropped.
@@ -54,7 +54,7 @@ impl MadeHosts {
             if host.socket_addr().is_some_and(|known| called.is_at(known)) {
                 return Some(host.clone());
             }
-            retire(host);
+            host.retire();
         }
         let endpoint =
             Endpoint { hostname: Arc::clone(&called.name), ..Endpoint::at(EndpointAddress::Socket(address)) };
@@ -73,7 +73,7 @@ impl MadeHosts {
         let is_secure = |transport: &Transport| !matches!(transport, Transport::Raw);
         let keep = |host: &Rc<Host>, same: bool| {
             if !same {
-                retire(host);
+                host.retire();
             }
             same
         };

@@ -11,9 +11,10 @@ use evenkeel_xds::pb::envoy::extensions::filters::http::dynamic_forward_proxy::v
 use evenkeel_xds::pb::envoy::extensions::filters::network::sni_dynamic_forward_proxy::v3 as network;
 
 use super::address::cidr;
-use super::cluster::{failure_refresh, lookup_family, resolver_config};
+use super::dns::{failure_refresh, lookup_family, resolver_config};
 use super::{Cx, type_name};
-use crate::cluster::{Discovery, DnsOptions, UpstreamHttp};
+use crate::cluster::{Discovery, UpstreamHttp};
+use crate::dns::DnsOptions;
 use crate::dynamic_forward_proxy::{
     AddressSet, DnsCache, ForwardProxyCluster, HostRewrite, HttpForwardProxy, SniForwardProxy,
 };
