@@ -13,6 +13,7 @@ pub mod callouts;
 pub mod connection_limit;
 pub mod cors;
 pub mod decide;
+pub mod dynamic_forward_proxy;
 pub mod explain;
 pub mod fault;
 pub mod grpc_stats;
@@ -22,6 +23,7 @@ mod http;
 mod info;
 pub mod network;
 pub mod rbac;
+mod resolution;
 pub mod stateful_session;
 
 #[cfg(feature = "test-filter")]
@@ -32,3 +34,4 @@ pub use http::{
 };
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::NetworkFilters;
+pub use resolution::{ForwardProxyFacts, HostLookup, LookupError, Resolved};

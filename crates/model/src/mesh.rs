@@ -88,8 +88,7 @@ pub enum OutboundTrafficPolicy {
     AllowAny,
     /// Calls are refused.
     RegistryOnly,
-    /// Calls pass. HTTP is meant to go to the host that the request names; until proxies can look it up, it goes where
-    /// it was going, as with `AllowAny`.
+    /// Calls pass. HTTP goes to the host that the request names, which the proxy looks up.
     AllowAnyDynamicDns,
 }
 

@@ -200,6 +200,8 @@ pub enum Resolution {
     Dns,
     /// Each proxy asks DNS and uses the first address (`DNS_ROUND_ROBIN`): LOGICAL_DNS.
     DnsRoundRobin,
+    /// Each proxy asks DNS for the host that a call names (`DYNAMIC_DNS`): a dynamic forward proxy.
+    DynamicDns,
     /// The address the client called (`NONE`): ORIGINAL_DST.
     Passthrough,
     /// Those of another host, of which it is another name (`ExternalName`): no cluster of its own.

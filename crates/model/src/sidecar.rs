@@ -8,7 +8,7 @@ use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 
 use crate::workload::InboundPort;
-use crate::{ConnectionPool, Destination, Labels, Protocol, RouteSet, Service, Workload};
+use crate::{ConnectionPool, Destination, Labels, Protocol, RouteSet, ServerTls, Service, Workload};
 
 /// Which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +72,8 @@ pub struct IngressListener {
     pub endpoint: IngressEndpoint,
     /// Settings of connections to the workload.
     pub pool: Option<ConnectionPool>,
+    /// TLS that the proxy terminates for clients outside the mesh. It applies where mutual TLS of the mesh is off.
+    pub tls: Option<ServerTls>,
 }
 
 /// Where a workload listens.
@@ -92,6 +94,8 @@ pub enum IngressEndpoint {
 pub enum SidecarOutboundPolicy {
     /// Calls pass.
     AllowAny,
+    /// Calls pass; HTTP goes to the host that the request names, which the proxy looks up. Only the mesh says so.
+    AllowAnyDynamicDns,
     /// Calls are refused.
     RegistryOnly,
     /// Calls go to this service.

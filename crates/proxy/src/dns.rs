@@ -29,7 +29,7 @@ pub(crate) struct Dns {
 }
 
 /// Resolvers, made on demand.
-type Resolvers = RefCell<Vec<(LookupIpStrategy, Arc<DnsResolver>, TokioResolver)>>;
+pub(crate) type Resolvers = RefCell<Vec<(LookupIpStrategy, Arc<DnsResolver>, TokioResolver)>>;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Target {
@@ -108,19 +108,20 @@ impl Name {
         loop {
             let found = match resolver(&resolvers, &options) {
                 Some(resolver) => resolve(&resolver, &target.host).await,
-                None => Found::Failure,
+                None => Found::Failure("no resolver".into()),
             };
+            let found = sorted(&target.host, found);
             failures = if matches!(found, Found::Addresses(..)) { 0 } else { failures + 1 };
             let pause = match &found {
                 Found::Addresses(_, ttl) => pause(&options, *ttl),
-                Found::Nothing(Some(ttl)) if options.respect_ttl => pause(&options, *ttl),
-                Found::Nothing(_) | Found::Failure => failure_pause(&options, failures),
+                Found::Nothing(Some(ttl), _) if options.respect_ttl => pause(&options, *ttl),
+                Found::Nothing(..) | Found::Failure(_) => failure_pause(&options, failures),
             };
             let addresses = match found {
                 Found::Addresses(addresses, _) => Some(addresses),
-                Found::Nothing(_) if !keeps_last => Some(Vec::new()),
+                Found::Nothing(..) if !keeps_last => Some(Vec::new()),
                 // Keeps the known addresses; after a first failure the cluster continues without endpoints.
-                Found::Nothing(_) | Found::Failure => known.is_none().then(Vec::new),
+                Found::Nothing(..) | Found::Failure(_) => known.is_none().then(Vec::new),
             };
             if let Some(addresses) = addresses.filter(|addresses| known.as_ref() != Some(addresses)) {
                 shared.state.borrow_mut().builder.set_dns_endpoints(&target.cluster, &target.host, &addresses);
@@ -134,33 +135,42 @@ impl Name {
 }
 
 /// The result of a lookup.
-enum Found {
-    /// The addresses, and their TTL.
+pub(crate) enum Found {
+    /// The addresses in the order of the answer, and their TTL.
     Addresses(Vec<IpAddr>, Duration),
     /// The name does not exist or has no address, and the negative TTL (RFC 2308). An authoritative answer like this
     /// replaces known addresses; it does not make them stale data to keep (RFC 8767 section 4).
-    Nothing(Option<Duration>),
-    /// The lookup failed.
-    Failure,
+    Nothing(Option<Duration>, String),
+    /// The lookup failed, and why.
+    Failure(String),
 }
 
-async fn resolve(resolver: &TokioResolver, host: &str) -> Found {
-    match resolver.lookup_ip(host).await {
-        Ok(lookup) => {
-            let mut addresses: Vec<IpAddr> = lookup.iter().collect();
+/// The addresses in an order that does not depend on the server, so that a change is one; logs failures.
+fn sorted(host: &str, mut found: Found) -> Found {
+    match &mut found {
+        Found::Addresses(addresses, _) => {
             addresses.sort();
             addresses.dedup();
+        }
+        Found::Nothing(_, answer) => tracing::warn!(host, answer, "DNS knows no address"),
+        Found::Failure(error) => tracing::warn!(host, error, "DNS resolution failed"),
+    }
+    found
+}
+
+/// Looks up a name once.
+pub(crate) async fn resolve(resolver: &TokioResolver, host: &str) -> Found {
+    match resolver.lookup_ip(host).await {
+        Ok(lookup) => {
+            let addresses: Vec<IpAddr> = lookup.iter().collect();
             let ttl = lookup.valid_until().saturating_duration_since(Instant::now());
             Found::Addresses(addresses, ttl)
         }
         Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
-            tracing::warn!(host, answer = %none.response_code, "DNS knows no address");
-            Found::Nothing(none.negative_ttl.map(|seconds| Duration::from_secs(seconds.into())))
+            let ttl = none.negative_ttl.map(|seconds| Duration::from_secs(seconds.into()));
+            Found::Nothing(ttl, none.response_code.to_string())
         }
-        Err(error) => {
-            tracing::warn!(host, %error, "DNS resolution failed");
-            Found::Failure
-        }
+        Err(error) => Found::Failure(error.to_string()),
     }
 }
 
@@ -171,7 +181,7 @@ fn pause(options: &DnsOptions, ttl: Duration) -> Duration {
 
 /// Pause after the given number of consecutive failures: with `dns_failure_refresh_rate`, a random part of an
 /// exponential backoff; otherwise the usual refresh rate. Known addresses stay in use meanwhile.
-fn failure_pause(options: &DnsOptions, failures: u32) -> Duration {
+pub(crate) fn failure_pause(options: &DnsOptions, failures: u32) -> Duration {
     match options.failure_refresh {
         Some((base, longest)) => {
             let doubled = base.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
@@ -191,7 +201,7 @@ fn strategy(family: DnsFamily) -> LookupIpStrategy {
     }
 }
 
-fn resolver(resolvers: &Resolvers, options: &DnsOptions) -> Option<TokioResolver> {
+pub(crate) fn resolver(resolvers: &Resolvers, options: &DnsOptions) -> Option<TokioResolver> {
     let mut resolvers = resolvers.borrow_mut();
     let (strategy, wanted) = (strategy(options.family), &options.resolver);
     let known = resolvers.iter().find(|(known, servers, _)| *known == strategy && servers == wanted);

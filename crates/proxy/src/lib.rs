@@ -15,6 +15,7 @@ pub mod callouts;
 mod certificate_files;
 mod control_stats;
 mod dns;
+mod dns_cache;
 pub mod handover;
 mod http;
 mod inherit;

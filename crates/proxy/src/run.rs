@@ -39,6 +39,7 @@ pub use self::program::{HotRestartState, Program};
 use crate::access_log::{LogHandle, LogThread};
 use crate::admin::Admin;
 use crate::bootstrap::{self, BootstrapError, Loaded};
+use crate::dns_cache::answer_lookups;
 use crate::handover::{HandoverError, Inheritance, Succession};
 use crate::inherit;
 use crate::listener::socket::HandedSockets;
@@ -275,6 +276,10 @@ fn spawn_keepers(shared: &Shared, pool: &Arc<WorkerPool>) {
         let (asking, sweeping) = (shared.clone(), shared.clone());
         tokio::task::spawn_local(async move { asking.take_demands(demands).await });
         tokio::task::spawn_local(async move { sweeping.keep_scope().await });
+    }
+    if let Some(lookups) = pool.take_lookups() {
+        let registry = shared.state.borrow().registry.clone();
+        tokio::task::spawn_local(answer_lookups(lookups, registry));
     }
     tokio::task::spawn_local(memory::give_back_after_changes(shared.settled.clone()));
     let certificates = shared.clone();

@@ -11,7 +11,7 @@ use evenkeel_xds::{Any, pack};
 use prost::Message as _;
 
 use crate::bind::BindConfig;
-use crate::compile::cluster::resolver_config;
+use crate::compile::dns::resolver_config;
 use crate::compile::source::{Source, api_source, config_source};
 use crate::compile::{Cx, Environment, address};
 use crate::dns::DnsResolver;

@@ -16,6 +16,7 @@ pub use subset::{SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector}
 use crate::address::EndpointAddress;
 use crate::bind::BindConfig;
 use crate::dns::{DnsOptions, DnsTarget};
+use crate::dynamic_forward_proxy::ForwardProxyCluster;
 use crate::hash_policy::HashPolicies;
 use crate::hcm::HttpFilter;
 use crate::health_check::{EndpointCheck, HealthCheck};
@@ -164,6 +165,8 @@ pub enum Discovery {
     LogicalDns(Vec<DnsTarget>),
     /// The address the client connected to.
     OriginalDst(OriginalDst),
+    /// The host that the request calls, resolved by a filter (`envoy.clusters.dynamic_forward_proxy`).
+    DynamicForwardProxy(ForwardProxyCluster),
 }
 
 impl Cluster {

@@ -60,6 +60,10 @@ http_filters! {
     /// `envoy.filters.http.cors`.
     Cors(crate::cors::Cors) = messages::cors::v3::Cors, compile::cors::cors,
         per route messages::cors::v3::CorsPolicy, compile::cors::policy;
+    /// `envoy.filters.http.dynamic_forward_proxy`.
+    DynamicForwardProxy(crate::dynamic_forward_proxy::HttpForwardProxy) =
+        messages::dynamic_forward_proxy::v3::FilterConfig, compile::dynamic_forward_proxy::http_filter,
+        per route messages::dynamic_forward_proxy::v3::PerRouteConfig, compile::dynamic_forward_proxy::per_route;
     /// `envoy.filters.http.fault`.
     Fault(crate::fault::Fault) = messages::fault::v3::HttpFault, compile::fault::fault,
         per route messages::fault::v3::HttpFault, compile::fault::per_route;

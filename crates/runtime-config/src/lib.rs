@@ -25,6 +25,7 @@ pub mod cors;
 pub mod demand;
 pub mod dns;
 pub mod domains;
+pub mod dynamic_forward_proxy;
 pub mod dynamic_metadata;
 pub mod fault;
 pub mod filter_chain_match;

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::cookie;
+use crate::dynamic_forward_proxy::DynamicHost;
 use crate::dynamic_metadata::DynamicMetadata;
 use crate::proxy_protocol::Tlv;
 
@@ -57,6 +58,8 @@ pub struct ConnectionView {
     pub peer: Option<Arc<PeerIdentity>>,
     /// Dynamic metadata that network filters had set when they admitted the connection; rarely any.
     pub metadata: Option<Arc<DynamicMetadata>>,
+    /// The host that a network filter has resolved (`sni_dynamic_forward_proxy`).
+    pub dynamic_host: Option<Arc<DynamicHost>>,
 }
 
 impl ConnectionView {
@@ -71,6 +74,7 @@ impl ConnectionView {
             tls: false,
             peer: None,
             metadata: None,
+            dynamic_host: None,
         }
     }
 }

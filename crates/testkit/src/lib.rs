@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dns;
 pub mod envoy;
 pub mod exposition;
 pub mod golden;

@@ -18,7 +18,9 @@ use crate::context::{Context, PortProtocol};
 use crate::endpoints;
 use crate::failover::EndpointRanking;
 use crate::load_balancer;
-use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
+use crate::names::{
+    self, ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER,
+};
 use crate::origin;
 use crate::pb::common_matcher::{HttpHeadersMatch, MatchPredicate, match_predicate};
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
@@ -43,7 +45,7 @@ use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::plan::Output;
 use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address, u32_value};
 use crate::tls::{self, InnerProtocol};
-use crate::{secrets, sessions};
+use crate::{dynamic_dns, secrets, sessions};
 
 /// The source address of connections to the workload itself, which capture rules do not redirect.
 const INBOUND_SOURCE: &str = "127.0.0.6";
@@ -66,6 +68,9 @@ pub fn basics(context: Context<'_>, out: &mut Output) {
     let mut all = vec![black_hole(context)];
     if context.is_sidecar() {
         all.push(inbound_passthrough(context));
+    }
+    if dynamic_dns::looks_up_unknown(context) {
+        all.push(looked_up(context));
     }
     for cluster in all {
         out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
@@ -170,6 +175,12 @@ pub fn outbound(
         let naming = naming(service, &policy).filter(|_| inner == InnerProtocol::Http);
         set_http_options(common, speaks, pool, (outliers, naming), &mut cluster);
     }
+    if dynamic_dns::is_looked_up(service) {
+        // Without options Envoy has servers checked by the host that is called.
+        let has_options = !cluster.typed_extension_protocol_options.is_empty();
+        let checked = inner == InnerProtocol::Http && naming(service, &policy) == Some(dynamic_dns::naming());
+        dynamic_dns::make_cluster(has_options && !checked, &mut cluster);
+    }
     let bytes = Bytes { inner, http2: speaks == UpstreamProtocol::Http2 };
     apply_tls(context, service, port, subset_name, rule, &policy, bytes, &mut cluster);
     if let Some(version) = policy.proxy_protocol {
@@ -217,6 +228,8 @@ fn discovery(
         Resolution::Dns => DiscoveryType::StrictDns,
         Resolution::DnsRoundRobin => DiscoveryType::LogicalDns,
         Resolution::Passthrough => DiscoveryType::OriginalDst,
+        // Its type is set last: it depends on the HTTP options.
+        Resolution::DynamicDns => return,
     };
     cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(kind as i32));
     match kind {
@@ -395,7 +408,11 @@ fn credential_of<'r>(context: Context<'_>, rule: Option<&DestinationRule>, serve
 /// What requests say about the server that they call: without an SNI of the rule, the host of a call is sent as SNI, and
 /// without names its certificate must have that (istiod's `setAutoSniAndAutoSanValidation`).
 fn naming(service: &Service, policy: &TrafficPolicy) -> Option<UpstreamHttpProtocolOptions> {
-    let Some(ClientTls::Outside(server)) = &policy.tls else { return None };
+    let Some(ClientTls::Outside(server)) = &policy.tls else {
+        // It has no effect without TLS, and the mesh's TLS has names of its own.
+        let is_plain = !matches!(policy.tls, Some(ClientTls::IstioMutual { .. }));
+        return (is_plain && dynamic_dns::is_looked_up(service)).then(dynamic_dns::naming);
+    };
     let checked = server.insecure_skip_verify || !outside_names(service, server).is_empty();
     server.sni.is_none().then(|| UpstreamHttpProtocolOptions {
         auto_sni: true,
@@ -417,7 +434,11 @@ fn apply_tls(
     bytes: Bytes,
     cluster: &mut Cluster,
 ) {
-    let default_sni = names::mesh_sni(port.number, subset, &service.host);
+    // A wildcard is no server name, so none is sent; the receiving sidecar needs none.
+    let default_sni = match service.host.is_wildcard() {
+        true => String::new(),
+        false => names::mesh_sni(port.number, subset, &service.host),
+    };
     let mesh = context.snapshot.mesh();
     match &policy.tls {
         Some(ClientTls::Disable) => {}
@@ -611,6 +632,20 @@ fn call_pods_securely(context: Context<'_>, cluster: &mut Cluster) {
         transport_socket: Some(tls::mesh_client(context.snapshot.mesh(), "", &[], offered(bytes))),
     }];
     cluster.metadata = Some(metadata("evenkeel.dev", "mutual_tls", &addresses));
+}
+
+/// The cluster for HTTP to unknown hosts that are looked up.
+fn looked_up(context: Context<'_>) -> Cluster {
+    let mut cluster = base(context, ALLOW_ANY_DYNAMIC_DNS_CLUSTER.to_owned());
+    let pool = context.snapshot.mesh().connection_pool.clone();
+    if let Some(pool) = &pool {
+        apply_pool(pool, None, &mut cluster);
+    }
+    apply_keepalive(context, pool.as_ref(), &mut cluster);
+    let (common, naming) = (common_http_options(pool.as_ref()), Some(dynamic_dns::naming()));
+    set_http_options(common, UpstreamProtocol::AsReceived, pool.as_ref(), (None, naming), &mut cluster);
+    dynamic_dns::make_cluster(false, &mut cluster);
+    cluster
 }
 
 fn black_hole(context: Context<'_>) -> Cluster {

@@ -21,7 +21,7 @@ use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
-use crate::{load_balancer, rbac, routes, sessions};
+use crate::{dynamic_dns, load_balancer, rbac, routes, sessions};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,7 +59,16 @@ impl Calls {
 /// A connection manager whose routes come over RDS.
 pub fn manager_with_rds(context: Context<'_>, side: Direction, stat: &str, route: &str, calls: Calls) -> Filter {
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
-    manager(context, side, stat, RouteSpecifier::Rds(rds), calls)
+    manager(context, side, stat, RouteSpecifier::Rds(rds), filters(context, side, calls, false))
+}
+
+/// A connection manager for requests from the workload. `looks_up`: some go to hosts that are looked up when they are
+/// called; so do those to unknown hosts if the mesh says so.
+pub fn outbound_manager(context: Context<'_>, stat: &str, route: &str, calls: Calls, looks_up: bool) -> Filter {
+    let looks_up = looks_up || dynamic_dns::looks_up_unknown(context);
+    let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
+    let filters = filters(context, Direction::Outbound, calls, looks_up);
+    manager(context, Direction::Outbound, stat, RouteSpecifier::Rds(rds), filters)
 }
 
 /// A connection manager with its routes inside.
@@ -70,17 +79,19 @@ pub fn manager_with_routes(
     routes: RouteConfiguration,
     calls: Calls,
 ) -> Filter {
-    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), calls)
+    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), filters(context, side, calls, false))
 }
 
-/// The HTTP filters before the router, in Istio's order (`buildHTTPConnectionManager`).
-fn filters(context: Context<'_>, side: Direction, calls: Calls) -> impl Iterator<Item = HttpFilter> {
+/// The HTTP filters, in Istio's order (`buildHTTPConnectionManager`). `looks_up`: hosts are looked up when they are called.
+fn filters(context: Context<'_>, side: Direction, calls: Calls, looks_up: bool) -> Vec<HttpFilter> {
     let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
     let judged = if side == Direction::Outbound { Vec::new() } else { rbac::http_filters(context) };
     let web = (calls == Calls::GrpcWeb).then(routes::filters::grpc_web);
     // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
-    learns.then(on_demand).into_iter().chain(judged).chain(web).chain(routes::filters::all()).chain(session)
+    let first = learns.then(on_demand).into_iter().chain(judged).chain(web);
+    let last = session.into_iter().chain(looks_up.then(dynamic_dns::http_filter));
+    first.chain(routes::filters::all()).chain(last).chain([router_of(context)]).collect()
 }
 
 /// The on-demand filter: holds a request whose virtual host is not known yet and requests it.
@@ -101,7 +112,13 @@ pub fn router() -> HttpFilter {
     }
 }
 
-fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpecifier, calls: Calls) -> Filter {
+fn manager(
+    context: Context<'_>,
+    side: Direction,
+    stat: &str,
+    routes: RouteSpecifier,
+    http_filters: Vec<HttpFilter>,
+) -> Filter {
     let (forward, details) = client_certificate(context, side);
     let options = context.options();
     let limits = options.connections.at(side == Direction::Gateway);
@@ -121,7 +138,7 @@ fn manager(context: Context<'_>, side: Direction, stat: &str, routes: RouteSpeci
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
-        http_filters: filters(context, side, calls).chain([router_of(context)]).collect(),
+        http_filters,
         server_name: server_name.to_owned(),
         server_header_transformation: transformation as i32,
         use_remote_address: Some(bool_value(side == Direction::Gateway)),

@@ -19,6 +19,7 @@
 
 pub mod clusters;
 pub mod context;
+mod dynamic_dns;
 pub mod endpoints;
 mod facts;
 mod grpc;

@@ -4,6 +4,8 @@ use evenkeel_base::hostname::Hostname;
 
 /// Traffic to unknown destinations, sent to the address that the workload called.
 pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
+/// HTTP to unknown hosts, sent to the address that DNS has for the host.
+pub const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
 /// Traffic that must not leave.
 pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
 /// Traffic to a port of the workload that no Service names.

@@ -17,6 +17,17 @@ pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_web::v3 as grpc_web;
+/// The dynamic forward proxy: its cluster type and filters.
+pub mod dynamic_forward_proxy {
+    pub use evenkeel_xds::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::{ClusterConfig, cluster_config};
+    pub use evenkeel_xds::pb::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
+    pub use evenkeel_xds::pb::envoy::extensions::filters::http::dynamic_forward_proxy::v3::{
+        FilterConfig as HttpFilterConfig, filter_config as http_filter_config,
+    };
+    pub use evenkeel_xds::pb::envoy::extensions::filters::network::sni_dynamic_forward_proxy::v3::{
+        FilterConfig as SniFilterConfig, filter_config as sni_filter_config,
+    };
+}
 /// Faults: the filter, and what it shares with others.
 pub mod fault {
     pub use evenkeel_xds::pb::envoy::extensions::filters::common::fault::v3::{FaultDelay, fault_delay};

@@ -67,8 +67,8 @@ pub enum Collection {
 pub enum Part {
     /// A complete listener.
     Listener(Resource),
-    /// There is HTTP on the port.
-    Http(Span),
+    /// There is HTTP on the port; whether hosts are looked up when they are called.
+    Http(Span, bool),
     /// Some of it is gRPC-Web.
     GrpcWeb,
     /// Filter chains for TCP on the port.
@@ -95,9 +95,8 @@ impl Part {
     /// service on a port with a thousand need not regenerate the port's listener.
     pub fn adds_nothing_to(&self, first: &Self) -> bool {
         match (first, self) {
-            (Self::Http(_), Self::Http(_)) | (Self::GrpcWeb, Self::GrpcWeb) | (Self::Secret(_), Self::Secret(_)) => {
-                true
-            }
+            (Self::Http(_, before), Self::Http(_, now)) => before == now,
+            (Self::GrpcWeb, Self::GrpcWeb) | (Self::Secret(_), Self::Secret(_)) => true,
             (Self::VirtualHost(first), Self::VirtualHost(own)) => own.adds_nothing_to(first),
             _ => false,
         }

@@ -8,12 +8,12 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, Protocol, Resolution, RouteSet, Service, Sidecar,
-    SidecarOutboundPolicy,
+    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Protocol, Resolution, RouteSet,
+    Service, Sidecar, SidecarOutboundPolicy,
 };
 
 use crate::context::{Context, PortProtocol};
-use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
+use crate::names::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::cluster_of;
 use crate::tls::InnerProtocol;
 
@@ -178,9 +178,10 @@ impl<'a> Context<'a> {
             return &SidecarOutboundPolicy::RegistryOnly;
         }
         let own = self.sidecar().and_then(|sidecar| sidecar.outbound_policy.as_ref());
-        own.unwrap_or_else(|| match self.snapshot.mesh().outbound_traffic_policy.allows_any() {
-            true => &SidecarOutboundPolicy::AllowAny,
-            false => &SidecarOutboundPolicy::RegistryOnly,
+        own.unwrap_or_else(|| match self.snapshot.mesh().outbound_traffic_policy {
+            OutboundTrafficPolicy::AllowAny => &SidecarOutboundPolicy::AllowAny,
+            OutboundTrafficPolicy::AllowAnyDynamicDns => &SidecarOutboundPolicy::AllowAnyDynamicDns,
+            OutboundTrafficPolicy::RegistryOnly => &SidecarOutboundPolicy::RegistryOnly,
         })
     }
 
@@ -201,7 +202,10 @@ impl<'a> Context<'a> {
     /// The cluster for traffic to unknown destinations.
     pub fn unknown_cluster(&self, policy: &SidecarOutboundPolicy, inner: InnerProtocol) -> Cow<'static, str> {
         match policy {
-            SidecarOutboundPolicy::AllowAny => PASSTHROUGH_CLUSTER.into(),
+            SidecarOutboundPolicy::AllowAnyDynamicDns if inner == InnerProtocol::Http => {
+                ALLOW_ANY_DYNAMIC_DNS_CLUSTER.into()
+            }
+            SidecarOutboundPolicy::AllowAny | SidecarOutboundPolicy::AllowAnyDynamicDns => PASSTHROUGH_CLUSTER.into(),
             SidecarOutboundPolicy::RegistryOnly => BLACK_HOLE_CLUSTER.into(),
             SidecarOutboundPolicy::EgressProxy(to) => {
                 cluster_of(self.route_context(to.port.unwrap_or_default()), to, inner).into()

@@ -24,15 +24,13 @@ use super::breaker::{Overflow, Permit};
 use super::connection::{RequestGuard, Shared};
 use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::host::{Host, bump, same_transport};
+use super::made::MadeHosts;
 use super::shared::SharedCluster;
 use super::snapshot::{ClusterSnapshot, HostSnapshot};
 use super::stats::cluster::{Counter, Gauge, Stats};
 use super::target::{PickError, Target};
 use crate::random::Random;
 use crate::{h2, turn};
-
-/// Original destinations that one worker remembers; beyond this, a destination's host is used once and dropped.
-const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
 
 /// Limit for a response's head in bytes if the cluster sets none; Envoy's default over HTTP/1.
 const MAX_RESPONSE_HEAD_BYTES: usize = 80 * 1024;
@@ -59,8 +57,8 @@ pub struct Cluster {
     health_version: Cell<u64>,
     pub(super) group: Arc<SharedCluster>,
     outliers: RefCell<Option<Arc<OutlierDetector>>>,
-    /// Hosts made on demand by `ORIGINAL_DST`.
-    pub(super) original: RefCell<FastMap<SocketAddr, Rc<Host>>>,
+    /// Hosts made on demand, by `ORIGINAL_DST` and the dynamic forward proxy.
+    pub(super) made: MadeHosts,
     pub(super) shared: Rc<Shared>,
     random: Rc<Random>,
     reports_membership: bool,
@@ -103,7 +101,7 @@ impl Cluster {
             health_version: Cell::default(),
             group,
             outliers: RefCell::default(),
-            original: RefCell::default(),
+            made: MadeHosts::default(),
             config: RefCell::new(config.clone()),
             shared: Rc::new(shared),
             random,
@@ -182,23 +180,11 @@ impl Cluster {
             self.epoch.set(self.epoch.get() + 1);
             self.close_idle();
         }
-        self.drop_changed_originals(wanted);
+        self.made.follow(wanted);
         self.arrange(wanted);
         if self.reports_membership {
             self.shared.stats.inc(Counter::update_success);
         }
-    }
-
-    /// Forgets original destinations that are reached in another way now: with mutual TLS, or without.
-    fn drop_changed_originals(&self, config: &Config) {
-        self.original.borrow_mut().retain(|address, host| {
-            let is_secure = |transport: &Transport| !matches!(transport, Transport::Raw);
-            let same = is_secure(&host.transport) == is_secure(config.transport_to(*address));
-            if !same {
-                retire(host);
-            }
-            same
-        });
     }
 
     /// Applies the configured endpoints, keeping hosts that are still present.
@@ -222,7 +208,7 @@ impl Cluster {
                 other => {
                     changed = true;
                     if let Some(replaced) = other {
-                        retire(&replaced);
+                        replaced.retire();
                     }
                     Host::watched(endpoint, transport.clone(), self.group.host(&endpoint.address))
                 }
@@ -235,7 +221,7 @@ impl Cluster {
                 hosts.push(host);
             } else {
                 changed = true;
-                retire(&host);
+                host.retire();
             }
         }
         if changed && config.close_connections_on_host_set_change && !before.hosts.is_empty() {
@@ -255,7 +241,7 @@ impl Cluster {
             let flags = host.shared.flags();
             flags.has(HealthFlags::PENDING_DYNAMIC_REMOVAL) && flags.has(HealthFlags::FAILED_ACTIVE_HC)
         });
-        gone.iter().for_each(|host| retire(host));
+        gone.iter().for_each(|host| host.retire());
         hosts.iter().for_each(|host| host.note_health(config));
         let making = Making { config, random: &self.random, tables: &self.group.tables };
         let set = Rc::new(HostSet::new(hosts, making));
@@ -336,9 +322,17 @@ impl Cluster {
     /// Picks a host.
     pub fn pick(&self, target: &Target<'_>) -> Result<Rc<Host>, PickError> {
         let config = self.config.borrow();
-        if let Discovery::OriginalDst(options) = &config.discovery {
-            let host = target.original_dst.map(|address| self.original_host(&config, options, address));
-            return host.ok_or_else(|| self.none_healthy());
+        match &config.discovery {
+            Discovery::OriginalDst(options) => {
+                let host = target.original_dst.map(|address| self.original_host(&config, options, address));
+                return host.ok_or_else(|| self.none_healthy());
+            }
+            Discovery::DynamicForwardProxy(_) => {
+                let host = target.dynamic.and_then(|called| self.made.named(called, &config));
+                self.note_busy();
+                return host.ok_or_else(|| self.none_healthy());
+            }
+            _ => {}
         }
         self.follow_health(&config);
         let hosts = self.hosts.borrow();
@@ -375,17 +369,9 @@ impl Cluster {
         if let Some(port) = options.port_override {
             address.set_port(port);
         }
-        let mut original = self.original.borrow_mut();
-        if let Some(host) = original.get(&address) {
-            return host.clone();
-        }
-        let endpoint = Arc::new(Endpoint::at(EndpointAddress::Socket(address)));
-        let host = Host::new(&endpoint, config.transport_to(address).clone());
-        if original.len() < MAX_ORIGINAL_DESTINATIONS {
+        let (host, is_new) = self.made.at(address, config);
+        if is_new {
             self.note_busy();
-            original.insert(address, host.clone());
-        } else {
-            host.removed.set(true);
         }
         host
     }
@@ -442,12 +428,11 @@ impl Cluster {
         let limit = self.config.borrow().http.idle_timeout;
         let hosts = self.hosts.borrow().clone();
         hosts.hosts.iter().for_each(|host| self.sweep_host(host, now, limit));
-        let mut original = self.original.borrow_mut();
-        original.retain(|_, host| {
+        self.made.retain(|host| {
             self.sweep_host(host, now, limit);
             Rc::strong_count(host) > 1 || !host.idle.borrow().is_empty() || host.multiplexed.in_use()
         });
-        let is_busy = !original.is_empty()
+        let is_busy = !self.made.is_empty()
             || follows_health(&self.config.borrow())
             || hosts.hosts.iter().any(|host| host.is_busy());
         self.is_busy.set(is_busy);
@@ -476,15 +461,15 @@ impl Cluster {
     pub(super) fn close_idle(&self) {
         let hosts = self.hosts.borrow().clone();
         hosts.hosts.iter().for_each(|host| host.close_idle());
-        self.original.borrow().values().for_each(|host| host.close_idle());
+        self.made.for_each(|host| host.close_idle());
     }
 
     pub(super) fn snapshot(&self) -> ClusterSnapshot {
         let config = self.config.borrow();
         let hosts = self.hosts.borrow();
-        let original = self.original.borrow();
-        let all = hosts.hosts.iter().chain(original.values());
-        ClusterSnapshot { name: config.name.clone(), hosts: all.map(|host| HostSnapshot::of(host)).collect() }
+        let mut shown: Vec<_> = hosts.hosts.iter().map(|host| HostSnapshot::of(host)).collect();
+        self.made.for_each(|host| shown.push(HostSnapshot::of(host)));
+        ClusterSnapshot { name: config.name.clone(), hosts: shown }
     }
 }
 
@@ -497,11 +482,6 @@ fn follows_health(config: &Config) -> bool {
 fn transport<'a>(config: &'a Config, endpoint: &Endpoint) -> &'a Transport {
     let matched = endpoint.transport_index.and_then(|index| config.transport_matches.get(index));
     matched.map_or(&config.transport, |matched| &matched.transport)
-}
-
-fn retire(host: &Host) {
-    host.removed.set(true);
-    host.close_idle();
 }
 
 fn http_filters(config: &Config, registry: &Arc<Registry>) -> Option<Rc<HttpFilters>> {

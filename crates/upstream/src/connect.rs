@@ -1,8 +1,12 @@
 //! Opens one connection to one endpoint.
 
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::time::Duration;
 
 use evenkeel_runtime_config::address::EndpointAddress;
@@ -83,7 +87,7 @@ async fn open(
     let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
         EndpointAddress::Pipe(path) => {
-            let stream = UnixStream::connect(path).await.map_err(|error| refused(&error))?;
+            let stream = UnixStream::connect(socket_path(path)).await.map_err(|error| refused(&error))?;
             return Ok((Stream::Unix(stream), made()));
         }
     };
@@ -114,6 +118,14 @@ async fn open(
                 Err(error) => Err(ConnectError::Tls(error.to_string())),
             }
         }
+    }
+}
+
+/// The path as the system wants it: `@NAME` stands for the name of an abstract socket, which begins with a zero byte.
+fn socket_path(path: &Path) -> Cow<'_, Path> {
+    match path.as_os_str().as_bytes().strip_prefix(b"@") {
+        None => Cow::Borrowed(path),
+        Some(name) => Cow::Owned(OsString::from_vec([b"\0", name].concat()).into()),
     }
 }
 

@@ -120,6 +120,12 @@ impl Host {
         self.called.borrow().clone()
     }
 
+    /// It is no longer a host of its cluster: connections are not kept.
+    pub(super) fn retire(&self) {
+        self.removed.set(true);
+        self.close_idle();
+    }
+
     /// Closes idle connections; shared connections in use accept no more requests.
     pub(super) fn close_idle(&self) {
         self.idle.borrow_mut().clear();

@@ -25,6 +25,7 @@ pub mod h2;
 mod health;
 mod host;
 mod keep_alive;
+mod made;
 mod multiplexed;
 mod pool;
 pub mod proxy_protocol;

@@ -270,15 +270,14 @@ impl Cluster {
     /// Closes the longest idle connection of the first host that has one.
     fn close_one_idle(&self) -> bool {
         let hosts = self.hosts.borrow().clone();
-        let original = self.original.borrow();
-        let mut all = hosts.hosts.iter().chain(original.values());
-        all.any(|host| {
+        let close_one = |host: &Rc<Host>| {
             let mut idle = host.idle.borrow_mut();
             if idle.is_empty() {
                 return false;
             }
             idle.remove(0);
             true
-        })
+        };
+        hosts.hosts.iter().any(close_one) || self.made.any(close_one)
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 use evenkeel_runtime_config::metadata::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 
@@ -13,6 +14,8 @@ use super::host::Host;
 pub struct Target<'a> {
     /// The address the client connected to, for `ORIGINAL_DST`.
     pub original_dst: Option<SocketAddr>,
+    /// The host that a filter has resolved, for a dynamic forward proxy.
+    pub dynamic: Option<&'a DynamicHost>,
     /// Hosts of previous tries, in order.
     pub previous: &'a [Rc<Host>],
     /// The policy that decides which hosts a retry avoids; `None` for a first try.

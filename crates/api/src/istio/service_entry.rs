@@ -78,8 +78,9 @@ choices! {
         Dns = "DNS",
         /// DNS, the first address.
         DnsRoundRobin = "DNS_ROUND_ROBIN",
+        /// DNS, for the host that a call names.
+        DynamicDns = "DYNAMIC_DNS",
     }
-    later: ["DYNAMIC_DNS"];
 }
 
 fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
@@ -109,9 +110,36 @@ fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
         let message = format!("`{}` cannot be resolved by DNS", host.value);
         cx.error("bad-host", &host.span, message, "name the hosts, give endpoints, or set `resolution: NONE`");
     }
+    if resolution == Resolution::DynamicDns {
+        check_dynamic(spec, node, cx);
+    }
     check_ports(spec, cx);
     for (index, endpoint) in spec.endpoints.iter().enumerate() {
         cx.at_field("endpoints", |cx| cx.at_index(index, |cx| check_endpoint(spec, endpoint, resolution, node, cx)));
+    }
+}
+
+/// `DYNAMIC_DNS`: the host comes with each call, by the Host header or the server name of TLS.
+fn check_dynamic(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
+    for host in spec.hosts.iter().filter(|host| !host.is_wildcard()) {
+        let message = format!("`{}` is one host, and `resolution: DYNAMIC_DNS` is for wildcards", host.value);
+        cx.error("bad-host", &host.span, message, "set `resolution: DNS`, or write a host such as `*.example.com`");
+    }
+    for (field, given) in
+        [("endpoints", !spec.endpoints.is_empty()), ("workloadSelector", spec.workload_selector.is_some())]
+    {
+        if given {
+            let message = "with `resolution: DYNAMIC_DNS` a call goes to the host that it names, so this is not used";
+            cx.warning("conflict", node.span_of_path(field), message, "remove it, or set another `resolution`");
+        }
+    }
+    let names_host = |protocol: &str| {
+        let known = ["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS"];
+        known.iter().any(|known| known.eq_ignore_ascii_case(protocol))
+    };
+    for protocol in spec.ports.iter().filter_map(|port| port.protocol.as_ref()).filter(|name| !names_host(name)) {
+        let message = format!("calls of protocol `{}` name no host that DNS could be asked for", protocol.value);
+        cx.error("bad-value", &protocol.span, message, "use HTTP, HTTP2, GRPC, HTTPS or TLS, or another `resolution`");
     }
 }
 

@@ -7,6 +7,8 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
 
+use super::gateway::{ServerTlsMode, ServerTlsSettings};
+use super::server_tls::check_server_tls;
 use super::{ConnectionPool, Destination, LabelsSelector};
 use crate::decode::{Context, Port};
 
@@ -50,8 +52,9 @@ object! {
         default_endpoint: Option<Spanned<String>> = "defaultEndpoint",
         /// Settings of connections to the workload.
         connection_pool: Option<ConnectionPool> = "connectionPool",
+        /// TLS that the proxy terminates, for clients outside the mesh.
+        tls: Option<Spanned<ServerTlsSettings>> = "tls",
     }
-    refused: ["tls"];
     check: check_ingress;
 }
 
@@ -271,6 +274,7 @@ impl IngressEndpoint {
 }
 
 fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
+    check_ingress_tls(listener, node, cx);
     let is_captured = listener.capture_mode != Some(CaptureMode::None);
     if let Some(bind) = listener.bind.as_ref().filter(|_| is_captured) {
         let message = "`bind` has no effect: connections are redirected to the proxy whatever address they are for";
@@ -286,7 +290,48 @@ fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
         let help = "expected `127.0.0.1:PORT`, `[::1]:PORT`, `0.0.0.0:PORT`, `[::]:PORT` or `unix:///PATH`";
         cx.at_field("defaultEndpoint", |cx| cx.error("bad-address", &endpoint.span, message, help));
     }
+    if let Some(endpoint) = &listener.default_endpoint
+        && let Some(path) = endpoint.strip_prefix("unix://").filter(|path| path.len() > MAX_SOCKET_PATH_BYTES)
+    {
+        let message = format!(
+            "the path of a Unix socket has {MAX_SOCKET_PATH_BYTES} bytes at most, and this one has {}",
+            path.len()
+        );
+        cx.at_field("defaultEndpoint", |cx| cx.error("bad-address", &endpoint.span, message, "use a shorter path"));
+    }
 }
+
+/// As Istio's `validateSidecarIngressTLS`: certificates in files, for ports of HTTPS and TLS.
+fn check_ingress_tls(listener: &IngressListener, node: &Node, cx: &mut Context) {
+    let Some(tls) = &listener.tls else { return };
+    let field = |name: &str| node.span_of_path(&format!("tls.{name}"));
+    let protocol = listener.port.protocol.to_uppercase();
+    if !matches!(protocol.as_str(), "HTTPS" | "TLS") {
+        let message = format!("a port with protocol {protocol} does not use TLS");
+        cx.error("conflict", &tls.span, message, "use the protocol HTTPS or TLS, or remove `tls`");
+    }
+    let modes = [Some(ServerTlsMode::Simple), Some(ServerTlsMode::Mutual), Some(ServerTlsMode::OptionalMutual)];
+    if !modes.contains(&tls.mode) {
+        let message = "the proxy of a workload can only terminate TLS with certificates of its own";
+        cx.error("bad-value", field("mode"), message, "set `mode: SIMPLE`, `MUTUAL` or `OPTIONAL_MUTUAL`");
+        return;
+    }
+    let secrets = [
+        ("credentialName", tls.credential_name.is_some()),
+        ("credentialNames", !tls.credential_names.is_empty()),
+        ("caCertCredentialName", tls.ca_cert_credential_name.is_some()),
+    ];
+    for (name, _) in secrets.into_iter().filter(|(_, given)| *given) {
+        let help = "mount the certificate, and name its files in `serverCertificate` and `privateKey`";
+        cx.error("conflict", field(name), "Secrets are sent to gateways only, as in Istio", help);
+    }
+    if secrets.iter().all(|(_, given)| !given) {
+        cx.at_field("tls", |cx| check_server_tls(&tls.value, node.get("tls").unwrap_or(node), cx));
+    }
+}
+
+/// Longest path of a Unix socket, in bytes (unix(7)).
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 fn check_policy(policy: &SidecarOutboundTrafficPolicy, node: &Node, cx: &mut Context) {
     let Some(proxy) = &policy.egress_proxy else { return };

@@ -179,3 +179,28 @@ fn a_host_header_decides_which_rules_hold() {
     let check = |question: &str, expected: &str| check(&world, question, expected);
     check("web.shop GET http://legacy/old host:reviews", "redirect 308 | old@108 | redirected to http://reviews/new");
 }
+
+#[test]
+fn hosts_that_are_looked_up_when_they_are_called() {
+    let world = world(
+        "apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: any, namespace: shop}
+spec:
+  hosts: ['*.example.org']
+  location: MESH_EXTERNAL
+  resolution: DYNAMIC_DNS
+  ports: [{number: 80, name: http, protocol: HTTP}, {number: 443, name: tls, protocol: TLS}]
+",
+    );
+    check(
+        &world,
+        "web.shop GET http://a.example.org/",
+        "forward | default | outbound|80||*.example.org | forwarded to *.example.org:80",
+    );
+    check(
+        &world,
+        "web.shop tls a.example.org 192.0.2.1:443",
+        "forward | outbound|443||*.example.org | forwarded to *.example.org:443",
+    );
+}

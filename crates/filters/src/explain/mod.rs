@@ -158,7 +158,7 @@ fn admits(chain: &FilterChain, connection: &ConnectionView, steps: &mut Vec<Step
             steps.push(Step::Rbac { verdict });
             allowed
         }
-        NetworkFilterConfig::ConnectionLimit(_) => true,
+        NetworkFilterConfig::ConnectionLimit(_) | NetworkFilterConfig::SniDynamicForwardProxy(_) => true,
     })
 }
 

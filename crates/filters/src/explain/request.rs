@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use evenkeel_http::{Framing, RequestHead, RequestInfo};
+use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::hcm::RouteSource;
 use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, RouteAction, VirtualHost, WeightedCluster};
 use evenkeel_runtime_config::route_match::RouteSelection;
@@ -29,6 +30,7 @@ use crate::http::{
     Asked, Body, ClusterScope, Decision, FilterStreams, HttpFilters, Remark, Reply, RequestContext, Services, Woken,
 };
 use crate::info::StreamInfo;
+use crate::resolution::ForwardProxyFacts;
 
 /// Takes a request through its connection manager. Returns the local reply, if any.
 pub(super) fn explain(
@@ -74,6 +76,12 @@ impl Services for Numbers<'_> {
 
     fn callouts(&self) -> &dyn Callouts {
         &NoCallouts
+    }
+
+    fn forward_proxy(&self, cluster: &str) -> Option<ForwardProxyFacts> {
+        let cluster = self.config.clusters.get(cluster)?;
+        let resolves = matches!(cluster.discovery, Discovery::DynamicForwardProxy(_));
+        resolves.then(|| ForwardProxyFacts { is_secure: cluster.transport.is_secure() })
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
+use evenkeel_runtime_config::dynamic_forward_proxy::DnsCache;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::view::ConnectionView;
@@ -18,6 +19,7 @@ use super::head::HeadView;
 use crate::callouts::Callouts;
 use crate::info::{ResponseFlags, StreamInfo};
 use crate::rbac::Verdict;
+use crate::resolution::{ForwardProxyFacts, HostLookup};
 
 /// What the worker offers to its filters.
 pub trait Services {
@@ -27,6 +29,18 @@ pub trait Services {
     fn random(&self) -> u64;
     /// Makes calls to other clusters. A call is cancelled when dropped: a filter keeps it in its state, or in the future it waits for.
     fn callouts(&self) -> &dyn Callouts;
+    /// The cluster of this name, if its hosts are resolved by filters (`envoy.clusters.dynamic_forward_proxy`).
+    fn forward_proxy(&self, _cluster: &str) -> Option<ForwardProxyFacts> {
+        None
+    }
+    /// Resolves a host name. Explanations do not: there the answer never comes.
+    fn resolve(&self, _cache: &Arc<DnsCache>, _name: &Arc<str>) -> HostLookup {
+        Box::pin(std::future::pending())
+    }
+    /// Whether a connection to this address would arrive at a listener of this proxy.
+    fn is_own_listener(&self, _address: SocketAddr, _connection: &ConnectionView) -> bool {
+        false
+    }
 }
 
 /// A request as filters see it.

@@ -21,7 +21,9 @@ use evenkeel_runtime_config::hcm;
 use evenkeel_stats::{Registry, ScopeName};
 
 use crate::info::StreamInfo;
-use crate::{buffer, cors, fault, grpc_stats, grpc_web, header_mutation, rbac, stateful_session};
+use crate::{
+    buffer, cors, dynamic_forward_proxy, fault, grpc_stats, grpc_web, header_mutation, rbac, stateful_session,
+};
 
 pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
@@ -194,6 +196,8 @@ filters! {
     Buffer => buffer::HttpFilter,
     /// `envoy.filters.http.cors`.
     Cors => cors::HttpFilter,
+    /// `envoy.filters.http.dynamic_forward_proxy`.
+    DynamicForwardProxy => dynamic_forward_proxy::HttpFilter,
     /// `envoy.filters.http.fault`.
     Fault => fault::HttpFilter,
     /// `envoy.filters.http.grpc_stats`.

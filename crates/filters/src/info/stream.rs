@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 
 use super::{ResponseFlags, Times};
@@ -49,6 +50,8 @@ pub struct StreamInfo {
     pub metadata: DynamicMetadata,
     /// The host that a filter selected, used if it is available.
     pub host_override: Option<Rc<HostOverride>>,
+    /// The host that a filter has resolved, for a cluster whose hosts are.
+    pub dynamic_host: Option<Arc<DynamicHost>>,
     /// Response headers of a proxy that was asked for a tunnel: JSON.
     pub tunnel_headers: Option<Box<str>>,
     /// Its response trailers at the tunnel's end: JSON.
@@ -109,6 +112,7 @@ impl StreamInfo {
             attempts: 0,
             metadata: DynamicMetadata::default(),
             host_override: None,
+            dynamic_host: None,
             tunnel_headers: None,
             tunnel_trailers: None,
             made_grpc: false,
@@ -137,6 +141,7 @@ impl StreamInfo {
             attempts,
             metadata,
             host_override,
+            dynamic_host,
             tunnel_headers,
             tunnel_trailers,
             made_grpc,
@@ -148,7 +153,8 @@ impl StreamInfo {
         (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
         (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);
         transport_failure.clear();
-        (*handshake_failure, *host_override, *tunnel_headers, *tunnel_trailers) = (None, None, None, None);
+        (*handshake_failure, *host_override, *dynamic_host) = (None, None, None);
+        (*tunnel_headers, *tunnel_trailers) = (None, None);
         *metadata = DynamicMetadata::default();
         *made_grpc = false;
         objects.clear();

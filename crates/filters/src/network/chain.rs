@@ -215,8 +215,16 @@ impl<'c> Surroundings<'c> {
 }
 
 impl ConnectionFacts {
+    /// Whether the filters have left nothing.
+    pub fn is_empty(&self) -> bool {
+        self.metadata.is_empty() && self.dynamic_host.is_none()
+    }
+
     /// Copies the facts into the connection's view.
     pub fn leave(&self, connection: &mut ConnectionView) {
+        if self.dynamic_host.is_some() {
+            connection.dynamic_host.clone_from(&self.dynamic_host);
+        }
         if !self.metadata.is_empty() {
             connection.metadata = Some(Arc::new(self.metadata.clone()));
         }

@@ -1,8 +1,10 @@
 //! What a network filter sees of a connection, and what it may return.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::view::ConnectionView;
 
@@ -47,6 +49,8 @@ pub struct Surroundings<'c> {
 pub struct ConnectionFacts {
     /// Dynamic metadata by filter name; for matchers, logs and the connection's HTTP filters.
     pub metadata: DynamicMetadata,
+    /// The host that a filter has resolved; the TCP proxy's cluster connects to it.
+    pub dynamic_host: Option<Arc<DynamicHost>>,
 }
 
 /// Bytes passing through the filters.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::listener;
 use evenkeel_stats::Registry;
 
-use crate::{connection_limit, rbac};
+use crate::{connection_limit, dynamic_forward_proxy, rbac};
 
 pub use chain::{FilteredConnection, NetworkFilters, Way};
 pub use contract::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
@@ -171,6 +171,8 @@ filters! {
     ConnectionLimit => connection_limit::NetworkFilter,
     /// `envoy.filters.network.rbac`.
     Rbac => rbac::NetworkFilter,
+    /// `envoy.filters.network.sni_dynamic_forward_proxy`.
+    SniDynamicForwardProxy => dynamic_forward_proxy::NetworkFilter,
 }
 
 impl NetworkFilter {

@@ -54,7 +54,8 @@ impl Results for Table {
 /// The endpoints of a service.
 fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
     let (_, service) = cx.service_in(host, namespace)?;
-    if service.resolution == Resolution::Alias {
+    // What is looked up when it is called has no endpoints; Istio ignores those that are given.
+    if matches!(service.resolution, Resolution::Alias | Resolution::DynamicDns) {
         return None;
     }
     let spec = spec_of(cx, service);

@@ -232,7 +232,7 @@ fn host(written: &Spanned<String>, own: &str) -> Option<Spanned<GatewayHost>> {
     Some(Spanned::new(GatewayHost { namespace, host }, written.span.clone()))
 }
 
-fn server_tls(tls: &istio::ServerTlsSettings) -> ServerTls {
+pub(super) fn server_tls(tls: &istio::ServerTlsSettings) -> ServerTls {
     let version = |v: &Option<Spanned<TlsProtocol>>| match v.as_deref() {
         None | Some(TlsProtocol::Auto) => None,
         Some(TlsProtocol::V1_2) => Some(TlsVersion::V1_2),

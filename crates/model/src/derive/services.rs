@@ -564,6 +564,7 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
             istio::Resolution::Static => Resolution::Static,
             istio::Resolution::Dns => Resolution::Dns,
             istio::Resolution::DnsRoundRobin => Resolution::DnsRoundRobin,
+            istio::Resolution::DynamicDns => Resolution::DynamicDns,
         },
         // As Istio's `buildSidecarOutboundListeners` treats them.
         headless: spec.workload_selector.is_some()

@@ -11,14 +11,15 @@ use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::destination_rules::connection_pool;
+use super::gateways::server_tls;
 use super::objects::note_idle_selector;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact};
 use super::{refused, renew, reuse_if_equal, shared};
 use crate::{
-    Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, Protocol,
-    Sidecar, SidecarOutboundPolicy, Snapshot,
+    Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, MtlsMode,
+    Protocol, Sidecar, SidecarOutboundPolicy, Snapshot,
 };
 
 /// Sidecars by namespace.
@@ -70,6 +71,7 @@ fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<S
         for host in written.spec.egress.iter().flat_map(|listener| &listener.hosts) {
             note_unknown_import(cx, object, host, found);
         }
+        note_idle_tls(cx, object, &written.spec, found);
         built.push(sidecar(cx, object, &written.spec, found));
     }
     // Valid Sidecars come first; stand-ins for refused ones only add what they close.
@@ -146,7 +148,11 @@ fn ingress(written: &istio::IngressListener) -> IngressListener {
     let endpoint = written.default_endpoint.as_ref().and_then(|text| istio::IngressEndpoint::parse(text));
     IngressListener {
         port: written.port.number.0,
-        protocol: protocol(&written.port),
+        // What comes out of HTTPS is HTTP.
+        protocol: match protocol(&written.port) {
+            Protocol::Https if written.tls.is_some() => Protocol::Http,
+            protocol => protocol,
+        },
         bind: written.bind.as_ref().map(|bind| bind.value),
         is_bound: written.capture_mode == Some(CaptureMode::None),
         endpoint: match endpoint {
@@ -156,6 +162,7 @@ fn ingress(written: &istio::IngressListener) -> IngressListener {
             Some(istio::IngressEndpoint::Unix(path)) => IngressEndpoint::Unix(shared(&path)),
         },
         pool: written.connection_pool.as_ref().map(connection_pool),
+        tls: written.tls.as_deref().map(server_tls),
     }
 }
 
@@ -222,6 +229,25 @@ fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, 
     let message = format!("{object}: there is no Service `{host}`; this host imports nothing");
     let finding = Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help);
     found.push(finding.about(object.reference()));
+}
+
+/// Reports TLS of an ingress port that has no effect: mutual TLS of the mesh takes precedence there, as in Istio's
+/// `buildInboundListeners`.
+fn note_idle_tls(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnostics) {
+    let labels = selector(spec);
+    for listener in &spec.ingress {
+        let (Some(tls), port) = (&listener.tls, listener.port.number.0) else { continue };
+        if cx.mtls_mode(&object.namespace, &labels, port) == MtlsMode::Disable {
+            continue;
+        }
+        let message = format!(
+            "{object}: the `tls` of port {port} has no effect: a PeerAuthentication must set its mode to DISABLE first"
+        );
+        let help = format!("add a PeerAuthentication with `portLevelMtls: {{{port}: {{mode: DISABLE}}}}`");
+        found.push(
+            Diagnostic::warning("no-effect", tls.span.clone(), message).with_help(help).about(object.reference()),
+        );
+    }
 }
 
 fn near(cx: &Cx<'_>, host: &Hostname) -> Option<Hostname> {

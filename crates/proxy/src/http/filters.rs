@@ -1,22 +1,27 @@
 //! Runs the connection manager's filters: when they are called, and what is done with their decisions.
 
-use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::future::{poll_fn, ready};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{self, Context, Poll};
 use std::time::Duration;
 
 use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
-    BadBody, Body, ClusterScope, Data, Decision, Flow, Pause, RequestContext, ResponseContext, ResponseDecision,
-    RouteContext, Services, TrailersContext, Woken,
+    BadBody, Body, ClusterScope, Data, Decision, Flow, ForwardProxyFacts, HostLookup, LookupError, Pause,
+    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, TrailersContext, Woken,
 };
 use evenkeel_http::{Framing, HeaderId, Headers};
+use evenkeel_runtime_config::cluster::Discovery;
+use evenkeel_runtime_config::dynamic_forward_proxy::DnsCache;
 use evenkeel_runtime_config::route::{Route, RouteAction};
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
@@ -27,6 +32,8 @@ use super::pause::Held;
 use super::reply::Reply;
 use super::request::Request;
 use super::timers::Timers;
+use crate::dns_cache::Lookup;
+use crate::listener::socket::ListenerKey;
 use crate::stats::http::Counter;
 use crate::worker::Worker;
 
@@ -59,6 +66,30 @@ impl Services for Worker {
 
     fn callouts(&self) -> &dyn Callouts {
         &self.callouts
+    }
+
+    fn forward_proxy(&self, cluster: &str) -> Option<ForwardProxyFacts> {
+        let config = self.upstreams.cluster(cluster)?.config();
+        let resolves = matches!(config.discovery, Discovery::DynamicForwardProxy(_));
+        resolves.then(|| ForwardProxyFacts { is_secure: config.transport.is_secure() })
+    }
+
+    fn resolve(&self, cache: &Arc<DnsCache>, name: &Arc<str>) -> HostLookup {
+        let (answer, answered) = oneshot::channel();
+        let lookup = Lookup { cache: Arc::clone(cache), name: Arc::clone(name), answer };
+        if self.lookups.try_send(lookup).is_err() {
+            return Box::pin(ready(Err(LookupError::PendingOverflow)));
+        }
+        Box::pin(async { answered.await.unwrap_or(Err(LookupError::Failed("no_answer".into()))) })
+    }
+
+    /// A listener of all addresses is at least at the loopback ones and at the one that the client has reached.
+    fn is_own_listener(&self, address: SocketAddr, connection: &ConnectionView) -> bool {
+        let listens = |at: SocketAddr| self.generation().shared.bound.contains_key(&ListenerKey::at(at));
+        let ip = address.ip().to_canonical();
+        let is_local = || ip.is_loopback() || ip.is_unspecified() || ip == connection.local.ip().to_canonical();
+        let any = |ip: IpAddr| listens(SocketAddr::new(ip, address.port()));
+        listens(address) || is_local() && (any(Ipv4Addr::UNSPECIFIED.into()) || any(Ipv6Addr::UNSPECIFIED.into()))
     }
 }
 
@@ -173,7 +204,7 @@ impl ActiveStream<'_> {
             return Poll::Ready(Ok(Woken::Ready));
         }
         let now = turn::now();
-        ready!(self.deadline.poll(earlier(timers.next(now), until), cx));
+        task::ready!(self.deadline.poll(earlier(timers.next(now), until), cx));
         Poll::Ready(match until.is_some_and(|until| until <= now) {
             true => Ok(Woken::TimedOut),
             false => Err(timers.passed(now, self.down.received_all())),

@@ -204,9 +204,11 @@ impl ActiveStream<'_> {
         }
         // A filter's override host is tried once: a retry picks by load balancing.
         let wanted = self.request.stream.host_override.clone().filter(|_| self.request.stream.attempts == 1);
+        let dynamic = self.request.stream.dynamic_host.clone();
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
             original_dst: Some(self.conn.info.view.local),
+            dynamic: dynamic.as_deref(),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.stream.attempts > 1),
             ..forward.to.affinity.target()

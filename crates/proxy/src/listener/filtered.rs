@@ -82,7 +82,7 @@ pub(crate) fn admit_at_once(
 
 /// Adds the metadata that filters have set to the connection's view. Few set any.
 fn leave(facts: &ConnectionFacts, info: &mut Arc<ConnectionInfo>) {
-    if !facts.metadata.is_empty() {
+    if !facts.is_empty() {
         facts.leave(&mut Arc::make_mut(info).view);
     }
 }

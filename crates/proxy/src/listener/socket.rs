@@ -36,6 +36,11 @@ impl ListenerKey {
         Self { address: listener.address, name }
     }
 
+    /// The key of a listener with a port of its own.
+    pub(crate) fn at(address: SocketAddr) -> Self {
+        Self { address, name: None }
+    }
+
     /// A key received from another process.
     pub(crate) fn new(address: SocketAddr, name: Option<&str>) -> Self {
         Self { address, name: name.map(Arc::from) }

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::LogHandle;
 use crate::balance::Balance;
+use crate::dns_cache::{Lookup, MAX_LOOKUPS};
 use crate::handover::Parcel;
 use crate::listener::adopt::Adopted;
 use crate::listener::socket::{
@@ -86,6 +87,8 @@ pub struct WorkerPool {
     drain_time: Duration,
     /// Resources that workers need and that the configuration lacks.
     demands: Mutex<Option<mpsc::Receiver<Demand>>>,
+    /// Host names that workers want resolved.
+    lookups: Mutex<Option<mpsc::Receiver<Lookup>>>,
     state: Mutex<PoolState>,
 }
 
@@ -114,6 +117,7 @@ impl WorkerPool {
         let balance = Balance::new(count);
         let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(MAX_INBOX_MESSAGES)).unzip();
         let (demands, demanded) = mpsc::channel(MAX_DEMANDS);
+        let (lookups, looked_up) = mpsc::channel(MAX_LOOKUPS);
         let breakers = Arc::new(SharedClusters::default());
         let mut workers = Vec::with_capacity(count);
         for (index, receiver) in receivers.into_iter().enumerate() {
@@ -129,6 +133,7 @@ impl WorkerPool {
                 stats: stats.writer(),
                 drain_time: options.drain_time,
                 demands: demands.clone(),
+                lookups: lookups.clone(),
             };
             let thread = thread::spawn(seed, receiver)?;
             workers.push(Handle { inbox: inboxes[index].clone(), thread: Mutex::new(Some(thread)), stats });
@@ -142,8 +147,14 @@ impl WorkerPool {
             upstreams: breakers,
             drain_time: options.drain_time,
             demands: Mutex::new(Some(demanded)),
+            lookups: Mutex::new(Some(looked_up)),
             state: Mutex::new(state),
         })
+    }
+
+    /// Receiver of the host names that workers want resolved; `None` after the first call.
+    pub(crate) fn take_lookups(&self) -> Option<mpsc::Receiver<Lookup>> {
+        self.lookups.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Receiver of the resources that workers need and that the configuration lacks; `None` after the first call.

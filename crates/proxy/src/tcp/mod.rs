@@ -381,6 +381,7 @@ async fn connect(
     for _ in 0..proxy.max_connect_attempts.max(1) {
         let target = Target {
             original_dst: Some(view.local),
+            dynamic: view.dynamic_host.as_deref(),
             hash: proxy.hash_source_ip.then(|| address_hash(view.remote.ip())),
             metadata_match,
             ..Target::default()

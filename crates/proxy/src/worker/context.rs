@@ -23,6 +23,7 @@ use super::roster::Roster;
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Level, LoadTransfer};
 use crate::callouts::WorkerCallouts;
+use crate::dns_cache::Lookup;
 use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
 use crate::stats::{self, worker};
@@ -45,6 +46,7 @@ pub(crate) struct Seed {
     pub(crate) stats: Writer<worker::Stats>,
     pub(crate) drain_time: Duration,
     pub(crate) demands: mpsc::Sender<Demand>,
+    pub(crate) lookups: mpsc::Sender<Lookup>,
 }
 
 /// State shared by the connections of one worker. It is only used on the worker's thread.
@@ -70,6 +72,8 @@ pub(crate) struct Worker {
     pub(super) configured: Notify,
     /// Requests to the control plane for missing resources.
     pub(super) demands: mpsc::Sender<Demand>,
+    /// Host names to resolve, to the control thread.
+    pub(crate) lookups: mpsc::Sender<Lookup>,
     pub(super) held: Held,
     idle_meter: IdleMeter,
     pub(super) registry: Arc<Registry>,
@@ -99,6 +103,7 @@ impl Worker {
             drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
             configured: Notify::new(),
             demands: seed.demands,
+            lookups: seed.lookups,
             held: Held::default(),
             idle_meter: IdleMeter::new(),
             registry: seed.registry,

@@ -1,154 +1,19 @@
 //! Clusters found by DNS, against a DNS server of the test's own: how long answers hold, what happens when there are none.
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use evenkeel_testkit::dns::{Answer, Dns, NXDOMAIN, SERVFAIL};
 use evenkeel_testkit::{Backend, Reply, eventually};
 
 use crate::harness::{Proxy, get, http_listener, stat, static_bootstrap};
 
 const NAME: &str = "app.mesh.test";
-const A: u16 = 1;
-const NXDOMAIN: u8 = 3;
-const SERVFAIL: u8 = 2;
-
-/// What the server says of a name.
-#[derive(Debug, Clone)]
-enum Answer {
-    /// Its addresses, which hold for so many seconds.
-    Addresses(Vec<Ipv4Addr>, u32),
-    /// The same, over TCP only: by UDP it says that it does not fit.
-    LargeAddresses(Vec<Ipv4Addr>, u32),
-    /// This error.
-    Error(u8),
-}
-
-/// A DNS server on loopback, on one port of UDP and TCP.
-struct Dns {
-    address: SocketAddr,
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    answers: Mutex<HashMap<String, Answer>>,
-    asked: AtomicUsize,
-    asked_over_tcp: AtomicUsize,
-    stop: AtomicBool,
-}
-
-impl Dns {
-    fn start(answer: Answer) -> Self {
-        // A port that is free for TCP may be taken for UDP.
-        let (tcp, udp) = eventually("a port free for both", || {
-            let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
-            let udp = UdpSocket::bind(tcp.local_addr().ok()?).ok()?;
-            Some((tcp, udp))
-        });
-        let address = tcp.local_addr().expect("bound");
-        let shared = Arc::<Shared>::default();
-        let (by_udp, by_tcp) = (Arc::clone(&shared), Arc::clone(&shared));
-        thread::spawn(move || {
-            let mut query = [0; 512];
-            while let Ok((length, client)) = udp.recv_from(&mut query) {
-                if by_udp.stop.load(Ordering::SeqCst) {
-                    return;
-                }
-                if let Some(reply) = by_udp.reply(&query[..length], false) {
-                    let _ = udp.send_to(&reply, client);
-                }
-            }
-        });
-        thread::spawn(move || {
-            for mut stream in tcp.incoming().flatten() {
-                if by_tcp.stop.load(Ordering::SeqCst) {
-                    return;
-                }
-                let shared = Arc::clone(&by_tcp);
-                thread::spawn(move || {
-                    let mut length = [0; 2];
-                    while stream.read_exact(&mut length).is_ok() {
-                        let mut query = vec![0; u16::from_be_bytes(length).into()];
-                        if stream.read_exact(&mut query).is_err() {
-                            return;
-                        }
-                        let Some(reply) = shared.reply(&query, true) else { return };
-                        let length = u16::try_from(reply.len()).expect("short").to_be_bytes();
-                        let _ = stream.write_all(&[&length[..], &reply].concat());
-                    }
-                });
-            }
-        });
-        let dns = Self { address, shared };
-        dns.answer(answer);
-        dns
-    }
-
-    fn answer(&self, answer: Answer) {
-        self.shared.answers.lock().expect("not poisoned").insert(NAME.to_owned(), answer);
-    }
-
-    fn asked(&self) -> usize {
-        self.shared.asked.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Dns {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        let _ = std::net::TcpStream::connect(self.address);
-        let _ = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.send_to(&[0], self.address));
-    }
-}
-
-impl Shared {
-    /// RFC 1035 section 4: the question comes back, with answers behind it.
-    fn reply(&self, query: &[u8], over_tcp: bool) -> Option<Vec<u8>> {
-        let (name, end) = question(query)?;
-        let kind = u16::from_be_bytes([*query.get(end)?, *query.get(end + 1)?]);
-        let answer = self.answers.lock().expect("not poisoned").get(&name).cloned();
-        if kind == A && answer.is_some() {
-            self.asked.fetch_add(1, Ordering::SeqCst);
-            self.asked_over_tcp.fetch_add(over_tcp.into(), Ordering::SeqCst);
-        }
-        let (addresses, ttl, code, truncated) = match answer.unwrap_or(Answer::Error(NXDOMAIN)) {
-            Answer::Addresses(addresses, ttl) => (addresses, ttl, 0, false),
-            Answer::LargeAddresses(addresses, ttl) => (addresses, ttl, 0, !over_tcp),
-            Answer::Error(code) => (Vec::new(), 0, code, false),
-        };
-        let addresses = if kind == A && !truncated { addresses } else { Vec::new() };
-        let mut reply = query[..2].to_vec();
-        reply.extend([0x84 | if truncated { 2 } else { 0 } | (query[2] & 1), 0x80 | code]);
-        reply.extend([0, 1, 0, u8::try_from(addresses.len()).expect("few"), 0, 0, 0, 0]);
-        reply.extend(&query[12..end + 4]);
-        for address in addresses {
-            // The name is the question's, at byte 12.
-            reply.extend([0xc0, 12, 0, 1, 0, 1]);
-            reply.extend(ttl.to_be_bytes());
-            reply.extend([0, 4]);
-            reply.extend(address.octets());
-        }
-        Some(reply)
-    }
-}
-
-/// The name asked for, in lower case and without the last dot, and where it ends.
-fn question(query: &[u8]) -> Option<(String, usize)> {
-    let (mut labels, mut at) = (Vec::new(), 12);
-    loop {
-        let length = usize::from(*query.get(at)?);
-        at += 1;
-        if length == 0 {
-            return Some((labels.join("."), at));
-        }
-        labels.push(String::from_utf8_lossy(query.get(at..at + length)?).to_ascii_lowercase());
-        at += length;
-    }
+/// A server that says this of the name.
+fn started(answer: Answer) -> Dns {
+    let dns = Dns::start();
+    dns.answer(NAME, answer);
+    dns
 }
 
 /// Backends on one port of several loopback addresses.
@@ -206,16 +71,16 @@ fn wait_answers(proxy: &Proxy, expected: &[&str]) {
 fn an_answer_holds_for_its_time_to_live_and_no_longer() {
     let [(one, backend), (other, _two)] = backends();
     let port = backend.address().port();
-    let dns = Dns::start(Answer::Addresses(vec![one], 1));
+    let dns = started(Answer::Addresses(vec![one], 1));
     // Without the time to live it would be asked for once.
     let proxy = proxy("STRICT_DNS", &dns, port, "dns_refresh_rate: 1000s, respect_dns_ttl: true");
     wait_answers(&proxy, &["127.9.1.1"]);
-    dns.answer(Answer::Addresses(vec![other, one], 1));
+    dns.answer(NAME, Answer::Addresses(vec![other, one], 1));
     wait_answers(&proxy, &["127.9.1.1", "127.9.1.2"]);
-    dns.answer(Answer::Addresses(vec![other], 1000));
+    dns.answer(NAME, Answer::Addresses(vec![other], 1000));
     wait_answers(&proxy, &["127.9.1.2"]);
     let asked = dns.asked();
-    dns.answer(Answer::Addresses(vec![one], 1));
+    dns.answer(NAME, Answer::Addresses(vec![one], 1));
     // Requests ask nobody, and the answer holds for long.
     assert_eq!(answers(&proxy), ["127.9.1.2"]);
     assert_eq!(dns.asked(), asked);
@@ -225,10 +90,10 @@ fn an_answer_holds_for_its_time_to_live_and_no_longer() {
 fn without_the_time_to_live_the_refresh_rate_holds() {
     let [(one, backend), (other, _two)] = backends();
     let port = backend.address().port();
-    let dns = Dns::start(Answer::Addresses(vec![one], 1000));
+    let dns = started(Answer::Addresses(vec![one], 1000));
     let proxy = proxy("STRICT_DNS", &dns, port, "dns_refresh_rate: 0.05s");
     wait_answers(&proxy, &["127.9.1.1"]);
-    dns.answer(Answer::Addresses(vec![other], 1000));
+    dns.answer(NAME, Answer::Addresses(vec![other], 1000));
     wait_answers(&proxy, &["127.9.1.2"]);
 }
 
@@ -236,16 +101,16 @@ fn without_the_time_to_live_the_refresh_rate_holds() {
 fn what_is_known_serves_on_while_no_server_answers() {
     let [(one, backend), (other, _two)] = backends();
     let port = backend.address().port();
-    let dns = Dns::start(Answer::Addresses(vec![one], 1));
+    let dns = started(Answer::Addresses(vec![one], 1));
     let rates = "dns_refresh_rate: 0.05s, dns_failure_refresh_rate: {base_interval: 0.05s, max_interval: 0.05s}";
     let proxy = proxy("STRICT_DNS", &dns, port, rates);
     wait_answers(&proxy, &["127.9.1.1"]);
-    dns.answer(Answer::Error(SERVFAIL));
+    dns.answer(NAME, Answer::Error(SERVFAIL));
     let asked = dns.asked();
     eventually("failed resolutions", || (dns.asked() > asked + 3).then_some(()));
     assert_eq!(answers(&proxy), ["127.9.1.1"]);
     assert_eq!(stat(&proxy, "cluster.app.membership_total"), [1]);
-    dns.answer(Answer::Addresses(vec![other], 1));
+    dns.answer(NAME, Answer::Addresses(vec![other], 1));
     wait_answers(&proxy, &["127.9.1.2"]);
 }
 
@@ -255,16 +120,16 @@ fn a_name_that_is_taken_back_has_no_hosts_unless_the_cluster_is_a_logical_one() 
     let port = backend.address().port();
     let rates = "dns_refresh_rate: 0.05s, dns_failure_refresh_rate: {base_interval: 0.05s, max_interval: 0.05s}";
     for (kind, without) in [("STRICT_DNS", "503"), ("LOGICAL_DNS", "127.9.1.1")] {
-        let dns = Dns::start(Answer::Addresses(vec![one], 1));
+        let dns = started(Answer::Addresses(vec![one], 1));
         let proxy = proxy(kind, &dns, port, rates);
         wait_answers(&proxy, &["127.9.1.1"]);
         for taken_back in [Answer::Error(NXDOMAIN), Answer::Addresses(Vec::new(), 1)] {
-            dns.answer(taken_back);
+            dns.answer(NAME, taken_back);
             let asked = dns.asked();
             eventually("resolutions", || (dns.asked() > asked + 3).then_some(()));
             wait_answers(&proxy, &[without]);
         }
-        dns.answer(Answer::Addresses(vec![one], 1));
+        dns.answer(NAME, Answer::Addresses(vec![one], 1));
         wait_answers(&proxy, &["127.9.1.1"]);
     }
 }
@@ -273,7 +138,7 @@ fn a_name_that_is_taken_back_has_no_hosts_unless_the_cluster_is_a_logical_one() 
 fn a_name_that_does_not_exist_is_asked_for_at_the_failure_rate() {
     let [(one, backend)] = backends();
     let port = backend.address().port();
-    let dns = Dns::start(Answer::Error(NXDOMAIN));
+    let dns = started(Answer::Error(NXDOMAIN));
     // The proxy starts without it.
     let slow = proxy("STRICT_DNS", &dns, port, "dns_refresh_rate: 1000s");
     assert_eq!(answers(&slow), ["503"]);
@@ -284,7 +149,7 @@ fn a_name_that_does_not_exist_is_asked_for_at_the_failure_rate() {
     let rates = "dns_refresh_rate: 1000s, dns_failure_refresh_rate: {base_interval: 0.05s, max_interval: 0.1s}";
     let proxy = proxy("STRICT_DNS", &dns, port, rates);
     assert_eq!(answers(&proxy), ["503"]);
-    dns.answer(Answer::Addresses(vec![one], 1));
+    dns.answer(NAME, Answer::Addresses(vec![one], 1));
     wait_answers(&proxy, &["127.9.1.1"]);
 }
 
@@ -292,10 +157,10 @@ fn a_name_that_does_not_exist_is_asked_for_at_the_failure_rate() {
 fn an_answer_too_large_for_udp_comes_over_tcp() {
     let [(one, backend)] = backends();
     let port = backend.address().port();
-    let dns = Dns::start(Answer::LargeAddresses(vec![one], 1));
+    let dns = started(Answer::LargeAddresses(vec![one], 1));
     let proxy = proxy("STRICT_DNS", &dns, port, "dns_refresh_rate: 1000s");
     wait_answers(&proxy, &["127.9.1.1"]);
-    assert!(dns.shared.asked_over_tcp.load(Ordering::SeqCst) > 0);
+    assert!(dns.asked_over_tcp() > 0);
 }
 
 #[test]
@@ -303,7 +168,7 @@ fn a_logical_cluster_is_one_host_and_a_strict_one_has_all() {
     let all @ [(one, backend), (other, _)] = &backends();
     assert_eq!(all.len(), 2);
     let port = backend.address().port();
-    let dns = Dns::start(Answer::Addresses(vec![*one, *other], 1000));
+    let dns = started(Answer::Addresses(vec![*one, *other], 1000));
     let strict = proxy("STRICT_DNS", &dns, port, "dns_refresh_rate: 1000s");
     wait_answers(&strict, &["127.9.1.1", "127.9.1.2"]);
     assert_eq!(stat(&strict, "cluster.app.membership_total"), [2]);
@@ -316,7 +181,7 @@ fn a_logical_cluster_is_one_host_and_a_strict_one_has_all() {
 /// A safeguard against a test that waits for ever.
 #[test]
 fn the_server_answers_as_one_does() {
-    let dns = Dns::start(Answer::Addresses(vec![Ipv4Addr::new(192, 0, 2, 7)], 60));
+    let dns = started(Answer::Addresses(vec![Ipv4Addr::new(192, 0, 2, 7)], 60));
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
     let query = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03app\x04mesh\x04test\x00\x00\x01\x00\x01";

@@ -194,7 +194,9 @@ impl ClusterEntry {
     ) -> Arc<Assignment> {
         match &active.cluster.discovery {
             Discovery::Eds(name) => endpoints.get(name).cloned().unwrap_or_default(),
-            Discovery::Static | Discovery::OriginalDst(_) => active.assignment.clone(),
+            Discovery::Static | Discovery::OriginalDst(_) | Discovery::DynamicForwardProxy(_) => {
+                active.assignment.clone()
+            }
             Discovery::StrictDns(_) | Discovery::LogicalDns(_) => {
                 if let Some((of, assignment)) = &self.resolved_assignment
                     && Arc::ptr_eq(of, active)

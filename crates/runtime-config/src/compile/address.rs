@@ -37,11 +37,27 @@ pub(crate) fn endpoint_address(cx: &mut Cx<'_>, address: Option<&core::Address>)
             socket_address(cx, "socket_address", address).map(EndpointAddress::Socket)
         }
         Some(core::address::Address::Pipe(pipe)) => {
-            let path = cx.at("pipe", |cx| cx.non_empty("path", &pipe.path))?;
+            let path = cx.at("pipe", |cx| pipe_path(cx, &pipe.path))?;
             Some(EndpointAddress::Pipe(PathBuf::from(path)))
         }
         _ => cx.fail("must be a socket_address or a pipe"),
     })
+}
+
+/// Longest path of a Unix socket, in bytes: `sun_path` has 108, and the last one ends the text (unix(7)).
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// The path of a Unix socket, or the name of an abstract one after `@`.
+fn pipe_path<'p>(cx: &mut Cx<'_>, path: &'p str) -> Option<&'p str> {
+    let path = cx.non_empty("path", path)?;
+    if path.len() > MAX_SOCKET_PATH_BYTES || path == "@" {
+        let reason = format!("a Unix socket's path has 1 to {MAX_SOCKET_PATH_BYTES} bytes, not {}", path.len());
+        return cx.fail_at("path", reason);
+    }
+    if path.contains('\0') {
+        return cx.fail_at("path", "a path has no zero byte; an abstract socket is written `@NAME`");
+    }
+    Some(path)
 }
 
 pub(crate) fn ip(cx: &mut Cx<'_>, field: &str, text: &str) -> Option<IpAddr> {

@@ -11,11 +11,12 @@ use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpFilter as HttpFilterPb, http_filter,
 };
-use evenkeel_xds::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
 use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
 
-use super::address::{bind_config, port_number, socket_address, tcp_keepalive};
+use super::address::{bind_config, port_number, tcp_keepalive};
+use super::dns::dns_options;
+use super::dynamic_forward_proxy::cluster_type;
 use super::endpoint::{AddressKind, Assignment, assignment};
 use super::health_check::health_checks;
 use super::http2::max_requests;
@@ -24,12 +25,11 @@ use super::metadata::{origin, string_fields, text_of};
 use super::mirror::cluster_mirrors;
 use super::outlier_detection::{self, outlier_detection};
 use super::source::Reference;
-use super::{Cx, extension_type, http2, tls, type_name};
+use super::{Cx, http2, tls, type_name};
 use crate::cluster::{
     CircuitBreakers, Cluster, Discovery, EndpointSet, OriginalDst, RetryBudget, Thresholds, Transport, TransportMatch,
     UpstreamHttp, UpstreamProtocol,
 };
-use crate::dns::{DnsFamily, DnsOptions, DnsResolver};
 use crate::hcm::HttpFilter;
 use crate::http_filters;
 use crate::mirror::MirrorPolicy;
@@ -48,7 +48,6 @@ pub(crate) struct CompiledCluster {
     pub secrets: Vec<Reference>,
 }
 
-const CARES: &str = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig";
 /// Largest `max_response_headers_kb`; Envoy's.
 const MAX_RESPONSE_HEADERS_KIB: u32 = 8192;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,12 +60,13 @@ pub(crate) fn cluster(
     secrets: &SecretStore,
 ) -> Option<CompiledCluster> {
     let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
-    let (discovery, assignment, eds) = discovery(cx, c)?;
+    let mut http = http(cx, &c.typed_extension_protocol_options);
+    let options = http.as_mut().map(|((options, _), _)| options);
+    let (discovery, assignment, eds) = discovery(cx, c, options)?;
     let balancing = balancing(cx, c, &discovery);
     let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets);
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
-    let http = http(cx, &c.typed_extension_protocol_options);
     if let (Some(((http, _), _)), Some(Transport::Raw)) = (&http, &transport)
         && matches!(http.protocol, UpstreamProtocol::Auto(_))
         && transport_matches.is_empty()
@@ -152,7 +152,11 @@ fn connect_timeout(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Duration {
     }
 }
 
-fn discovery(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<(Discovery, Assignment, Option<Reference>)> {
+fn discovery(
+    cx: &mut Cx<'_>,
+    c: &cluster::Cluster,
+    http: Option<&mut UpstreamHttp>,
+) -> Option<(Discovery, Assignment, Option<Reference>)> {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
     let kind = match &c.cluster_discovery_type {
         None => DiscoveryType::Static,
@@ -160,7 +164,14 @@ fn discovery(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<(Discovery, Assign
             Ok(kind) => kind,
             Err(_) => return cx.fail_at("type", format!("unknown value {kind}")),
         },
-        Some(ClusterDiscoveryType::ClusterType(_)) => return cx.fail_at("cluster_type", "not supported"),
+        Some(ClusterDiscoveryType::ClusterType(kind)) => {
+            if c.load_assignment.is_some() {
+                return cx.fail_at("load_assignment", "is for types STATIC, STRICT_DNS and LOGICAL_DNS only");
+            }
+            // Without HTTP options that compile, the cluster is rejected for those.
+            let discovery = cluster_type(cx, kind, http?, !c.typed_extension_protocol_options.is_empty())?;
+            return Some((discovery, Assignment::default(), None));
+        }
     };
     if c.eds_cluster_config.is_some() && kind != DiscoveryType::Eds {
         return cx.fail_at("eds_cluster_config", "needs type EDS");
@@ -441,73 +452,6 @@ fn thresholds(cx: &mut Cx<'_>, entry: &cluster::circuit_breakers::Thresholds) ->
         retry_budget,
         max_connection_pools: limit(&entry.max_connection_pools, default.max_connection_pools),
         track_remaining: entry.track_remaining,
-    })
-}
-
-/// `typed_dns_resolver_config` of a cluster or of the bootstrap.
-pub(crate) fn resolver_config(
-    cx: &mut Cx<'_>,
-    extension: Option<&core::TypedExtensionConfig>,
-) -> Option<Arc<DnsResolver>> {
-    let extension = extension?;
-    cx.at("typed_dns_resolver_config", |cx| {
-        extension_type(cx, extension, CARES)?;
-        let any = cx.required("typed_config", extension.typed_config.as_ref())?;
-        cx.at("typed_config", |cx| {
-            let config: CaresDnsResolverConfig = cx.unpack(any)?;
-            Some(Arc::new(dns_resolver(cx, &config)))
-        })
-    })
-}
-
-fn dns_resolver(cx: &mut Cx<'_>, config: &CaresDnsResolverConfig) -> DnsResolver {
-    let servers = cx.each("resolvers", &config.resolvers, |cx, server| match &server.address {
-        Some(core::address::Address::SocketAddress(server)) => socket_address(cx, "socket_address", server),
-        _ => cx.fail("must be a socket_address"),
-    });
-    let tcp_only = config.dns_resolver_options.as_ref().is_some_and(|options| options.use_tcp_for_dns_lookups);
-    DnsResolver { servers, tcp_only }
-}
-
-#[allow(deprecated)] // Their successor, the DnsCluster extension, is not what Istio sends.
-fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
-    use cluster::cluster::DnsLookupFamily;
-    let family = match DnsLookupFamily::try_from(c.dns_lookup_family) {
-        Ok(DnsLookupFamily::Auto) => DnsFamily::Auto,
-        Ok(DnsLookupFamily::V4Only) => DnsFamily::V4Only,
-        Ok(DnsLookupFamily::V6Only) => DnsFamily::V6Only,
-        Ok(DnsLookupFamily::V4Preferred) => DnsFamily::V4Preferred,
-        Ok(DnsLookupFamily::All) => DnsFamily::All,
-        Err(_) => {
-            cx.fail_at::<()>("dns_lookup_family", format!("unknown value {}", c.dns_lookup_family));
-            DnsFamily::Auto
-        }
-    };
-    let resolver = resolver_config(cx, c.typed_dns_resolver_config.as_ref());
-    let default = DnsOptions::default();
-    let refresh = cx.duration("dns_refresh_rate", c.dns_refresh_rate.as_ref());
-    if refresh.is_some_and(|refresh| refresh < Duration::from_millis(1)) {
-        cx.fail_at::<()>("dns_refresh_rate", "must be longer than 1 ms");
-    }
-    DnsOptions {
-        resolver: resolver.unwrap_or_else(|| cx.env.resolver.clone()),
-        family,
-        refresh: refresh.unwrap_or(default.refresh),
-        respect_ttl: c.respect_dns_ttl,
-        failure_refresh: c.dns_failure_refresh_rate.as_ref().and_then(|rate| failure_refresh(cx, rate)),
-        jitter: cx.duration("dns_jitter", c.dns_jitter.as_ref()).unwrap_or_default(),
-    }
-}
-
-fn failure_refresh(cx: &mut Cx<'_>, rate: &cluster::cluster::RefreshRate) -> Option<(Duration, Duration)> {
-    cx.at("dns_failure_refresh_rate", |cx| {
-        cx.required("base_interval", rate.base_interval.as_ref())?;
-        let base = cx.duration("base_interval", rate.base_interval.as_ref())?;
-        let longest = cx.duration("max_interval", rate.max_interval.as_ref()).unwrap_or(base.saturating_mul(10));
-        if base < Duration::from_millis(1) || longest < base {
-            return cx.fail("must satisfy 1 ms <= base_interval <= max_interval");
-        }
-        Some((base, longest))
     })
 }
 

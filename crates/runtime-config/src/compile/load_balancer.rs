@@ -48,8 +48,9 @@ pub(super) fn balancing(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Disco
         None => by_enum(cx, c, &common),
     }?;
     let provided = balancing.load_balancer == LoadBalancer::ClusterProvided;
-    if matches!(discovery, Discovery::OriginalDst(_)) != provided {
-        return cx.fail_at("lb_policy", "CLUSTER_PROVIDED goes with type ORIGINAL_DST, and with no other");
+    if matches!(discovery, Discovery::OriginalDst(_) | Discovery::DynamicForwardProxy(_)) != provided {
+        let reason = "CLUSTER_PROVIDED goes with type ORIGINAL_DST and the dynamic forward proxy, and with no other";
+        return cx.fail_at("lb_policy", reason);
     }
     balancing.panic.threshold_percent = panic_threshold?;
     balancing.override_host_status = override_host_status;

@@ -10,6 +10,8 @@ pub(crate) mod buffer;
 pub(crate) mod cluster;
 pub(crate) mod connection_limit;
 pub(crate) mod cors;
+pub(crate) mod dns;
+pub(crate) mod dynamic_forward_proxy;
 pub(crate) mod endpoint;
 pub(crate) mod fault;
 mod fraction;

@@ -12,6 +12,7 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
 }
 
 const NO_RUNTIME: &str = "there is no runtime layer; the configured value applies";
+const NO_UPSTREAM_MATCHER: &str = "nothing reads the saved address: the matcher of upstream addresses is not supported";
 const NO_TRACING: &str = "tracing is not supported, and the field has no other use";
 
 #[rustfmt::skip]
@@ -98,6 +99,14 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     extension("envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit",
         &["stat_prefix", "max_connections", "delay", "runtime_enabled"]),
 
+    MessageSupport {
+        name: "envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig",
+        role: Extension,
+        full: &["dns_cache_config", "port_value"],
+        values: &[],
+        no_effect: &[(NO_UPSTREAM_MATCHER, &["save_upstream_address"])],
+    },
+
     // HTTP filters
     extension("envoy.extensions.common.matching.v3.ExtensionWithMatcher", &["extension_config", "xds_matcher"]),
     extension("envoy.extensions.common.matching.v3.ExtensionWithMatcherPerRoute", &["xds_matcher"]),
@@ -128,6 +137,28 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     extension("envoy.extensions.filters.http.cors.v3.CorsPolicy",
         &["allow_origin_string_match", "allow_methods", "allow_headers", "expose_headers", "max_age", "allow_credentials",
           "filter_enabled", "shadow_enabled", "allow_private_network_access", "forward_not_matching_preflights"]),
+    MessageSupport {
+        name: "envoy.extensions.filters.http.dynamic_forward_proxy.v3.FilterConfig",
+        role: Extension,
+        full: &["dns_cache_config"],
+        values: &[],
+        no_effect: &[(NO_UPSTREAM_MATCHER, &["save_upstream_address"]),
+            ("no filter sets such a state", &["allow_dynamic_host_from_filter_state"])],
+    },
+    extension("envoy.extensions.filters.http.dynamic_forward_proxy.v3.PerRouteConfig",
+        &["host_rewrite_literal", "host_rewrite_header"]),
+    MessageSupport {
+        name: "envoy.extensions.common.dynamic_forward_proxy.v3.DnsCacheConfig",
+        role: Part,
+        full: &["name", "dns_lookup_family", "dns_refresh_rate", "dns_min_refresh_rate", "host_ttl", "max_hosts",
+            "disable_dns_refresh_on_failure", "dns_failure_refresh_rate", "dns_cache_circuit_breaker",
+            "dns_query_timeout", "resolved_address_filter"],
+        values: &[("typed_dns_resolver_config", "the c-ares resolver")],
+        no_effect: &[],
+    },
+    part("envoy.extensions.common.dynamic_forward_proxy.v3.DnsCacheCircuitBreakers", &["max_pending_requests"]),
+    part("envoy.type.matcher.v3.AddressMatcher", &["ranges", "invert_match"]),
+    part("xds.core.v3.CidrRange", &["address_prefix", "prefix_len"]),
     MessageSupport {
         name: "envoy.extensions.filters.http.fault.v3.HTTPFault",
         role: Extension,
@@ -199,6 +230,15 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         "override_stream_error_on_invalid_http_message", "connection_keepalive"]),
     part("envoy.config.core.v3.KeepaliveSettings",
         &["interval", "timeout", "interval_jitter", "connection_idle_interval"]),
+
+    // Clusters
+    MessageSupport {
+        name: "envoy.extensions.clusters.dynamic_forward_proxy.v3.ClusterConfig",
+        role: Extension,
+        full: &["dns_cache_config", "allow_insecure_cluster_options"],
+        values: &[],
+        no_effect: &[("each host has connections of its own", &["allow_coalesced_connections"])],
+    },
 
     // Transport sockets
     MessageSupport {

@@ -105,6 +105,8 @@ fn cluster(
             cluster.eds_cluster_config = Some(EdsClusterConfig { eds_config: Some(ads()), service_name: name.clone() });
             DiscoveryType::Eds
         }
+        // A client without a proxy cannot look up hosts by calls.
+        Resolution::DynamicDns => return None,
         Resolution::Dns | Resolution::DnsRoundRobin => {
             let mut ready = context.snapshot.ready_endpoints(service, port.number, labels(subset));
             let only = ready.next().filter(|_| ready.next().is_none())?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use evenkeel_model::workload::InboundPort;
-use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Protocol, Selectable};
+use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Protocol, Selectable, ServerTls};
 use evenkeel_xds::ResourceType;
 
 use super::inspectors::{Inspected, Inspectors, Ports};
@@ -54,7 +54,7 @@ pub fn bound_ports(context: Context<'_>, out: &mut Output) {
     let ports = context.inbound_ports();
     for (address, listener_of) in bound(context) {
         let port = ports.iter().find(|port| port.port == listener_of.port);
-        let Some(target) = port.and_then(Target::port) else { continue };
+        let Some(target) = port.and_then(|port| Target::port(context, port)) else { continue };
         let (host, number) = (address.to_string(), listener_of.port);
         let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Inbound);
         let mode = mode(context, number);
@@ -93,7 +93,7 @@ fn targets(context: Context<'_>) -> Vec<Target> {
     let policies = context.snapshot.peer_authentications_of(context.namespace()).iter().filter(|p| applies(p));
     let named: BTreeSet<u16> = policies.flat_map(|p| p.port_modes.keys().copied()).collect();
     let unserved = named.into_iter().filter(|number| !ports.iter().any(|p| p.port == *number));
-    ports.iter().filter_map(Target::port).chain(unserved.map(Target::named)).collect()
+    ports.iter().filter_map(|port| Target::port(context, port)).chain(unserved.map(Target::named)).collect()
 }
 
 /// What a workload accepts on a port; 0 stands for ports without a service.
@@ -111,6 +111,8 @@ struct Target {
     service_port: u16,
     http_name: String,
     tcp_name: String,
+    /// TLS of a Sidecar's ingress port.
+    tls: Option<ServerTls>,
 }
 
 impl Target {
@@ -123,6 +125,7 @@ impl Target {
             service_port: 0,
             http_name: "virtualInbound-catchall-http".to_owned(),
             tcp_name: "virtualInbound".to_owned(),
+            tls: None,
         }
     }
 
@@ -132,7 +135,7 @@ impl Target {
         Self { port: Some(port), service_port: port, http_name: name.clone(), tcp_name: name, ..Self::rest() }
     }
 
-    fn port(port: &InboundPort) -> Option<Self> {
+    fn port(context: Context<'_>, port: &InboundPort) -> Option<Self> {
         let name = names::wildcard_listener(port.port);
         Some(Self {
             port: Some(port.port),
@@ -142,6 +145,7 @@ impl Target {
             service_port: port.service.as_ref().map_or(port.port, |(_, number)| *number),
             http_name: name.clone(),
             tcp_name: name,
+            tls: context.sidecar().and_then(|sidecar| sidecar.ingress_of(port.port)?.tls.clone()),
         })
     }
 
@@ -160,6 +164,9 @@ impl Target {
 fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterChain> {
     let http = |wanted, terminate| http_chain(context, target, wanted, terminate);
     let tcp = |wanted, terminate| tcp_chain(context, target, wanted, terminate);
+    if let (MtlsMode::Disable, Some(server)) = (mode, &target.tls) {
+        return vec![ingress_tls_chain(context, target, server)];
+    }
     match (mode, target.port_protocol) {
         (MtlsMode::Strict, PortProtocol::Http) => vec![http(target.wants(TLS, &[]), true)],
         (MtlsMode::Strict, PortProtocol::Tcp) => vec![tcp(target.wants(TLS, &[]), true)],
@@ -188,6 +195,19 @@ fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterCh
             vec![http(target.wants(PLAIN, &PLAIN_HTTP), false), tcp(target.wants(PLAIN, &[]), false)]
         }
     }
+}
+
+/// The chain of a port whose Sidecar has TLS for clients outside the mesh. Plain text is refused (Istio's
+/// `getTLSFilterChainMatchOptions`).
+fn ingress_tls_chain(context: Context<'_>, target: &Target, server: &ServerTls) -> FilterChain {
+    let wanted = target.wants(TLS, &[]);
+    let (chain, inner) = match target.port_protocol {
+        PortProtocol::Http | PortProtocol::Auto => {
+            (http_chain(context, target, wanted, false), tls::InnerProtocol::Http)
+        }
+        PortProtocol::Tcp => (tcp_chain(context, target, wanted, false), tls::InnerProtocol::Tcp),
+    };
+    secured(chain, tls::gateway_server(context.snapshot.mesh(), server, inner))
 }
 
 fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {

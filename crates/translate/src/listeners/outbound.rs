@@ -4,24 +4,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Service};
+use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Service, SidecarOutboundPolicy};
 use evenkeel_xds::{Resource, ResourceType};
 
 use super::inspectors::Inspectors;
 use super::l4::{cidr_range, push_distinct, to_destinations};
 use super::{chain, companions, l4, listener, unbound};
-use crate::access_log;
 use crate::clusters::outbound_name;
 use crate::context::{Context, PortProtocol};
-use crate::http::{self, Calls, Direction};
+use crate::http::{self, Calls};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
-use crate::pb::config::listener::{FilterChain, FilterChainMatch, Listener};
+use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{CidrRange, TrafficDirection};
 use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{bool_value, u32_value};
 use crate::routes::outbound::own_route_name;
 use crate::scope::CallablePort;
 use crate::tls::InnerProtocol;
+use crate::{access_log, dynamic_dns};
 
 /// Any IPv4 address.
 const ANY_ADDRESS: &str = "0.0.0.0";
@@ -55,6 +55,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     let origin = || service.origin.clone();
     for CallablePort { port, port_protocol, bind, grpc_web } in context.callable(service) {
         let port = port.as_ref();
+        let http = || Part::Http(origin(), dynamic_dns::is_looked_up(service));
         let any_address = Collection::Port(port.number);
         if grpc_web {
             out.give(
@@ -67,8 +68,8 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
                 let chains = sni_chains(context, service, port);
                 out.give(Collection::Egress(address, port.number), Part::Tcp(chains, origin()));
             }
-            (Some(address), _) => out.give(Collection::Egress(address, port.number), Part::Http(origin())),
-            (None, PortProtocol::Http) => out.give(any_address, Part::Http(origin())),
+            (Some(address), _) => out.give(Collection::Egress(address, port.number), http()),
+            (None, PortProtocol::Http) => out.give(any_address, http()),
             // Clients call its endpoints by their own addresses.
             (None, PortProtocol::Tcp | PortProtocol::Auto) if service.headless => {}
             (None, PortProtocol::Tcp | PortProtocol::Auto) => {
@@ -78,7 +79,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
                     let chains = sni_chains(context, service, port);
                     out.give(any_address.clone(), Part::Tcp(within(service, chains), origin()));
                     if port_protocol == PortProtocol::Auto {
-                        out.give(any_address, Part::Http(origin()));
+                        out.give(any_address, http());
                     }
                 }
             }
@@ -168,8 +169,8 @@ fn at_address(
     if port_protocol == PortProtocol::Auto {
         inspect.http = true.into();
         let route = own_route_name(service, port.number);
-        let manager =
-            http::manager_with_rds(context, Direction::Outbound, &format!("outbound_{route}"), &route, Calls::Any);
+        let looks_up = dynamic_dns::is_looked_up(service);
+        let manager = http::outbound_manager(context, &format!("outbound_{route}"), &route, Calls::Any, looks_up);
         made.filter_chains = vec![chain("", plain_http(), vec![manager])];
         let (rest, matching): (Vec<_>, Vec<_>) =
             l4_chains(context, service, port).into_iter().partition(|chain| chain.filter_chain_match.is_none());
@@ -226,12 +227,13 @@ pub fn of_egress(context: Context<'_>, address: IpAddr, number: u16, parts: &[&P
 fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, parts: &[&Part], out: &mut Output) {
     let name = names::listener(address, number);
     let mut made = listener(name.clone(), address, number, TrafficDirection::Outbound);
-    let has_http = parts.iter().any(|part| matches!(part, Part::Http(_)));
+    let has_http = parts.iter().any(|part| matches!(part, Part::Http(..)));
     if has_http {
         let route = number.to_string();
         let stat = format!("outbound_{name}");
         let calls = Calls::of_grpc_web(parts.iter().any(|part| matches!(part, Part::GrpcWeb)));
-        let manager = http::manager_with_rds(context, Direction::Outbound, &stat, &route, calls);
+        let looks_up = parts.iter().any(|part| matches!(part, Part::Http(_, true)));
+        let manager = http::outbound_manager(context, &stat, &route, calls, looks_up);
         made.filter_chains.push(chain("", plain_http(), vec![manager]));
     }
     let mut rest = None;
@@ -249,7 +251,7 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
         Inspectors { http: has_http.into(), tls: needs_sni(&made.filter_chains).into(), ..Inspectors::default() };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     let origin = parts.iter().find_map(|part| match part {
-        Part::Http(origin) | Part::Tcp(_, origin) => Some(origin.clone()),
+        Part::Http(origin, _) | Part::Tcp(_, origin) => Some(origin.clone()),
         _ => None,
     });
     made.access_log = access_log::of_unmatched(context);
@@ -270,24 +272,40 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
     };
     let mut chains = Vec::new();
     for (wanted, destinations) in &targets {
-        push_distinct(&mut chains, chain("", wanted.clone(), vec![to_destinations(route_context, destinations)]));
+        let looked_up = destinations.iter().filter_map(|to| context.service(&to.destination.host));
+        let mut filters = sni_filters(port, looked_up);
+        filters.push(to_destinations(route_context, destinations));
+        push_distinct(&mut chains, chain("", wanted.clone(), filters));
     }
     let is_complete = match port.protocol.is_tls() {
         true => !targets.is_empty(),
         false => chains.iter().any(|chain| chain.filter_chain_match.is_none()),
     };
-    if !is_complete {
+    // Without TLS, a connection names no host that could be looked up.
+    if !is_complete && (port.protocol.is_tls() || !dynamic_dns::is_looked_up(service)) {
         let cluster = outbound_name(port, "", service, InnerProtocol::Tcp);
         let policy = context.policy(service, port.number, None);
         let filter = http::tcp_by(context, &cluster, policy.as_ref());
-        chains.push(chain("", FilterChainMatch::default(), vec![filter]));
+        let mut filters = sni_filters(port, [service]);
+        filters.push(filter);
+        chains.push(chain("", FilterChainMatch::default(), filters));
     }
     chains
 }
 
+/// The filter that looks up a server name, if TLS connections go to a service whose hosts are looked up.
+fn sni_filters<'s>(port: &ServicePort, services: impl IntoIterator<Item = &'s Arc<Service>>) -> Vec<Filter> {
+    let looks_up = port.protocol.is_tls() && services.into_iter().any(|service| dynamic_dns::is_looked_up(service));
+    looks_up.then(|| dynamic_dns::sni_filter(port.number)).into_iter().collect()
+}
+
 /// The chain for connections that no other chain matches: the outbound policy decides.
 fn unknown(context: Context<'_>, port: u16) -> FilterChain {
-    let policy = context.outbound_policy_on(port);
+    let policy = match context.outbound_policy_on(port) {
+        // Without redirection, only HTTP says where it wants to go.
+        SidecarOutboundPolicy::AllowAnyDynamicDns if context.is_bound(port) => &SidecarOutboundPolicy::RegistryOnly,
+        policy => policy,
+    };
     let filters = vec![http::tcp(context, &context.unknown_cluster(policy, InnerProtocol::Tcp))];
     chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
 }

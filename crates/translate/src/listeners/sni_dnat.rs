@@ -79,7 +79,7 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
 
 /// The ports of the gateway whose servers pass TLS on to the service.
 fn passed_on_at(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
-    if service.external || service.resolution == Resolution::Passthrough {
+    if service.external || matches!(service.resolution, Resolution::Passthrough | Resolution::DynamicDns) {
         return BTreeSet::new();
     }
     let gateways = context.snapshot.passing_gateways_for(&context);

@@ -167,7 +167,9 @@ fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
     let policy = table.parse().map_or_else(|_| context.outbound_policy(), |port| context.outbound_policy_on(port));
     let (name, action) = match policy {
         SidecarOutboundPolicy::RegistryOnly => ("block_all", action::status(502)),
-        SidecarOutboundPolicy::AllowAny | SidecarOutboundPolicy::EgressProxy(_) => {
+        SidecarOutboundPolicy::AllowAny
+        | SidecarOutboundPolicy::AllowAnyDynamicDns
+        | SidecarOutboundPolicy::EgressProxy(_) => {
             ("allow_any", action::pass_to(&context.unknown_cluster(policy, InnerProtocol::Http)))
         }
     };

@@ -118,6 +118,7 @@ impl Draw<'_> {
             4 => ("NONE", "workloadSelector: {labels: {app: b}}"),
             0 => ("STATIC", "endpoints: [{address: 192.0.2.1}, {address: 192.0.2.2, locality: north/a}]"),
             1 if !host.starts_with('*') => ("DNS", "endpoints: []"),
+            1 if !ports.contains("TCP") => ("DYNAMIC_DNS", ""),
             _ => ("NONE", ""),
         };
         let visible = self.pick(&["", "exportTo: [\".\"], "]);
@@ -335,6 +336,7 @@ impl Draw<'_> {
             "ingress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: \"127.0.0.1:8080\"}], ",
             "ingress: [{port: {number: 90, protocol: TCP}, connectionPool: {tcp: {maxConnections: 3}}}], ",
             "ingress: [{port: {number: 90, protocol: TCP}, captureMode: NONE, defaultEndpoint: \"127.0.0.1:91\"}], ",
+            "ingress: [{port: {number: 80, protocol: HTTPS}, defaultEndpoint: \"127.0.0.1:91\", tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}}], ",
         ]);
         let spec = format!("{{{selector}{policy}{ingress}egress: [{first}{{hosts: [\"{rest}\"]}}]}}");
         self.object(NETWORKING, "Sidecar", 'c', &spec)
@@ -362,7 +364,7 @@ impl Draw<'_> {
     }
 
     fn mesh_config(&mut self) -> (String, String) {
-        let policy = self.pick(&["ALLOW_ANY", "REGISTRY_ONLY"]);
+        let policy = self.pick(&["ALLOW_ANY", "REGISTRY_ONLY", "ALLOW_ANY_DYNAMIC_DNS"]);
         let more = self.pick(&[
             "",
             "pathNormalization: {normalization: MERGE_SLASHES}",

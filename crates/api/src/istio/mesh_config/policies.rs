@@ -15,7 +15,6 @@ object! {
         mode: Option<Spanned<MeshOutboundMode>> = "mode",
     }
     later: ["egressProxy", "tls"];
-    check: check_outbound;
 }
 
 choices! {
@@ -28,18 +27,6 @@ choices! {
         /// Calls pass; HTTP goes to the host that its request names.
         AllowAnyDynamicDns = "ALLOW_ANY_DYNAMIC_DNS",
     }
-}
-
-/// Istio sends plain HTTP to the address of the host that the request names, and everything else where it was going.
-fn check_outbound(policy: &OutboundTrafficPolicy, _: &Node, cx: &mut Context) {
-    let Some(mode) = policy.mode.as_ref().filter(|mode| mode.value == MeshOutboundMode::AllowAnyDynamicDns) else {
-        return;
-    };
-    let message = "the cluster that looks up the requested host (dynamic forward proxy) is not supported yet: \
-                   HTTP requests go to the address that the client called, as with ALLOW_ANY";
-    cx.at_field("mode", |cx| {
-        cx.warning("unsupported-value", &mode.span, message, "write ALLOW_ANY, or a ServiceEntry for each host");
-    });
 }
 
 object! {

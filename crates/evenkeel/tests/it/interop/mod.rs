@@ -9,6 +9,7 @@ mod exchange;
 mod faults;
 mod flags;
 mod flags_http2;
+mod forward_proxy;
 mod grpc_health;
 mod grpc_stats;
 mod grpc_web;
