@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_filters::decide::Tunnel;
+use evenkeel_filters::explain::asked::AskedHead;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::access_log::TimePoint;
@@ -68,6 +69,8 @@ pub(super) struct Request {
     pub(super) head_chunked: bool,
     /// Holding it for on-demand discovery has failed: it is not held again.
     pub(super) hold_failed: bool,
+    /// Its head as it was received, if it is one of those that are kept ([`crate::recent`]).
+    pub(super) sampled: Option<Box<AskedHead>>,
 }
 
 impl Request {
@@ -87,6 +90,7 @@ impl Request {
             body: None,
             head_chunked: false,
             hold_failed: false,
+            sampled: None,
         }
     }
 
@@ -127,6 +131,7 @@ impl Request {
             body,
             head_chunked,
             hold_failed,
+            sampled,
         } = self;
         head.clear();
         response.clear();
@@ -139,6 +144,7 @@ impl Request {
             filters.clear();
         }
         (*random, *body, *head_chunked, *hold_failed) = (None, None, false, false);
+        *sampled = None;
     }
 
     /// Notes a failure for the log, and counts it.

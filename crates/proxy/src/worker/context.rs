@@ -25,6 +25,7 @@ use crate::balance::{Balance, Level, LoadTransfer};
 use crate::callouts::WorkerCallouts;
 use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
+use crate::recent::{self, Recent};
 use crate::stats::{self, worker};
 
 /// Upper bound of `drain_quiet`, which is otherwise a tenth of the drain time.
@@ -45,6 +46,7 @@ pub(crate) struct Seed {
     pub(crate) stats: Writer<worker::Stats>,
     pub(crate) drain_time: Duration,
     pub(crate) demands: mpsc::Sender<Demand>,
+    pub(crate) recent: recent::Options,
 }
 
 /// State shared by the connections of one worker. It is only used on the worker's thread.
@@ -59,6 +61,8 @@ pub(crate) struct Worker {
     /// Callouts of the proxy itself, such as those of filters.
     pub(crate) callouts: WorkerCallouts,
     pub(crate) random: Random,
+    /// Recent requests, for those who ask about them.
+    pub(crate) recent: Recent,
     pub(super) roster: Roster,
     pub(super) drains: Drains,
     /// Where connections are handed over to once a successor has taken over.
@@ -92,6 +96,7 @@ impl Worker {
             callouts: WorkerCallouts::new(Rc::clone(&upstreams)),
             upstreams,
             random: Random::from_system(),
+            recent: Recent::new(seed.index, seed.recent, Instant::now()),
             roster: Roster::default(),
             drains: Drains::default(),
             successor: RefCell::default(),
