@@ -46,7 +46,7 @@ pub struct Plan {
     pub fails: Vec<Group>,
     /// Decisions that lead elsewhere.
     pub moves: Vec<Group>,
-    /// Decisions that lead to the same place in another way: time limits, retries, headers.
+    /// Decisions that lead to the same place by another rule, or with other time limits, retries, headers.
     pub changes: Vec<Group>,
     /// Decisions that fail without the change and not with it.
     pub repairs: Vec<Group>,
@@ -136,7 +136,7 @@ impl Plan {
             let list = match (group.from.is_failure(), group.to.is_failure()) {
                 (false, true) => &mut plan.fails,
                 (true, false) => &mut plan.repairs,
-                _ if group.from.is_as(&group.to) => &mut plan.changes,
+                _ if group.from.goes_as(&group.to) => &mut plan.changes,
                 _ => &mut plan.moves,
             };
             list.push(group);
@@ -169,7 +169,7 @@ impl Plan {
         let by_chance = from.decision.by_chance || to.decision.by_chance;
         let by_state = to.decision.by_state && !from.decision.by_state;
         let (from, to) = (Ending::of(&from), Ending::of(&to));
-        if !from.is_as(&to) {
+        if !from.goes_as(&to) {
             // Another route has other limits; what filters say may be the reason.
             differs
                 .retain(|line| line.starts_with(['-', '+']) && (line.contains(" RBAC:") || line.contains(" filter ")));
@@ -336,6 +336,14 @@ impl Ending {
     /// The same, wherever it is written.
     fn is_as(&self, other: &Self) -> bool {
         Self { place: None, ..self.clone() } == Self { place: None, ..other.clone() }
+    }
+
+    /// To the same place, by whatever rule.
+    fn goes_as(&self, other: &Self) -> bool {
+        let place = |own: &Self| {
+            (own.outcome.clone(), own.status, own.response_flag.clone(), own.cluster.clone(), own.location.clone())
+        };
+        place(self) == place(other)
     }
 
     fn is_failure(&self) -> bool {

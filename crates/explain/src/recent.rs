@@ -256,7 +256,8 @@ impl RecentHop {
             let name = if route.name.is_empty() { "unnamed" } else { &route.name };
             let place = match &route.source {
                 Some(source) => format!("{dim}{}{end}", at(source)),
-                None => "made by the mesh".to_owned(),
+                None if self.now.same == Some(true) => "made by the mesh".to_owned(),
+                None => String::new(),
             };
             out.fact("route", &[format!("{name}  {place}")]);
         }

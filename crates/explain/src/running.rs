@@ -54,7 +54,7 @@ pub fn join(
     if agrees {
         let departure = departure.map(|departure| toward_healthy(departure, &endpoint_states));
         add_states(world, proxy, endpoint_states, hop);
-        return departure;
+        return departure.filter(|_| hop.verdict.outcome == Outcome::Forward && hop.verdict.status.is_none());
     }
     hop.notes.push("the running proxy decides otherwise than the files say: it runs another configuration".to_owned());
     overwrite(world, hop, decision, endpoint_states);

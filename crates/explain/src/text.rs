@@ -278,7 +278,8 @@ impl Text {
             lines.extend(transport.sni.iter().map(|sni| format!("SNI {sni}")));
             self.fact("transport", &lines);
         }
-        if hop.proxy.side != "inbound" && hop.virtual_host.is_some() && !hop.clusters.is_empty() {
+        let is_known = hop.running.as_ref().is_none_or(|running| running.differs.is_empty());
+        if hop.proxy.side != "inbound" && hop.virtual_host.is_some() && !hop.clusters.is_empty() && is_known {
             let timeout =
                 hop.timeout.map_or_else(|| "no timeout".to_owned(), |timeout| format!("timeout {}", written(timeout)));
             let retries = match &hop.retries {
