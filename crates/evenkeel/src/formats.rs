@@ -18,7 +18,10 @@ const WITHOUT: [(&[&str], &str); 9] = [
 /// Why a command has no `-o`, if that is what is wrong with these arguments.
 pub fn why_no_output(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let is_output = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(name)) => name.starts_with("-o") || name.starts_with("--output"),
+        Some(ContextValue::String(name)) => {
+            let is_short = name.starts_with("-o") && !name.starts_with("--");
+            is_short || name.split('=').next() == Some("--output")
+        }
         _ => false,
     };
     if error.kind() != ErrorKind::UnknownArgument || !is_output {

@@ -258,7 +258,7 @@ mod tests {
         let json = LogsArguments { output: Output::Json, ..arguments(folder.path(), "web", Some(1), false) };
         let mut out = Vec::new();
         run(&json, &mut out).expect("it is there");
-        let expected = "{\"line\":\"three\",\"pod\":\"web-5d-a\"}\n{\"line\":\"four\",\"pod\":\"web-5d-b\"}\n";
+        let expected = "{\"pod\":\"web-5d-a\",\"line\":\"three\"}\n{\"pod\":\"web-5d-b\",\"line\":\"four\"}\n";
         assert_eq!(String::from_utf8_lossy(&out), expected);
         let before = LogsArguments { previous: true, ..arguments(folder.path(), "web-5d-b", Some(1), false) };
         let error = run(&before, &mut Vec::new()).expect_err("none");

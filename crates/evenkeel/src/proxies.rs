@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, anyhow};
 use evenkeel_explain::RunningProxies;
@@ -12,6 +12,7 @@ use evenkeel_explain::answer::ProxyName;
 use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision, RecentRequest, RecentRequests};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ReplicaInfo};
+use evenkeel_local::reader;
 use serde::de::DeserializeOwned;
 
 use crate::{admin, proxy_config};
@@ -31,6 +32,31 @@ pub enum Proxies {
     },
     /// One, by its admin port.
     At(SocketAddr),
+}
+
+/// A question to a proxy.
+enum Asked {
+    /// A process is asking it.
+    Process(Child),
+    /// It has answered.
+    Answered(Vec<u8>),
+}
+
+impl Asked {
+    /// Waits for the answer.
+    fn answer(self) -> anyhow::Result<Vec<u8>> {
+        let child = match self {
+            Self::Answered(answer) => return Ok(answer),
+            Self::Process(child) => child,
+        };
+        let output = child.wait_with_output().context("waiting for it")?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it ended");
+        Err(anyhow!("{}", line.trim_start_matches("error: ")))
+    }
 }
 
 /// What the proxies of a mesh keep of recent requests.
@@ -62,15 +88,15 @@ impl Proxies {
         }
     }
 
-    /// A page of one proxy. `body`: sent with POST.
-    fn page(&self, pod: &str, namespace: &str, (page, body): (&str, Option<&[u8]>)) -> anyhow::Result<Vec<u8>> {
+    /// Begins to ask one proxy for a page. `body`: sent with POST.
+    fn begin(&self, pod: &str, namespace: &str, (page, body): (&str, Option<&[u8]>)) -> anyhow::Result<Asked> {
         let (program, state) = match self {
             Self::OfMesh { program, state } => (program, state),
             Self::At(address) => {
-                return match body {
+                return Ok(Asked::Answered(match body {
                     Some(body) => admin::post_within(proxy_config::PATIENCE, admin::PROXY, *address, (page, body)),
                     None => admin::get_within(proxy_config::PATIENCE, admin::PROXY, *address, page),
-                };
+                }?));
             }
         };
         let mut command = Command::new(program);
@@ -80,22 +106,9 @@ impl Proxies {
         let mut child = command.spawn().with_context(|| format!("running {}", program.display()))?;
         if let (Some(mut input), Some(body)) = (child.stdin.take(), body) {
             // A process that ends early says why.
-            let _ = input.write_all(body);
+            let _ = reader::despite_closed_pipes(|| input.write_all(body));
         }
-        let output = child.wait_with_output().context("waiting for it")?;
-        match output.status.success() {
-            true => Ok(output.stdout),
-            false => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it ended");
-                Err(anyhow!("{}", line.trim_start_matches("error: ")))
-            }
-        }
-    }
-
-    /// What one proxy keeps.
-    fn recent(&self, pod: &str, namespace: &str) -> anyhow::Result<RecentRequests> {
-        parsed(&self.page(pod, namespace, ("/requests", None))?)
+        Ok(Asked::Process(child))
     }
 
     /// What all of them keep, or those of a workload. Without a mesh, `workload` names the proxy that is asked.
@@ -109,14 +122,11 @@ impl Proxies {
         };
         let mut all = Collected::default();
         for batch in replicas.chunks(AT_A_TIME) {
-            let answers: Vec<anyhow::Result<RecentRequests>> = std::thread::scope(|scope| {
-                let asked: Vec<_> = batch
-                    .iter()
-                    .map(|replica| scope.spawn(move || self.recent(&replica.pod, &replica.namespace)))
-                    .collect();
-                asked.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("it failed")))).collect()
-            });
-            batch.iter().zip(answers).for_each(|(replica, answer)| all.add(replica, answer));
+            let begin = |replica: &ReplicaInfo| self.begin(&replica.pod, &replica.namespace, ("/requests", None));
+            let asked: Vec<anyhow::Result<Asked>> = batch.iter().map(begin).collect();
+            for (replica, asked) in batch.iter().zip(asked) {
+                all.add(replica, asked.and_then(Asked::answer).and_then(|page| parsed(&page)));
+            }
         }
         Ok(all)
     }
@@ -146,7 +156,7 @@ impl RunningProxies for Proxies {
     fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
         let ask = || -> anyhow::Result<ProxyDecision> {
             let body = serde_json::to_vec(call)?;
-            parsed(&self.page(&proxy.pod, &proxy.namespace, ("/explain", Some(&body)))?)
+            parsed(&self.begin(&proxy.pod, &proxy.namespace, ("/explain", Some(&body)))?.answer()?)
         };
         ask().map_err(|error| format!("{error:#}"))
     }
