@@ -345,6 +345,10 @@ struct ValidateArguments {
     #[arg(long)]
     strict: bool,
 
+    /// Check for a mesh that runs with this option: security objects that are refused or not supported are left out.
+    #[arg(long)]
+    leave_out_refused: bool,
+
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
     output: explain::Output,
@@ -371,8 +375,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Restart(arguments) => arguments.run(),
         Command::PodInit => evenkeel_local::init::run(),
-        Command::Validate(ValidateArguments { paths, files, strict, output }) => {
-            Ok(validate::run(&[paths, files].concat(), strict, output, &mut io::stdout().lock())?)
+        Command::Validate(ValidateArguments { paths, files, strict, leave_out_refused, output }) => {
+            let options = validate::Options { strict, leave_out_refused };
+            Ok(validate::run(&[paths, files].concat(), options, output, &mut io::stdout().lock())?)
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
