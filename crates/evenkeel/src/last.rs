@@ -40,7 +40,7 @@ pub fn run(
         Output::Json => writeln!(out, "{:#}", recent.to_json())?,
         Output::Text => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+            let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
             write!(out, "{}", recent.to_text(io::stdout().is_terminal(), now))?;
         }
     }
@@ -54,7 +54,7 @@ fn choose(
 ) -> Vec<(evenkeel_explain::answer::ProxyName, evenkeel_filters::explain::asked::RecentRequest)> {
     let is_wanted = |known: &str| id.is_none_or(|id| known.starts_with(id));
     let wanted = collected.requests.iter().filter(|(_, request)| is_wanted(&request.id));
-    let Some((proxy, latest)) = wanted.max_by_key(|(_, request)| request.started_ms) else { return Vec::new() };
+    let Some((proxy, latest)) = wanted.max_by_key(|(_, request)| request.started_us) else { return Vec::new() };
     let is_same = |(own, request): &&(_, evenkeel_filters::explain::asked::RecentRequest)| {
         request.id == latest.id && (own == proxy || latest.id.len() >= SHORTEST_SHARED_ID)
     };

@@ -124,8 +124,8 @@ impl Plan {
         pods.sort_unstable();
         pods.dedup();
         (plan.requests, plan.proxies) = (ids.len(), pods.len());
-        let times = || sampled.iter().map(|sample| sample.request.started_ms);
-        plan.period_ms = times().max().unwrap_or(0).saturating_sub(times().min().unwrap_or(0));
+        let times = || sampled.iter().map(|sample| sample.request.started_us);
+        plan.period_ms = times().max().unwrap_or(0).saturating_sub(times().min().unwrap_or(0)) / 1000;
         let mut groups: BTreeMap<(Ending, Ending, Vec<String>), Group> = BTreeMap::new();
         for sample in sampled {
             plan.judge(before, after, sample, &mut groups);

@@ -83,7 +83,7 @@ pub struct Kept {
 impl Recent {
     /// What proxies kept of one request. `world`: the mesh's files, if they can be read.
     pub fn new(world: Option<&World>, mut kept: Vec<Kept>) -> Self {
-        kept.sort_by_key(|kept| (kept.request.started_ms, kept.request.direction == "inbound"));
+        kept.sort_by_key(|kept| (kept.request.started_us, kept.request.direction == "inbound"));
         let id = kept.first().map(|kept| kept.request.id.clone()).unwrap_or_default();
         let mut notes = Vec::new();
         if kept.iter().any(|kept| kept.request.edited) {
@@ -99,8 +99,8 @@ impl Recent {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// For people. `now_ms`: the time, in milliseconds since 1970.
-    pub fn to_text(&self, colour: bool, now_ms: u64) -> String {
+    /// For people. `now_us`: the time, in microseconds since 1970.
+    pub fn to_text(&self, colour: bool, now_us: u64) -> String {
         let mut out = Text::new(colour);
         let Style { bold, dim, good, bad, end, .. } = out.style;
         if let Some(first) = self.hops.first() {
@@ -110,7 +110,7 @@ impl Recent {
             let (mark, style) = if is_failure(request) { ("✗", bad) } else { ("✓", good) };
             let after = written(round(request.duration_us));
             out.line(&format!("{style}{mark} {}{end} after {after}", status(request)));
-            let ago = Duration::from_millis(now_ms.saturating_sub(request.started_ms));
+            let ago = Duration::from_micros(now_us.saturating_sub(request.started_us));
             out.line(&format!("  {dim}{} ago, id {}{end}", written(Duration::from_secs(ago.as_secs())), self.id));
         }
         self.hops.iter().for_each(|hop| hop.write(&mut out));

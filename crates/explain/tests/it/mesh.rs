@@ -63,7 +63,7 @@ pub fn recent(id: &str, words: &str, (direction, destination): (&str, &str)) -> 
         ..AskedCall::default()
     };
     let (id, direction) = (id.to_owned(), direction.to_owned());
-    RecentRequest { id, direction, call, started_ms: 1_700_000_000_000, ..RecentRequest::default() }
+    RecentRequest { id, direction, call, started_us: 1_700_000_000_000_000, ..RecentRequest::default() }
 }
 
 /// The mesh with objects in the place of its own of the same kind and name.

@@ -62,7 +62,7 @@ fn people_read_this() {
     ];
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden");
     for (name, kept) in cases {
-        let text = Recent::new(Some(&mesh), vec![kept]).to_text(false, 1_700_000_003_200);
+        let text = Recent::new(Some(&mesh), vec![kept]).to_text(false, 1_700_000_003_200_000);
         assert!(!text.contains('\u{1b}'), "{text}");
         golden::check(folder.join(format!("{name}.txt")), &text);
     }

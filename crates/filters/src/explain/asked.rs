@@ -78,8 +78,8 @@ pub struct AskedHead {
 pub struct RecentRequest {
     /// Its `x-request-id`, or else a number that the proxy gave it.
     pub id: String,
-    /// When it began, in milliseconds since 1970.
-    pub started_ms: u64,
+    /// When it began, in microseconds since 1970.
+    pub started_us: u64,
     /// The worker that served it.
     pub worker: usize,
     /// `inbound`, `outbound`, or empty where the listener does not say.

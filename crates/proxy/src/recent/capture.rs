@@ -84,7 +84,7 @@ pub(crate) fn recorded(
     let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
     RecentRequest {
         id: String::from_utf8_lossy(id.get(..id.len().min(128)).unwrap_or_default()).into_owned(),
-        started_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+        started_us: u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX),
         worker: 0,
         direction: match listener.map(|listener| listener.direction) {
             Some(TrafficDirection::Inbound) => "inbound",
