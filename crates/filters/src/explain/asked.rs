@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::demand::listeners_of;
-use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
+use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand};
