@@ -28,9 +28,6 @@ const FAILURES_SHARE: usize = 4;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Requests that may be kept at once after a pause.
 const BURST: u32 = 64;
-/// Longest method, path, authority or header value that is kept whole, and longest head, in bytes. With the default
-/// limit a worker keeps less than 3 MiB, however long the heads are.
-const MAX_HEAD_BYTES: usize = 8 * 1024;
 /// A time that is never reached.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 

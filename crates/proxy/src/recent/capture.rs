@@ -8,7 +8,11 @@ use evenkeel_http::{RequestHead, Version};
 use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::listener::TrafficDirection;
 
-use super::{MAX_HEAD_BYTES, redact};
+use super::redact;
+
+/// Longest head that is kept whole, in bytes. With the default limit a worker keeps less than 3 MiB, however long the
+/// heads are.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// Whether a request failed, or was refused by this proxy.
 #[inline]
