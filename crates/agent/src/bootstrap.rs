@@ -106,8 +106,8 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
                 local_cluster("prometheus_stats", options.admin_port, MAX_SCRAPES),
             ],
             "listeners": [
-                admin_listener("readiness", options.readiness_port, "/healthz/ready", "/ready", "agent"),
-                admin_listener("stats", options.stats_port, "/stats/prometheus", "/stats/prometheus", "prometheus_stats"),
+                admin_listener(READINESS_LISTENER, options.readiness_port, "/healthz/ready", "/ready", "agent"),
+                admin_listener(STATS_LISTENER, options.stats_port, "/stats/prometheus", "/stats/prometheus", "prometheus_stats"),
             ],
         },
     });
@@ -203,6 +203,10 @@ fn sds_cluster(socket: &Path) -> Value {
 
 /// Readiness probes at a time, in requests.
 const MAX_PROBES: u32 = 16;
+/// The listener of readiness probes.
+pub const READINESS_LISTENER: &str = "readiness";
+/// The listener of scrapes.
+pub const STATS_LISTENER: &str = "stats";
 /// Scrapes of the statistics at a time, in requests: together with the probes they leave room on the admin interface.
 const MAX_SCRAPES: u32 = 4;
 

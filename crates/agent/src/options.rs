@@ -122,6 +122,9 @@ pub struct Options {
     /// How long a running agent that this one takes over from may keep connections that cannot be transferred, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub parent_shutdown_time_s: u64,
+    /// Recent requests that each worker of the proxy keeps for `evenkeel explain --last` and `evenkeel plan`; 0: none.
+    #[arg(long, value_name = "N", default_value_t = evenkeel_proxy::recent::DEFAULT_LIMIT, value_parser = evenkeel_proxy::recent::limit)]
+    pub recent_requests: usize,
 }
 
 /// How much of the mesh a proxy holds.

@@ -8,10 +8,11 @@ use anyhow::{Context, anyhow};
 use evenkeel_proxy::handover::Succession;
 use evenkeel_proxy::logging::Level;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
-use evenkeel_proxy::{HotRestartState, Program, Settings};
+use evenkeel_proxy::{HotRestartState, Program, Settings, recent};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::bootstrap::{READINESS_LISTENER, STATS_LISTENER};
 use crate::envoy::Envoy;
 use crate::handover;
 use crate::options::Options;
@@ -81,6 +82,11 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
         admin_address_path: None,
         handover: handover::socket(options),
         parent_shutdown_time: Duration::from_secs(options.parent_shutdown_time_s),
+        // Requests of operators say nothing about the workload.
+        recent: recent::Options {
+            limit: options.recent_requests,
+            except: [READINESS_LISTENER, STATS_LISTENER].map(str::to_owned).to_vec(),
+        },
     }
 }
 

@@ -38,8 +38,9 @@ pub fn analyze(objects: &[Object], read: Diagnostics, suppressed: &[Suppression]
     let (snapshot, built) = evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default());
     let all = read.into_iter().chain(built).chain(check(objects, &snapshot));
     let mut findings: Vec<Finding> = all.map(Finding::new).collect();
+    let suppressing = suppress::suppressing(objects);
     findings.retain(|finding| {
-        !suppress::by_annotation(finding, objects) && !suppressed.iter().any(|rule| rule.covers(finding))
+        !suppress::by_annotation(finding, &suppressing) && !suppressed.iter().any(|rule| rule.covers(finding))
     });
     findings.sort_by(|a, b| {
         let (a, b) = (&a.diagnostic, &b.diagnostic);
@@ -52,7 +53,8 @@ pub fn analyze(objects: &[Object], read: Diagnostics, suppressed: &[Suppression]
 /// The findings that only an analysis looks for, without those that their objects suppress.
 pub fn unsuppressed(objects: &[Object], snapshot: &Snapshot) -> Diagnostics {
     let found = check(objects, snapshot).into_iter().map(Finding::unchanged);
-    found.filter(|finding| !suppress::by_annotation(finding, objects)).map(|finding| finding.diagnostic).collect()
+    let suppressing = suppress::suppressing(objects);
+    found.filter(|finding| !suppress::by_annotation(finding, &suppressing)).map(|finding| finding.diagnostic).collect()
 }
 
 /// The findings that only an analysis looks for.

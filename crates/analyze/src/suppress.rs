@@ -53,10 +53,15 @@ impl Suppression {
     }
 }
 
-/// Whether the object that a finding is about suppresses it.
-pub fn by_annotation(finding: &Finding, objects: &[Object]) -> bool {
+/// The objects that suppress findings about themselves: few, and asked about each finding.
+pub fn suppressing(objects: &[Object]) -> Vec<&Object> {
+    objects.iter().filter(|object| object.annotations.contains_key(ANNOTATION)).collect()
+}
+
+/// Whether the object that a finding is about suppresses it. `objects`: [`suppressing`].
+pub fn by_annotation(finding: &Finding, objects: &[&Object]) -> bool {
     let Some(about) = &finding.diagnostic.object else { return false };
-    let is_it = |object: &&Object| {
+    let is_it = |object: &&&Object| {
         (object.kind().as_str(), &object.namespace, &object.name) == (about.kind, &about.namespace, &about.name)
     };
     let written = objects.iter().filter(is_it).filter_map(|object| object.annotations.get(ANNOTATION));

@@ -76,6 +76,8 @@ pub struct Configuration {
     stored: StoredBook,
     state: PathBuf,
     trust_domain: String,
+    /// Refused security objects are left out.
+    leave_out_refused: bool,
     started: SystemTime,
     history: EventLog,
     /// The history could not be written, which has been said; when it is tried again.
@@ -97,7 +99,7 @@ impl Configuration {
         let path = state.join(ADDRESS_BOOK_FILE);
         let book = read_book(&path)?;
         let stored = StoredBook { path, failed: false, addresses: book.len(), due: None, written: None };
-        let trust_domain = mesh.trust_domain.to_string();
+        let (trust_domain, leave_out_refused) = (mesh.trust_domain.to_string(), mesh.leave_out_refused);
         let builder = Builder::new(mesh, book);
         Ok(Self {
             files: Files::new(roots),
@@ -105,6 +107,7 @@ impl Configuration {
             stored,
             state: state.to_owned(),
             trust_domain,
+            leave_out_refused,
             started: SystemTime::now(),
             history: EventLog::new(state),
             history_due: None,
@@ -327,6 +330,7 @@ impl Configuration {
             writer: Writer { name: crate::discovery::identifier(), started: unix_micros(self.started) },
             generation,
             trust_domain: self.trust_domain.clone(),
+            leave_out_refused: self.leave_out_refused,
             addresses: self.builder.book().clone(),
             files: self.files.texts().map(text).collect(),
             proxies: Vec::new(),

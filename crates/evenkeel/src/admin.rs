@@ -59,8 +59,27 @@ pub fn get(program: Program, address: SocketAddr, page: &str) -> anyhow::Result<
 
 /// Like [`get`], for a page that may take longer to make.
 pub fn get_within(patience: Duration, program: Program, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
+    exchange(patience, program, address, (page, None))
+}
+
+/// The body of the answer to a body.
+pub fn post_within(
+    patience: Duration,
+    program: Program,
+    address: SocketAddr,
+    (page, body): (&str, &[u8]),
+) -> anyhow::Result<Vec<u8>> {
+    exchange(patience, program, address, (page, Some(body)))
+}
+
+fn exchange(
+    patience: Duration,
+    program: Program,
+    address: SocketAddr,
+    question: (&str, Option<&[u8]>),
+) -> anyhow::Result<Vec<u8>> {
     let Program { name, flag } = program;
-    let answer = ask(patience, address, page)
+    let answer = ask(patience, address, question)
         .map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow!("no answer within {} s", patience.as_secs()),
             _ => error.into(),
@@ -76,11 +95,19 @@ pub fn get_within(patience: Duration, program: Program, address: SocketAddr, pag
     }
 }
 
-fn ask(patience: Duration, address: SocketAddr, page: &str) -> io::Result<Vec<u8>> {
+fn ask(patience: Duration, address: SocketAddr, (page, body): (&str, Option<&[u8]>)) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT.min(patience))?;
     stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     // HTTP/1.0: the answer is not chunked, and ends with the connection.
-    write!(stream, "GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n")?;
+    match body {
+        None => write!(stream, "GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n")?,
+        Some(body) => {
+            let length = body.len();
+            write!(stream, "POST {page} HTTP/1.0\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n")?;
+            stream.write_all(body)?;
+        }
+    }
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
     Ok(answer)

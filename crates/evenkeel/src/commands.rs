@@ -19,7 +19,7 @@ use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::{
-    admin, analyze, compiled, effective, explain, heaps, history, proxy_config, proxy_status, purge, validate,
+    admin, analyze, compiled, effective, explain, heaps, history, plan, proxy_config, proxy_status, purge, validate,
 };
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
@@ -70,6 +70,9 @@ enum Command {
     /// Show what happens to a call, and why: listener, rule, policy, endpoints, each with file and line.
     #[command(after_help = explain::EXAMPLES)]
     Explain(Box<explain::ExplainArguments>),
+    /// Replay recent requests against a change: how many would move where, which would fail.
+    #[command(after_help = plan::EXAMPLES)]
+    Plan(plan::PlanArguments),
     /// Report every mistake of a configuration at once, with Istio's message codes.
     Analyze(Box<analyze::AnalyzeArguments>),
     /// Show what holds for a host: the merged result of all objects that touch it.
@@ -137,6 +140,7 @@ impl Command {
                 | Self::Validate(_)
                 | Self::Explain(_)
                 | Self::Analyze(_)
+                | Self::Plan(_)
                 | Self::Effective(_)
                 | Self::Completion { .. }
                 | Self::ProxyConfig(_)
@@ -151,6 +155,34 @@ impl Command {
 enum ProxyConfig {
     /// Show connections, requests and busy time of each worker, and how uneven they are (max/mean).
     Workers(WorkersArguments),
+    /// Print a page of a proxy's admin port, such as /stats or /config_dump.
+    Page(PageArguments),
+}
+
+#[derive(Debug, Args)]
+struct PageArguments {
+    /// The page's path, with its query.
+    #[arg(value_name = "PATH")]
+    page: String,
+
+    /// A workload of the running mesh, or one of its pods [default: the proxy on this machine].
+    workload: Option<String>,
+
+    /// The workload's namespace; needed only if several namespaces have a workload of that name.
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Admin port of the proxy [default: 127.0.0.1:15000].
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
+    admin: Option<SocketAddr>,
+
+    /// Send what standard input has as the body of a POST request.
+    #[arg(long)]
+    post: bool,
 }
 
 #[derive(Debug, Args)]
@@ -233,6 +265,10 @@ struct UpArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     proxy_concurrency: u32,
 
+    /// Recent requests that each worker of a proxy keeps for `explain --last` and `plan`; 0: none.
+    #[arg(long, value_name = "N", default_value_t = evenkeel_proxy::recent::DEFAULT_LIMIT, value_parser = evenkeel_proxy::recent::limit)]
+    recent_requests: usize,
+
     /// How long requests in flight may take when the mesh or a replica stops, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3600))]
     drain_time_s: u64,
@@ -309,6 +345,10 @@ struct ValidateArguments {
     #[arg(long)]
     strict: bool,
 
+    /// Check for a mesh that runs with this option: security objects that are refused or not supported are left out.
+    #[arg(long)]
+    leave_out_refused: bool,
+
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
     output: explain::Output,
@@ -335,10 +375,12 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Restart(arguments) => arguments.run(),
         Command::PodInit => evenkeel_local::init::run(),
-        Command::Validate(ValidateArguments { paths, files, strict, output }) => {
-            Ok(validate::run(&[paths, files].concat(), strict, output, &mut io::stdout().lock())?)
+        Command::Validate(ValidateArguments { paths, files, strict, leave_out_refused, output }) => {
+            let options = validate::Options { strict, leave_out_refused };
+            Ok(validate::run(&[paths, files].concat(), options, output, &mut io::stdout().lock())?)
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
+        Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
         Command::Completion { shell } => {
@@ -365,6 +407,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
+        Command::ProxyConfig(ProxyConfig::Page(arguments)) => page(arguments),
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
             evenkeel_lab::run(&command, program, &mut IgnoreBrokenPipe(io::stdout()))?;
@@ -426,6 +469,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         trust_domain: arguments.trust_domain,
         sidecar_concurrency: arguments.proxy_concurrency,
         log_level: arguments.log_level.name(),
+        recent_requests: arguments.recent_requests,
         drain_time: Duration::from_secs(arguments.drain_time_s),
         egress: !arguments.no_egress,
         leave_out_refused: arguments.leave_out_refused,
@@ -459,6 +503,22 @@ fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
     let mut command: Vec<OsString> =
         vec![program.into(), "proxy-config".into(), "workers".into(), "--admin".into(), admin.into()];
     command.extend(json.then(|| "--json".into()));
+    let state = state.unwrap_or_else(StateDir::default_path);
+    Ok(exec::run(&ExecOptions { state, workload, namespace, container: ContainerName::Proxy, command })?)
+}
+
+/// As [`workers`]: a workload's proxy is asked from inside.
+fn page(arguments: PageArguments) -> anyhow::Result<u8> {
+    let PageArguments { page, workload, namespace, state, admin, post } = arguments;
+    let admin = admin.unwrap_or(ADMIN);
+    let Some(workload) = workload else {
+        proxy_config::page(admin, &page, post, &mut io::stdout().lock())?;
+        return Ok(0);
+    };
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command: Vec<OsString> = vec![program.into(), "proxy-config".into(), "page".into(), page.into()];
+    command.extend(["--admin".into(), admin.to_string().into()]);
+    command.extend(post.then(|| "--post".into()));
     let state = state.unwrap_or_else(StateDir::default_path);
     Ok(exec::run(&ExecOptions { state, workload, namespace, container: ContainerName::Proxy, command })?)
 }

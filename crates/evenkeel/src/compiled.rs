@@ -1,7 +1,7 @@
 //! Finds what proxies would refuse: generates the resources for one proxy of each kind and compiles them as a proxy
 //! does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use evenkeel_api::{Object, Resource};
@@ -9,8 +9,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_model::{AddressBook, Labels, MeshConfig};
 use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_tls::SecretStore;
-use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, resources};
-use evenkeel_xds::{ResourceSet, ResourceType};
+use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, Translator};
+use evenkeel_xds::{Cause, ResourceSet, ResourceType, Version};
 
 /// Most proxies that are tried, in proxies; proxies of one kind differ little.
 const MAX_PROXIES: usize = 64;
@@ -21,17 +21,25 @@ const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 
 /// What the proxies of these objects would refuse.
 pub fn refusals(objects: &[Object]) -> Diagnostics {
+    refusals_in(objects, &MeshConfig::default())
+}
+
+/// The same in a mesh with other options.
+pub fn refusals_in(objects: &[Object], mesh: &MeshConfig) -> Diagnostics {
     let proxies = proxies(objects);
     // For the model a workload runs if it has a Pod.
     let pods: Vec<(Arc<str>, Arc<str>)> =
         proxies.iter().enumerate().map(|(n, proxy)| (format!("pod-{n}.yaml").into(), pod(proxy).into())).collect();
     let (pods, _) = evenkeel_api::load(&pods);
-    let (snapshot, _) =
-        evenkeel_model::build(objects.iter().chain(&pods), &MeshConfig::default(), &mut AddressBook::default());
+    let (snapshot, _) = evenkeel_model::build(objects.iter().chain(&pods), mesh, &mut AddressBook::default());
     let mut found = Diagnostics::new();
     let mut told = BTreeSet::new();
-    for proxy in &proxies {
-        for (origin, message) in refused(&resources(proxy, &snapshot, 1)) {
+    // Proxies share most resources: each is generated and compiled once.
+    let mut translator = Translator::new(Arc::new(snapshot), Cause::default());
+    let mut compiled = HashSet::new();
+    for proxy in proxies {
+        let set = translator.join(Arc::new(proxy)).set();
+        for (origin, message) in refused(&set, &mut compiled) {
             if told.insert((origin.clone(), message.clone())) {
                 found.push(
                     Diagnostic::error("refused-by-proxy", origin, message)
@@ -43,12 +51,15 @@ pub fn refusals(objects: &[Object]) -> Diagnostics {
     found
 }
 
-/// What a proxy refuses, each with the position in the user's files.
-fn refused(set: &ResourceSet) -> Vec<(Span, String)> {
+/// What a proxy refuses, each with the position in the user's files. `compiled`: resources that were compiled before.
+fn refused(set: &ResourceSet, compiled: &mut HashSet<(ResourceType, Arc<str>, Version)>) -> Vec<(Span, String)> {
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     let mut all = Vec::new();
     for kind in ResourceType::ALL {
         for resource in set.of(kind).values() {
+            if !compiled.insert((kind, resource.name.clone(), resource.version)) {
+                continue;
+            }
             let outcome = match kind {
                 ResourceType::Cluster => builder.set_cluster(&resource.any()),
                 ResourceType::Endpoint => builder.set_endpoints(&resource.any()),

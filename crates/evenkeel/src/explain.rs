@@ -1,20 +1,28 @@
 //! `evenkeel explain`: what happens to a call, and why.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::question::parse_header;
-use evenkeel_explain::{Caller, Question, Target, World};
+use evenkeel_explain::{Answer, Caller, Question, RunningProxies, Target, World};
+use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision};
 
 use crate::manifests::Manifests;
+use crate::proxies::Proxies;
+use crate::{admin, last};
 
 /// Shown below the options.
 pub const EXAMPLES: &str = "\
 Examples:
   evenkeel explain -f DIR --from web.shop --url http://reviews:9080/reviews/1 -H 'end-user: jason'
   evenkeel explain -f DIR --from-outside --url https://shop.example.com/ -o json
-  evenkeel explain -f DIR --from web.shop --tcp db.data:5432";
+  evenkeel explain -f DIR --from web.shop --tcp db.data:5432
+  evenkeel explain --from web.shop --url http://reviews:9080/ --proxy
+  evenkeel explain --last";
 
 #[derive(Debug, Args)]
 pub struct ExplainArguments {
@@ -23,19 +31,31 @@ pub struct ExplainArguments {
     files: Vec<PathBuf>,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
-    #[arg(long, value_name = "DIR", conflicts_with = "files")]
+    #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
     /// The workload or Pod that calls.
-    #[arg(long, value_name = "WORKLOAD.NAMESPACE", required_unless_present = "from_outside")]
+    #[arg(long, value_name = "WORKLOAD.NAMESPACE", required_unless_present_any = ["from_outside", "last"])]
     from: Option<String>,
+
+    /// Ask the running proxies on the call's way: what they decide now, with the endpoints' present health.
+    #[arg(long)]
+    proxy: bool,
+
+    /// Show a recent request instead of a call: the one whose id (x-request-id) begins so, or the latest.
+    #[arg(long, value_name = "REQUEST-ID", num_args = 0..=1, conflicts_with_all = ["url", "tcp", "proxy", "from_outside"])]
+    last: Option<Option<String>>,
+
+    /// With --proxy or --last: ask the proxy with this admin port instead of those of the running `up`.
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
+    admin: Option<SocketAddr>,
 
     /// The call comes from outside the mesh, through the gateway that listens on its port.
     #[arg(long, conflicts_with = "from")]
     from_outside: bool,
 
     /// The URL that is called. A host name is resolved as the workload's DNS would.
-    #[arg(long, value_name = "URL", required_unless_present = "tcp", conflicts_with = "tcp")]
+    #[arg(long, value_name = "URL", required_unless_present_any = ["tcp", "last"], conflicts_with = "tcp")]
     url: Option<String>,
 
     /// The method.
@@ -78,11 +98,23 @@ pub enum Output {
 
 /// Reads the files and answers. The status is 0 whatever happens to the call.
 pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
+    if let Some(id) = &arguments.last {
+        return arguments.recent(id.as_deref(), out);
+    }
     let question = arguments.question()?;
     let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
+    let mut world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
+    if arguments.proxy || arguments.admin.is_some() {
+        world = world.with_running(OnTheWay {
+            proxies: Proxies::find(arguments.admin, arguments.state.as_ref())?,
+            has_asked: Cell::new(false),
+        });
+    }
     let answer = world.ask(&question)?;
+    if let Some(error) = not_asked(&answer) {
+        anyhow::bail!("{error}");
+    }
     match arguments.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&answer.to_json())?)?,
         Output::Text => write!(out, "{}", answer.to_text(io::stdout().is_terminal()))?,
@@ -90,7 +122,40 @@ pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<
     Ok(0)
 }
 
+/// The proxies on a call's way. An admin port is that of the first one.
+struct OnTheWay {
+    proxies: Proxies,
+    has_asked: Cell<bool>,
+}
+
+impl RunningProxies for OnTheWay {
+    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
+        match &self.proxies {
+            Proxies::At(address) if self.has_asked.replace(true) => {
+                Err(format!("only the first proxy, at {address}, is asked"))
+            }
+            proxies => proxies.decide(proxy, call),
+        }
+    }
+}
+
+/// Why the first proxy on the way could not be asked.
+fn not_asked(answer: &Answer) -> Option<String> {
+    let first = answer.hops.first()?;
+    let error = first.running.as_ref()?.error.as_ref()?;
+    Some(format!("asking the proxy of {}.{}: {error}", first.proxy.pod, first.proxy.namespace))
+}
+
 impl ExplainArguments {
+    fn recent(&self, id: Option<&str>, out: &mut dyn Write) -> anyhow::Result<u8> {
+        let proxies = Proxies::find(self.admin, self.state.as_ref())?;
+        // Without the files, only the places of rules are unknown.
+        let world = Manifests::given_or_running(&self.files, self.state.as_deref()).ok();
+        let world = world.map(|all| World::with_addresses(all.objects, all.texts, all.addresses));
+        let from = self.from.as_deref().map(Caller::parse);
+        last::run(&proxies, world.as_ref(), (id, from.as_ref()), self.output, out)
+    }
+
     fn question(&self) -> anyhow::Result<Question> {
         let headers = self.headers.iter().map(|text| parse_header(text)).collect::<Result<Vec<_>, _>>()?;
         let target = match (&self.url, &self.tcp) {

@@ -13,6 +13,8 @@ use evenkeel_base::suggest::instead;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ExecError};
 
+use crate::explain::Output;
+
 /// How often followed files are checked.
 const PERIOD: Duration = Duration::from_millis(100);
 /// How much of each file is read at a time, in bytes.
@@ -53,6 +55,10 @@ pub struct LogsArguments {
     /// State directory of `up`, which need not be running [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    /// Output format; `json` is one object for each line: `pod` and `line`.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
 /// Prints the logs of all replicas that the arguments name. If there are several, each line begins with the pod's name.
@@ -62,6 +68,7 @@ pub fn run(arguments: &LogsArguments, out: &mut dyn Write) -> anyhow::Result<()>
     let many = logs.len() > 1;
     for log in &mut logs {
         log.prefix = if many { format!("[{}] ", log.pod) } else { String::new() };
+        log.is_json = arguments.output == Output::Json;
     }
     if arguments.previous {
         return previous(&logs, arguments, out);
@@ -142,13 +149,14 @@ struct Log {
     pod: String,
     path: PathBuf,
     prefix: String,
+    is_json: bool,
     /// Bytes printed.
     position: u64,
 }
 
 impl Log {
     fn new(pod: &str, path: PathBuf) -> Self {
-        Self { pod: pod.to_owned(), path, prefix: String::new(), position: 0 }
+        Self { pod: pod.to_owned(), path, prefix: String::new(), is_json: false, position: 0 }
     }
 
     /// Prints the existing content, or the end of it.
@@ -199,6 +207,10 @@ impl Log {
     }
 
     fn print(&self, line: &[u8], out: &mut dyn Write) -> io::Result<()> {
+        if self.is_json {
+            let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+            return writeln!(out, "{}", serde_json::json!({ "pod": self.pod, "line": text }));
+        }
         out.write_all(self.prefix.as_bytes())?;
         out.write_all(line)?;
         if line.ends_with(b"\n") { Ok(()) } else { out.write_all(b"\n") }
@@ -212,7 +224,17 @@ mod tests {
     fn arguments(state: &Path, workload: &str, tail: Option<usize>, proxy: bool) -> LogsArguments {
         let (workload, state) = (workload.to_owned(), Some(state.to_owned()));
         let (follow, previous) = (false, false);
-        LogsArguments { workload, namespace: None, follow, previous, tail, container: None, proxy, state }
+        LogsArguments {
+            workload,
+            namespace: None,
+            follow,
+            previous,
+            tail,
+            container: None,
+            proxy,
+            state,
+            output: Output::Text,
+        }
     }
 
     #[test]
@@ -233,6 +255,11 @@ mod tests {
         check("other", None, false, "five\n");
         check("other", None, true, "proxy of other-6-c\n");
         check("web", Some(2), false, "[web-5d-a] two\n[web-5d-a] three\n[web-5d-b] four\n");
+        let json = LogsArguments { output: Output::Json, ..arguments(folder.path(), "web", Some(1), false) };
+        let mut out = Vec::new();
+        run(&json, &mut out).expect("it is there");
+        let expected = "{\"pod\":\"web-5d-a\",\"line\":\"three\"}\n{\"pod\":\"web-5d-b\",\"line\":\"four\"}\n";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
         let before = LogsArguments { previous: true, ..arguments(folder.path(), "web-5d-b", Some(1), false) };
         let error = run(&before, &mut Vec::new()).expect_err("none");
         assert_eq!(error.to_string(), "web-5d-b has not been started again: there is no log of an earlier run");

@@ -8,12 +8,16 @@ mod commands;
 mod compiled;
 mod effective;
 mod explain;
+mod formats;
 mod heaps;
 mod help;
 mod history;
+mod last;
 mod logging;
 mod logs;
 mod manifests;
+mod plan;
+mod proxies;
 mod proxy_config;
 mod proxy_status;
 mod purge;
@@ -27,9 +31,20 @@ use clap::{CommandFactory, FromArgMatches};
 
 use commands::Cli;
 
+/// The exit status of wrong usage, as clap's.
+const USAGE: i32 = 2;
+
 fn main() -> ExitCode {
     evenkeel_proxy::memory::set_collector(heaps::collect);
-    let matches = help::in_groups(Cli::command()).get_matches();
+    let matches = help::in_groups(Cli::command()).try_get_matches().unwrap_or_else(|error| {
+        let arguments: Vec<String> = std::env::args().collect();
+        if let Some(reason) = formats::why_no_output(&error, &arguments) {
+            // Nothing can be done if standard error is gone.
+            let _ = writeln!(std::io::stderr(), "error: {reason}");
+            std::process::exit(USAGE);
+        }
+        error.exit()
+    });
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {
         Ok(status) => ExitCode::from(status),

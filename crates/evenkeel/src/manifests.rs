@@ -65,6 +65,23 @@ impl Manifests {
         Ok(all)
     }
 
+    /// Puts the objects that name no namespace into this one.
+    pub fn set_namespace(&mut self, namespace: &Arc<str>) {
+        for (path, text) in &self.texts {
+            let documents = evenkeel_api::documents(path, text);
+            for document in documents.iter().filter(|own| own.kind.is_namespaced() && own.namespace.is_none()) {
+                let is_it = |object: &&mut Object| {
+                    object.kind() == document.kind
+                        && object.name == document.name
+                        && object.namespace == document.namespace()
+                };
+                if let Some(object) = self.objects.iter_mut().find(is_it) {
+                    object.namespace = namespace.clone();
+                }
+            }
+        }
+    }
+
     fn file(&mut self, path: &Path) {
         let (name, text): (Arc<str>, _) = match path == Path::new("-") {
             true => ("standard input".into(), files::read_all(io::stdin())),

@@ -1,19 +1,42 @@
 //! `evenkeel proxy-config`: what a running proxy says of itself on its admin port.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_local::exec::ReplicaInfo;
 
 use crate::admin;
 
+/// How long a proxy may take to answer.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest body that is sent, in bytes.
+const MAX_BODY_BYTES: u64 = 1024 * 1024;
+
 /// Prints the load of each worker, and how uneven it is.
 pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let page = if json { "/workers?format=json" } else { "/workers" };
     let body = admin::get(admin::PROXY, address, page)?;
+    out.write_all(&body)?;
+    Ok(())
+}
+
+/// Prints a page as the proxy sends it. `post`: with what standard input has as the request's body.
+pub fn page(address: SocketAddr, page: &str, post: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let page = if page.starts_with('/') { page.to_owned() } else { format!("/{page}") };
+    let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic());
+    anyhow::ensure!(is_plain, "`{}` is not a path: write other characters as %XX", page.escape_debug());
+    let body = match post {
+        true => {
+            let mut body = Vec::new();
+            io::stdin().lock().take(MAX_BODY_BYTES).read_to_end(&mut body).context("reading standard input")?;
+            admin::post_within(PATIENCE, admin::PROXY, address, (&page, &body))?
+        }
+        false => admin::get_within(PATIENCE, admin::PROXY, address, &page)?,
+    };
     out.write_all(&body)?;
     Ok(())
 }
@@ -37,7 +60,6 @@ pub fn of_all(program: &Path, state: &Path, replicas: &[ReplicaInfo], json: bool
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
     use std::net::TcpListener;
 
     use super::*;

@@ -18,8 +18,10 @@ use crate::explain::Output;
 ///
 /// Single files are checked each on its own. A directory is also checked as a whole, because only then references can
 /// be resolved, and it is compiled as proxies would compile it.
-pub fn run(paths: &[PathBuf], strict: bool, output: Output, out: &mut dyn Write) -> io::Result<u8> {
-    let mut read = Validation::default();
+pub fn run(paths: &[PathBuf], options: Options, output: Output, out: &mut dyn Write) -> io::Result<u8> {
+    let Options { strict, leave_out_refused } = options;
+    let mesh = MeshConfig { leave_out_refused, ..MeshConfig::default() };
+    let mut read = Validation { mesh, ..Validation::default() };
     for path in paths {
         match path.is_dir() {
             true => read.directory(path),
@@ -46,8 +48,18 @@ pub fn run(paths: &[PathBuf], strict: bool, output: Output, out: &mut dyn Write)
     Ok(status)
 }
 
+/// How strictly files are checked, and for which mesh.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Warnings count as errors.
+    pub strict: bool,
+    /// The mesh runs with `--leave-out-refused`.
+    pub leave_out_refused: bool,
+}
+
 #[derive(Default)]
 struct Validation {
+    mesh: MeshConfig,
     objects: usize,
     diagnostics: Diagnostics,
     sources: Sources,
@@ -80,9 +92,9 @@ impl Validation {
         }
         let objects = files.objects();
         self.take(&objects, files.diagnostics());
-        let (_, together) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
+        let (_, together) = evenkeel_model::build(&objects, &self.mesh, &mut AddressBook::default());
         self.diagnostics.extend(together);
-        self.diagnostics.extend(compiled::refusals(&objects));
+        self.diagnostics.extend(compiled::refusals_in(&objects, &self.mesh));
         for (path, _, text) in files.texts() {
             self.sources.insert(&*path.to_string_lossy(), text);
         }
@@ -109,9 +121,30 @@ mod tests {
 
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: NAME, namespace: shop}\nspec: {ports: [{name: http, port: 80}]}\n";
 
+    const STRICT: Options = Options { strict: true, leave_out_refused: false };
+
+    /// A RequestAuthentication closes what it would judge, or is left out.
+    #[test]
+    fn the_mesh_may_leave_out_what_is_refused() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let text = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: shop}\n\
+            spec: {jwtRules: [{issuer: x, jwks: '{\"keys\": []}'}]}\n";
+        fs::write(folder.path().join("a.yaml"), text)?;
+        let said = |leave_out_refused| {
+            let mut out = Vec::new();
+            let options = Options { leave_out_refused, ..Options::default() };
+            run(&[folder.path().to_path_buf()], options, Output::Text, &mut out).expect("written");
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        let (closed, open) = (said(false), said(true));
+        assert!(closed.contains("its workloads refuse") && !closed.contains("left out"), "{closed}");
+        assert!(open.contains("it is left out"), "{open}");
+        Ok(())
+    }
+
     fn checked(paths: &[PathBuf]) -> (u8, String) {
         let mut out = Vec::new();
-        let status = run(paths, false, Output::Text, &mut out).expect("written");
+        let status = run(paths, Options::default(), Output::Text, &mut out).expect("written");
         (status, String::from_utf8(out).expect("text"))
     }
 
@@ -138,8 +171,8 @@ mod tests {
         // A directory with nothing in it may be the wrong one.
         let (status, out) = checked(&[path("none")]);
         assert!(status == 0 && out.contains("no-files") && out.contains("1 warning"), "{out}");
-        assert_eq!(run(&[path("none")], true, Output::Text, &mut io::sink())?, 1, "warnings count");
-        assert_eq!(run(&[path("one")], true, Output::Text, &mut io::sink())?, 0);
+        assert_eq!(run(&[path("none")], STRICT, Output::Text, &mut io::sink())?, 1, "warnings count");
+        assert_eq!(run(&[path("one")], STRICT, Output::Text, &mut io::sink())?, 0);
         Ok(())
     }
 

@@ -71,6 +71,25 @@ pub enum Outcome {
     Reset,
 }
 
+impl Outcome {
+    /// As in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Direct => "direct",
+            Self::Redirect => "redirect",
+            Self::Deny => "deny",
+            Self::Reset => "reset",
+        }
+    }
+
+    /// Of its name; `reset` of any other.
+    pub fn parse(name: &str) -> Self {
+        let all = [Self::Forward, Self::Direct, Self::Redirect, Self::Deny];
+        all.into_iter().find(|outcome| outcome.as_str() == name).unwrap_or(Self::Reset)
+    }
+}
+
 /// What one proxy does.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -108,11 +127,29 @@ pub struct Hop {
     pub transport: Option<Transport>,
     /// What filters have to say.
     pub filters: Vec<String>,
+    /// What the running proxy says; none = it was not asked.
+    pub running: Option<Running>,
     /// How it ends here.
     #[serde(flatten)]
     pub verdict: Verdict,
     /// What else is worth knowing.
     pub notes: Vec<String>,
+}
+
+/// What a running proxy says of the call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Running {
+    /// It decides as the files say.
+    pub agrees: bool,
+    /// What it decides otherwise, one line each.
+    pub differs: Vec<String>,
+    /// It has to ask its control plane first, since its workload has not used this yet (learned scope).
+    pub held: bool,
+    /// The number of the configuration that it runs, counted since its start.
+    pub generation: u64,
+    /// Why it could not be asked.
+    pub error: Option<String>,
 }
 
 /// A proxy.
@@ -221,6 +258,8 @@ pub struct Endpoint {
     pub priority: u32,
     /// Whether it takes requests.
     pub healthy: bool,
+    /// What a running proxy says of its health: Envoy's flags, such as `failed_outlier_check` (ejected).
+    pub flags: Vec<String>,
 }
 
 /// What changes on the way.

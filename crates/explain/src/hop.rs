@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
-use evenkeel_filters::explain::{Call, Explainer, Explanation, Says, Step, Trace};
+use evenkeel_filters::explain::asked::{self, AskedCall, AskedHead, AskedTls, chain_name};
+use evenkeel_filters::explain::{Explainer, Explanation, Says, Step, Trace};
 use evenkeel_model::{GatewayRef, Workload};
 use evenkeel_runtime_config::address::EndpointAddress;
 use evenkeel_runtime_config::cluster::{Cluster as Compiled, Discovery, Endpoint as Host, Health};
 use evenkeel_runtime_config::demand::listeners_of;
-use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::listener::{Listener, Terminal};
 use evenkeel_runtime_config::mirror::MirrorCluster;
 use evenkeel_runtime_config::route::RouteAction;
-use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
+use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
 
 use crate::answer::{Cluster, Endpoint, Hop, Mirror, Outcome, ProxyName, Retries, Rewrites, Route, Verdict};
@@ -146,6 +146,22 @@ fn arrives(arrival: &Arrival) -> String {
     }
 }
 
+/// The listeners that may serve a connection at a proxy, by name, and the call as the first one sees it.
+pub fn at_proxy(proxy: &Proxy, side: Side, arrival: &Arrival) -> (Vec<String>, Arrival) {
+    let found = listener(proxy, side, arrival.destination);
+    let mut names: Vec<String> = found.iter().map(|listener| listener.name.to_string()).collect();
+    match side {
+        Side::Outbound => {
+            names = listeners_of(arrival.destination).iter().map(ToString::to_string).collect();
+            names.push(VIRTUAL_OUTBOUND.to_owned());
+        }
+        Side::Inbound => names.push(VIRTUAL_INBOUND.to_owned()),
+        Side::Gateway => {}
+    }
+    let destination = found.map_or(arrival.destination, |listener| at_listener(side, listener, arrival.destination));
+    (names, Arrival { destination, ..arrival.clone() })
+}
+
 /// The listener that serves a connection to this address.
 fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<Listener>> {
     let listeners = &proxy.config.listeners;
@@ -187,50 +203,37 @@ fn at_listener(side: Side, listener: &Listener, destination: SocketAddr) -> Sock
     }
 }
 
-/// Lets the proxy decide.
-fn decide(proxy: &Proxy, listener: &Listener, arrival: &Arrival) -> (Explanation, Trace) {
-    let (filters, port) = (&listener.listener_filters, arrival.destination.port());
-    let tls = arrival.tls.as_ref().filter(|_| filters.inspects_tls(port) || arrival.tls.is_some());
-    let offered: Vec<&str> = match tls {
-        Some(tls) => tls.alpn.iter().map(String::as_str).collect(),
-        None if arrival.request.is_some() && filters.inspects_http(port) => vec!["http/1.1"],
-        None => Vec::new(),
-    };
-    let chain = ChainInput {
-        destination: arrival.destination,
-        source: arrival.source,
-        direct_source: arrival.source,
-        server_name: tls.and_then(|tls| tls.server_name.as_deref()),
-        transport_protocol: if tls.is_some() { "tls" } else { "raw_buffer" },
-        application_protocols: &offered,
-    };
-    // Inside TLS that is not ended here nobody sees a request or an identity.
-    let ends_tls = listener.find_filter_chain(&chain).is_some_and(|chain| chain.tls.is_some());
-    let identity = tls.and_then(|tls| tls.identity.clone()).filter(|_| ends_tls);
-    let peer = identity.map(|id| Arc::new(PeerIdentity { uri_sans: vec![id], ..PeerIdentity::default() }));
-    let connection = ConnectionView {
-        server_name: tls.and_then(|tls| tls.server_name.as_deref()).map(Into::into),
-        tls: tls.is_some() && ends_tls,
-        peer,
-        ..ConnectionView::plaintext(arrival.source, arrival.destination)
-    };
-    let request = arrival.request.as_ref().filter(|_| tls.is_none() || ends_tls);
-    let call = Call { listener: &listener.name, chain, connection: &connection, request, random: arrival.random };
-    Explainer::default().trace(&proxy.config, &call)
+/// The call as a proxy is asked about it.
+pub fn asked(arrival: &Arrival, listeners: Vec<String>) -> AskedCall {
+    let tls = arrival.tls.as_ref().map(|tls| AskedTls {
+        server_name: tls.server_name.clone(),
+        alpn: tls.alpn.clone(),
+        identities: tls.identity.iter().cloned().collect(),
+        dns_names: Vec::new(),
+    });
+    let request = arrival.request.as_ref().map(|request| AskedHead {
+        method: request.method.clone(),
+        authority: request.authority.clone(),
+        path: request.path.clone(),
+        scheme: request.scheme.clone(),
+        headers: request.headers.clone(),
+        ..AskedHead::default()
+    });
+    AskedCall {
+        listeners,
+        source: Some(arrival.source),
+        destination: Some(arrival.destination),
+        tls,
+        request,
+        random: arrival.random,
+        ..AskedCall::default()
+    }
 }
 
-fn chain_name(chain: &evenkeel_runtime_config::listener::FilterChain, listener: &Listener) -> String {
-    if !chain.name.is_empty() {
-        return chain.name.to_string();
-    }
-    let is_default =
-        listener.default_filter_chain.as_ref().is_some_and(|default| std::ptr::eq(&raw const **default, chain));
-    let at = listener.filter_chains.iter().position(|other| std::ptr::eq(&raw const **other, chain));
-    match (is_default, at) {
-        (true, _) => "default".to_owned(),
-        (false, Some(at)) => format!("#{at}"),
-        (false, None) => "unnamed".to_owned(),
-    }
+/// Lets the proxy decide.
+fn decide(proxy: &Proxy, listener: &Listener, arrival: &Arrival) -> (Explanation, Trace) {
+    let asked = asked(arrival, vec![listener.name.to_string()]);
+    asked::trace(&mut Explainer::default(), &proxy.config, listener, &asked)
 }
 
 /// What the steps say about time limits, retries and filters.
@@ -408,6 +411,7 @@ fn endpoints(world: &World, cluster: &Compiled, arrival: &Arrival) -> Vec<Endpoi
             locality: String::new(),
             priority: 0,
             healthy: true,
+            flags: Vec::new(),
         }];
     }
     let describe = |host: &Arc<Host>| Endpoint {
@@ -422,6 +426,7 @@ fn endpoints(world: &World, cluster: &Compiled, arrival: &Arrival) -> Vec<Endpoi
         locality: host.locality.to_string(),
         priority: host.priority,
         healthy: host.health == Health::Healthy,
+        flags: Vec::new(),
     };
     cluster.endpoints.hosts.iter().take(MAX_ENDPOINTS).map(describe).collect()
 }
@@ -573,7 +578,7 @@ fn why_no_filter_chain(hop: &Hop, arrival: &Arrival) -> &'static str {
 }
 
 /// A cluster's name for people: host, port and subset.
-fn short(name: &str) -> String {
+pub fn short(name: &str) -> String {
     match transport::Parts::of(name) {
         Some(parts) if parts.subset.is_empty() => format!("{}:{}", parts.host, parts.port),
         Some(parts) => format!("{}:{} subset {}", parts.host, parts.port, parts.subset),

@@ -15,6 +15,9 @@
 //! | what do policies say, and what was missing? | `policies.rs`, `near_miss.rs` |
 //! | what holds for a host, and what lost? | `effective.rs` |
 //! | where is a field written? | `place.rs` |
+//! | what do the running proxies say? | `running.rs` |
+//! | what became of a recent request, and what would become of it now? | `recent.rs`, `replay.rs` |
+//! | what does a change do to recent requests? | `plan.rs` |
 //! | the answer, as JSON and as text | `answer.rs`, `text.rs` |
 
 #![forbid(unsafe_code)]
@@ -29,9 +32,13 @@ mod mismatch;
 mod names;
 mod near_miss;
 mod place;
+pub mod plan;
 mod policies;
 mod proxy;
 pub mod question;
+pub mod recent;
+mod replay;
+mod running;
 mod stand_ins;
 mod text;
 mod transport;
@@ -40,5 +47,9 @@ mod world;
 
 pub use answer::Answer;
 pub use effective::Effective;
+pub use plan::Plan;
 pub use question::{Caller, Question, QuestionError, Target};
+pub use recent::Recent;
+pub use replay::Replayed;
+pub use running::RunningProxies;
 pub use world::World;

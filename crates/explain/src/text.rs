@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::answer::{Answer, Cluster, Considered, Hop, Outcome, Policy, Verdict, written};
+use crate::answer::{Answer, Cluster, Considered, Hop, Outcome, Policy, ProxyName, Running, Verdict, written};
 use crate::place::Source;
 
 /// Width of the text, in columns.
@@ -14,25 +14,29 @@ const MAX_LATER: usize = 3;
 /// Most endpoints that are listed; the others are counted.
 const MAX_ENDPOINTS: usize = 6;
 
-/// ANSI styles; empty without colour.
+/// Styles; empty without colour. They are characters of the private use area, which become ANSI sequences when a line
+/// is written, after control characters that come from files and requests were escaped.
 #[derive(Debug, Clone, Copy)]
-struct Style {
-    bold: &'static str,
-    dim: &'static str,
-    good: &'static str,
-    bad: &'static str,
-    warn: &'static str,
-    end: &'static str,
+pub struct Style {
+    pub bold: &'static str,
+    pub dim: &'static str,
+    pub good: &'static str,
+    pub bad: &'static str,
+    pub warn: &'static str,
+    pub end: &'static str,
 }
 
 const PLAIN: Style = Style { bold: "", dim: "", good: "", bad: "", warn: "", end: "" };
 const COLOUR: Style =
-    Style { bold: "\x1b[1m", dim: "\x1b[2m", good: "\x1b[32m", bad: "\x1b[31m", warn: "\x1b[33m", end: "\x1b[0m" };
+    Style { bold: "\u{e000}", dim: "\u{e001}", good: "\u{e002}", bad: "\u{e003}", warn: "\u{e004}", end: "\u{e005}" };
+/// The first of these characters, and what each becomes.
+const FIRST_STYLE: u32 = 0xe000;
+const ANSI: [&str; 6] = ["\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[0m"];
 
 impl Answer {
     /// The answer for people.
     pub fn to_text(&self, colour: bool) -> String {
-        let mut out = Text { style: if colour { COLOUR } else { PLAIN }, out: String::new() };
+        let mut out = Text::new(colour);
         out.head(self);
         for hop in &self.hops {
             out.hop(hop);
@@ -45,12 +49,30 @@ impl Answer {
     }
 }
 
-struct Text {
-    style: Style,
-    out: String,
+pub struct Text {
+    pub style: Style,
+    pub out: String,
 }
 
 impl Text {
+    pub fn new(colour: bool) -> Self {
+        Self { style: if colour { COLOUR } else { PLAIN }, out: String::new() }
+    }
+
+    /// The line above what one proxy has to say.
+    pub fn title(&mut self, proxy: &ProxyName) {
+        let Style { bold, dim, end, .. } = self.style;
+        let role = match proxy.side {
+            "outbound" => "the client's sidecar",
+            "inbound" => "the server's sidecar",
+            _ => "gateway",
+        };
+        self.blank();
+        let title = format!("── {bold}{}.{}{end} {dim}{role}{end} ", proxy.pod, proxy.namespace);
+        let used = 3 + proxy.pod.len() + 1 + proxy.namespace.len() + 1 + role.chars().count() + 1;
+        self.line(&format!("{title}{dim}{}{end}", "─".repeat(WIDTH.saturating_sub(used))));
+    }
+
     fn head(&mut self, answer: &Answer) {
         let Style { bold, dim, end, .. } = self.style;
         let call = &answer.call;
@@ -87,17 +109,9 @@ impl Text {
     }
 
     fn hop(&mut self, hop: &Hop) {
-        let Style { bold, dim, end, .. } = self.style;
+        let Style { dim, end, .. } = self.style;
         let proxy = &hop.proxy;
-        let role = match proxy.side {
-            "outbound" => "the client's sidecar",
-            "inbound" => "the server's sidecar",
-            _ => "gateway",
-        };
-        self.blank();
-        let title = format!("── {bold}{}.{}{end} {dim}{role}{end} ", proxy.pod, proxy.namespace);
-        let used = 3 + proxy.pod.len() + 1 + proxy.namespace.len() + 1 + role.chars().count() + 1;
-        self.line(&format!("{title}{dim}{}{end}", "─".repeat(WIDTH.saturating_sub(used))));
+        self.title(proxy);
         self.fact("arrives", std::slice::from_ref(&hop.arrives));
         if let Some(listener) = &hop.listener {
             let chain = hop.filter_chain.as_ref().map(|chain| format!(", filter chain {chain}")).unwrap_or_default();
@@ -114,6 +128,9 @@ impl Text {
         self.route(hop);
         self.considered(&hop.considered);
         self.destination(hop);
+        if let Some(running) = &hop.running {
+            self.running(running);
+        }
         for filter in &hop.filters {
             self.fact("filter", std::slice::from_ref(filter));
         }
@@ -126,6 +143,19 @@ impl Text {
                 hop.verdict.details.as_ref().map(|details| format!("  {dim}{details}{end}")).unwrap_or_default();
             self.fact("outcome", &[format!("{colour}{mark} {text}{end}{details}"), hop.verdict.reason.clone()]);
         }
+    }
+
+    fn running(&mut self, running: &Running) {
+        let Style { good, bad, warn, end, .. } = self.style;
+        if running.error.is_some() || running.held {
+            return self.fact("running", &[format!("{warn}?{end} see the note")]);
+        }
+        let mut lines = vec![match running.agrees {
+            true => format!("{good}✓{end} decided by the proxy itself, as the files say"),
+            false => format!("{bad}✗{end} decided by the proxy itself, otherwise than the files say"),
+        }];
+        lines.extend(running.differs.iter().map(|line| format!("  {line}")));
+        self.fact("running", &lines);
     }
 
     fn route(&mut self, hop: &Hop) {
@@ -248,7 +278,8 @@ impl Text {
             lines.extend(transport.sni.iter().map(|sni| format!("SNI {sni}")));
             self.fact("transport", &lines);
         }
-        if hop.proxy.side != "inbound" && hop.virtual_host.is_some() && !hop.clusters.is_empty() {
+        let is_known = hop.running.as_ref().is_none_or(|running| running.differs.is_empty());
+        if hop.proxy.side != "inbound" && hop.virtual_host.is_some() && !hop.clusters.is_empty() && is_known {
             let timeout =
                 hop.timeout.map_or_else(|| "no timeout".to_owned(), |timeout| format!("timeout {}", written(timeout)));
             let retries = match &hop.retries {
@@ -279,8 +310,10 @@ impl Text {
             let workload = endpoint.workload.as_ref().map(|name| format!("  {name}")).unwrap_or_default();
             let locality =
                 if endpoint.locality.is_empty() { String::new() } else { format!("  {dim}{}{end}", endpoint.locality) };
-            let health = if endpoint.healthy { "" } else { "  unhealthy" };
-            lines.push(format!("  → {}{workload}{locality}{health}", endpoint.address));
+            let health = if endpoint.healthy { String::new() } else { format!("  {bad}unhealthy{end}") };
+            let flags =
+                if endpoint.flags.is_empty() { String::new() } else { format!(" ({})", meanings(&endpoint.flags)) };
+            lines.push(format!("  → {}{workload}{locality}{health}{flags}", endpoint.address));
         }
         match cluster.endpoints.len() {
             0 if cluster.exists => lines.push(format!("  {bad}no endpoints{end}")),
@@ -290,7 +323,7 @@ impl Text {
         lines
     }
 
-    fn fact(&mut self, label: &str, lines: &[String]) {
+    pub fn fact(&mut self, label: &str, lines: &[String]) {
         let Style { dim, end, .. } = self.style;
         for (at, line) in lines.iter().enumerate() {
             let label = if at == 0 { label } else { "" };
@@ -299,7 +332,7 @@ impl Text {
         }
     }
 
-    fn wrapped(&mut self, style: &str, indent: &str, text: &str) {
+    pub fn wrapped(&mut self, style: &str, indent: &str, text: &str) {
         let end = if style.is_empty() { "" } else { self.style.end };
         self.flow(indent, &format!("{style}{text}{end}"), indent.len());
     }
@@ -332,12 +365,12 @@ impl Text {
         self.line(&line);
     }
 
-    fn line(&mut self, text: &str) {
+    pub fn line(&mut self, text: &str) {
         // Writing to a string cannot fail.
-        let _ = writeln!(self.out, "{}", text.trim_end());
+        let _ = writeln!(self.out, "{}", shown(text.trim_end()));
     }
 
-    fn blank(&mut self) {
+    pub fn blank(&mut self) {
         self.out.push('\n');
     }
 }
@@ -358,22 +391,51 @@ fn deciding(hop: &Hop) -> Option<&Source> {
 }
 
 /// `OBJECT, FILE:LINE`.
-fn at(source: &Source) -> String {
+pub fn at(source: &Source) -> String {
     match source.position() {
         Some(position) => format!("{}, {position}", source.object),
         None => source.object.clone(),
     }
 }
 
-/// The columns that a word takes: escape sequences take none.
+/// The columns that a word takes: styles take none.
 fn visible(word: &str) -> usize {
-    let mut columns = 0;
-    let mut letters = word.chars();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '\x1b' => drop(letters.by_ref().find(|letter| *letter == 'm')),
-            _ => columns += 1,
+    word.chars().map(|letter| if style(letter).is_some() { 0 } else { 1 }).sum()
+}
+
+/// The sequence of a style.
+fn style(letter: char) -> Option<&'static str> {
+    let at = u32::from(letter).checked_sub(FIRST_STYLE)?;
+    ANSI.get(usize::try_from(at).ok()?).copied()
+}
+
+/// A line as a terminal shall get it: what comes from outside moves no cursor and sets no title.
+fn shown(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match style(letter) {
+            Some(sequence) => line.push_str(sequence),
+            None if is_unsafe(letter) => line.extend(letter.escape_unicode()),
+            None => line.push(letter),
         }
     }
-    columns
+    line
+}
+
+/// Control characters, and those that turn the direction of text.
+fn is_unsafe(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Envoy's health flags in words.
+fn meanings(flags: &[String]) -> String {
+    let words = flags.iter().map(|flag| match &**flag {
+        "failed_outlier_check" => "ejected by outlier detection",
+        "failed_active_hc" => "fails its health checks",
+        "pending_active_hc" => "not checked yet",
+        "failed_eds_health" => "not ready",
+        "not_in_running_proxy" => "the running proxy does not have it",
+        other => other,
+    });
+    words.collect::<Vec<_>>().join(", ")
 }

@@ -13,6 +13,7 @@ use crate::hop::{self, Arrival, Departure, Side, TlsClient, below_1024};
 use crate::names::{self, Resolved};
 use crate::proxy::Proxy;
 use crate::question::{Caller, Question, QuestionError, Target};
+use crate::running;
 use crate::world::World;
 
 /// Most proxies on a call's way, in proxies: an egress gateway makes three, more would be a loop.
@@ -155,7 +156,10 @@ impl World {
 
     /// Takes the call through a proxy, and on.
     fn walk(&self, proxy: &Proxy, side: Side, arrival: Arrival, answer: &mut Answer) {
-        let (hop, departure) = hop::take(self, proxy, side, &arrival);
+        let (mut hop, mut departure) = hop::take(self, proxy, side, &arrival);
+        if let Some(running) = &self.running {
+            departure = running::join((self, proxy), (side, &arrival), &**running, &mut hop, departure);
+        }
         answer.hops.push(hop);
         if let Some(departure) = departure.filter(|_| answer.hops.len() < MAX_HOPS) {
             let source = proxy.workload.addresses.first().copied().unwrap_or(arrival.source.ip());

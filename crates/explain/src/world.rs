@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use evenkeel_api::{Kind, Object};
 use evenkeel_base::{Diagnostics, Span};
+use evenkeel_filters::explain::Explainer;
 use evenkeel_model::workload::Pod;
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot, Workload};
 use evenkeel_translate::{ProxyKind, config_path, split_origin};
 
 use crate::place::{Places, Source};
 use crate::proxy::Proxy;
+use crate::running::RunningProxies;
 use crate::stand_ins;
 
 /// The mesh of some objects. Workloads without Pods have stand-ins.
@@ -21,6 +23,8 @@ pub struct World {
     pub(crate) places: Places,
     objects: Vec<Object>,
     diagnostics: Diagnostics,
+    pub(crate) running: Option<Box<dyn RunningProxies>>,
+    pub(crate) explainer: RefCell<Explainer>,
     proxies: RefCell<HashMap<Pod, Rc<Proxy>>>,
 }
 
@@ -39,7 +43,21 @@ impl World {
         let pods = stand_ins::pods(&objects);
         let (snapshot, diagnostics) =
             evenkeel_model::build(objects.iter().chain(&pods), &MeshConfig::default(), &mut addresses);
-        Self { snapshot, places: Places::new(texts), objects, diagnostics, proxies: RefCell::default() }
+        Self {
+            snapshot,
+            places: Places::new(texts),
+            objects,
+            diagnostics,
+            running: None,
+            explainer: RefCell::default(),
+            proxies: RefCell::default(),
+        }
+    }
+
+    /// The same mesh, whose running proxies are asked, too.
+    #[must_use]
+    pub fn with_running(self, running: impl RunningProxies + 'static) -> Self {
+        Self { running: Some(Box::new(running)), ..self }
     }
 
     /// What is wrong with the objects together.

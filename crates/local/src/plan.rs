@@ -35,6 +35,8 @@ pub struct Options {
     pub egress: bool,
     /// Whether refused security objects are left out, instead of closing what they would have judged.
     pub leave_out_refused: bool,
+    /// Recent requests that each worker of a proxy keeps; 0: none.
+    pub recent_requests: usize,
     /// How long in-flight requests may take at the end.
     pub drain_time: Duration,
     /// Finds what proxies would refuse of these objects.

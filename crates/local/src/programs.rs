@@ -72,6 +72,7 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     let drain_time = pod.proxy.drain.unwrap_or(plan.options.drain_time);
     arguments.extend(words(["--concurrency", &concurrency.to_string()]));
     arguments.extend(words(["--drain-time-s", &drain_time.as_secs().to_string()]));
+    arguments.extend(words(["--recent-requests", &plan.options.recent_requests.to_string()]));
     arguments.extend(["--root-cert".into(), credentials.root().into(), "--token".into(), credentials.token().into()]);
     arguments.extend(words(["--certificate-ttl-s", &CERTIFICATE_TTL.as_secs().to_string()]));
     arguments.extend(["--state".into(), folder.clone().into()]);

@@ -11,6 +11,18 @@ pub fn end_with_reader() {
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
+/// Does something during which writing to a closed pipe is only an error, such as writing to another process.
+pub fn despite_closed_pipes<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: ignoring a signal, and restoring the action that it had, runs no handler code of this program.
+    let before = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
+    let done = work();
+    if let Ok(before) = before {
+        // SAFETY: as above.
+        let _ = unsafe { signal(Signal::SIGPIPE, before) };
+    }
+    done
+}
+
 /// Output that ignores errors when nobody reads it any more, so that the command goes on.
 #[derive(Debug)]
 pub struct IgnoreBrokenPipe<W>(pub W);

@@ -26,6 +26,7 @@ pub mod options;
 mod overload;
 pub mod pool;
 mod readiness;
+pub mod recent;
 pub mod run;
 mod scope;
 mod settle;

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::handover;
 use crate::logging::Level;
+use crate::recent;
 
 /// `evenkeel proxy`: what the user wrote.
 #[derive(Args, Clone, Debug, Default)]
@@ -57,6 +58,9 @@ pub struct Options {
     /// How long the previous proxy may take to finish its connections after the takeover, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub parent_shutdown_time_s: u64,
+    /// Recent requests that each worker keeps for `evenkeel explain --last` and `evenkeel plan`; 0: none.
+    #[arg(long, value_name = "N", default_value_t = recent::DEFAULT_LIMIT, value_parser = recent::limit)]
+    pub recent_requests: usize,
     /// Accepted for compatibility with Envoy; there is only one strategy.
     #[arg(long, value_name = "STRATEGY", hide = true)]
     pub drain_strategy: Option<String>,
@@ -94,6 +98,8 @@ pub struct Settings {
     pub handover: Option<PathBuf>,
     /// How long the predecessor may take to finish its connections after a takeover.
     pub parent_shutdown_time: Duration,
+    /// Which recent requests the workers keep.
+    pub recent: recent::Options,
 }
 
 /// Source of the bootstrap.
@@ -146,6 +152,7 @@ impl Options {
                 .filter(|_| !self.disable_hot_restart)
                 .map(|base_id| handover::socket_path(self.socket_path.as_deref(), base_id)),
             parent_shutdown_time: Duration::from_secs(self.parent_shutdown_time_s),
+            recent: recent::Options { limit: self.recent_requests, except: Vec::new() },
         })
     }
 }

@@ -245,6 +245,7 @@ fn start_workers(
         handed,
         log,
         drain_time: settings.drain_time,
+        recent: settings.recent.clone(),
     };
     let pool = WorkerPool::start(options, registry.clone()).map_err(system("starting worker threads"))?;
     let pool = Arc::new(pool);

@@ -138,4 +138,9 @@ impl Upstreams {
     pub fn snapshot(&self) -> Vec<ClusterSnapshot> {
         self.clusters.borrow().values().map(|cluster| cluster.snapshot()).collect()
     }
+
+    /// The same of one cluster.
+    pub fn snapshot_of(&self, name: &str) -> Option<ClusterSnapshot> {
+        self.clusters.borrow().get(name).map(|cluster| cluster.snapshot())
+    }
 }

@@ -12,7 +12,11 @@ pub fn conflicts(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnosti
 }
 
 fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, found: &mut Diagnostics) {
-    let services = snapshot.services.iter().filter(|service| rule.host.covers(&service.host));
+    // Only a wildcard has to be compared with every service.
+    let services: Vec<_> = match rule.host.is_wildcard() {
+        true => snapshot.services.iter().filter(|service| rule.host.covers(&service.host)).collect(),
+        false => snapshot.services_of(rule.host.as_str()).iter().collect(),
+    };
     for service in services {
         for port in &service.ports {
             let endpoints = snapshot.endpoints(service, port.number);

@@ -74,6 +74,9 @@ pub struct Checkpoint {
     pub generation: u64,
     /// The trust domain, unless the files say another.
     pub trust_domain: String,
+    /// Refused security objects were left out.
+    #[serde(default)]
+    pub leave_out_refused: bool,
     /// Addresses allotted so far.
     pub addresses: AddressBook,
     /// Texts of all files by path.

@@ -90,7 +90,11 @@ struct Playback {
 
 impl Playback {
     fn new(checkpoint: Checkpoint) -> Self {
-        let mesh = MeshConfig { trust_domain: checkpoint.trust_domain.as_str().into(), ..MeshConfig::default() };
+        let mesh = MeshConfig {
+            trust_domain: checkpoint.trust_domain.as_str().into(),
+            leave_out_refused: checkpoint.leave_out_refused,
+            ..MeshConfig::default()
+        };
         let mut builder = Builder::new(mesh, checkpoint.addresses).checked(false);
         let mut files = Files::new(Vec::new());
         for (path, text) in checkpoint.files {

@@ -28,6 +28,7 @@ struct Live {
     writer: Writer,
     generation: u64,
     now: u64,
+    leave_out_refused: bool,
     /// What the proxy refuses.
     refused: Vec<Refused>,
     /// What the proxy ran from then on.
@@ -37,6 +38,16 @@ struct Live {
 impl Live {
     fn new() -> Self {
         Self::sharing(Arc::new(tempfile::tempdir().expect("a directory")), "one")
+    }
+
+    /// One that leaves out security objects that are refused or not supported.
+    fn leaving_out() -> Self {
+        let mut live = Self::new();
+        let mesh = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
+        live.builder = Builder::new(mesh, AddressBook::default()).checked(false);
+        live.leave_out_refused = true;
+        live.log.begin(live.checkpoint()).expect("a segment");
+        live
     }
 
     /// One of several with this directory.
@@ -56,13 +67,16 @@ impl Live {
             writer,
             generation: 1,
             now: 0,
+            leave_out_refused: false,
             refused: Vec::new(),
             ran,
         }
     }
 
     fn checkpoint(&self) -> Checkpoint {
-        checkpoint(&self.files, &self.builder, self.now, &self.writer, self.generation)
+        let leave_out_refused = self.leave_out_refused;
+        let own = checkpoint(&self.files, &self.builder, self.now, &self.writer, self.generation);
+        Checkpoint { leave_out_refused, ..own }
     }
 
     fn edit(&mut self, path: &str, text: Option<&str>) {
@@ -109,6 +123,7 @@ fn checkpoint(files: &Files, builder: &Builder, at: u64, writer: &Writer, genera
         writer: writer.clone(),
         generation,
         trust_domain: "cluster.local".to_owned(),
+        leave_out_refused: false,
         addresses: builder.book().clone(),
         files: files.texts().map(text).collect(),
         proxies: Vec::new(),
@@ -175,6 +190,20 @@ fn plays_back_the_very_bytes() {
 }
 
 /// As when the disk is full for a while.
+#[test]
+fn knows_what_was_left_out() {
+    let tokens = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: shop}\n\
+        spec: {jwtRules: [{issuer: x, jwks: '{\"keys\": []}'}]}\n";
+    let ran = |mut live: Live| {
+        live.edit("a.yaml", Some(&service("a", 80)));
+        live.edit("tokens.yaml", Some(tokens));
+        live.acknowledge();
+        live.check_all();
+        bytes(&live.ran[0].1)
+    };
+    assert_ne!(ran(Live::new()), ran(Live::leaving_out()), "the option decides about the proxy's filters");
+}
+
 #[test]
 fn goes_on_after_a_time_in_which_nothing_could_be_written() {
     let mut live = Live::new();

@@ -3,7 +3,7 @@
 use crate::mesh::{ask, world};
 
 /// The keys that docs/explain.md promises.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "call",
     "outcome",
     "status",
@@ -26,6 +26,7 @@ const KEYS: [&str; 24] = [
     "mirrors",
     "transport",
     "filters",
+    "running",
     "notes",
     "hops",
 ];

@@ -4,5 +4,8 @@ mod answers;
 mod effective;
 mod json;
 mod mesh;
+mod plans;
 mod policies;
+mod recents;
+mod running;
 mod texts;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use evenkeel_runtime_config::listener::FilterChain;
+use evenkeel_runtime_config::listener::{FilterChain, Listener};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 
@@ -21,6 +21,8 @@ pub struct ConnectionInfo {
     pub view: ConnectionView,
     /// The TLS session, as far as the handshake got.
     pub session: Option<Arc<Session>>,
+    /// The listener that serves it.
+    pub listener: Option<Arc<Listener>>,
     /// The filter chain that serves it, once selected.
     pub chain: Option<Arc<FilterChain>>,
 }
@@ -28,7 +30,14 @@ pub struct ConnectionInfo {
 impl ConnectionInfo {
     /// A connection just accepted, of which only the addresses are known.
     pub fn new(id: u64, accepted: Instant, remote: SocketAddr, local: SocketAddr) -> Self {
-        Self { id, accepted, view: ConnectionView::plaintext(remote, local), session: None, chain: None }
+        Self {
+            id,
+            accepted,
+            view: ConnectionView::plaintext(remote, local),
+            session: None,
+            listener: None,
+            chain: None,
+        }
     }
 
     /// The name of its filter chain, if it has one.

@@ -36,24 +36,30 @@ impl Deadline {
 
 /// Renders the page.
 pub(super) async fn draw(drawing: Drawing) -> Reply {
+    run(drawing).await.unwrap_or_else(|refusal| refusal)
+}
+
+/// Does work for a page; the error is the reply instead.
+pub(super) async fn run<T: Send + 'static>(work: impl FnOnce(&Deadline) -> T + Send + 'static) -> Result<T, Reply> {
     let Ok(Ok(turn)) = tokio::time::timeout(TIME_LIMIT, TURNS.clone().acquire_owned()).await else {
-        return Reply::error(StatusCode::SERVICE_UNAVAILABLE, "other pages are being written; ask again later\n");
+        let busy = "other pages are being written; ask again later\n";
+        return Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, busy));
     };
     let (done, reply) = oneshot::channel();
     // A new thread per page: a thread kept for the next page would also keep this page's memory.
     let thread = std::thread::Builder::new().name("admin-page".to_owned()).spawn(move || {
         let deadline = Deadline::after(TIME_LIMIT);
-        let drawn = drawing(&deadline);
+        let done_work = work(&deadline);
         // The client may have disconnected.
         let _ = done.send(match deadline.is_over() {
-            false => drawn,
-            true => Reply::error(StatusCode::SERVICE_UNAVAILABLE, "the page took too long; ask for less\n"),
+            false => Ok(done_work),
+            true => Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, "the page took too long; ask for less\n")),
         });
         drop(turn);
     });
     let failed = |reason: &str| Reply::error(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"));
     match thread {
-        Ok(_) => reply.await.unwrap_or_else(|_| failed("the page could not be written")),
-        Err(error) => failed(&format!("no thread for the page: {error}")),
+        Ok(_) => reply.await.unwrap_or_else(|_| Err(failed("the page could not be written"))),
+        Err(error) => Err(failed(&format!("no thread for the page: {error}"))),
     }
 }

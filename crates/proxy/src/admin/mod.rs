@@ -4,7 +4,9 @@ mod apart;
 mod certs;
 mod clusters;
 mod config_dump;
+mod explain;
 mod info;
+mod requests;
 mod stall_timeout;
 mod stats;
 
@@ -119,6 +121,10 @@ enum Handler {
     Now(fn(&Admin, &Query) -> Reply),
     /// `/clusters`: asks the workers, then renders on a separate thread.
     Clusters,
+    /// `/explain`: reads the call in the body, decides on a separate thread, then asks the workers.
+    Explain,
+    /// `/requests`: asks the workers, then renders on a separate thread.
+    Requests,
     /// Large pages: the needed state is copied on the control thread, and the page is rendered on a separate thread.
     Apart(fn(&Admin, &Query) -> Result<Drawing, Reply>),
 }
@@ -148,6 +154,12 @@ const PAGES: &[Page] = &[
         help: "stop accepting and let connections finish (?inboundonly, ?graceful: go on accepting meanwhile, ?skip_exit: and after)",
         mutates: true,
         handler: Handler::Now(drain_listeners),
+    },
+    Page {
+        path: "/explain",
+        help: "what happens to the call in the body, a JSON object (POST; see docs/explain.md)",
+        mutates: false,
+        handler: Handler::Explain,
     },
     Page {
         path: "/healthcheck/fail",
@@ -185,6 +197,12 @@ const PAGES: &[Page] = &[
         help: "open access logs anew, after a rotation",
         mutates: true,
         handler: Handler::Now(reopen_logs),
+    },
+    Page {
+        path: "/requests",
+        help: "recent requests and what became of them, without secret values (?id=ID)",
+        mutates: false,
+        handler: Handler::Requests,
     },
     Page {
         path: "/scope",
@@ -256,7 +274,9 @@ async fn serve_connection(stream: TcpStream, admin: Rc<Admin>) {
         let admin = admin.clone();
         async move {
             let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
-            let reply = answer(&admin, request.method(), request.uri(), accept).await;
+            let accept = accept.map(str::to_owned);
+            let (head, body) = request.into_parts();
+            let reply = answer(&admin, &head.method, &head.uri, (accept, body)).await;
             Ok::<_, std::convert::Infallible>(response(reply))
         }
     });
@@ -281,7 +301,7 @@ fn response(reply: Reply) -> Response<Full<Bytes>> {
     response
 }
 
-async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, accept: Option<&str>) -> Reply {
+async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, (accept, body): (Option<String>, Incoming)) -> Reply {
     let Some(page) = PAGES.iter().find(|page| page.path == uri.path()) else {
         let list = PAGES.iter().map(|page| format!("  {}: {}\n", page.path, page.help)).collect::<String>();
         return Reply::error(
@@ -289,13 +309,15 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, accept: Option<
             format!("no such page: {}\nadmin commands are:\n{list}", uri.path()),
         );
     };
-    let query = Query { accept: accept.map(str::to_owned), ..Query::parse(uri.query().unwrap_or_default()) };
+    let query = Query { accept, ..Query::parse(uri.query().unwrap_or_default()) };
     match *method {
         Method::GET | Method::HEAD if page.mutates => {
             Reply::error(StatusCode::METHOD_NOT_ALLOWED, format!("{} changes something: use POST\n", page.path))
         }
         Method::GET | Method::HEAD | Method::POST => match page.handler {
             Handler::Now(draw) => draw(admin, &query),
+            Handler::Explain => explain::page(admin, body).await,
+            Handler::Requests => requests::page(admin, &query).await,
             Handler::Clusters => apart::draw(clusters::page(admin, &query).await).await,
             Handler::Apart(begin) => match begin(admin, &query) {
                 Ok(drawing) => apart::draw(drawing).await,

@@ -9,6 +9,7 @@ use super::clock::wall_clock;
 use super::context::ConnectionContext;
 use super::request::{FieldsView, Request};
 use crate::access_log::Record;
+use crate::recent::{is_failure, recorded};
 use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request so far.
@@ -73,11 +74,23 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
     }
     let duration = turn::now().duration_since(request.started());
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
+    keep(conn, request);
     let access_logs = &conn.hcm.access_logs;
     if !access_logs.is_empty() {
         record(conn, request, |record| {
             let mut log = conn.worker.log.borrow_mut();
             access_logs.iter().for_each(|access_log| log.write(access_log, record));
         });
+    }
+}
+
+/// Keeps the request for those who ask about recent ones, if it is part of the sample or has failed.
+#[inline]
+fn keep(conn: &ConnectionContext, request: &mut Request) {
+    let received = request.sampled.take();
+    let recent = &conn.worker.recent;
+    if received.is_some() || (is_failure(&request.stream) && recent.takes_failure(&conn.info, turn::now())) {
+        let times = (wall_clock(request.started()), turn::now().into_std());
+        recent.keep(recorded((&conn.info, &request.stream, &request.head), received, times));
     }
 }

@@ -20,6 +20,7 @@ use super::decide::Plan;
 use super::failure::Failure;
 use super::reply::Reply;
 use crate::overload::{Exhausted, Permit};
+use crate::recent::captured;
 
 impl ActiveStream<'_> {
     /// True when the connection may carry another request.
@@ -57,6 +58,11 @@ impl ActiveStream<'_> {
         self.conn.begin_request();
         self.request.stream.protocol = Some(self.request.head.version.as_str());
         self.under_way = true;
+        let recent = &self.conn.worker.recent;
+        let started = self.request.started();
+        if recent.is_due(started) && recent.takes(&self.conn.info, started) {
+            self.request.sampled = Some(captured(&self.request.head, self.conn.info.view.tls));
+        }
     }
 
     /// Admits the request, unless the overload manager or a limit of the listener refuses it.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_filters::decide::Tunnel;
+use evenkeel_filters::explain::asked::AskedHead;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::access_log::TimePoint;
@@ -70,6 +71,8 @@ pub(super) struct Request {
     pub(super) hold_failed: bool,
     /// The gRPC status of the response, if filters have moved it out of the trailers.
     pub(super) outcome: Option<u8>,
+    /// Its head as it was received, if it is one of those that are kept ([`crate::recent`]).
+    pub(super) sampled: Option<Box<AskedHead>>,
 }
 
 impl Request {
@@ -90,6 +93,7 @@ impl Request {
             head_chunked: false,
             hold_failed: false,
             outcome: None,
+            sampled: None,
         }
     }
 
@@ -131,6 +135,7 @@ impl Request {
             head_chunked,
             hold_failed,
             outcome,
+            sampled,
         } = self;
         head.clear();
         response.clear();
@@ -143,6 +148,7 @@ impl Request {
             filters.clear();
         }
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
+        *sampled = None;
     }
 
     /// Whether the upstream gets a gRPC call.

@@ -125,6 +125,7 @@ impl Adopted {
         if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
             return None;
         }
+        info.listener = Some(Arc::clone(placement.listener()));
         info.chain = Some(chain);
         let since = Instant::from_std(info.accepted);
         let from_client = packed.tcp.as_ref().map_or(bytes.len(), |tcp| tcp.to_upstream.held);

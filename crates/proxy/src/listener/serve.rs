@@ -106,7 +106,8 @@ async fn accepted<'w>(
     let counted = Counted::new(worker, &placement);
     let stream = TcpStream::from_std(stream).ok()?;
     let listener = Arc::clone(placement.listener());
-    let info = ConnectionInfo::new(id, counted.since.into_std(), peer, destination);
+    let mut info = ConnectionInfo::new(id, counted.since.into_std(), peer, destination);
+    info.listener = Some(Arc::clone(&listener));
     let (downstream, upstream_side) = establish(worker, stream, info, listener, &counted).await?;
     Some(Served::new(worker, downstream, Arrival::New(upstream_side), (placement, counted), registration))
 }

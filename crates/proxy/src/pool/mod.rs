@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use evenkeel_filters::explain::asked::RecentRequest;
 use evenkeel_runtime_config::{Config, Demand, Listener};
 use evenkeel_stats::{Registry, Scope};
 use evenkeel_upstream::{ClusterSnapshot, SharedClusters};
@@ -27,8 +28,12 @@ use crate::listener::socket::{
     BindError, HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange,
 };
 use crate::overload::Overload;
+use crate::recent;
 use crate::stats::{self, worker};
 use crate::worker::{DrainScope, Generation, MAX_DEMANDS, MAX_INBOX_MESSAGES, Message, Seed, available_cores};
+
+/// How long workers may take to answer a question about their state.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Options for starting workers.
 #[derive(Debug)]
@@ -45,6 +50,8 @@ pub struct WorkerOptions {
     pub log: LogHandle,
     /// How long connections may take to finish once draining has begun; the rest are closed by [`WorkerPool::stop`].
     pub drain_time: Duration,
+    /// Which recent requests the workers keep.
+    pub recent: recent::Options,
 }
 
 /// A bound listener.
@@ -132,6 +139,7 @@ impl WorkerPool {
                 log: options.log.clone(),
                 stats: stats.writer(),
                 drain_time: options.drain_time,
+                recent: options.recent.clone(),
                 demands: demands.clone(),
                 lookups: lookups.clone(),
             };
@@ -325,6 +333,36 @@ impl WorkerPool {
             snapshots.extend(answer.await);
         }
         snapshots
+    }
+
+    /// Snapshots of one cluster, one for each worker that has it and answers in time; and how many did not answer.
+    pub(crate) async fn cluster(&self, name: Arc<str>) -> (Vec<ClusterSnapshot>, usize) {
+        let (answers, silent) = self.ask(|sender| Message::Cluster(name.clone(), sender)).await;
+        (answers.into_iter().flatten().collect(), silent)
+    }
+
+    /// The requests that each worker keeps, and how many workers did not answer in time.
+    pub(crate) async fn recent_requests(&self) -> (Vec<Arc<RecentRequest>>, usize) {
+        let (answers, silent) = self.ask(Message::RecentRequests).await;
+        (answers.into_iter().flatten().collect(), silent)
+    }
+
+    /// Asks every worker, and waits for a moment: one that is stuck does not hold up the answer.
+    async fn ask<T>(&self, message: impl Fn(oneshot::Sender<T>) -> Message) -> (Vec<T>, usize) {
+        let asked = self.workers.iter().map(|worker| {
+            let (sender, answer) = oneshot::channel();
+            worker.tell(message(sender));
+            answer
+        });
+        let (asked, deadline) = (asked.collect::<Vec<_>>(), tokio::time::Instant::now() + ANSWER_LIMIT);
+        let mut answers = Vec::new();
+        for answer in asked {
+            if let Ok(Ok(answer)) = tokio::time::timeout_at(deadline, answer).await {
+                answers.push(answer);
+            }
+        }
+        let silent = self.workers.len() - answers.len();
+        (answers, silent)
     }
 
     /// Bound listeners, by name.

@@ -59,6 +59,8 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
             Message::Release(listener) => _ = accepting.remove(&listener),
             Message::GiveAway(to) => worker.hand_over_connections(to),
             Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
+            Message::Cluster(name, answer) => _ = answer.send(worker.upstreams.snapshot_of(&name)),
+            Message::RecentRequests(answer) => _ = answer.send(worker.recent.kept()),
             Message::Deliver(delivery) => delivery.serve(&worker),
             Message::LoadTransfer(shed) => worker.shed(&shed),
             Message::Level(level) => worker.level(&level),

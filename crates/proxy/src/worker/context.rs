@@ -26,6 +26,7 @@ use crate::callouts::WorkerCallouts;
 use crate::dns_cache::Lookup;
 use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
+use crate::recent::{self, Recent};
 use crate::stats::{self, worker};
 
 /// Upper bound of `drain_quiet`, which is otherwise a tenth of the drain time.
@@ -47,6 +48,7 @@ pub(crate) struct Seed {
     pub(crate) drain_time: Duration,
     pub(crate) demands: mpsc::Sender<Demand>,
     pub(crate) lookups: mpsc::Sender<Lookup>,
+    pub(crate) recent: recent::Options,
 }
 
 /// State shared by the connections of one worker. It is only used on the worker's thread.
@@ -61,6 +63,8 @@ pub(crate) struct Worker {
     /// Callouts of the proxy itself, such as those of filters.
     pub(crate) callouts: WorkerCallouts,
     pub(crate) random: Random,
+    /// Recent requests, for those who ask about them.
+    pub(crate) recent: Recent,
     pub(super) roster: Roster,
     pub(super) drains: Drains,
     /// Where connections are handed over to once a successor has taken over.
@@ -96,6 +100,7 @@ impl Worker {
             callouts: WorkerCallouts::new(Rc::clone(&upstreams)),
             upstreams,
             random: Random::from_system(),
+            recent: Recent::new(seed.index, seed.recent, Instant::now()),
             roster: Roster::default(),
             drains: Drains::default(),
             successor: RefCell::default(),

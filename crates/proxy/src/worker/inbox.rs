@@ -4,6 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::explain::asked::RecentRequest;
 use evenkeel_upstream::ClusterSnapshot;
 use tokio::sync::{mpsc, oneshot};
 
@@ -34,6 +35,10 @@ pub(crate) enum Message {
     Release(ListenerKey),
     /// Send a snapshot of the clusters.
     Clusters(oneshot::Sender<Vec<ClusterSnapshot>>),
+    /// Send a snapshot of this cluster.
+    Cluster(Arc<str>, oneshot::Sender<Option<ClusterSnapshot>>),
+    /// Send the recent requests that are kept.
+    RecentRequests(oneshot::Sender<Vec<Arc<RecentRequest>>>),
     /// Serve this connection or stream.
     Deliver(Box<dyn Delivery>),
     /// Hand connections over to a successor (`Some`), or stop doing so.

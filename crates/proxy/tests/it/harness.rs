@@ -120,6 +120,7 @@ pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<Pa
         admin_address_path,
         handover: None,
         parent_shutdown_time: Duration::from_secs(10),
+        recent: evenkeel_proxy::recent::Options { limit: 256, except: Vec::new() },
     }
 }
 

@@ -1,6 +1,7 @@
 //! The proxy as a whole, in this process: bootstrap errors, the admin interface, configuration over xDS, and the data path.
 
 mod admin;
+mod asking;
 mod balance;
 mod bootstrap;
 mod breaker;

@@ -39,6 +39,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "analyze",
             "control",
             "explain",
+            "filters",
             "proxy",
             "translate",
             "runtime-config",

@@ -1,6 +1,7 @@
 //! `evenkeel up` as its users have it: the real binary, real namespaces, real traffic. Everything lives in namespaces that
 //! the command makes itself; only free ports of the machine's loopback are used.
 
+mod asking;
 mod bad_input;
 mod check;
 mod confinement;

@@ -1,0 +1,83 @@
+//! Which commands have no `-o json`, and why.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Commands whose output is no data of their own, and what programs use instead.
+const WITHOUT: [(&[&str], &str); 9] = [
+    (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
+    (&["exec"], "it prints what the command prints"),
+    (&["completion"], "it prints a script"),
+    (&["control-plane"], "it is a server; its HTTP port answers in JSON (/debug/proxies)"),
+    (&["proxy"], "it is a server; its admin port answers in JSON (/server_info, ?format=json)"),
+    (&["agent"], "it is a server; the admin port of its proxy answers in JSON"),
+    (&["proxy-config", "page"], "it prints the page as the proxy sends it; many pages take ?format=json"),
+    (&["lab", "bars"], "it prints a table of limits; --json FILE writes the measurements"),
+    (&["lab", "report"], "it writes tables into a page of the documentation"),
+];
+
+/// Why a command has no `-o`, if that is what is wrong with these arguments.
+pub fn why_no_output(error: &clap::Error, arguments: &[String]) -> Option<String> {
+    let is_output = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(name)) => {
+            let is_short = name.starts_with("-o") && !name.starts_with("--");
+            is_short || name.split('=').next() == Some("--output")
+        }
+        _ => false,
+    };
+    if error.kind() != ErrorKind::UnknownArgument || !is_output {
+        return None;
+    }
+    let words: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
+    let (path, reason) = WITHOUT.into_iter().find(|(path, _)| words.starts_with(path))?;
+    Some(format!("`evenkeel {}` has no -o: {reason}", path.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+
+    use super::*;
+    use crate::commands::Cli;
+
+    /// The commands that do something, by their words.
+    fn leaves<'c>(command: &'c Command, path: &[&'c str], all: &mut Vec<(Vec<&'c str>, &'c Command)>) {
+        if !command.has_subcommands() {
+            all.push((path.to_vec(), command));
+        }
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            leaves(sub, &[path, &[sub.get_name()]].concat(), all);
+        }
+    }
+
+    #[test]
+    fn every_command_prints_json_or_has_a_reason() {
+        let cli = Cli::command();
+        let mut all = Vec::new();
+        leaves(&cli, &[], &mut all);
+        for (path, command) in &all {
+            let output = command.get_arguments().find(|argument| argument.get_long() == Some("output"));
+            let formats = output.map(|argument| argument.get_possible_values()).unwrap_or_default();
+            let has_json = formats.iter().any(|format| format.get_name() == "json");
+            let is_short = output.is_some_and(|argument| argument.get_short() == Some('o'));
+            let reason = WITHOUT.iter().find(|(own, _)| own == path);
+            assert!(has_json != reason.is_some(), "{path:?}: -o json: {has_json}, reason: {reason:?}");
+            assert!(!has_json || is_short, "{path:?} has --output json without -o");
+        }
+        assert!(WITHOUT.iter().all(|(own, _)| all.iter().any(|(path, _)| own == path)), "a command is gone");
+    }
+
+    #[test]
+    fn whoever_asks_for_json_is_told_why_not() {
+        let check = |line: &str, expected: Option<&str>| {
+            let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let error = Cli::command().try_get_matches_from(&arguments).expect_err(line);
+            let told = why_no_output(&error, &arguments);
+            assert_eq!(told.as_deref(), expected, "{line}: {error}");
+        };
+        check("evenkeel exec -o json web", Some("`evenkeel exec` has no -o: it prints what the command prints"));
+        let up = WITHOUT[0].1;
+        check("evenkeel up dir --output=json", Some(&format!("`evenkeel up` has no -o: {up}")));
+        check("evenkeel up dir --outputs", None);
+        check("evenkeel explain --nonsense", None);
+    }
+}

@@ -1,0 +1,167 @@
+//! The running proxies of a mesh, as they are asked about calls: from inside their network namespaces, or by the
+//! address of an admin port.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, anyhow};
+use evenkeel_explain::RunningProxies;
+use evenkeel_explain::answer::ProxyName;
+use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision, RecentRequest, RecentRequests};
+use evenkeel_local::cleanup::StateDir;
+use evenkeel_local::exec::{self, ReplicaInfo};
+use evenkeel_local::reader;
+use serde::de::DeserializeOwned;
+
+use crate::{admin, proxy_config};
+
+/// Proxies asked at a time: each takes two processes.
+const AT_A_TIME: usize = 8;
+
+/// The running proxies.
+#[derive(Debug, Clone)]
+pub enum Proxies {
+    /// Those of `evenkeel up`.
+    OfMesh {
+        /// This program.
+        program: PathBuf,
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// One, by its admin port.
+    At(SocketAddr),
+}
+
+/// A question to a proxy.
+enum Asked {
+    /// A process is asking it.
+    Process(Child),
+    /// It has answered.
+    Answered(Vec<u8>),
+}
+
+impl Asked {
+    /// Waits for the answer.
+    fn answer(self) -> anyhow::Result<Vec<u8>> {
+        let child = match self {
+            Self::Answered(answer) => return Ok(answer),
+            Self::Process(child) => child,
+        };
+        let output = child.wait_with_output().context("waiting for it")?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it ended");
+        Err(anyhow!("{}", line.trim_start_matches("error: ")))
+    }
+}
+
+/// What the proxies of a mesh keep of recent requests.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// The requests, and the proxies that keep them.
+    pub requests: Vec<(ProxyName, RecentRequest)>,
+    /// What is missing, one line each.
+    pub problems: Vec<String>,
+    /// How many proxies have answered.
+    pub proxies: usize,
+}
+
+impl Proxies {
+    /// The proxy at this address, or else those of the mesh with this state directory.
+    pub fn find(admin: Option<SocketAddr>, state: Option<&PathBuf>) -> anyhow::Result<Self> {
+        if let Some(admin) = admin {
+            return Ok(Self::At(admin));
+        }
+        let program = std::env::current_exe().context("finding this program")?;
+        Ok(Self::OfMesh { program, state: state.cloned().unwrap_or_else(StateDir::default_path) })
+    }
+
+    /// The replicas of a mesh; all of them, or those of a workload.
+    pub fn replicas(&self, workload: &str, namespace: Option<&str>) -> anyhow::Result<Vec<ReplicaInfo>> {
+        match self {
+            Self::OfMesh { state, .. } => Ok(exec::list(state, workload, namespace)?),
+            Self::At(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Begins to ask one proxy for a page. `body`: sent with POST.
+    fn begin(&self, pod: &str, namespace: &str, (page, body): (&str, Option<&[u8]>)) -> anyhow::Result<Asked> {
+        let (program, state) = match self {
+            Self::OfMesh { program, state } => (program, state),
+            Self::At(address) => {
+                return Ok(Asked::Answered(match body {
+                    Some(body) => admin::post_within(proxy_config::PATIENCE, admin::PROXY, *address, (page, body)),
+                    None => admin::get_within(proxy_config::PATIENCE, admin::PROXY, *address, page),
+                }?));
+            }
+        };
+        let mut command = Command::new(program);
+        command.args(["proxy-config", "page", page, pod, "--namespace", namespace, "--state"]).arg(state);
+        command.args(body.map(|_| "--post"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("running {}", program.display()))?;
+        if let (Some(mut input), Some(body)) = (child.stdin.take(), body) {
+            // A process that ends early says why.
+            let _ = reader::despite_closed_pipes(|| input.write_all(body));
+        }
+        Ok(Asked::Process(child))
+    }
+
+    /// What all of them keep, or those of a workload. Without a mesh, `workload` names the proxy that is asked.
+    pub fn collect(&self, workload: &str, namespace: Option<&str>) -> anyhow::Result<Collected> {
+        let replicas = match self {
+            Self::OfMesh { .. } => self.replicas(workload, namespace)?,
+            Self::At(_) => {
+                let (pod, namespace) = (workload.to_owned(), namespace.unwrap_or("default").to_owned());
+                vec![ReplicaInfo { namespace, workload: pod.clone(), pod, failing: Vec::new() }]
+            }
+        };
+        let mut all = Collected::default();
+        for batch in replicas.chunks(AT_A_TIME) {
+            let begin = |replica: &ReplicaInfo| self.begin(&replica.pod, &replica.namespace, ("/requests", None));
+            let asked: Vec<anyhow::Result<Asked>> = batch.iter().map(begin).collect();
+            for (replica, asked) in batch.iter().zip(asked) {
+                all.add(replica, asked.and_then(Asked::answer).and_then(|page| parsed(&page)));
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl Collected {
+    fn add(&mut self, replica: &ReplicaInfo, answer: anyhow::Result<RecentRequests>) {
+        let ReplicaInfo { namespace, workload, pod, .. } = replica;
+        let name = format!("{pod}.{namespace}");
+        let page = match answer {
+            Ok(page) => page,
+            Err(error) => return self.problems.push(format!("{name}: {error:#}")),
+        };
+        self.proxies += 1;
+        if page.limit == 0 {
+            self.problems.push(format!("{name} keeps no requests: it runs with --recent-requests 0"));
+        }
+        if page.silent_workers > 0 {
+            self.problems.push(format!("{name}: {} workers do not answer", page.silent_workers));
+        }
+        let proxy = ProxyName { side: "", workload: workload.clone(), pod: pod.clone(), namespace: namespace.clone() };
+        self.requests.extend(page.requests.into_iter().map(|request| (proxy.clone(), request)));
+    }
+}
+
+impl RunningProxies for Proxies {
+    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
+        let ask = || -> anyhow::Result<ProxyDecision> {
+            let body = serde_json::to_vec(call)?;
+            parsed(&self.begin(&proxy.pod, &proxy.namespace, ("/explain", Some(&body)))?.answer()?)
+        };
+        ask().map_err(|error| format!("{error:#}"))
+    }
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
+    serde_json::from_slice(body).context("it is another version of Evenkeel's proxy, or another proxy")
+}

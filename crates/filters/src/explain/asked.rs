@@ -1,0 +1,430 @@
+//! A call as it is asked about from outside, and the decision about it: the data of the proxy's page `/explain`, and
+//! what recent requests are replayed as.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evenkeel_runtime_config::demand::listeners_of;
+use evenkeel_runtime_config::filter_chain_match::ChainInput;
+use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
+use evenkeel_runtime_config::route::RouteAction;
+use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
+use evenkeel_runtime_config::{Config, Demand};
+use serde::{Deserialize, Serialize};
+
+use super::{Call, Explainer, Explanation, Says, Step, Trace};
+
+/// Most weighted clusters that a decision lists, in clusters.
+const MAX_CLUSTERS: usize = 100;
+/// The value in the place of one that is kept secret.
+pub const REDACTED: &str = "[redacted]";
+
+/// A call, with all that decides about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AskedCall {
+    /// Names of the listeners that may accept it; the first that there is does.
+    pub listeners: Vec<String>,
+    /// The client's address.
+    pub source: Option<SocketAddr>,
+    /// The address that it called.
+    pub destination: Option<SocketAddr>,
+    /// TLS, if the client speaks it.
+    pub tls: Option<AskedTls>,
+    /// `http/1.1` or `h2c`, as far as a listener detects it; empty: `http/1.1` for requests.
+    pub protocol: String,
+    /// The request; none: a connection that carries bytes.
+    pub request: Option<AskedHead>,
+    /// The result of every random draw.
+    pub random: u64,
+}
+
+/// A client that speaks TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AskedTls {
+    /// The name in its ClientHello.
+    pub server_name: Option<String>,
+    /// The protocols that it offers.
+    pub alpn: Vec<String>,
+    /// The URIs in its certificate; its SPIFFE id is the first.
+    pub identities: Vec<String>,
+    /// The DNS names in its certificate.
+    pub dns_names: Vec<String>,
+}
+
+/// A request's head.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AskedHead {
+    /// `:method`.
+    pub method: String,
+    /// `:authority`.
+    pub authority: String,
+    /// `:path`.
+    pub path: String,
+    /// `http` or `https`.
+    pub scheme: String,
+    /// Names in lower case and values, in order.
+    pub headers: Vec<(String, String)>,
+    /// Names of the headers whose values are not known: they are [`REDACTED`]. `?NAME` is a parameter of the query.
+    pub redacted: Vec<String>,
+    /// How many headers are left out, because the head is long.
+    pub left_out: u32,
+}
+
+/// A request that a proxy has served, and what became of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RecentRequest {
+    /// Its `x-request-id`, or else a number that the proxy gave it.
+    pub id: String,
+    /// When it began, in microseconds since 1970.
+    pub started_us: u64,
+    /// The worker that served it.
+    pub worker: usize,
+    /// `inbound`, `outbound`, or empty where the listener does not say.
+    pub direction: String,
+    /// The call. Secret values are redacted.
+    pub call: AskedCall,
+    /// The head is not as it was received, but as the route changed it: it was kept only because the request failed.
+    pub edited: bool,
+    /// The filter chain that served it.
+    pub filter_chain: String,
+    /// The route's name.
+    pub route: Option<String>,
+    /// The cluster.
+    pub cluster: Option<String>,
+    /// The endpoint of the last try.
+    pub endpoint: Option<String>,
+    /// The status that was sent; 0: none.
+    pub status: u16,
+    /// Envoy's flags, separated by commas.
+    pub flags: String,
+    /// Envoy's details.
+    pub details: String,
+    /// Why connecting to the endpoint failed.
+    pub transport_failure: String,
+    /// Tries.
+    pub attempts: u32,
+    /// Bytes of its body.
+    pub bytes_received: u64,
+    /// Bytes of the response's body.
+    pub bytes_sent: u64,
+    /// From its first byte to its end, in microseconds.
+    pub duration_us: u64,
+    /// From its first byte to the first byte of the endpoint's response, in microseconds.
+    pub first_byte_us: Option<u64>,
+}
+
+/// What a proxy answers at `/requests`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RecentRequests {
+    /// Most requests that each worker keeps; 0: this is off.
+    pub limit: usize,
+    /// Workers that did not answer in time.
+    pub silent_workers: usize,
+    /// The requests, the latest first.
+    pub requests: Vec<RecentRequest>,
+}
+
+/// An endpoint's state, as the proxy sees it now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointState {
+    /// Its address, or its host name.
+    pub address: String,
+    /// Whether it takes requests.
+    pub healthy: bool,
+    /// Why not, in Envoy's words: `failed_outlier_check` (ejected), `failed_active_hc`, …
+    pub flags: Vec<String>,
+    /// Requests in flight.
+    pub active_requests: u64,
+}
+
+/// What a proxy answers at `/explain`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProxyDecision {
+    /// The decision.
+    pub decision: Decision,
+    /// The endpoints of the cluster, some of them.
+    pub endpoint_states: Vec<EndpointState>,
+    /// The configuration's number in this proxy.
+    pub generation: u64,
+    /// Workers that did not answer in time: what they know of endpoints is missing.
+    pub silent_workers: usize,
+}
+
+/// The decision about a call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Decision {
+    /// The listener.
+    pub listener: Option<String>,
+    /// The filter chain; `#N` is the N-th without a name.
+    pub filter_chain: Option<String>,
+    /// The virtual host.
+    pub virtual_host: Option<String>,
+    /// The route's name.
+    pub route: Option<String>,
+    /// The object that the route was made from.
+    pub origin: Option<String>,
+    /// `forward`, `direct`, `redirect`, `deny`, `reset`, or `hold`: the control plane is asked first.
+    pub outcome: String,
+    /// The status that the proxy answers with.
+    pub status: Option<u16>,
+    /// Envoy's flag.
+    pub response_flag: Option<String>,
+    /// Envoy's details.
+    pub details: Option<String>,
+    /// Where a redirect leads.
+    pub location: Option<String>,
+    /// The cluster it goes to.
+    pub cluster: Option<String>,
+    /// All clusters that the route names, and their weights.
+    pub clusters: Vec<(String, u32)>,
+    /// Endpoints of the cluster, in endpoints.
+    pub endpoints: usize,
+    /// The path that is sent, if it is forwarded.
+    pub path: Option<String>,
+    /// The authority that is sent.
+    pub authority: Option<String>,
+    /// A random number takes part: weights, or a fraction of requests.
+    pub by_chance: bool,
+    /// A filter's decision depends on a body, on an answer, or on what happened before.
+    pub by_state: bool,
+    /// Redacted headers that routes of the virtual host ask for.
+    pub unknown_headers: Vec<String>,
+    /// Every step, for people.
+    pub steps: Vec<String>,
+}
+
+impl AskedHead {
+    fn plain(&self) -> PlainRequest {
+        PlainRequest {
+            method: self.method.clone(),
+            path: self.path.clone(),
+            authority: self.authority.clone(),
+            scheme: if self.scheme.is_empty() { "http".to_owned() } else { self.scheme.clone() },
+            headers: self.headers.clone(),
+        }
+    }
+}
+
+/// Decides about a call, as the proxy with this configuration does.
+pub fn decide(explainer: &mut Explainer, config: &Config, asked: &AskedCall) -> Decision {
+    if let Some(demand) = demand(config, asked) {
+        let steps = vec![Step::Unanswered { demand }.to_string()];
+        return Decision { outcome: "hold".to_owned(), steps, ..Decision::default() };
+    }
+    let found = asked.listeners.iter().find_map(|name| config.listeners.get(name.as_str()));
+    let Some(listener) = found else {
+        let name = asked.listeners.first().cloned().unwrap_or_default();
+        let step = Step::NoListener { name }.to_string();
+        return Decision { outcome: "reset".to_owned(), steps: vec![step], ..Decision::default() };
+    };
+    let (explanation, trace) = trace(explainer, config, listener, asked);
+    Decision::of(&explanation, &trace, (config, listener), asked)
+}
+
+/// The listener that the control plane is asked for before the connection is served.
+fn demand(config: &Config, asked: &AskedCall) -> Option<Demand> {
+    let destination = asked.destination?;
+    let first = asked.listeners.first()?;
+    let names = listeners_of(destination);
+    let is_of_destination =
+        names.iter().any(|name| **name == **first) && !config.listeners.contains_key(first.as_str());
+    let missing = if is_of_destination { config.unanswered_listeners(destination) } else { Vec::new() };
+    missing.into_iter().next()
+}
+
+/// Takes a call through a listener, and tells which objects took part.
+pub fn trace(
+    explainer: &mut Explainer,
+    config: &Config,
+    listener: &Listener,
+    asked: &AskedCall,
+) -> (Explanation, Trace) {
+    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    let (source, destination) = (asked.source.unwrap_or(nowhere), asked.destination.unwrap_or(nowhere));
+    let (filters, port) = (&listener.listener_filters, destination.port());
+    let tls = asked.tls.as_ref();
+    let protocol = if asked.protocol.is_empty() { "http/1.1" } else { &asked.protocol };
+    let offered: Vec<&str> = match tls {
+        Some(tls) => tls.alpn.iter().map(String::as_str).collect(),
+        None if asked.request.is_some() && filters.inspects_http(port) => vec![protocol],
+        None => Vec::new(),
+    };
+    let chain = ChainInput {
+        destination,
+        source,
+        direct_source: source,
+        server_name: tls.and_then(|tls| tls.server_name.as_deref()),
+        transport_protocol: if tls.is_some() { "tls" } else { "raw_buffer" },
+        application_protocols: &offered,
+    };
+    // Inside TLS that is not ended here nobody sees a request or an identity.
+    let ends_tls = listener.find_filter_chain(&chain).is_some_and(|chain| chain.tls.is_some());
+    let has_identity = |tls: &&AskedTls| ends_tls && !(tls.identities.is_empty() && tls.dns_names.is_empty());
+    let peer = tls.filter(has_identity).map(|tls| {
+        let (uri_sans, dns_sans) = (tls.identities.clone(), tls.dns_names.clone());
+        Arc::new(PeerIdentity { uri_sans, dns_sans, ..PeerIdentity::default() })
+    });
+    let connection = ConnectionView {
+        server_name: tls.and_then(|tls| tls.server_name.as_deref()).map(Into::into),
+        tls: tls.is_some() && ends_tls,
+        peer,
+        ..ConnectionView::plaintext(source, destination)
+    };
+    let request = asked.request.as_ref().filter(|_| tls.is_none() || ends_tls).map(AskedHead::plain);
+    let call = Call {
+        listener: &listener.name,
+        chain,
+        connection: &connection,
+        request: request.as_ref(),
+        random: asked.random,
+    };
+    explainer.trace(config, &call)
+}
+
+/// A filter chain's name, or its place among those without a name.
+pub fn chain_name(chain: &FilterChain, listener: &Listener) -> String {
+    if !chain.name.is_empty() {
+        return chain.name.to_string();
+    }
+    let is_default =
+        listener.default_filter_chain.as_ref().is_some_and(|default| std::ptr::eq(&raw const **default, chain));
+    let at = listener.filter_chains.iter().position(|other| std::ptr::eq(&raw const **other, chain));
+    match (is_default, at) {
+        (true, _) => "default".to_owned(),
+        (false, Some(at)) => format!("#{at}"),
+        (false, None) => "unnamed".to_owned(),
+    }
+}
+
+impl Decision {
+    fn of(
+        explanation: &Explanation,
+        trace: &Trace,
+        (config, listener): (&Config, &Listener),
+        asked: &AskedCall,
+    ) -> Self {
+        let answer = explanation.answer.as_ref();
+        let mut decision = Self {
+            listener: Some(listener.name.to_string()),
+            filter_chain: trace.chain.as_ref().map(|chain| chain_name(chain, listener)),
+            virtual_host: trace.host.as_ref().map(|host| host.name.to_string()),
+            route: trace.route.as_ref().map(|route| route.name.to_string()),
+            origin: trace.route.as_ref().and_then(|route| route.origin.as_deref()).map(str::to_owned),
+            status: answer.map(|answer| answer.status),
+            details: answer.map(|answer| answer.details.clone()).filter(|details| !details.is_empty()),
+            path: trace.sent.as_ref().map(|sent| sent.path.clone()),
+            authority: trace.sent.as_ref().map(|sent| sent.authority.clone()),
+            unknown_headers: unknown_headers(trace, asked),
+            steps: explanation.steps.iter().map(ToString::to_string).collect(),
+            ..Self::default()
+        };
+        explanation.steps.iter().for_each(|step| decision.read_chance(step));
+        decision.clusters = clusters(trace);
+        decision.read_end(explanation.steps.last(), config, trace.matched.is_some());
+        decision
+    }
+
+    /// Notes what the call and the configuration alone do not decide.
+    fn read_chance(&mut self, step: &Step) {
+        match step {
+            Step::Route { share_ppm: Some(_), .. } | Step::Share { .. } | Step::Filter { chance: true, .. } => {
+                self.by_chance = true;
+            }
+            Step::Filter {
+                says: Says::Collects { .. } | Says::Waits { answer: true, .. } | Says::Remarks { state: true, .. },
+                ..
+            } => self.by_state = true,
+            _ => {}
+        }
+    }
+
+    /// How it ends, by the last step.
+    fn read_end(&mut self, last: Option<&Step>, config: &Config, is_http: bool) {
+        let (outcome, flag) = match last {
+            Some(Step::Endpoints { cluster, count }) => {
+                self.cluster = Some(cluster.to_string());
+                self.endpoints = *count;
+                let is_anywhere = config.clusters.get(cluster).is_some_and(|cluster| {
+                    matches!(cluster.discovery, evenkeel_runtime_config::cluster::Discovery::OriginalDst(_))
+                });
+                match (*count > 0 || is_anywhere, is_http) {
+                    (true, _) => ("forward", ""),
+                    (false, true) => {
+                        self.status = Some(503);
+                        ("forward", "UH")
+                    }
+                    (false, false) => ("reset", "UH"),
+                }
+            }
+            Some(Step::NoCluster { cluster, status }) => {
+                self.cluster = Some(cluster.to_string());
+                (if *status == 0 { "reset" } else { "direct" }, "NC")
+            }
+            Some(Step::Rbac { verdict }) if !verdict.allowed => {
+                let policy = verdict.policy.as_deref().unwrap_or("none");
+                self.details = Some(format!("rbac_access_denied_matched_policy[{policy}]"));
+                ("deny", "")
+            }
+            Some(
+                Step::Redirect { location, .. } | Step::TlsRedirect { location } | Step::PathRedirect { location },
+            ) => {
+                self.location = Some(location.clone());
+                ("redirect", "")
+            }
+            Some(Step::Filter { says: Says::Replies { flags, .. }, .. }) => {
+                self.response_flag = flags.short_names().next().map(str::to_owned);
+                ("direct", "")
+            }
+            Some(Step::DirectResponse { .. } | Step::PathRefused { .. } | Step::UpgradeRefused { .. }) => {
+                ("direct", "")
+            }
+            Some(Step::NoRoute | Step::NoRouteTable { .. }) => ("direct", "NR"),
+            Some(Step::NoFilterChain { .. }) => ("reset", "NR"),
+            Some(Step::Unanswered { .. }) => ("hold", ""),
+            Some(Step::FilterChain { .. }) if !is_http => ("reset", "DPE"),
+            _ => ("reset", ""),
+        };
+        self.outcome = outcome.to_owned();
+        if !flag.is_empty() {
+            self.response_flag = Some(flag.to_owned());
+        }
+    }
+}
+
+/// The clusters that the chosen route, or TCP proxy, names, with their weights.
+fn clusters(trace: &Trace) -> Vec<(String, u32)> {
+    let action = trace.route.as_ref().map(|route| &route.action);
+    let all: Vec<(&Arc<str>, u32)> = match (action, trace.chain.as_ref().map(|chain| &chain.terminal)) {
+        (Some(RouteAction::Forward(action)), _) => {
+            action.clusters.iter().map(|entry| (&entry.cluster, entry.weight)).collect()
+        }
+        (None, Some(Terminal::Tcp(proxy))) => {
+            proxy.clusters.iter().map(|entry| (&entry.cluster, entry.weight)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let alone = u32::from(all.len() == 1);
+    all.into_iter().take(MAX_CLUSTERS).map(|(name, weight)| (name.to_string(), weight.max(alone))).collect()
+}
+
+/// The redacted headers that some route of the virtual host asks for: another value might lead elsewhere.
+fn unknown_headers(trace: &Trace, asked: &AskedCall) -> Vec<String> {
+    let Some(head) = asked.request.as_ref().filter(|head| !head.redacted.is_empty()) else { return Vec::new() };
+    let routes = trace.host.iter().flat_map(|host| &host.routes);
+    let matches: Vec<_> = routes.map(|route| &route.matches).collect();
+    let is_asked_for = |name: &&String| match name.strip_prefix('?') {
+        Some(parameter) => matches.iter().any(|own| own.query_parameters.iter().any(|asked| *asked.name == *parameter)),
+        None => matches.iter().any(|own| own.headers.iter().any(|asked| *asked.name == ***name)),
+    };
+    let mut unknown: Vec<String> = head.redacted.iter().filter(is_asked_for).cloned().collect();
+    unknown.dedup();
+    unknown
+}

@@ -1,0 +1,115 @@
+//! Copies what is known of a request.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use evenkeel_filters::explain::asked::{AskedCall, AskedHead, AskedTls, REDACTED, RecentRequest};
+use evenkeel_filters::{ConnectionInfo, StreamInfo};
+use evenkeel_http::{RequestHead, Version};
+use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::listener::TrafficDirection;
+
+use super::redact;
+
+/// Longest head that is kept whole, in bytes. With the default limit a worker keeps less than 3 MiB, however long the
+/// heads are.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
+
+/// Whether a request failed, or was refused by this proxy.
+#[inline]
+pub(crate) fn is_failure(stream: &StreamInfo) -> bool {
+    let is_refused = stream.status >= 400 && stream.details != "via_upstream";
+    stream.status >= 500 || stream.status == 0 || is_refused
+}
+
+/// A request's head without secrets, as far as it is not too long.
+#[cold]
+pub(crate) fn captured(head: &RequestHead, https: bool) -> Box<AskedHead> {
+    let mut room = MAX_HEAD_BYTES;
+    let mut text = |bytes: &[u8]| {
+        let kept = bytes.get(..bytes.len().min(room)).unwrap_or_default();
+        room -= kept.len();
+        String::from_utf8_lossy(kept).into_owned()
+    };
+    let (method, authority) = (text(head.method()), text(head.authority()));
+    // A rewritten path is kept by the proxy.
+    let path = head.headers.find(b"x-envoy-original-path").unwrap_or(head.path());
+    let (path, mut redacted) = redact::path(&text(path), REDACTED);
+    let (mut headers, mut left_out) = (Vec::new(), 0);
+    for (_, name, value) in head.headers.iter() {
+        let name = String::from_utf8_lossy(name).into_owned();
+        if name == "x-envoy-original-path" {
+            continue;
+        }
+        let is_secret = redact::is_secret(&name);
+        let value = if is_secret { REDACTED.as_bytes() } else { value };
+        if name.len() + value.len() > room {
+            left_out += 1;
+            continue;
+        }
+        room -= name.len() + value.len();
+        if is_secret {
+            redacted.push(name.clone());
+        }
+        headers.push((name, String::from_utf8_lossy(value).into_owned()));
+    }
+    let scheme = if https { "https" } else { "http" }.to_owned();
+    Box::new(AskedHead { method, authority, path, scheme, headers, redacted, left_out })
+}
+
+/// What became of a request. `head`: as it was received; otherwise as it is now.
+#[cold]
+pub(crate) fn recorded(
+    (info, stream, head): (&ConnectionInfo, &StreamInfo, &RequestHead),
+    received: Option<Box<AskedHead>>,
+    (started, now): (SystemTime, Instant),
+) -> RecentRequest {
+    let edited = received.is_none();
+    let tls = info.session.as_ref().filter(|_| info.view.tls).map(|session| {
+        let peer = info.view.peer.as_ref();
+        AskedTls {
+            server_name: info.view.server_name.as_deref().map(str::to_owned),
+            alpn: session.alpn.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
+            identities: peer.map(|peer| peer.uri_sans.clone()).unwrap_or_default(),
+            dns_names: peer.map(|peer| peer.dns_sans.clone()).unwrap_or_default(),
+        }
+    });
+    let listener = info.listener.as_ref();
+    let call = AskedCall {
+        listeners: listener.iter().map(|listener| listener.name.to_string()).collect(),
+        source: Some(info.view.remote),
+        destination: Some(info.view.local),
+        tls,
+        protocol: if head.version == Version::Http2 { "h2c" } else { "http/1.1" }.to_owned(),
+        request: Some(*received.unwrap_or_else(|| captured(head, info.view.tls))),
+        random: 0,
+    };
+    let id = head.headers.find(b"x-request-id").unwrap_or_default();
+    let micros = |duration: std::time::Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    RecentRequest {
+        id: String::from_utf8_lossy(id.get(..id.len().min(128)).unwrap_or_default()).into_owned(),
+        started_us: u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX),
+        worker: 0,
+        direction: match listener.map(|listener| listener.direction) {
+            Some(TrafficDirection::Inbound) => "inbound",
+            Some(TrafficDirection::Outbound) => "outbound",
+            _ => "",
+        }
+        .to_owned(),
+        call,
+        edited,
+        filter_chain: info.filter_chain_name().unwrap_or_default().to_owned(),
+        route: stream.route_name.as_deref().map(str::to_owned),
+        cluster: stream.cluster_name.as_deref().map(str::to_owned),
+        endpoint: stream.host.as_deref().map(str::to_owned),
+        status: stream.status,
+        flags: stream.flags.short_names().collect::<Vec<_>>().join(","),
+        details: stream.details.chars().take(1024).collect(),
+        transport_failure: stream.transport_failure.chars().take(1024).collect(),
+        attempts: stream.attempts,
+        bytes_received: stream.bytes_received,
+        bytes_sent: stream.bytes_sent,
+        duration_us: micros(now.saturating_duration_since(stream.times.start())),
+        first_byte_us: stream.times.since_start(TimePoint::UpstreamRxBegin).map(micros),
+    }
+}
