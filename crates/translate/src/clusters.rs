@@ -14,14 +14,16 @@ use evenkeel_model::{
 };
 use evenkeel_xds::ResourceType;
 
-use crate::context::{Context, PortProtocol};
+use crate::context::{Context, InnerProtocol, PortProtocol};
 use crate::endpoints;
 use crate::failover::EndpointRanking;
 use crate::load_balancer;
 use crate::names::{
     self, ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER,
+    TLS_MODE, TLS_MODE_ISTIO, outbound_name,
 };
 use crate::origin;
+use crate::output::Output;
 use crate::pb::common_matcher::{HttpHeadersMatch, MatchPredicate, match_predicate};
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
@@ -42,9 +44,8 @@ use crate::pb::google::protobuf::Struct;
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::upstream_http::{self, http_protocol_options as http_options};
 use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
-use crate::plan::Output;
 use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address, u32_value};
-use crate::tls::{self, InnerProtocol};
+use crate::tls;
 use crate::{dynamic_dns, secrets, sessions};
 
 /// The source address of connections to the workload itself, which capture rules do not redirect.
@@ -53,10 +54,6 @@ const INBOUND_SOURCE: &str = "127.0.0.6";
 const PASSTHROUGH_IDLE: Duration = Duration::from_secs(300);
 /// The spread of these lookups (Istio's `PILOT_DNS_JITTER_DURATION`).
 const DNS_JITTER: Duration = Duration::from_millis(100);
-/// The key by which `transport_socket_matches` match endpoint metadata.
-pub const TLS_MODE: &str = "tlsMode";
-/// Its value for endpoints behind a proxy.
-pub const TLS_MODE_ISTIO: &str = "istio";
 /// Envoy's name of the HTTP protocol options.
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
@@ -136,16 +133,6 @@ fn want_credential(context: Context<'_>, rule: &DestinationRule, tls: Option<Cli
         secrets::want(secrets::certificate_name(name), &rule.origin, out);
     }
     secrets::want(secrets::roots_name(name), &rule.origin, out);
-}
-
-/// The name of the cluster for an inner protocol. A port without a declared protocol has two clusters, because the
-/// client offers different ALPN protocols, and Envoy configures these per cluster.
-pub fn outbound_name(port: &ServicePort, subset: &str, service: &Service, inner: InnerProtocol) -> String {
-    let name = names::outbound_cluster(port.number, subset, &service.host);
-    match inner {
-        InnerProtocol::Tcp if port.protocol.is_auto() => format!("{name}|tcp"),
-        _ => name,
-    }
 }
 
 /// One outbound cluster.

@@ -11,8 +11,6 @@ use evenkeel_model::{
 
 use crate::facts::{Answer, Client, Facts, Question};
 use crate::proxy_options::ProxyOptions;
-use crate::routes::action::RouteContext;
-use crate::tls::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
 
 /// A generator's view of one proxy and one snapshot. It records every question, so that the results can be kept, and
@@ -213,11 +211,6 @@ impl<'a> Context<'a> {
         self.policy(service, port, subset)?.load_balancer
     }
 
-    /// The context of routes for requests to this port.
-    pub fn route_context(&self, port: u16) -> RouteContext<'a> {
-        RouteContext { context: *self, port, tls: false }
-    }
-
     /// The virtual addresses at which the proxy's workload calls a service. Allotted ones count only where the
     /// workload's DNS queries are answered with them, as in Istio (`nodeUsesAutoallocatedIPs`).
     pub fn vips<'s>(&self, service: &'s Service) -> impl Iterator<Item = IpAddr> + use<'s> {
@@ -243,4 +236,13 @@ impl<'a> Context<'a> {
         let denied = options.dns_capture == Some(false) || options.dns_auto_allocate == Some(false);
         !denied && self.ask(Question::CapturesDns) == Answer::Yes
     }
+}
+
+/// The protocol that a client uses inside the mesh's TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InnerProtocol {
+    /// HTTP.
+    Http,
+    /// Any bytes.
+    Tcp,
 }

@@ -7,7 +7,6 @@
 use evenkeel_model::{OutboundTrafficPolicy, Resolution, Service};
 
 use crate::context::Context;
-use crate::http::network_filter;
 use crate::pb::config::cluster::Cluster;
 use crate::pb::config::cluster::cluster::{ClusterDiscoveryType, CustomClusterType, DnsLookupFamily, LbPolicy};
 use crate::pb::config::listener::Filter;
@@ -17,7 +16,7 @@ use crate::pb::dynamic_forward_proxy::{
     sni_filter_config,
 };
 use crate::pb::hcm::{HttpFilter, http_filter};
-use crate::proto::any;
+use crate::proto::{any, network_filter};
 
 /// Whether a service's host is looked up when it is called.
 pub fn is_looked_up(service: &Service) -> bool {

@@ -6,16 +6,16 @@ use evenkeel_model::workload::selects;
 use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service, TrafficPolicy};
 use evenkeel_xds::ResourceType;
 
-use crate::clusters::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
 use crate::context::Context;
 use crate::failover::{EndpointRanking, Rank};
 use crate::load_balancer;
+use crate::names::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
+use crate::output::Output;
 use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
 use crate::pb::config::endpoint::{
     ClusterLoadAssignment, LbEndpoint, LocalityLbEndpoints, lb_endpoint::HostIdentifier,
 };
 use crate::pb::core::{Address, HealthStatus, Locality, Pipe, address};
-use crate::plan::Output;
 use crate::proto::{self, metadata, u32_value};
 use crate::sessions;
 

@@ -6,10 +6,9 @@ use evenkeel_model::{PathNormalization, TrafficPolicy};
 
 use crate::access_log;
 use crate::context::Context;
-use crate::pb::config::listener::{Filter, filter::ConfigType};
+use crate::pb::config::listener::Filter;
 use crate::pb::config::route::RouteConfiguration;
 use crate::pb::core::{Http2ProtocolOptions, HttpProtocolOptions};
-use crate::pb::google::protobuf::Any;
 use crate::pb::hcm::http_connection_manager::{
     ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, ServerHeaderTransformation,
     SetCurrentClientCertDetails, UpgradeConfig,
@@ -18,7 +17,7 @@ use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
 use crate::pb::on_demand::OnDemand;
 use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
-use crate::proto::{ads, any, bool_value, duration, u32_value};
+use crate::proto::{ads, any, bool_value, duration, network_filter, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
 use crate::{dynamic_dns, load_balancer, rbac, routes, sessions};
@@ -276,9 +275,4 @@ fn tcp_to(
         ..Default::default()
     };
     network_filter("envoy.filters.network.tcp_proxy", any(&proxy))
-}
-
-/// A network filter.
-pub fn network_filter(name: &str, config: Any) -> Filter {
-    Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
 }

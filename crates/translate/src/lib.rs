@@ -28,6 +28,7 @@ pub mod listeners;
 mod load_balancer;
 pub mod name_table;
 pub mod names;
+pub mod output;
 pub mod proxy_options;
 pub mod rbac;
 pub mod routes;

@@ -9,7 +9,7 @@ use prost::Message;
 
 use crate::context::Context;
 use crate::names::NAME_TABLE;
-use crate::plan::{Collection, Output, Part};
+use crate::output::{Collection, NameInfo, Output, Part};
 use crate::proto::any_named;
 
 /// `istio.networking.nds.v1.NameTable` with its names in order.
@@ -18,23 +18,6 @@ pub struct NameTable {
     /// Entries by host.
     #[prost(btree_map = "string, message", tag = "1")]
     pub table: BTreeMap<String, NameInfo>,
-}
-
-/// `NameTable.NameInfo`.
-#[derive(Clone, PartialEq, Message)]
-pub struct NameInfo {
-    /// Addresses.
-    #[prost(string, repeated, tag = "1")]
-    pub ips: Vec<String>,
-    /// `Kubernetes` for Services, `External` for ServiceEntries.
-    #[prost(string, tag = "2")]
-    pub registry: String,
-    /// A Service's name.
-    #[prost(string, tag = "3")]
-    pub shortname: String,
-    /// A Service's namespace.
-    #[prost(string, tag = "4")]
-    pub namespace: String,
 }
 
 /// The entry of a service that has virtual addresses.

@@ -1,6 +1,9 @@
 //! Names of clusters, listeners, routes and SNI values, as Istio spells them.
 
+use crate::context::InnerProtocol;
 use evenkeel_base::hostname::Hostname;
+use evenkeel_model::Service;
+use evenkeel_model::service::ServicePort;
 
 /// Traffic to unknown destinations, sent to the address that the workload called.
 pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
@@ -61,3 +64,19 @@ pub fn gateway_route(port: u16) -> String {
 
 /// The DNS table's type.
 pub const NAME_TABLE: &str = "istio.networking.nds.v1.NameTable";
+
+/// The key by which `transport_socket_matches` match endpoint metadata.
+pub const TLS_MODE: &str = "tlsMode";
+
+/// Its value for endpoints behind a proxy.
+pub const TLS_MODE_ISTIO: &str = "istio";
+
+/// The name of the cluster for an inner protocol. A port without a declared protocol has two clusters, because the
+/// client offers different ALPN protocols, and Envoy configures these per cluster.
+pub fn outbound_name(port: &ServicePort, subset: &str, service: &Service, inner: InnerProtocol) -> String {
+    let name = outbound_cluster(port.number, subset, &service.host);
+    match inner {
+        InnerProtocol::Tcp if port.protocol.is_auto() => format!("{name}|tcp"),
+        _ => name,
+    }
+}

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use prost::{Message, Name};
 
+use crate::pb::config::listener::{Filter, filter::ConfigType};
 use crate::pb::google::protobuf as wkt;
+use crate::pb::google::protobuf::Any;
 use crate::pb::{config, core, matcher};
 
 /// The URL prefix of every packed type.
@@ -189,4 +191,21 @@ impl OrderedValue {
         };
         Self { kind: Some(kind) }
     }
+}
+
+/// Escapes characters with a meaning in RE2.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$".contains(c) {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted
+}
+
+/// A network filter.
+pub fn network_filter(name: &str, config: Any) -> Filter {
+    Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
 }

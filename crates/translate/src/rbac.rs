@@ -8,7 +8,6 @@ use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MeshConfig, Strin
 use prost::Name;
 
 use crate::context::Context;
-use crate::http::network_filter;
 use crate::pb::config::listener::Filter;
 use crate::pb::config::rbac::permission::Rule as PermissionRule;
 use crate::pb::config::rbac::principal::{Authenticated, Identifier};
@@ -20,7 +19,9 @@ use crate::pb::core::CidrRange;
 use crate::pb::hcm::{HttpFilter, http_filter};
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::matcher::{PathMatcher, StringMatcher, path_matcher};
-use crate::proto::{HttpRbac, NetworkRbac, RbacRules, any_named, regex, string_matcher, u32_value};
+use crate::proto::{
+    HttpRbac, NetworkRbac, RbacRules, any_named, network_filter, quote, regex, string_matcher, u32_value,
+};
 
 /// Statistics prefix of network RBAC filters, as Istio's.
 const NETWORK_STAT_PREFIX: &str = "tcp.";
@@ -365,18 +366,6 @@ fn range(value: &StringMatch) -> Option<CidrRange> {
 
 fn cidr(net: &IpNet) -> CidrRange {
     CidrRange { address_prefix: net.network().to_string(), prefix_len: Some(u32_value(u32::from(net.prefix_len()))) }
-}
-
-/// Escapes characters with a meaning in RE2.
-pub fn quote(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len());
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$".contains(c) {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted
 }
 
 fn add_rules<T>(all: &mut Vec<Permission>, values: &[T], not_values: &[T], rule: impl Fn(&T) -> PermissionRule) {

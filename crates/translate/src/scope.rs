@@ -12,10 +12,9 @@ use evenkeel_model::{
     Service, Sidecar, SidecarOutboundPolicy,
 };
 
-use crate::context::{Context, PortProtocol};
+use crate::context::{Context, InnerProtocol, PortProtocol};
 use crate::names::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::cluster_of;
-use crate::tls::InnerProtocol;
 
 /// The longest chain of aliases that is followed, in hops.
 const MAX_ALIAS_HOPS: usize = 16;

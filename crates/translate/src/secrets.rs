@@ -11,8 +11,8 @@ use evenkeel_model::{KeyPair, ROOTS_SUFFIX, Roots, Snapshot};
 use evenkeel_xds::ResourceType;
 
 use crate::context::Context;
+use crate::output::{Collection, Output, Part};
 use crate::pb::{core, tls};
-use crate::plan::{Collection, Output, Part};
 use crate::view::ProxyView;
 
 /// What the names of these secrets begin with, as in Istio.

@@ -7,6 +7,7 @@ use evenkeel_base::Spanned;
 use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use evenkeel_model::{MeshConfig, OutsideTls, ServerTls, ServerTlsMode, TlsRules};
 
+use crate::context::InnerProtocol;
 use crate::pb::google::protobuf::Any;
 use crate::pb::matcher::StringMatcher;
 use crate::pb::matcher::string_matcher::MatchPattern;
@@ -34,15 +35,6 @@ pub const MESH_TCP_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 
 /// The ALPN protocols that an HTTP server accepts.
 const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
-
-/// The protocol that a client uses inside the mesh's TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InnerProtocol {
-    /// HTTP.
-    Http,
-    /// Any bytes.
-    Tcp,
-}
 
 /// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";

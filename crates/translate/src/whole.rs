@@ -8,7 +8,7 @@ use evenkeel_xds::ResourceSet;
 
 use crate::context::Context;
 use crate::facts::{Client, Facts};
-use crate::plan::{Collection, Output, Part, Unit};
+use crate::output::{Collection, Output, Part, Unit};
 use crate::view::{ProxyKind, ProxyView};
 
 /// All resources of one proxy. `generation` is the snapshot's.

@@ -10,6 +10,7 @@ use evenkeel_xds::ResourceType;
 use super::endpoints;
 use crate::clusters::contain_endpoints;
 use crate::context::Context;
+use crate::output::Output;
 use crate::pb::config::cluster::circuit_breakers::Thresholds;
 use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, DiscoveryType, EdsClusterConfig, LbConfig, LbPolicy, RingHashLbConfig,
@@ -18,7 +19,6 @@ use crate::pb::config::cluster::{CircuitBreakers, Cluster};
 use crate::pb::config::route::route_action::hash_policy::{FilterState, PolicySpecifier};
 use crate::pb::core::TransportSocket;
 use crate::pb::google::protobuf::UInt64Value;
-use crate::plan::Output;
 use crate::proto::{self, ads, u32_value};
 use crate::{names, origin, tls};
 

@@ -7,11 +7,11 @@ use evenkeel_model::MtlsMode;
 use evenkeel_xds::ResourceType;
 
 use crate::context::Context;
+use crate::output::Output;
 use crate::pb::config::listener::{FilterChain, Listener};
 use crate::pb::config::route::{NonForwardingAction, Route, RouteConfiguration, VirtualHost, route};
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, http_connection_manager::RouteSpecifier};
-use crate::plan::Output;
-use crate::proto::{address, any};
+use crate::proto::{address, any, network_filter};
 use crate::routes::matches;
 use crate::{http, rbac, tls};
 
@@ -63,7 +63,7 @@ fn chain(context: Context<'_>, port: u16) -> FilterChain {
     };
     FilterChain {
         name: if takes_tls { "inbound-mtls" } else { "inbound-plaintext" }.to_owned(),
-        filters: vec![http::network_filter("envoy.filters.network.http_connection_manager", any(&manager))],
+        filters: vec![network_filter("envoy.filters.network.http_connection_manager", any(&manager))],
         transport_socket: takes_tls.then(tls::proxyless_server),
         ..Default::default()
     }

@@ -20,7 +20,7 @@ use evenkeel_model::Service;
 
 use crate::context::Context;
 use crate::listeners::outbound::of_address;
-use crate::plan::{Collection, Output, Part, Unit};
+use crate::output::{Collection, Output, Part, Unit};
 
 /// Makes a unit for a gRPC program.
 pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Output) {

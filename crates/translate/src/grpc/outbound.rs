@@ -7,9 +7,9 @@ use evenkeel_xds::Resource;
 
 use super::routes;
 use crate::context::Context;
+use crate::output::{Collection, Output, Part, with_origin};
 use crate::pb::config::listener::{ApiListener, Listener};
 use crate::pb::hcm::{HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier};
-use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{ads, any};
 use crate::routes::filters;
 use crate::{http, names};

@@ -9,6 +9,7 @@ use evenkeel_xds::ResourceType;
 use super::clusters;
 use crate::context::Context;
 use crate::names;
+use crate::output::Output;
 use crate::pb::config::route::header_matcher::HeaderMatchSpecifier;
 use crate::pb::config::route::route_action::hash_policy::PolicySpecifier;
 use crate::pb::config::route::route_action::{ClusterSpecifier, HashPolicy, MaxStreamDuration};
@@ -17,7 +18,6 @@ use crate::pb::config::route::{
     HeaderMatcher, RetryPolicy, Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost, WeightedCluster, route,
 };
 use crate::pb::matcher::string_matcher::MatchPattern;
-use crate::plan::Output;
 use crate::proto::u32_value;
 use crate::routes::outbound::http_routes;
 use crate::routes::{action, filters, matches};

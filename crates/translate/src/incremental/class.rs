@@ -10,7 +10,7 @@ use imbl::{OrdMap, OrdSet};
 
 use super::unit::{UnitMaker, UnitResult};
 use crate::facts::{Client, Question};
-use crate::plan::{Collection, Part, Unit};
+use crate::output::{Collection, Part, Unit};
 
 /// The state of a class. Cloning is cheap, because all large parts are persistent.
 #[derive(Debug, Clone)]

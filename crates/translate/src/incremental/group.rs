@@ -13,7 +13,7 @@ use super::readers::Readers;
 use super::unit::{UnitMaker, UnitResult};
 use super::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange};
 use crate::facts::{Answer, Client, Question};
-use crate::plan::Unit;
+use crate::output::Unit;
 use crate::view::ProxyView;
 
 /// Proxies of the same kinds and Sidecar.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_model::{Changes, Key};
 
 use super::unit::UnitResult;
-use crate::plan::Unit;
+use crate::output::Unit;
 use crate::view::ProxyView;
 
 /// The proxies whose own resources depend on a key.

@@ -9,7 +9,7 @@ use evenkeel_xds::{Cause, Resource, ResourceType};
 use super::ClassId;
 use crate::context::Context;
 use crate::facts::{Answer, Client, Facts, Question};
-use crate::plan::{Collection, Output, Part, Unit};
+use crate::output::{Collection, Output, Part, Unit};
 use crate::view::ProxyView;
 
 /// The result of a unit. It is valid for every proxy with the same answers, until one of its keys is touched.

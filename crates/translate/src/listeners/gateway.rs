@@ -10,12 +10,12 @@ use super::inspectors::Inspectors;
 use super::l4::{push_distinct, to_destinations};
 use super::{chain, l4, listener, secured};
 use crate::access_log;
-use crate::context::Context;
+use crate::context::{Context, InnerProtocol};
 use crate::http::{self, Calls, Direction};
 use crate::names;
+use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
-use crate::plan::{Collection, Output, Part};
 use crate::{rbac, tls};
 
 /// The route configuration of a server whose requests are routed (Istio's `gatewayRDSRouteName`): servers of one address
@@ -121,11 +121,11 @@ fn chains(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16, p
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
             let manager = manager(context, gateway, server, port, Calls::Any);
             let made = chain("", server_names(server), vec![manager]);
-            vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, tls::InnerProtocol::Http))]
+            vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, InnerProtocol::Http))]
         }
         (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode.terminates() => {
             let made = tcp_chains(context, gateway, server, &server_names(server)).into_iter();
-            let socket = || tls::gateway_server(context.snapshot.mesh(), server_tls, tls::InnerProtocol::Tcp);
+            let socket = || tls::gateway_server(context.snapshot.mesh(), server_tls, InnerProtocol::Tcp);
             made.map(|chain| secured(chain, socket())).collect()
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) => sni_chains(context, gateway, server),

@@ -12,12 +12,12 @@ use super::inspectors::{Inspected, Inspectors, Ports};
 use super::outbound::PLAIN_HTTP;
 use super::{chain, companions, listener, secured};
 use crate::access_log;
-use crate::context::{Context, PortProtocol};
+use crate::context::{Context, InnerProtocol, PortProtocol};
 use crate::http::{self, Calls, Direction};
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
+use crate::output::Output;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
-use crate::plan::Output;
 use crate::proto::u32_value;
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
 use crate::{rbac, routes};
@@ -202,10 +202,8 @@ fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterCh
 fn ingress_tls_chain(context: Context<'_>, target: &Target, server: &ServerTls) -> FilterChain {
     let wanted = target.wants(TLS, &[]);
     let (chain, inner) = match target.port_protocol {
-        PortProtocol::Http | PortProtocol::Auto => {
-            (http_chain(context, target, wanted, false), tls::InnerProtocol::Http)
-        }
-        PortProtocol::Tcp => (tcp_chain(context, target, wanted, false), tls::InnerProtocol::Tcp),
+        PortProtocol::Http | PortProtocol::Auto => (http_chain(context, target, wanted, false), InnerProtocol::Http),
+        PortProtocol::Tcp => (tcp_chain(context, target, wanted, false), InnerProtocol::Tcp),
     };
     secured(chain, tls::gateway_server(context.snapshot.mesh(), server, inner))
 }

@@ -4,12 +4,12 @@
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::{L4Match, RouteSet, WeightedDestination};
 
+use crate::context::InnerProtocol;
 use crate::http;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::CidrRange;
 use crate::proto::u32_value;
 use crate::routes::action::{RouteContext, cluster_of};
-use crate::tls::InnerProtocol;
 
 /// A condition, and where connections go that it holds for.
 pub type Target<'a> = (FilterChainMatch, &'a [WeightedDestination]);

@@ -15,9 +15,9 @@ use evenkeel_xds::ResourceType;
 use crate::access_log;
 use crate::context::Context;
 use crate::names;
+use crate::output::Output;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{Metadata, TrafficDirection, TransportSocket};
-use crate::plan::Output;
 use crate::proto::{address, bool_value, duration, metadata};
 use crate::view::ClientKind;
 

@@ -10,17 +10,15 @@ use evenkeel_xds::{Resource, ResourceType};
 use super::inspectors::Inspectors;
 use super::l4::{cidr_range, push_distinct, to_destinations};
 use super::{chain, companions, l4, listener, unbound};
-use crate::clusters::outbound_name;
-use crate::context::{Context, PortProtocol};
+use crate::context::{Context, InnerProtocol, PortProtocol};
 use crate::http::{self, Calls};
-use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
+use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT, outbound_name};
+use crate::output::{Collection, Output, Part, with_origin};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{CidrRange, TrafficDirection};
-use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{bool_value, u32_value};
 use crate::routes::outbound::own_route_name;
 use crate::scope::CallablePort;
-use crate::tls::InnerProtocol;
 use crate::{access_log, dynamic_dns};
 
 /// Any IPv4 address.

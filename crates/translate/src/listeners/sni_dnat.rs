@@ -10,8 +10,8 @@ use evenkeel_xds::ResourceType;
 
 use super::chain;
 use crate::context::Context;
+use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::FilterChainMatch;
-use crate::plan::{Collection, Output, Part};
 use crate::{clusters, endpoints, http, names, rbac};
 
 /// The ALPN protocols of mesh clients. Other clients are refused, because only for these does the workload's proxy

@@ -8,10 +8,10 @@ use evenkeel_model::{
 };
 
 use super::{filters, headers};
-use crate::clusters::outbound_name;
-use crate::context::Context;
+use crate::context::{Context, InnerProtocol};
 use crate::load_balancer;
 use crate::names;
+use crate::names::outbound_name;
 use crate::pb::config::route::retry_policy::{
     RetryBackOff, RetryHostPredicate, RetryPriority, retry_host_predicate::ConfigType, retry_priority,
 };
@@ -26,7 +26,6 @@ use crate::pb::matcher::RegexMatchAndSubstitute;
 use crate::pb::previous_hosts::PreviousHostsPredicate;
 use crate::pb::previous_priorities::PreviousPrioritiesConfig;
 use crate::proto::{any, bool_value, duration, regex, u32_value};
-use crate::tls::InnerProtocol;
 
 /// Default retry conditions, as in Istio: nothing that a server may have acted on is sent twice.
 const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
@@ -46,6 +45,13 @@ pub struct RouteContext<'a> {
     pub port: u16,
     /// Whether the proxy ends the client's TLS.
     pub tls: bool,
+}
+
+impl<'a> Context<'a> {
+    /// The context of routes for requests to this port.
+    pub fn route_context(&self, port: u16) -> RouteContext<'a> {
+        RouteContext { context: *self, port, tls: false }
+    }
 }
 
 impl RouteContext<'_> {

@@ -13,8 +13,8 @@ use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_h
 use crate::context::Context;
 use crate::listeners::gateway::{route_table, terminates_tls};
 use crate::names;
+use crate::output::{Collection, GatewayRoutes, Output, Part};
 use crate::pb::config::route::Route;
-use crate::plan::{Collection, GatewayRoutes, Output, Part};
 
 /// The route configurations of a gateway: one per HTTP port, named `http.PORT`, and one per HTTPS server.
 pub fn servers(context: Context<'_>, out: &mut Output) {

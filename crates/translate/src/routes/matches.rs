@@ -28,7 +28,7 @@ pub fn route_match(condition: &HttpMatch) -> RouteMatch {
         Some(StringMatch::Prefix(prefix)) => PathSpecifier::Prefix(prefix.to_string()),
         Some(StringMatch::Regex(pattern)) => PathSpecifier::SafeRegex(regex(pattern)),
         Some(StringMatch::Suffix(suffix)) => {
-            PathSpecifier::SafeRegex(regex(&format!(".*{}", crate::rbac::quote(suffix))))
+            PathSpecifier::SafeRegex(regex(&format!(".*{}", crate::proto::quote(suffix))))
         }
     };
     let pseudo = [(":method", &condition.method), (":authority", &condition.authority), (":scheme", &condition.scheme)];

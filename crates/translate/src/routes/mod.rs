@@ -18,38 +18,14 @@ use evenkeel_xds::{Any, Resource, ResourceType};
 use prost::Message;
 
 use crate::context::Context;
+use crate::output::{Collection, HostPart, Output, Part, with_origin};
 use crate::pb::config::route::{Route, RouteConfiguration, Vhds, VirtualHost, route, virtual_host::TlsRequirementType};
-use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{ads, u32_value};
 
 /// Envoy's default limit of a direct response's body, in bytes.
 const DEFAULT_DIRECT_RESPONSE_BYTES: usize = 4096;
 /// The raised limit, in bytes, as Istio sets it.
 const MAX_DIRECT_RESPONSE_BYTES: u32 = 1024 * 1024;
-
-/// A virtual host as part of a route configuration.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HostPart {
-    /// Its domains.
-    domains: Vec<String>,
-    /// The encoded message; `None` if it is a separate resource.
-    encoded: Option<Vec<u8>>,
-    /// Whether it has direct responses for which Envoy's limit must be raised.
-    large: bool,
-    /// The route set it comes from.
-    ruled_by: Option<Span>,
-    /// The service it is for.
-    service: Option<Span>,
-}
-
-impl HostPart {
-    /// Whether this host makes no difference to a route configuration whose first host is `first`: it is a separate
-    /// resource, and it does not determine the route configuration's origin.
-    pub fn adds_nothing_to(&self, first: &Self) -> bool {
-        let names_no_origin = || first.service.is_some() && (first.ruled_by.is_some() || self.ruled_by.is_none());
-        self.encoded.is_none() && (self.service.is_none() || names_no_origin())
-    }
-}
 
 /// Adds a virtual host to a route configuration. Clients that do not want whole tables get it as a separate resource
 /// named `TABLE/DOMAIN`, unless it matches all hosts: then it stays inside, so that a client without the others decides

@@ -11,14 +11,13 @@ use evenkeel_model::{GatewayRef, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::ResourceType;
 
 use super::{action, give_host, hosts_of, matches, put_together, route_set, virtual_host};
-use crate::clusters::outbound_name;
-use crate::context::{Context, PortProtocol};
+use crate::context::{Context, InnerProtocol, PortProtocol};
 use crate::names;
+use crate::names::outbound_name;
+use crate::output::{Output, Part};
 use crate::pb::config::route::{Route, VirtualHost};
-use crate::plan::{Output, Part};
 use crate::scope::CallablePort;
 use crate::sessions;
-use crate::tls::InnerProtocol;
 
 /// The port on which hosts without a service, known only from route sets, can be called.
 const UNREGISTERED_HOST_PORT: u16 = 80;

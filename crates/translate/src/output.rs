@@ -1,0 +1,188 @@
+//! What units generate: resources, and parts of resources that several units assemble.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::Span;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_model::RouteSet;
+use evenkeel_xds::{Any, Resource, ResourceType};
+use prost::{Message, Name};
+
+use crate::pb::config::listener::FilterChain;
+use crate::pb::config::route::Route;
+
+/// A unit: it is generated at once, and generated again when something it depends on has changed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    /// Resources that every proxy of a kind has.
+    Basics,
+    /// What a sidecar has for calls to the addresses of workloads.
+    AsCalled,
+    /// Inbound resources; each sidecar has its own.
+    Inbound,
+    /// Listeners and routes of a gateway.
+    Gateways,
+    /// Resources of the services of this host that do not depend on endpoints.
+    Service(Hostname),
+    /// The service's endpoints, and resources that contain them: only these are generated again when endpoints change.
+    Endpoints(Hostname),
+    /// Routes for this host other than the traffic of a service.
+    Routed(Hostname),
+    /// A resource assembled from parts of other units.
+    Assembly(Collection),
+}
+
+/// Collections of parts. An assembly may add parts to collections that come later in this order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Collection {
+    /// The listener of an address and port; the first to claim it gets it.
+    Address(IpAddr, u16),
+    /// The listener of a port at any address; also a gateway's, if services contribute to it.
+    Port(u16),
+    /// The listener of an address that a Sidecar names for a port.
+    Egress(IpAddr, u16),
+    /// A host in a gateway's route configuration.
+    GatewayHost(Arc<str>, Hostname),
+    /// A route configuration.
+    Routes(Arc<str>),
+    /// The table of names, for clients that want it whole.
+    Names,
+    /// The listener of a target that a gRPC program dials; the first to claim it gets it.
+    Target(Arc<str>),
+    /// A secret, by its resource's name.
+    Secret(Arc<str>),
+}
+
+/// A part that a unit adds to a collection.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    /// A complete listener.
+    Listener(Resource),
+    /// There is HTTP on the port; whether hosts are looked up when they are called.
+    Http(Span, bool),
+    /// Some of it is gRPC-Web.
+    GrpcWeb,
+    /// Filter chains for TCP on the port.
+    Tcp(Vec<FilterChain>, Span),
+    /// A virtual host of a route configuration.
+    VirtualHost(HostPart),
+    /// A gateway's server with this route configuration or listener.
+    Server(u16, Span),
+    /// Routes for a host from a route set or from the server itself.
+    GatewayRoutes(GatewayRoutes),
+    /// A name.
+    Name(String, NameInfo),
+    /// The secret is used by what is written there.
+    Secret(Span),
+}
+
+impl Part {
+    /// Whether both are of the same kind.
+    pub fn is_of_the_sort_of(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
+    /// Whether this part makes no difference to a collection in which `first` is the first of its kind. Then one more
+    /// service on a port with a thousand need not regenerate the port's listener.
+    pub fn adds_nothing_to(&self, first: &Self) -> bool {
+        match (first, self) {
+            (Self::Http(_, before), Self::Http(_, now)) => before == now,
+            (Self::GrpcWeb, Self::GrpcWeb) | (Self::Secret(_), Self::Secret(_)) => true,
+            (Self::VirtualHost(first), Self::VirtualHost(own)) => own.adds_nothing_to(first),
+            _ => false,
+        }
+    }
+}
+
+/// Routes for a gateway's host from a route set or from the server itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GatewayRoutes {
+    /// Place of the server among those with the same route configuration.
+    pub server: usize,
+    /// The server's port.
+    pub port: u16,
+    /// Whether plain requests are sent to https.
+    pub https_redirect: bool,
+    /// The route set they come from; `None`: the server itself.
+    pub route_set: Option<Arc<RouteSet>>,
+    /// The routes, in order.
+    pub routes: Vec<Route>,
+    /// The position in the user's files that it comes from.
+    pub origin: Span,
+}
+
+/// The output of one unit.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Resources.
+    pub resources: Vec<(ResourceType, Resource)>,
+    /// Parts of collections.
+    pub parts: Vec<(Collection, Part)>,
+}
+
+impl Output {
+    /// Adds a resource; `origin` is the position in the user's files that it comes from.
+    pub fn add<M: Name>(&mut self, kind: ResourceType, name: &str, message: &M, origin: Option<Span>) {
+        self.resources.push((kind, with_origin(Resource::from_message(name, message), origin)));
+    }
+
+    /// Adds a resource that is packed already.
+    pub fn add_packed(&mut self, kind: ResourceType, name: &str, message: &Any, origin: Option<Span>) {
+        self.resources.push((kind, with_origin(Resource::new(name, message), origin)));
+    }
+
+    /// Adds a part to a collection.
+    pub fn give(&mut self, to: Collection, part: Part) {
+        self.parts.push((to, part));
+    }
+}
+
+/// Sets the origin of a resource.
+pub fn with_origin(resource: Resource, origin: Option<Span>) -> Resource {
+    match origin.filter(|span| span.line > 0 || span.is_object()) {
+        Some(origin) => resource.with_origin(origin.to_string()),
+        None => resource,
+    }
+}
+
+/// `NameTable.NameInfo`.
+#[derive(Clone, PartialEq, Message)]
+pub struct NameInfo {
+    /// Addresses.
+    #[prost(string, repeated, tag = "1")]
+    pub ips: Vec<String>,
+    /// `Kubernetes` for Services, `External` for ServiceEntries.
+    #[prost(string, tag = "2")]
+    pub registry: String,
+    /// A Service's name.
+    #[prost(string, tag = "3")]
+    pub shortname: String,
+    /// A Service's namespace.
+    #[prost(string, tag = "4")]
+    pub namespace: String,
+}
+
+/// A virtual host as part of a route configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostPart {
+    /// Its domains.
+    pub domains: Vec<String>,
+    /// The encoded message; `None` if it is a separate resource.
+    pub encoded: Option<Vec<u8>>,
+    /// Whether it has direct responses for which Envoy's limit must be raised.
+    pub large: bool,
+    /// The route set it comes from.
+    pub ruled_by: Option<Span>,
+    /// The service it is for.
+    pub service: Option<Span>,
+}
+
+impl HostPart {
+    /// Whether this host makes no difference to a route configuration whose first host is `first`: it is a separate
+    /// resource, and it does not determine the route configuration's origin.
+    pub fn adds_nothing_to(&self, first: &Self) -> bool {
+        let names_no_origin = || first.service.is_some() && (first.ruled_by.is_some() || self.ruled_by.is_none());
+        self.encoded.is_none() && (self.service.is_none() || names_no_origin())
+    }
+}
