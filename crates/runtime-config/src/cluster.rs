@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_base::mutual_addresses::MutualAddresses;
-use evenkeel_tls::config::UpstreamTls;
+use evenkeel_tls::upstream::UpstreamTls;
 
 pub use load_balancer::{HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SlowStart};
 pub use subset::{SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use evenkeel_tls::config::DownstreamTls;
+use evenkeel_tls::downstream::DownstreamTls;
 
 use crate::access_log::{AccessLog, Format};
 use crate::demand::OnDemandClusters;

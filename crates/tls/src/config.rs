@@ -1,14 +1,12 @@
-//! The settings of a TLS context in Envoy's terms: plain values, which [`DownstreamTls::new`] and [`UpstreamTls::new`]
-//! compile.
+//! The settings of a TLS context in Envoy's terms: plain values, which [`DownstreamTls::new`](crate::DownstreamTls::new) and
+//! [`UpstreamTls::new`](crate::UpstreamTls::new) compile.
 
 use std::path::PathBuf;
 
-pub use crate::downstream::DownstreamTls;
 use crate::pins::Pins;
 use crate::revocation::RevocationLists;
 use crate::san::SanMatcher;
 use crate::sds::SdsSecret;
-pub use crate::upstream::UpstreamTls;
 
 /// Envoy's `DownstreamTlsContext`.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! The one cryptography provider: aws-lc-rs, with the suites in our order.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
@@ -13,10 +14,21 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
         // AES-128-GCM comes first, as in Envoy on machines with AES instructions. It needs fewer rounds than AES-256,
         // rustls' first choice, and the P-256 identities are not stronger.
         provider.cipher_suites.sort_by_key(|suite| *suite != cipher_suite::TLS13_AES_128_GCM_SHA256);
-        gather_entropy(&provider);
+        if SERVES.load(Relaxed) {
+            gather_entropy(&provider);
+        }
         Arc::new(provider)
     };
     PROVIDER.get_or_init(make).clone()
+}
+
+/// Whether the process is a server: see [`will_serve`].
+static SERVES: AtomicBool = AtomicBool::new(false);
+
+/// Has the random generator seeded as soon as TLS is configured, instead of during the first handshake. For servers only: AWS-LC
+/// aborts a process that exits while a thread seeds the generator, as a short command would.
+pub fn will_serve() {
+    SERVES.store(true, Relaxed);
 }
 
 /// Draws a first random byte on a thread of its own. AWS-LC seeds its generator from the processor's jitter then, which takes some

@@ -28,9 +28,7 @@ pub use destination_rule::{
     LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol, ProxyProtocolVersion, RetryBudget,
     RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Tunnel, TunnelProtocol, Warmup,
 };
-pub use gateway::{
-    Gateway, GatewayPort, GatewaySpec, Server, ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol,
-};
+pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server};
 pub use http_policy::{
     CorsPolicy, FaultAbort, FaultDelay, HttpFaultInjection, HttpMirrorPolicy, Percent, UnmatchedPreflights,
 };
@@ -55,6 +53,7 @@ pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,
 };
 pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
+pub use server_tls::{ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
     CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, OutboundTrafficPolicyMode, Sidecar,

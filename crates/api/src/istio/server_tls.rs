@@ -1,11 +1,95 @@
-//! What fits together in the TLS settings of a server (Istio's `validateTLSOptions`).
+//! The TLS settings of a server, and what fits together in them (Istio's `validateTLSOptions`).
 
 use evenkeel_base::Spanned;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
 
-use super::gateway::{ServerTlsMode, ServerTlsSettings, TlsProtocol};
 use crate::decode::Context;
+
+object! {
+    /// TLS of a server.
+    #[derive(Default)]
+    pub struct ServerTlsSettings {
+        /// Answer plain HTTP with a redirect to HTTPS.
+        https_redirect: bool = "httpsRedirect",
+        /// The TLS mode; PASSTHROUGH if not given.
+        mode: Option<ServerTlsMode> = "mode",
+        /// Path of the certificate chain.
+        server_certificate: Option<String> = "serverCertificate",
+        /// Path of the key.
+        private_key: Option<String> = "privateKey",
+        /// Path of the roots that client certificates are verified with.
+        ca_certificates: Option<String> = "caCertificates",
+        /// Path of revocation lists for client certificates.
+        ca_crl: Option<String> = "caCrl",
+        /// Several certificates in files; at most two, with keys of different kinds.
+        tls_certificates: Vec<Spanned<ServerTlsCertificate>> = "tlsCertificates",
+        /// The Secret with the certificate, and with the roots for clients.
+        credential_name: Option<Spanned<String>> = "credentialName",
+        /// Several of them; at most two, with keys of different kinds.
+        credential_names: Vec<Spanned<String>> = "credentialNames",
+        /// The Secret with the roots for clients, if it is another one.
+        ca_cert_credential_name: Option<Spanned<String>> = "caCertCredentialName",
+        /// Names of which a client's certificate must have one.
+        subject_alt_names: Vec<String> = "subjectAltNames",
+        /// SHA-256 hashes of accepted clients' keys (SPKI), in base64.
+        verify_certificate_spki: Vec<Spanned<String>> = "verifyCertificateSpki",
+        /// SHA-256 hashes of accepted clients' certificates, in hexadecimal.
+        verify_certificate_hash: Vec<Spanned<String>> = "verifyCertificateHash",
+        /// Lowest version.
+        min_protocol_version: Option<Spanned<TlsProtocol>> = "minProtocolVersion",
+        /// Highest version.
+        max_protocol_version: Option<Spanned<TlsProtocol>> = "maxProtocolVersion",
+        /// TLS 1.2 cipher suites.
+        cipher_suites: Vec<Spanned<String>> = "cipherSuites",
+        /// Groups for the key exchange.
+        ecdh_curves: Vec<Spanned<String>> = "ecdhCurves",
+    }
+    refused: ["insecureSkipVerify"];
+}
+
+object! {
+    /// A certificate in files.
+    pub struct ServerTlsCertificate {
+        /// Path of the certificate chain.
+        server_certificate: Option<String> = "serverCertificate",
+        /// Path of the key.
+        private_key: Option<String> = "privateKey",
+        /// Path of the roots that client certificates are verified with.
+        ca_certificates: Option<String> = "caCertificates",
+    }
+}
+
+choices! {
+    /// What a server does with TLS.
+    pub enum ServerTlsMode {
+        /// Passes TLS on unread.
+        Passthrough = "PASSTHROUGH",
+        /// Presents a certificate.
+        Simple = "SIMPLE",
+        /// Mutual TLS: both sides present certificates.
+        Mutual = "MUTUAL",
+        /// Mutual TLS, where the client may come without a certificate.
+        OptionalMutual = "OPTIONAL_MUTUAL",
+        /// Mutual TLS with the mesh's certificates.
+        IstioMutual = "ISTIO_MUTUAL",
+        /// Passes TLS on unread, to the service named by the SNI in the mesh's form.
+        AutoPassthrough = "AUTO_PASSTHROUGH",
+    }
+}
+
+choices! {
+    /// Versions of TLS.
+    pub enum TlsProtocol {
+        /// The default.
+        Auto = "TLS_AUTO",
+        /// 1.2
+        V1_2 = "TLSV1_2",
+        /// 1.3
+        V1_3 = "TLSV1_3",
+    }
+    later: ["TLSV1_0", "TLSV1_1"];
+}
 
 /// Most certificates of a server: one for each kind of key that clients differ in, RSA and ECDSA.
 const MAX_CERTIFICATES: usize = 2;

@@ -7,8 +7,8 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
 
-use super::gateway::{ServerTlsMode, ServerTlsSettings};
 use super::server_tls::check_server_tls;
+use super::server_tls::{ServerTlsMode, ServerTlsSettings};
 use super::{ConnectionPool, Destination, LabelsSelector};
 use crate::decode::{Context, Port};
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use evenkeel_tls::config::{
-    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTls, DownstreamTlsContext,
-    PeerChecks, TlsParams, TlsVersion, TrustSource, UpstreamTls, UpstreamTlsContext, Validation,
+    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTlsContext, PeerChecks, TlsParams,
+    TlsVersion, TrustSource, UpstreamTlsContext, Validation,
 };
+use evenkeel_tls::downstream::DownstreamTls;
+use evenkeel_tls::upstream::UpstreamTls;
 use evenkeel_tls::{Pins, RevocationLists, SanKind, SanMatcher, SdsSecret, SdsServer, SecretStore, StringPattern};
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
