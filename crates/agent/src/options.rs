@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
 use serde_json::{Map, Value};
 
-use crate::health::ReadinessProbe;
+use crate::health::config::ReadinessProbe;
 
 /// Port of the DNS proxy, as in Istio.
 const DNS_PORT: u16 = 15053;

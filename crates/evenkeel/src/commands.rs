@@ -16,6 +16,7 @@ use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
 use crate::apply::{self, Change, ChangeArguments};
+use crate::formats::Output;
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::{
@@ -118,8 +119,8 @@ enum Command {
     /// Print the version.
     Version {
         /// Output format.
-        #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
-        output: explain::Output,
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
     },
     /// Measure a control plane with simulated proxies.
     #[command(subcommand)]
@@ -314,8 +315,8 @@ struct RestartArguments {
     state: Option<PathBuf>,
 
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
-    output: explain::Output,
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
 impl RestartArguments {
@@ -323,8 +324,8 @@ impl RestartArguments {
         let state = self.state.unwrap_or_else(StateDir::default_path);
         let names = exec::restart(&state, &self.workload, self.namespace.as_deref())?;
         let text: String = match self.output {
-            explain::Output::Text => names.iter().map(|name| format!("{name} restarted\n")).collect(),
-            explain::Output::Json => format!("{:#}\n", serde_json::json!({ "restarted": names })),
+            Output::Text => names.iter().map(|name| format!("{name} restarted\n")).collect(),
+            Output::Json => format!("{:#}\n", serde_json::json!({ "restarted": names })),
         };
         io::Write::write_all(&mut IgnoreBrokenPipe(io::stdout()), text.as_bytes())?;
         Ok(0)
@@ -350,8 +351,8 @@ struct ValidateArguments {
     leave_out_refused: bool,
 
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = explain::Output::Text)]
-    output: explain::Output,
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
 /// Runs the command and returns the exit status.
@@ -425,11 +426,11 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     }
 }
 
-fn version(output: explain::Output) -> String {
+fn version(output: Output) -> String {
     let version = env!("CARGO_PKG_VERSION");
     match output {
-        explain::Output::Text => format!("evenkeel {version}\n"),
-        explain::Output::Json => format!("{:#}\n", serde_json::json!({ "version": version })),
+        Output::Text => format!("evenkeel {version}\n"),
+        Output::Json => format!("{:#}\n", serde_json::json!({ "version": version })),
     }
 }
 

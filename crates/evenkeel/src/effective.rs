@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use evenkeel_explain::{Caller, World};
 
-use crate::explain::Output;
+use crate::formats::Output;
 use crate::manifests::Manifests;
 
 #[derive(Debug, Args)]

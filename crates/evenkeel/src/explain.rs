@@ -5,12 +5,13 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::question::parse_header;
 use evenkeel_explain::{Answer, Caller, Question, RunningProxies, Target, World};
 use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision};
 
+use crate::formats::Output;
 use crate::manifests::Manifests;
 use crate::proxies::Proxies;
 use crate::{admin, last};
@@ -85,15 +86,6 @@ pub struct ExplainArguments {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-}
-
-/// How to print an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    Text,
-    /// For programs; docs/explain.md describes the keys.
-    Json,
 }
 
 /// Reads the files and answers. The status is 0 whatever happens to the call.

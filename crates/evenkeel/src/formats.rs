@@ -1,5 +1,6 @@
-//! Which commands have no `-o json`, and why.
+//! Output formats; which commands have no `-o json`, and why.
 
+use clap::ValueEnum;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Commands whose output is no data of their own, and what programs use instead.
@@ -80,4 +81,13 @@ mod tests {
         check("evenkeel up dir --outputs", None);
         check("evenkeel explain --nonsense", None);
     }
+}
+
+/// How to print an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For programs; docs/explain.md describes the keys.
+    Json,
 }

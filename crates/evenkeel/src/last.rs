@@ -7,7 +7,7 @@ use anyhow::bail;
 use evenkeel_explain::recent::{Kept, completed};
 use evenkeel_explain::{Caller, Recent, RunningProxies, World};
 
-use crate::explain::Output;
+use crate::formats::Output;
 use crate::proxies::{Collected, Proxies};
 
 /// Shortest id that names the same request at every proxy: a proxy's own numbers are shorter.

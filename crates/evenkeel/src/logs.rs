@@ -13,7 +13,7 @@ use evenkeel_base::suggest::instead;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ExecError};
 
-use crate::explain::Output;
+use crate::formats::Output;
 
 /// How often followed files are checked.
 const PERIOD: Duration = Duration::from_millis(100);

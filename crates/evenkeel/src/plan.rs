@@ -13,7 +13,7 @@ use evenkeel_explain::plan::Sampled;
 use evenkeel_explain::{Plan, World};
 
 use crate::admin;
-use crate::explain::Output;
+use crate::formats::Output;
 use crate::manifests::Manifests;
 use crate::proxies::Proxies;
 

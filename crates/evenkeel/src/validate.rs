@@ -12,7 +12,7 @@ use evenkeel_control::source::files::{self, Files};
 use evenkeel_model::{AddressBook, MeshConfig};
 
 use crate::compiled;
-use crate::explain::Output;
+use crate::formats::Output;
 
 /// Reads the files, prints all findings, and returns 1 if one of them is an error, or if `strict` a warning.
 ///

@@ -25,6 +25,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod answer;
+mod asked;
 mod considered;
 pub mod effective;
 mod hop;
@@ -46,10 +47,10 @@ mod walk;
 mod world;
 
 pub use answer::Answer;
+pub use asked::RunningProxies;
 pub use effective::Effective;
 pub use plan::Plan;
 pub use question::{Caller, Question, QuestionError, Target};
 pub use recent::Recent;
 pub use replay::Replayed;
-pub use running::RunningProxies;
 pub use world::World;

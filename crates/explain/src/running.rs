@@ -1,23 +1,13 @@
 //! What the running proxies on a call's way decide, beside what the files say.
 
-use std::sync::Arc;
-
-use evenkeel_filters::explain::asked::{AskedCall, Decision, EndpointState, ProxyDecision};
+use evenkeel_filters::explain::asked::{Decision, EndpointState, ProxyDecision};
 use evenkeel_runtime_config::cluster::Discovery;
 
-use crate::answer::{Cluster, Endpoint, Hop, Outcome, ProxyName, Route, Running, Verdict};
+use crate::answer::{Cluster, Endpoint, Hop, Outcome, Route, Running, Verdict};
+use crate::asked::RunningProxies;
 use crate::hop::{self, Arrival, Departure, Side};
 use crate::proxy::Proxy;
 use crate::world::World;
-
-/// The running proxies of a mesh.
-pub trait RunningProxies {
-    /// Asks one of them.
-    ///
-    /// # Errors
-    /// Why it cannot be asked, in one line.
-    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String>;
-}
 
 /// Asks the proxy, and joins its answer with what the files say. Returns where the call goes next.
 pub fn join(
@@ -193,11 +183,4 @@ fn overwrite(world: &World, hop: &mut Hop, decision: Decision, states: Vec<Endpo
 /// A flag as the answer has it.
 fn known_flag(flag: &str) -> Option<&'static str> {
     ["NR", "NC", "UH", "DPE", "FI", "DI", "UO", "RL", "UAEX"].into_iter().find(|known| *known == flag)
-}
-
-/// Shared by those who ask: one object for all questions.
-impl<T: RunningProxies + ?Sized> RunningProxies for Arc<T> {
-    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
-        (**self).decide(proxy, call)
-    }
 }

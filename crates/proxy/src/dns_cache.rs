@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::dns::{Found, Resolvers, failure_pause, resolve, resolver};
+use crate::resolver::{Found, Resolvers, failure_pause, resolve, resolver};
 
 /// Capacity of the queue of lookups from all workers to the control thread.
 pub(crate) const MAX_LOOKUPS: usize = 4096;

@@ -27,6 +27,7 @@ mod overload;
 pub mod pool;
 mod readiness;
 pub mod recent;
+mod resolver;
 pub mod run;
 mod scope;
 mod settle;

@@ -4,7 +4,7 @@
 //! The check is `readinessProbe` of the proxy's ProxyConfig, as `istioctl x workload entry configure` writes it from the
 //! `probe` of a WorkloadGroup.
 
-mod config;
+pub(crate) mod config;
 mod grpc;
 mod probe;
 mod report;

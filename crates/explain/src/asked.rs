@@ -1,0 +1,23 @@
+//! Running proxies that can be asked.
+
+use std::sync::Arc;
+
+use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision};
+
+use crate::answer::ProxyName;
+
+/// The running proxies of a mesh.
+pub trait RunningProxies {
+    /// Asks one of them.
+    ///
+    /// # Errors
+    /// Why it cannot be asked, in one line.
+    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String>;
+}
+
+/// Shared by those who ask: one object for all questions.
+impl<T: RunningProxies + ?Sized> RunningProxies for Arc<T> {
+    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
+        (**self).decide(proxy, call)
+    }
+}
