@@ -131,7 +131,7 @@ impl Plan {
             plan.judge(before, after, sample, &mut groups);
         }
         let mut groups: Vec<Group> = groups.into_values().collect();
-        groups.sort_by(|a, b| b.decisions.cmp(&a.decisions));
+        groups.sort_by_key(|group| std::cmp::Reverse(group.decisions));
         for group in groups {
             let list = match (group.from.is_failure(), group.to.is_failure()) {
                 (false, true) => &mut plan.fails,

@@ -147,16 +147,4 @@ mod tests {
         check(&ttl, 300, 1_000);
         check(&ttl, 0, 7_000);
     }
-
-    #[test]
-    fn pauses_after_failures_grow_up_to_their_limit() {
-        let usual = DnsOptions { refresh: Duration::from_secs(7), ..DnsOptions::default() };
-        assert_eq!(failure_pause(&usual, 3), Duration::from_secs(7));
-        let (base, longest) = (Duration::from_millis(100), Duration::from_millis(800));
-        let growing = DnsOptions { failure_refresh: Some((base, longest)), ..usual };
-        for (failures, limit) in [(1, 100), (2, 200), (4, 800), (40, 800)] {
-            let pause = failure_pause(&growing, failures);
-            assert!(pause >= LEAST_FAILURE_PAUSE && pause <= Duration::from_millis(limit), "{failures}: {pause:?}");
-        }
-    }
 }

@@ -61,10 +61,12 @@ pub(crate) async fn answer_lookups(mut lookups: mpsc::Receiver<Lookup>, registry
 
 /// All caches, by their names. Under one name there are several only while their settings change.
 struct Caches {
-    caches: Rc<RefCell<HashMap<Arc<str>, Vec<Rc<Cache>>>>>,
+    caches: Rc<RefCell<ByName>>,
     resolvers: Rc<Resolvers>,
     registry: Arc<Registry>,
 }
+
+type ByName = HashMap<Arc<str>, Vec<Rc<Cache>>>;
 
 /// One cache.
 struct Cache {

@@ -10,6 +10,9 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::{DnsError, NetError};
 
+/// Minimum pause after a failure, however small the random one is.
+const LEAST_FAILURE_PAUSE: Duration = Duration::from_millis(1);
+
 /// The result of a lookup.
 pub(crate) enum Found {
     /// The addresses in the order of the answer, and their TTL.
@@ -124,5 +127,19 @@ fn name_server(server: SocketAddr, tcp_only: bool) -> NameServerConfig {
     NameServerConfig::new(server.ip(), true, connections)
 }
 
-/// Minimum pause after a failure, however small the random one is.
-const LEAST_FAILURE_PAUSE: Duration = Duration::from_millis(1);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_after_failures_grow_up_to_their_limit() {
+        let usual = DnsOptions { refresh: Duration::from_secs(7), ..DnsOptions::default() };
+        assert_eq!(failure_pause(&usual, 3), Duration::from_secs(7));
+        let (base, longest) = (Duration::from_millis(100), Duration::from_millis(800));
+        let growing = DnsOptions { failure_refresh: Some((base, longest)), ..usual };
+        for (failures, limit) in [(1, 100), (2, 200), (4, 800), (40, 800)] {
+            let pause = failure_pause(&growing, failures);
+            assert!(pause >= LEAST_FAILURE_PAUSE && pause <= Duration::from_millis(limit), "{failures}: {pause:?}");
+        }
+    }
+}

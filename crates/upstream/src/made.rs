@@ -23,8 +23,10 @@ pub(super) struct MadeHosts {
     by_address: RefCell<FastMap<SocketAddr, Rc<Host>>>,
     /// By name and port (dynamic forward proxy). Clients choose the names, so the map is one whose collisions they cannot
     /// choose.
-    by_name: RefCell<HashMap<(Arc<str>, u16), Rc<Host>>>,
+    by_name: RefCell<ByName>,
 }
+
+type ByName = HashMap<(Arc<str>, u16), Rc<Host>>;
 
 impl MadeHosts {
     /// The host at an original destination, and whether it is remembered as new.

@@ -26,6 +26,6 @@ pub(super) async fn page(admin: &Admin, query: &Query) -> Reply {
 fn latest_first(kept: &[Arc<RecentRequest>], id: Option<&str>) -> Vec<RecentRequest> {
     let is_wanted = |request: &&Arc<RecentRequest>| id.is_none_or(|id| request.id.starts_with(id));
     let mut requests: Vec<RecentRequest> = kept.iter().filter(is_wanted).map(|request| (**request).clone()).collect();
-    requests.sort_by(|a, b| b.started_us.cmp(&a.started_us));
+    requests.sort_by_key(|request| std::cmp::Reverse(request.started_us));
     requests
 }

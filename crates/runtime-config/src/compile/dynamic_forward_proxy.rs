@@ -85,7 +85,7 @@ pub(crate) fn cluster_type(
                 // Envoy's defaults for this type: a server proves that it is the host that is called.
                 (http.auto_sni, http.auto_san_validation) = (true, true);
             }
-            if !config.allow_insecure_cluster_options && !(http.auto_sni && http.auto_san_validation) {
+            if !(config.allow_insecure_cluster_options || http.auto_sni && http.auto_san_validation) {
                 return cx.fail(
                     "the cluster's HTTP options must set auto_sni and auto_san_validation: without them any server \
                      with a valid certificate could answer for any host (allow_insecure_cluster_options permits that)",
@@ -139,7 +139,7 @@ fn dns_cache(cx: &mut Cx<'_>, config: &common::DnsCacheConfig) -> Option<Arc<Dns
     let ranges = refused.map(|refused| {
         cx.at("resolved_address_filter", |cx| {
             cx.each("ranges", &refused.ranges, |cx, range| {
-                let prefix_len = range.prefix_len.clone();
+                let prefix_len = range.prefix_len;
                 cidr(cx, &CidrRange { address_prefix: range.address_prefix.clone(), prefix_len })
             })
         })
