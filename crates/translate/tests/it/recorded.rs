@@ -171,10 +171,13 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("MeshConfig caCertificates", "a diagnostic names it: the roots are not trusted yet"),
     ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", "the agent tells the control plane"),
     ("MeshConfig defaultConfig.proxyStatsMatcher", "a diagnostic names it: proxies keep all their statistics"),
+    ("MeshConfig defaultConfig.readinessProbe", "the agent's own"),
     ("MeshConfig defaultConfig.terminationDrainDuration", "the agent's own"),
     ("MeshConfig defaultProviders.metrics", "a diagnostic names it"),
     ("MeshConfig extensionProviders[].", "diagnostics name those that do not work; the file logs that do have tables"),
     ("MeshConfig proxyInboundListenPort", "a diagnostic names other ports"),
+    ("WorkloadEntry status.conditions[]", "type and status count; the others are for readers"),
+    ("WorkloadGroup spec", "the control plane's registration makes WorkloadEntries of it, and agents its probe"),
     ("MeshConfig serviceSettings", "a diagnostic names it: there is one cluster"),
 ];
 

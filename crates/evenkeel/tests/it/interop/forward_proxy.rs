@@ -115,7 +115,7 @@ fn story(ports: [u16; 4], backend: u16) -> String {
     seen
 }
 
-/// The log's lines, without what a resolver says in its own words.
+/// The log's lines in alphabetical order, without what a resolver says in its own words.
 fn logged(log: &Path) -> String {
     let complete = || {
         let text = std::fs::read_to_string(log).ok()?;
@@ -128,5 +128,8 @@ fn logged(log: &Path) -> String {
         }
         _ => line.split(' ').take(3).collect::<Vec<_>>().join(" ") + "\n",
     };
-    text.lines().map(line).collect()
+    // Each call has a connection of its own, and workers write their logs one after the other.
+    let mut lines: Vec<String> = text.lines().map(line).collect();
+    lines.sort();
+    lines.concat()
 }
