@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::channel;
-use crate::dns::{Answers, HostEntry, Names, SearchDomain, Table, normal};
+use crate::dns::{AliasEntry, Answers, HostEntry, Known, Names, SearchDomain, Table, normal};
 use crate::options::Options;
 
 /// Names that an agent with learned scope keeps, including those that the mesh does not have. Above this limit it
@@ -91,7 +91,7 @@ impl NameSubscription {
             return;
         }
         if self.answers.len() >= MAX_NAMES {
-            self.answers.retain(|_, addresses| addresses.is_some());
+            self.answers.retain(|_, known| known.is_some());
         }
         if self.answers.len() >= MAX_NAMES {
             self.answers.clear();
@@ -120,8 +120,7 @@ impl NameSubscription {
 
     fn insert(&mut self, name: &str, table: NameTable) {
         if self.asked.is_some() && !name.is_empty() {
-            let addresses = table.table.values().flat_map(addresses).collect();
-            self.answers.insert(normal(name).into(), Some(addresses));
+            self.answers.insert(normal(name).into(), Some(known(&table)));
         } else {
             self.held.insert(name.to_owned(), table);
         }
@@ -153,14 +152,28 @@ async fn send_all(client: &mut Client, connection: &Connection) -> Result<(), Co
     Ok(())
 }
 
-fn table<'t>(tables: impl Iterator<Item = &'t NameTable>, search: &SearchDomain) -> Table {
+/// What the only name of a table stands for.
+fn known(table: &NameTable) -> Known {
+    match table.aliases.values().next() {
+        Some(alias) if table.table.is_empty() => Known::AliasOf(normal(&alias.target).into()),
+        _ => Known::Addresses(table.table.values().flat_map(addresses).collect()),
+    }
+}
+
+fn table<'t>(tables: impl Iterator<Item = &'t NameTable> + Clone, search: &SearchDomain) -> Table {
+    let aliases = tables.clone().flat_map(|table| &table.aliases).map(|(host, alias)| AliasEntry {
+        host: host.clone(),
+        target: alias.target.clone(),
+        short_name: alias.shortname.clone(),
+        namespace: alias.namespace.clone(),
+    });
     let entries = tables.flat_map(|table| &table.table).map(|(host, info)| HostEntry {
         host: host.clone(),
         ips: addresses(info).collect(),
         short_name: info.shortname.clone(),
         namespace: info.namespace.clone(),
     });
-    Table::new(entries, search)
+    Table::with_aliases(entries, aliases, search)
 }
 
 /// Skips texts that are not addresses: the control plane made a mistake, but the others are usable.
@@ -184,4 +197,25 @@ fn to_value(json: &Value) -> wkt::Value {
         Value::Object(_) => Kind::StructValue(to_struct(json).unwrap_or_default()),
     };
     wkt::Value { kind: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_xds::istio::nds::name_table::Alias;
+
+    use super::*;
+
+    #[test]
+    fn a_table_of_one_name_is_its_addresses_or_the_host_that_it_is_another_name_of() {
+        let info = NameInfo { ips: vec!["10.96.0.1".into(), "none".into()], ..Default::default() };
+        let alias = Alias { target: "Far.example.com.".into(), shortname: "far".into(), namespace: "shop".into() };
+        let host = "far.shop.svc.cluster.local".to_owned();
+        let of_info = NameTable { table: [(host.clone(), info)].into(), ..Default::default() };
+        let of_alias = NameTable { aliases: [(host.clone(), alias)].into(), ..Default::default() };
+        let address: IpAddr = "10.96.0.1".parse().expect("an address");
+        assert_eq!(known(&of_info), Known::Addresses([address].into()));
+        assert_eq!(known(&of_alias), Known::AliasOf("far.example.com".into()));
+        let search = SearchDomain { namespace: "shop".into(), cluster_domain: "cluster.local".into() };
+        assert_eq!(table([of_alias].iter(), &search).lookup("far"), Some(Known::AliasOf("far.example.com".into())));
+    }
 }

@@ -9,7 +9,7 @@ use prost::Message;
 
 use crate::context::Context;
 use crate::names::NAME_TABLE;
-use crate::output::{Collection, NameInfo, Output, Part};
+use crate::output::{Collection, NameAlias, NameInfo, Output, Part};
 use crate::proto::any_named;
 
 /// `istio.networking.nds.v1.NameTable` with its names in order.
@@ -18,6 +18,9 @@ pub struct NameTable {
     /// Entries by host.
     #[prost(btree_map = "string, message", tag = "1")]
     pub table: BTreeMap<String, NameInfo>,
+    /// Evenkeel's own, which Istio's agent ignores: names that are answered with a CNAME.
+    #[prost(btree_map = "string, message", tag = "100")]
+    pub aliases: BTreeMap<String, NameAlias>,
 }
 
 /// The entry of a service that has virtual addresses.
@@ -27,18 +30,23 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     }
 }
 
-/// The entry of a Service that is another name of a host: the addresses of that host. In a cluster its DNS server
-/// answers so, with a CNAME.
+/// The entry of a Service that is another name of a host: the virtual addresses of that host. If the mesh has none for
+/// it, agents answer with a CNAME and look up the host, as a cluster's DNS server does.
 pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output) {
     if !context.is_sidecar() {
         return;
     }
-    let Some(target) = context.destination(&alias.host) else { return };
-    let ips: Vec<String> = context.vips(target).map(|vip| vip.to_string()).collect();
-    if !ips.is_empty() {
-        let info = NameInfo { ips, ..of_kubernetes(alias, alias.name.to_string()) };
-        give(context, alias.host.to_string(), info, alias.short_names(&context), out);
-    }
+    let target = context.destination(&alias.host).into_iter();
+    let ips: Vec<String> = target.flat_map(|target| context.vips(target)).map(|vip| vip.to_string()).collect();
+    let (host, of_alias) = (alias.host.to_string(), of_kubernetes(alias, alias.name.to_string()));
+    let part = match &alias.alias_of {
+        Some(target) if ips.is_empty() => {
+            let NameInfo { shortname, namespace, .. } = of_alias;
+            Part::Alias(host, NameAlias { target: target.to_string(), shortname, namespace })
+        }
+        _ => Part::Name(host, NameInfo { ips, ..of_alias }),
+    };
+    give(context, part, alias.short_names(&context), out);
 }
 
 /// The entries of a headless service, whose addresses are those of its endpoints, and of its Pods.
@@ -54,18 +62,31 @@ fn names(context: Context<'_>, service: &Service, out: &mut Output) {
     let short_names = service.short_names(&context);
     for (pod, info) in pods(context, service) {
         let under = short_names.iter().map(|name| format!("{pod}.{name}")).collect();
-        give(context, format!("{pod}.{}", service.host), info, under, out);
+        give(context, Part::Name(format!("{pod}.{}", service.host), info), under, out);
     }
-    give(context, service.host.to_string(), info, short_names, out);
+    give(context, Part::Name(service.host.to_string(), info), short_names, out);
 }
 
-fn give(context: Context<'_>, host: String, info: NameInfo, aliases: Vec<String>, out: &mut Output) {
+fn give(context: Context<'_>, part: Part, short_names: Vec<String>, out: &mut Output) {
     if context.wants_whole_tables() {
-        return out.give(Collection::Names, Part::Name(host, info));
+        return out.give(Collection::Names, part);
     }
-    let packed = any_named(NAME_TABLE, &NameTable { table: BTreeMap::from([(host.clone(), info)]) });
-    let aliases = aliases.into_iter().map(Into::into);
-    out.resources.push((ResourceType::NameTable, Resource::new(host, &packed).with_aliases(aliases)));
+    let (Part::Name(host, _) | Part::Alias(host, _)) = &part else { return };
+    let packed = any_named(NAME_TABLE, &table_of(&[&part]));
+    let short_names = short_names.into_iter().map(Into::into);
+    out.resources.push((ResourceType::NameTable, Resource::new(host.clone(), &packed).with_aliases(short_names)));
+}
+
+fn table_of(parts: &[&Part]) -> NameTable {
+    let mut all = NameTable::default();
+    for part in parts {
+        match part {
+            Part::Name(host, info) => _ = all.table.insert(host.clone(), info.clone()),
+            Part::Alias(host, alias) => _ = all.aliases.insert(host.clone(), alias.clone()),
+            _ => {}
+        }
+    }
+    all
 }
 
 /// The Pods that have a name under that of a headless Service, as those of a StatefulSet: `web-0.web.shop.svc.cluster.local`.
@@ -100,12 +121,7 @@ fn of_kubernetes(service: &Service, shortname: String) -> NameInfo {
 
 /// The table of one proxy, with every service it may call that has an address. As in Istio it has no name.
 pub fn table(parts: &[&Part], out: &mut Output) {
-    let entry = |part: &&Part| match part {
-        Part::Name(host, info) => Some((host.clone(), info.clone())),
-        _ => None,
-    };
-    let table = NameTable { table: parts.iter().filter_map(entry).collect() };
-    out.add_packed(ResourceType::NameTable, "", &any_named(NAME_TABLE, &table), None);
+    out.add_packed(ResourceType::NameTable, "", &any_named(NAME_TABLE, &table_of(parts)), None);
 }
 
 /// The entry for one service; `None` if it has no address.

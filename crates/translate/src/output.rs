@@ -73,6 +73,8 @@ pub enum Part {
     GatewayRoutes(GatewayRoutes),
     /// A name.
     Name(String, NameInfo),
+    /// Another name of a host.
+    Alias(String, NameAlias),
     /// The secret is used by what is written there.
     Secret(Span),
 }
@@ -160,6 +162,20 @@ pub struct NameInfo {
     pub shortname: String,
     /// A Service's namespace.
     #[prost(string, tag = "4")]
+    pub namespace: String,
+}
+
+/// `NameTable.Alias`.
+#[derive(Clone, PartialEq, Message)]
+pub struct NameAlias {
+    /// The host that it is another name of.
+    #[prost(string, tag = "1")]
+    pub target: String,
+    /// The Service's name.
+    #[prost(string, tag = "2")]
+    pub shortname: String,
+    /// The Service's namespace.
+    #[prost(string, tag = "3")]
     pub namespace: String,
 }
 

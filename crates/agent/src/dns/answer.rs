@@ -7,10 +7,10 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 
-use super::Table;
+use super::{Known, Table};
 
 /// Seconds a client may keep an answer. Istio's agent uses the same.
-const TTL_SECONDS: u32 = 30;
+pub(super) const TTL_SECONDS: u32 = 30;
 /// Largest response over UDP without EDNS, RFC 1035 section 4.2.1, in bytes.
 const UDP_PLAIN_BYTES: usize = 512;
 /// Largest response over UDP with EDNS that never fragments on an Ethernet path, in bytes.
@@ -25,6 +25,8 @@ pub enum Outcome {
     Forward,
     /// The name was never asked for before: ask the control plane, then answer again.
     Ask(String),
+    /// The name is another name of this host: look that up, and answer with a CNAME.
+    Follow(Arc<str>),
     /// Not a query at all: say nothing.
     Ignore,
 }
@@ -47,7 +49,10 @@ pub fn answer(query: &[u8], table: &Table, udp: bool) -> Outcome {
     let name = question.name().to_ascii();
     match table.lookup(&name) {
         None if !table.knows(&name) => Outcome::Ask(name),
-        Some(ips) => respond(&request, ResponseCode::NoError, &select(&ips, question.query_type()), udp),
+        Some(Known::AliasOf(target)) => Outcome::Follow(target),
+        Some(Known::Addresses(ips)) => {
+            respond(&request, ResponseCode::NoError, &select(&ips, question.query_type()), udp)
+        }
         None if table.owns(&name) => respond(&request, ResponseCode::NXDomain, &[], udp),
         None => Outcome::Forward,
     }
@@ -102,6 +107,11 @@ fn respond(request: &Message, code: ResponseCode, ips: &[IpAddr], udp: bool) -> 
             response.add_answer(Record::from_rdata(question.name().clone(), TTL_SECONDS, data));
         }
     }
+    encode(request, response, udp)
+}
+
+/// Encodes a response, cut to what the client takes over UDP.
+pub(super) fn encode(request: &Message, mut response: Message, udp: bool) -> Outcome {
     let mut limit = UDP_PLAIN_BYTES;
     if let Some(edns) = &request.edns {
         limit = usize::from(edns.max_payload()).clamp(UDP_PLAIN_BYTES, UDP_EDNS_BYTES);

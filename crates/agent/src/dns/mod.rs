@@ -2,16 +2,17 @@
 //! control plane sends (NDS), everything else is forwarded to the resolvers the workload would have asked.
 //!
 //! [`Table`] holds the names, [`answer`] turns one query into one response without I/O, [`Server`] owns the sockets.
+//! A name that is another name of a host is answered with a CNAME and with what a query for that host gives.
 //! With learned scope the agent begins with an empty table and asks the control plane for each name when it is first
 //! looked up.
 
+mod alias;
 mod answer;
 mod forward;
 mod server;
 mod table;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -22,15 +23,15 @@ pub use answer::{Outcome, answer};
 pub use forward::{Forwarder, Upstream, over_tcp, over_udp};
 pub use server::{Server, ServerError};
 pub(crate) use table::normal;
-pub use table::{HostEntry, SearchDomain, Table};
+pub use table::{AliasEntry, HostEntry, Known, SearchDomain, Table};
 
 /// How long a query waits for the control plane to resolve a name.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Queries that wait at one time; further queries are answered as if the control plane were unreachable.
 const MAX_HELD_QUERIES: usize = 256;
 
-/// The addresses of names, by the name that was looked up; `None` if the mesh has no such name.
-pub type Answers = HashMap<Box<str>, Option<Arc<[IpAddr]>>>;
+/// What names stand for, by the name that was looked up; `None` if the mesh has no such name.
+pub type Answers = HashMap<Box<str>, Option<Known>>;
 
 /// The control plane is not connected, or it did not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::alias::Chain;
 use super::answer::server_failure;
 use super::{Forwarder, Names, Outcome, Unavailable, Upstream, answer};
 
@@ -115,7 +116,7 @@ impl<U: Upstream> Server<U> {
             match answer(query, &self.resolver.names.current(), true) {
                 Outcome::Ignore => {}
                 Outcome::Respond(response) => send(&self.udp, &response, peer).await,
-                outcome @ (Outcome::Forward | Outcome::Ask(_)) => {
+                outcome @ (Outcome::Forward | Outcome::Ask(_) | Outcome::Follow(_)) => {
                     // Counted before the task starts, so that `finish` does not miss this lookup.
                     let Ok(lookup) = self.resolver.lookups.clone().try_acquire_owned() else { continue };
                     let (socket, query, resolver) = (self.udp.clone(), query.to_vec(), self.resolver.clone());
@@ -163,19 +164,27 @@ impl<U: Upstream> Resolver<U> {
     /// not have it. While the control plane is unreachable, a name in the cluster's domain gets SERVFAIL, because
     /// nobody can say that it does not exist.
     async fn look_further(&self, query: &[u8], outcome: Outcome, udp: bool) -> Option<Vec<u8>> {
-        let outcome = match outcome {
-            Outcome::Ask(name) => match self.names.learn(&name).await {
-                Ok(()) => answer(query, &self.names.current(), udp),
-                Err(Unavailable) if self.names.current().owns(&name) => return server_failure(query),
-                Err(Unavailable) => Outcome::Forward,
-            },
-            known => known,
-        };
-        match outcome {
-            Outcome::Ignore => None,
-            Outcome::Respond(response) => Some(response),
-            Outcome::Forward => self.upstream.ask(query, udp).await.or_else(|| server_failure(query)),
-            Outcome::Ask(_) => server_failure(query),
+        let mut chain = Chain::new(query);
+        let (mut asked, mut outcome) = (query.to_vec(), outcome);
+        loop {
+            if let Outcome::Ask(name) = outcome {
+                outcome = match self.names.learn(&name).await {
+                    Ok(()) => answer(&asked, &self.names.current(), udp),
+                    Err(Unavailable) if self.names.current().owns(&name) => return server_failure(query),
+                    Err(Unavailable) => Outcome::Forward,
+                };
+            }
+            match outcome {
+                Outcome::Ignore => return None,
+                Outcome::Respond(response) => return chain.respond(Some(response), udp),
+                Outcome::Forward => return chain.respond(self.upstream.ask(&asked, udp).await, udp),
+                Outcome::Ask(_) => return server_failure(query),
+                Outcome::Follow(host) => {
+                    let Some(next) = chain.follow(host) else { return chain.respond(None, udp) };
+                    outcome = answer(&next, &self.names.current(), udp);
+                    asked = next;
+                }
+            }
         }
     }
 }
@@ -223,7 +232,7 @@ mod tests {
     use hickory_proto::op::{Message, Query, ResponseCode};
     use hickory_proto::rr::{Name, RecordType};
 
-    use super::super::{HostEntry, SearchDomain, Table};
+    use super::super::{AliasEntry, HostEntry, SearchDomain, Table};
     use super::*;
 
     fn query(name: &str) -> Vec<u8> {
@@ -276,6 +285,83 @@ mod tests {
             let server = Server::bind(loopback, names(), Forwarder::new(Vec::new(), None)).await;
             servers.push(server.expect("a free port is found"));
         }
+    }
+
+    #[tokio::test]
+    async fn aliases_are_answered_with_a_cname_and_the_records_of_their_host() {
+        let table = |hosts: &[(&str, &str)], aliases: &[(&str, &str)], domain: &str| {
+            let hosts = hosts.iter().map(|(host, ip)| HostEntry {
+                host: (*host).into(),
+                ips: vec![ip.parse().expect("an address")],
+                short_name: String::new(),
+                namespace: String::new(),
+            });
+            let aliases = aliases.iter().map(|(name, target)| AliasEntry {
+                host: format!("{name}.shop.svc.cluster.local"),
+                target: (*target).into(),
+                short_name: (*name).into(),
+                namespace: "shop".into(),
+            });
+            Table::with_aliases(
+                hosts,
+                aliases,
+                &SearchDomain { namespace: "shop".into(), cluster_domain: domain.into() },
+            )
+        };
+        let names = |table| {
+            let names = Names::default();
+            names.replace(table);
+            names
+        };
+        let loopback: SocketAddr = "127.0.0.1:0".parse().expect("address");
+        let outside = names(table(&[("far.example.com", "192.0.2.1")], &[], "example.com"));
+        let upstream = Server::bind(loopback, outside, Forwarder::new(Vec::new(), None)).await.expect("upstream binds");
+        let forwarder = Forwarder::new(vec![upstream.local_addr().expect("address")], None);
+        let long: Vec<(String, String)> =
+            (0..20).map(|i| (format!("long{i}"), format!("long{}.shop.svc.cluster.local", i + 1))).collect();
+        let mut aliases = vec![
+            ("far", "far.example.com"),
+            ("older", "far.shop.svc.cluster.local"),
+            ("gone", "gone.example.com"),
+            ("db", "db.other"),
+            ("lost", "none.shop.svc.cluster.local"),
+            ("dead", "unknown.example.org"),
+            ("ring", "ring.shop.svc.cluster.local"),
+        ];
+        aliases.extend(long.iter().map(|(name, target)| (name.as_str(), target.as_str())));
+        let mesh = names(table(&[("db.other", "10.244.0.9")], &aliases, "cluster.local"));
+        let server = Server::bind(loopback, mesh, forwarder).await.expect("server binds");
+        let address = server.local_addr().expect("address");
+        tokio::spawn(Arc::new(upstream).run());
+        tokio::spawn(Arc::new(server).run());
+
+        let check = async |name: &str, kind: RecordType, code: ResponseCode, expected: &str| {
+            let mut message = Message::query();
+            message.metadata.id = 7;
+            message.add_query(Query::query(Name::from_str(name).expect("a name"), kind));
+            let bytes = message.to_vec().expect("encodes");
+            for message in [over_udp(address, &bytes).await, over_tcp(address, &bytes).await] {
+                let answers: Vec<_> =
+                    message.answers.iter().map(|record| format!("{} {}", record.name, record.data)).collect();
+                let found = (message.metadata.id, message.metadata.response_code, answers.join(", "));
+                assert_eq!(found, (7, code, expected.to_owned()), "{name} {kind}");
+            }
+        };
+        let to_far = "far.example.com.";
+        let (ok, v4) = (ResponseCode::NoError, RecordType::A);
+        check("far.", v4, ok, &format!("far. {to_far}, {to_far} 192.0.2.1")).await;
+        check("far.shop.", v4, ok, &format!("far.shop. {to_far}, {to_far} 192.0.2.1")).await;
+        check("far.", RecordType::AAAA, ok, &format!("far. {to_far}")).await;
+        check("far.", RecordType::CNAME, ok, &format!("far. {to_far}")).await;
+        let near = "far.shop.svc.cluster.local.";
+        check("older.", v4, ok, &format!("older. {near}, {near} {to_far}, {to_far} 192.0.2.1")).await;
+        check("gone.", v4, ResponseCode::NXDomain, "gone. gone.example.com.").await;
+        check("lost.", v4, ResponseCode::NXDomain, "lost. none.shop.svc.cluster.local.").await;
+        check("db.", v4, ok, "db. db.other., db.other. 10.244.0.9").await;
+        // Its resolver has no answer; circles and long chains end.
+        check("dead.", v4, ResponseCode::ServFail, "dead. unknown.example.org.").await;
+        check("ring.", v4, ResponseCode::ServFail, "").await;
+        check("long0.", v4, ResponseCode::ServFail, "").await;
     }
 
     #[tokio::test]

@@ -20,6 +20,28 @@ pub(crate) fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
+/// What a name of the mesh stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known {
+    /// A host with these addresses.
+    Addresses(Arc<[IpAddr]>),
+    /// Another name of this host, which is looked up in its turn.
+    AliasOf(Arc<str>),
+}
+
+/// A Service of type ExternalName whose host has no address in the mesh (`NameTable.Alias`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AliasEntry {
+    /// Fully qualified name without a trailing dot.
+    pub host: String,
+    /// The host that it is another name of.
+    pub target: String,
+    /// The Service's name.
+    pub short_name: String,
+    /// The Service's namespace.
+    pub namespace: String,
+}
+
 /// One host of the name table (`istio.networking.nds.v1.NameTable.NameInfo`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
@@ -36,8 +58,8 @@ pub struct HostEntry {
 /// All names a workload can resolve within the mesh.
 #[derive(Debug, Default)]
 pub struct Table {
-    exact: HashMap<Box<str>, Arc<[IpAddr]>>,
-    wildcard: HashMap<Box<str>, Arc<[IpAddr]>>,
+    exact: HashMap<Box<str>, Known>,
+    wildcard: HashMap<Box<str>, Known>,
     cluster_domain: Box<str>,
     /// With learned scope: the names that have been requested.
     answers: Option<Answers>,
@@ -59,44 +81,51 @@ impl Table {
     /// Builds the table as a workload at `search` sees it. Cluster services are also known as `name.ns` and
     /// `name.ns.svc`, and as `name` within their own namespace; a host written out in full wins over a short form.
     pub fn new(hosts: impl IntoIterator<Item = HostEntry>, search: &SearchDomain) -> Self {
+        Self::with_aliases(hosts, [], search)
+    }
+
+    /// Like [`Table::new`], with further names of hosts.
+    pub fn with_aliases(
+        hosts: impl IntoIterator<Item = HostEntry>,
+        aliases: impl IntoIterator<Item = AliasEntry>,
+        search: &SearchDomain,
+    ) -> Self {
+        let mut short = Vec::new();
         let cluster_domain = search.cluster_domain.to_ascii_lowercase().into();
         let mut table = Self { cluster_domain, sent: true, ..Self::default() };
-        let mut short_forms = Vec::new();
         for entry in hosts {
-            let ips: Arc<[IpAddr]> = entry.ips.into();
-            let host = entry.host.trim_end_matches('.').to_ascii_lowercase();
-            if !entry.short_name.is_empty() && !entry.namespace.is_empty() {
-                let (name, namespace) = (entry.short_name.to_ascii_lowercase(), entry.namespace.to_ascii_lowercase());
-                if namespace == search.namespace {
-                    short_forms.push((name.clone(), ips.clone()));
-                }
-                short_forms.push((format!("{name}.{namespace}"), ips.clone()));
-                short_forms.push((format!("{name}.{namespace}.svc"), ips.clone()));
-            }
+            let known = Known::Addresses(entry.ips.into());
+            short_forms(&entry.short_name, &entry.namespace, search, &known, &mut short);
+            let host = normal(&entry.host);
             match host.strip_prefix("*.") {
-                Some(suffix) => table.wildcard.insert(suffix.into(), ips),
-                None => table.exact.insert(host.into(), ips),
+                Some(suffix) => table.wildcard.insert(suffix.into(), known),
+                None => table.exact.insert(host.into(), known),
             };
         }
-        for (name, ips) in short_forms {
-            table.exact.entry(name.into()).or_insert(ips);
+        for entry in aliases {
+            let known = Known::AliasOf(normal(&entry.target).into());
+            short_forms(&entry.short_name, &entry.namespace, search, &known, &mut short);
+            table.exact.entry(normal(&entry.host).into()).or_insert(known);
+        }
+        for (name, known) in short {
+            table.exact.entry(name.into()).or_insert(known);
         }
         table
     }
 
-    /// Addresses of a name (any case, with or without a trailing dot): exact, else the most specific wildcard.
-    pub fn lookup(&self, name: &str) -> Option<Arc<[IpAddr]>> {
+    /// What a name stands for (any case, with or without a trailing dot): exact, else the most specific wildcard.
+    pub fn lookup(&self, name: &str) -> Option<Known> {
         let name = normal(name);
         if let Some(answers) = &self.answers {
             return answers.get(&*name).cloned().flatten();
         }
-        if let Some(ips) = self.exact.get(name.as_str()) {
-            return Some(ips.clone());
+        if let Some(known) = self.exact.get(name.as_str()) {
+            return Some(known.clone());
         }
         let mut rest = name.as_str();
         while let Some((_, suffix)) = rest.split_once('.') {
-            if let Some(ips) = self.wildcard.get(suffix) {
-                return Some(ips.clone());
+            if let Some(known) = self.wildcard.get(suffix) {
+                return Some(known.clone());
             }
             rest = suffix;
         }
@@ -128,6 +157,19 @@ impl Table {
     }
 }
 
+/// Adds the forms by which a cluster service is found through the search path.
+fn short_forms(name: &str, namespace: &str, search: &SearchDomain, known: &Known, to: &mut Vec<(String, Known)>) {
+    if name.is_empty() || namespace.is_empty() {
+        return;
+    }
+    let (name, namespace) = (name.to_ascii_lowercase(), namespace.to_ascii_lowercase());
+    if namespace == search.namespace {
+        to.push((name.clone(), known.clone()));
+    }
+    to.push((format!("{name}.{namespace}"), known.clone()));
+    to.push((format!("{name}.{namespace}.svc"), known.clone()));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,7 +185,13 @@ mod tests {
 
     fn table() -> Table {
         let search = SearchDomain { namespace: "shop".into(), cluster_domain: "cluster.local".into() };
-        Table::new(
+        let alias = AliasEntry {
+            host: "far.shop.svc.cluster.local".into(),
+            target: "Far.example.net.".into(),
+            short_name: "far".into(),
+            namespace: "shop".into(),
+        };
+        Table::with_aliases(
             [
                 entry("cart.shop.svc.cluster.local", "10.96.0.1", "cart", "shop"),
                 entry("cart.other.svc.cluster.local", "10.96.0.2", "cart", "other"),
@@ -151,6 +199,7 @@ mod tests {
                 entry("*.api.example.com", "10.96.0.4", "", ""),
                 entry("Www.Example.org.", "10.96.0.5", "", ""),
             ],
+            [alias],
             &search,
         )
     }
@@ -158,7 +207,10 @@ mod tests {
     #[test]
     fn lookup_follows_the_search_path() {
         let check = |name: &str, expected: Option<&str>| {
-            let found = table().lookup(name).map(|ips| ips[0].to_string());
+            let found = table().lookup(name).map(|known| match known {
+                Known::Addresses(ips) => ips[0].to_string(),
+                Known::AliasOf(target) => target.to_string(),
+            });
             assert_eq!(found.as_deref(), expected, "{name}");
         };
         check("cart", Some("10.96.0.1"));
@@ -172,6 +224,8 @@ mod tests {
         check("a.api.example.com", Some("10.96.0.4"));
         check("example.com", None);
         check("www.example.org", Some("10.96.0.5"));
+        check("far", Some("far.example.net"));
+        check("far.shop.svc.cluster.local", Some("far.example.net"));
         check("shop", None);
         check("", None);
         check(".", None);

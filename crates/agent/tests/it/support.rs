@@ -247,7 +247,7 @@ fn one_name() -> Arc<ResourceSet> {
         shortname: "info".into(),
         namespace: "default".into(),
     };
-    let table = NameTable { table: [("info.default.svc.cluster.local".to_owned(), info)].into() };
+    let table = NameTable { table: [("info.default.svc.cluster.local".to_owned(), info)].into(), ..Default::default() };
     let mut set = ResourceSet::new(1);
     set.insert(ResourceType::NameTable, Arc::new(Resource::from_message("", &table)));
     Arc::new(set)

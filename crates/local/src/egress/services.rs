@@ -161,6 +161,8 @@ fn ipv4(ip: &IpAddr) -> Option<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_agent::dns::Known;
+
     use super::*;
 
     const REGISTRY: &str = r#"[
@@ -182,8 +184,10 @@ mod tests {
     #[test]
     fn names_and_ready_replicas_of_services_but_not_of_service_entries_are_known() {
         let book = read("[]");
-        let name =
-            |name: &str| book.names.lookup(name).map(|ips| ips.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let name = |name: &str| match book.names.lookup(name)? {
+            Known::Addresses(ips) => Some(ips.iter().map(ToString::to_string).collect::<Vec<_>>()),
+            Known::AliasOf(host) => panic!("{name} is another name of {host}"),
+        };
         assert_eq!(name("web.shop.svc.cluster.local").as_deref(), Some(&["10.96.1.1".to_owned()][..]));
         assert_eq!(name("db.shop.svc.cluster.local").as_deref(), Some(&["10.244.1.3".to_owned()][..]));
         assert_eq!(name("example.com"), None);

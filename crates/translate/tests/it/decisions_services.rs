@@ -262,6 +262,11 @@ fn an_external_name_is_another_name_of_its_host() {
     let names = compared(&translate(&mesh.view("sidecar client-0.shop"), &mesh.snapshot));
     let ips = &names["NDS"][0]["table"]["older.shop.svc.cluster.local"]["ips"];
     assert_eq!(ips, &serde_json::json!(["10.96.1.1"]), "{}", names["NDS"]);
+    // What has no address in the mesh is answered with a CNAME, which Istio's agent does not see.
+    let alias = &names["NDS"][0]["aliases"]["far.shop.svc.cluster.local"];
+    let expected = serde_json::json!({"target": "far.example.com", "shortname": "far", "namespace": "shop"});
+    assert_eq!(alias, &expected, "{}", names["NDS"]);
+    assert_eq!(names["NDS"][0]["table"]["far.shop.svc.cluster.local"], serde_json::Value::Null);
 }
 
 #[test]

@@ -32,6 +32,21 @@ apiVersion: v1
 kind: Service
 metadata: {name: named, namespace: shop}
 spec: {clusterIP: None, selector: {app: named}, ports: [{name: tcp, port: 1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: far, namespace: shop}
+spec: {type: ExternalName, externalName: far.example.com}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: old-data, namespace: shop}
+spec: {type: ExternalName, externalName: data.shop.svc.cluster.local}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: old-rw, namespace: shop}
+spec: {type: ExternalName, externalName: data-rw.shop.svc.cluster.local}
 ";
 
 fn pod(name: &str, app: &str, ip: &str, ready: &str, spec: &str) -> String {
@@ -55,8 +70,8 @@ fn mesh() -> String {
     MESH.to_owned() + &pods.concat()
 }
 
-/// The addresses under each name that a proxy of this kind is told, and by which other names they are found.
-fn names(kind: ClientKind) -> BTreeMap<String, (Vec<String>, Vec<String>)> {
+/// The name tables for a proxy of this kind, and the other names by which each is found.
+fn tables(kind: ClientKind) -> Vec<(NameTable, Vec<String>)> {
     let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), mesh().as_str().into())]);
     assert!(!found.has_errors(), "{found}");
     let (snapshot, _) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
@@ -64,10 +79,15 @@ fn names(kind: ClientKind) -> BTreeMap<String, (Vec<String>, Vec<String>)> {
     let set = translate(&view, &snapshot);
     let tables = set.of(ResourceType::NameTable).values().map(|resource| {
         let aliases: Vec<String> = resource.aliases().iter().map(ToString::to_string).collect();
-        (unpack::<NameTable>(&resource.any()).expect("a table").table, aliases)
+        (unpack::<NameTable>(&resource.any()).expect("a table"), aliases)
     });
-    let entries = tables.flat_map(|(table, aliases)| {
-        table.into_iter().map(move |(host, info)| {
+    tables.collect()
+}
+
+/// The addresses under each name that a proxy of this kind is told, and by which other names they are found.
+fn names(kind: ClientKind) -> BTreeMap<String, (Vec<String>, Vec<String>)> {
+    let entries = tables(kind).into_iter().flat_map(|(table, aliases)| {
+        table.table.into_iter().map(move |(host, info)| {
             let short = if aliases.is_empty() { vec![info.shortname] } else { aliases.clone() };
             (host, (info.ips, short))
         })
@@ -92,6 +112,27 @@ fn pods_have_names_under_a_headless_service() {
         check("db-1.data", &["10.244.0.3"]);
         check("a.named", &["10.244.0.6"]);
         check("data-rw", &["10.96.0.5"]);
-        assert_eq!(names.len(), 6, "{names:?}");
+        check("old-rw", &["10.96.0.5"]);
+        assert_eq!(names.len(), 7, "{names:?}");
+    }
+}
+
+#[test]
+fn other_names_of_hosts_without_a_virtual_address_are_aliases() {
+    for kind in [ClientKind::Envoy, ClientKind::EvenkeelLearned] {
+        let tables = tables(kind);
+        let check = |name: &str, expected: &str| {
+            let host = format!("{name}.shop.svc.cluster.local");
+            let has = |(table, _): &&(NameTable, Vec<String>)| table.aliases.contains_key(&host);
+            let (table, short) = tables.iter().find(has).unwrap_or_else(|| panic!("no {name} in {tables:?}"));
+            let alias = &table.aliases[&host];
+            let said = (alias.target.as_str(), alias.shortname.as_str(), alias.namespace.as_str());
+            assert_eq!(said, (expected, name, "shop"));
+            assert!(!table.table.contains_key(&host), "Istio's agent must ask its resolver for {name}");
+            assert!(kind == ClientKind::Envoy || short.contains(&name.to_owned()), "{name}: {short:?}");
+        };
+        check("far", "far.example.com");
+        check("old-data", "data.shop.svc.cluster.local");
+        assert_eq!(tables.iter().map(|(table, _)| table.aliases.len()).sum::<usize>(), 2, "{tables:?}");
     }
 }
