@@ -14,13 +14,12 @@
 
 mod admin_port;
 mod drains;
+mod error;
 mod instructions;
 mod lifecycle;
 mod program;
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,19 +32,20 @@ use evenkeel_xds::Schema;
 use tokio::sync::{mpsc, oneshot};
 
 use self::admin_port::AdminPort;
+pub use self::error::RunError;
 use self::instructions::Instructions;
 use self::lifecycle::{HotRestart, Lifecycle};
 pub use self::program::{HotRestartState, Program};
 use crate::access_log::{LogHandle, LogThread};
 use crate::admin::Admin;
-use crate::bootstrap::{self, BootstrapError, Loaded};
+use crate::bootstrap::{self, Loaded};
 use crate::dns_cache::answer_lookups;
-use crate::handover::{HandoverError, Inheritance, Succession};
+use crate::handover::{Inheritance, Succession};
 use crate::inherit;
 use crate::listener::socket::HandedSockets;
 use crate::logging::Logging;
 use crate::memory;
-use crate::options::{Mode, Options, OptionsError, Settings};
+use crate::options::{Mode, Options, Settings};
 use crate::overload::{self, Overload};
 use crate::pool::{WorkerOptions, WorkerPool};
 use crate::scope::usage::Scope;
@@ -59,47 +59,6 @@ const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Commands queued for the lifecycle; only operators send them, so there are few.
 const MAX_COMMANDS: usize = 16;
-
-/// Why the process does not start, or ends with an error.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The command line is invalid.
-    #[error(transparent)]
-    Options(#[from] OptionsError),
-    /// The bootstrap is invalid.
-    #[error(transparent)]
-    Bootstrap(#[from] BootstrapError),
-    /// Taking over from the running process is not possible.
-    #[error(transparent)]
-    Handover(#[from] HandoverError),
-    /// The admin interface cannot listen.
-    #[error("cannot listen on the admin address {address}: {error}")]
-    Admin {
-        /// `admin.address`.
-        address: SocketAddr,
-        /// The system's reason.
-        error: io::Error,
-    },
-    /// Bootstrap listeners could not be bound.
-    #[error("{}", .0.join("\n"))]
-    Listeners(Vec<String>),
-    /// A file cannot be written.
-    #[error("cannot write {}: {error}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        error: io::Error,
-    },
-    /// A system call that every process depends on failed.
-    #[error("{what}: {error}")]
-    System {
-        /// What was attempted.
-        what: &'static str,
-        /// The system's reason.
-        error: io::Error,
-    },
-}
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
     move |error| RunError::System { what, error }

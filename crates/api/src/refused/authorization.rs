@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_base::yaml::{Mapping, Node};
 
-use super::{selector, sound};
+use super::parts::{selector, sound};
 use crate::annotations::DRY_RUN;
 use crate::decode::Decode;
 use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, WorkloadSelector};

@@ -7,7 +7,7 @@ use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::{self, Mapping, Node, Value};
 use evenkeel_base::{Span, Spanned};
 
-use super::{near, sound, text_of};
+use super::parts::{near, sound, text_of};
 use crate::decode::Decode;
 use crate::istio::{
     ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig, MeshOutboundMode,

@@ -3,7 +3,7 @@
 
 use evenkeel_base::yaml::{Mapping, Node, Value};
 
-use super::sound;
+use super::parts::{labels, sound};
 use crate::istio::{LabelsSelector, OutboundTrafficPolicyMode, Sidecar, SidecarOutboundTrafficPolicy, SidecarSpec};
 
 /// Fields that the document may have.
@@ -43,7 +43,7 @@ pub(super) fn sidecar(document: &Mapping) -> Option<Sidecar> {
     closed.spec.ingress = alone("ingress").map(|spec| spec.ingress).unwrap_or_default();
     closed.spec.egress = alone("egress").map(|spec| spec.egress).unwrap_or_default();
     closed.spec.inbound_connection_pool = alone("inboundConnectionPool").and_then(|spec| spec.inbound_connection_pool);
-    let labels = super::labels(spec.at_path("workloadSelector.labels"));
+    let labels = labels(spec.at_path("workloadSelector.labels"));
     closed.spec.workload_selector = (!labels.is_empty()).then_some(LabelsSelector { labels });
     Some(closed)
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 
-use super::{Refusal, SECURITY, authorization, connections, made, name_at, sidecar};
+use super::parts::{Refusal, SECURITY, made, name_at};
+use super::{authorization, connections, sidecar};
 use crate::istio::{MeshConfig, RequestAuthentication};
 use crate::{Kind, Object, Resource};
 

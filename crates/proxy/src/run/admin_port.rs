@@ -9,7 +9,7 @@ use std::rc::Rc;
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::task::AbortHandle;
 
-use super::RunError;
+use super::error::RunError;
 use crate::admin::{self, Admin};
 use crate::options::Settings;
 

@@ -7,9 +7,9 @@ use evenkeel_process::manager::Manager;
 use evenkeel_stats::Registry;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::RunError;
 use super::admin_port::AdminPort;
 use super::drains::Drains;
+use super::error::RunError;
 use super::instructions::{Instruction, Instructions};
 use super::program::HotRestartState;
 use crate::access_log::LogHandle;

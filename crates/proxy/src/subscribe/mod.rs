@@ -3,8 +3,8 @@
 mod channel;
 pub(crate) mod key;
 mod stream;
+mod wanted;
 
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,75 +13,11 @@ use evenkeel_runtime_config::Source;
 use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope};
 use evenkeel_runtime_config::builder::SubscriptionChange;
 use evenkeel_xds::ResourceType;
-use evenkeel_xds::client::Client;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use tokio::sync::Notify;
 
 use self::key::StreamKey;
-use self::stream::StreamError;
+use self::wanted::Wanted;
 use crate::state::Shared;
-
-/// The subscriptions of a stream: written here and read by the stream's task.
-#[derive(Debug, Default)]
-pub(crate) struct Wanted {
-    all: RefCell<BTreeSet<ResourceType>>,
-    names: RefCell<BTreeSet<(ResourceType, Arc<str>)>>,
-    /// Names whose subscription has changed since the task last read them, and whether they were wanted at that time.
-    changed: RefCell<BTreeMap<(ResourceType, Arc<str>), bool>>,
-    /// Signals a change.
-    news: Notify,
-    /// The stream is no longer needed.
-    ended: Cell<bool>,
-}
-
-impl Wanted {
-    fn set(&self, kind: ResourceType, name: &Arc<str>, wanted: bool) {
-        let name = (kind, name.clone());
-        let mut names = self.names.borrow_mut();
-        let was = match wanted {
-            true => !names.insert(name.clone()),
-            false => names.remove(&name),
-        };
-        if was != wanted {
-            self.changed.borrow_mut().entry(name).or_insert(was);
-            self.news.notify_one();
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.all.borrow().is_empty() && self.names.borrow().is_empty()
-    }
-
-    fn end(&self) {
-        self.ended.set(true);
-        self.news.notify_one();
-    }
-
-    /// Waits for a change; an error when the stream is no longer needed.
-    async fn changed(&self) -> Result<(), StreamError> {
-        if !self.ended.get() {
-            self.news.notified().await;
-        }
-        if self.ended.get() { Err(StreamError::Unwanted) } else { Ok(()) }
-    }
-
-    /// Passes the changes on to the client.
-    fn tell(&self, client: &mut Client) {
-        self.all.borrow().iter().for_each(|kind| client.subscribe_all(*kind));
-        let names = self.names.borrow();
-        for (name, was) in self.changed.take() {
-            let (kind, text) = (name.0, &*name.1);
-            // A name that was unsubscribed and subscribed again is passed on as both, so that the server sends it anew:
-            // what was received of it before may have been dropped here.
-            if was {
-                client.unsubscribe(kind, text);
-            }
-            if names.contains(&name) {
-                client.subscribe(kind, text);
-            }
-        }
-    }
-}
 
 /// All streams, and the bootstrap settings for them.
 #[derive(Debug)]
@@ -115,8 +51,7 @@ impl Subscriptions {
             if self.whole.insert(kind)
                 && let Some(stream) = self.stream(stream_of(kind, &source, None), shared)
             {
-                stream.all.borrow_mut().insert(kind);
-                stream.news.notify_one();
+                stream.set_all(kind);
             }
         }
         let key = |asked: &SubscriptionChange| stream_of(asked.kind, &asked.source, Some(&asked.name));

@@ -13,9 +13,9 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 
-use super::Wanted;
 use super::channel::{self, ChannelError};
 use super::key::StreamKey;
+use super::wanted::{Unwanted, Wanted};
 use crate::scope::memory;
 use crate::state::Shared;
 
@@ -67,9 +67,8 @@ pub(super) enum StreamError {
     Connection(#[from] evenkeel_xds::client::ConnectionError),
     #[error(transparent)]
     Response(#[from] evenkeel_xds::client::ResponseError),
-    /// The stream is no longer needed.
-    #[error("not wanted any more")]
-    Unwanted,
+    #[error(transparent)]
+    Unwanted(#[from] Unwanted),
 }
 
 impl Stream {
@@ -82,7 +81,7 @@ impl Stream {
         loop {
             match self.connected(&mut client, &mut backoff, attempt).await {
                 Ok(never) => match never {},
-                Err(StreamError::Unwanted) => {
+                Err(StreamError::Unwanted(_)) => {
                     self.shared.state.borrow_mut().streams.remove(&self.key);
                     return;
                 }
@@ -144,7 +143,7 @@ impl Stream {
         }
         client.on_connect();
         self.wanted.tell(client);
-        let Some(first) = client.poll_request() else { return Err(StreamError::Unwanted) };
+        let Some(first) = client.poll_request() else { return Err(StreamError::Unwanted(Unwanted)) };
         let _remembering = learns.then(|| Remembering::start(&self.shared, &channel, &self.node));
         let open = Connection::open(channel, self.key.service(), first);
         let mut connection = tokio::time::timeout(OPEN_TIMEOUT, open).await.map_err(|_| StreamError::OpenTimeout)??;
@@ -216,5 +215,5 @@ fn report_interval(node: &Node) -> Option<Duration> {
 /// Completes when the stream is no longer needed.
 async fn unwanted(wanted: &Wanted) -> StreamError {
     while wanted.changed().await.is_ok() {}
-    StreamError::Unwanted
+    StreamError::Unwanted(Unwanted)
 }

@@ -1,0 +1,97 @@
+//! Reads what can be read of a refused document, and makes the object that takes its place.
+
+use crate::decode::{Context, Decode};
+use crate::{Object, Resource};
+use evenkeel_base::suggest::closest;
+use evenkeel_base::yaml::{Mapping, Node, Scalar, Value};
+use evenkeel_base::{Diagnostic, SourceId, Span};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Why a document was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The position of the first mistake.
+    pub place: Span,
+    /// The mistake.
+    pub message: String,
+}
+
+impl Refusal {
+    /// Makes a refusal from the first error.
+    pub(crate) fn of(error: &Diagnostic) -> Self {
+        Self { place: error.span.clone(), message: error.message.clone() }
+    }
+}
+
+/// `policy.yaml:7:3: there is no such field`
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)
+    }
+}
+
+/// The API group of the security kinds.
+pub(super) const SECURITY: &str = "security.istio.io";
+
+pub(super) fn made(
+    name: Arc<str>,
+    namespace: Arc<str>,
+    origin: Span,
+    resource: Resource,
+    refusal: Arc<Refusal>,
+) -> Object {
+    Object {
+        name,
+        namespace,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owners: Vec::new(),
+        resource,
+        origin,
+        source: SourceId::files(),
+        generation: None,
+        text: 0,
+        refused: Some(refusal),
+    }
+}
+
+/// A name for an object whose name cannot be read: `policies.yaml:12`.
+pub(super) fn name_at(span: &Span) -> Arc<str> {
+    let file = span.file.rsplit('/').next().unwrap_or_default();
+    format!("{file}:{}", span.line).into()
+}
+
+/// The labels that can be read; they select what was meant and perhaps more.
+pub(super) fn selector(document: &Mapping) -> BTreeMap<String, String> {
+    labels(document.get("spec").and_then(|spec| spec.get("selector")).and_then(|s| s.get("matchLabels")))
+}
+
+pub(super) fn labels(labels: Option<&Node>) -> BTreeMap<String, String> {
+    let pair = |(name, value): (&str, &Node)| Some((name.to_owned(), value.as_str()?.to_owned()));
+    let entries = labels.and_then(Node::as_mapping).into_iter().flatten();
+    entries.filter_map(|entry| pair((&*entry.key, &entry.value))).collect()
+}
+
+/// The value of a field, or of a field whose name looks like a misspelling of it.
+pub(super) fn near<'n>(mapping: &'n Mapping, name: &str) -> Option<&'n Node> {
+    mapping.get(name).or_else(|| {
+        let meant = mapping.iter().find(|entry| closest(&entry.key, [name]).is_some());
+        meant.map(|entry| &entry.value)
+    })
+}
+
+/// The text of a scalar, whatever it looks like.
+pub(super) fn text_of(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Scalar(Scalar { text, .. }) if !node.is_null() => Some(text),
+        _ => None,
+    }
+}
+
+/// Decodes a value that has no mistake.
+pub(super) fn sound<T: Decode>(node: &Node) -> Option<T> {
+    let mut cx = Context::new("Istio");
+    T::decode(node, &mut cx).filter(|_| !cx.has_errors())
+}
