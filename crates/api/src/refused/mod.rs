@@ -17,7 +17,7 @@ use evenkeel_base::Span;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::{Mapping, Node, Value};
 
-use self::parts::{SECURITY, labels, made, name_at, near, selector, text_of};
+use self::parts::{SECURITY, made, name_at, near, selector, text_of};
 use crate::istio::RequestAuthentication;
 use crate::resource::is_known;
 use crate::{Kind, Object, Resource};
