@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use evenkeel_proxy::options::Settings;
 use evenkeel_testkit::wait::{PATIENCE, poll};
 use evenkeel_testkit::{Connection, Random, Response, eventually};
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
@@ -241,7 +242,9 @@ fn ten_thousand_swaps_cost_no_request_and_leave_nothing_behind() {
     let mut first = set(Vec::new());
     changes.back(&mut first);
     let mut control_plane = ControlPlane::start(first);
-    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    // The recent requests that a worker keeps are many at first; so few of them are there before the heap is measured.
+    let keep_few = |settings: &mut Settings| settings.recent.limit = 16;
+    let proxy = Proxy::start_as(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""), keep_few);
     proxy.wait_live();
     let web = proxy.listener("web");
 
