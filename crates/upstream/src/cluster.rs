@@ -21,10 +21,11 @@ use tokio::time::Instant;
 
 use super::balance::{HostSet, Making, SubsetOutcome};
 use super::breaker::{Overflow, Permit};
-use super::connection::{RequestGuard, Shared};
+use super::connection::RequestGuard;
 use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::host::{Host, bump, same_transport};
 use super::made::MadeHosts;
+use super::open::Shared;
 use super::shared::SharedCluster;
 use super::snapshot::{ClusterSnapshot, HostSnapshot};
 use super::stats::cluster::{Counter, Gauge, Stats};

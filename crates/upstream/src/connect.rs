@@ -20,6 +20,7 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
 
 use super::host::Host;
+use super::open::ConnectTimes;
 use crate::alpn::{Wanted, offer};
 use crate::conn::burst;
 use crate::proxy_protocol;
@@ -37,17 +38,6 @@ pub enum ConnectError {
     /// The connection or its TLS handshake was not completed within `connect_timeout`.
     #[error("connection timeout after {} ms", .0.as_millis())]
     Timeout(Duration),
-}
-
-/// The times at which the steps of connecting happened.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectTimes {
-    /// Connecting began.
-    pub begin: Instant,
-    /// The TCP connection was established.
-    pub end: Instant,
-    /// The TLS handshake was completed; `None` without TLS.
-    pub handshake_end: Option<Instant>,
 }
 
 /// Connects to `host` for the protocol `wanted`, within the cluster's `connect_timeout`, which includes the TLS

@@ -10,10 +10,10 @@ use evenkeel_runtime_config::cluster::{Cluster, Endpoint, Health, Transport};
 use tokio::time::Instant;
 
 use super::breaker::Permit;
-use super::connection::Idle;
-use super::health::{HealthFlags, HostHealth, Tally};
+use super::health::host::{HealthFlags, HostHealth, Tally};
 use super::keep_alive::KeepAlive;
-use super::multiplexed::Pools;
+use super::open::Idle;
+use super::shared_pools::Pools;
 
 /// An endpoint with this worker's connections and counters.
 #[derive(Debug)]
@@ -55,7 +55,8 @@ pub struct Host {
 #[allow(missing_docs)]
 pub struct HostCounts {
     pub cx_total: Cell<u64>,
-    pub cx_active: Cell<u64>,
+    /// Shared with each open connection, which it may outlive.
+    pub cx_active: Rc<Cell<u64>>,
     pub cx_connect_fail: Cell<u64>,
     pub rq_total: Cell<u64>,
     pub rq_success: Cell<u64>,

@@ -1,6 +1,6 @@
 //! Upstream connections that carry many requests at once.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -11,70 +11,20 @@ use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_runtime_config::overload::PrematureResets;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
-use super::connect::ConnectTimes;
-use super::connection::{Connection, Established};
+use super::connection::Connection;
 use super::host::Host;
+use super::open::{ConnectTimes, Established};
 use super::pool::AcquireError;
+use super::shared_pools::{Choice, Connecting, Multiplexed, Peer};
 use super::stats::cluster::Counter;
 use crate::alpn::{Negotiated, Wanted, leads_to_sidecar, negotiated};
-use crate::h2::{self, Client, Limits, Offer, Reset, ResetBy};
-use crate::turn;
+use crate::h2::{self, Client, Limits, Reset, ResetBy};
 
 /// Limit for a response's head in bytes if the cluster sets none; Envoy's default over HTTP/2.
 const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
-
-/// New requests avoid connections with unread streams ([`Offer::pressed`]) until a pool has this many of them, then
-/// share the least loaded one. Requests on any such connection still work; more connections only keep readers apart
-/// from those that do not read.
-const MAX_PRESSED: usize = 8;
-
-/// One worker's multiplexed connections to one host.
-#[derive(Debug, Default)]
-pub(super) struct Pools {
-    /// HTTP/2 connections.
-    http2: Pool,
-    /// HTTP/2 framing, carrying HTTP/1.1 messages.
-    shared_http1: Pool,
-}
-
-#[derive(Debug, Default)]
-struct Pool {
-    connections: RefCell<Vec<Rc<Multiplexed>>>,
-    /// Connections being made that may become multiplexed ones.
-    connecting: Cell<u32>,
-    /// What the last connection negotiated when the peer could choose the protocol.
-    peer: Cell<Peer>,
-    /// Notified when a stream ended, or a connection came or went.
-    changed: Rc<Notify>,
-}
-
-/// The peer's choice of protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Peer {
-    #[default]
-    Unknown,
-    OneAtATime,
-    Many,
-}
-
-/// One connection.
-#[derive(Debug)]
-struct Multiplexed {
-    client: Client,
-    /// Requests it may still carry (`max_requests_per_connection`); `None`: unlimited.
-    left: Cell<Option<u32>>,
-    /// It has carried a request before.
-    used: Cell<bool>,
-    epoch: u64,
-    local: Option<SocketAddr>,
-    times: ConnectTimes,
-    /// From then on it accepts no new requests (`max_connection_duration`).
-    until: Option<Instant>,
-}
 
 /// What a request requires of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +89,12 @@ impl PooledConnection {
 }
 
 impl StreamSlot {
+    /// A slot on one of the host's connections with room.
+    fn on(host: &Rc<Host>, wanted: Wanted, choice: Choice) -> Option<Self> {
+        let (connection, reused) = host.multiplexed.of(wanted).place(choice)?;
+        Some(Self { connection, host: host.clone(), reused })
+    }
+
     /// Waits until it may be worth trying again to open a stream: the peer changed its limits, or a connection came or went.
     pub async fn changed(&self) {
         self.connection.client.changed().await;
@@ -164,123 +120,6 @@ impl StreamSlot {
             Reset { reason, by: ResetBy::Local, unprocessed: true }
         };
         self.connection.client.open(head, https, framing, end).map_err(refused)
-    }
-}
-
-impl Multiplexed {
-    fn is_too_old(&self) -> bool {
-        self.until.is_some_and(|until| until <= turn::now())
-    }
-}
-
-impl Pools {
-    /// Stops all connections from accepting new requests; those in flight continue.
-    pub(super) fn close(&self) {
-        for pool in [&self.http2, &self.shared_http1] {
-            pool.connections.take();
-            pool.changed.notify_waiters();
-        }
-    }
-
-    /// Whether there is any connection.
-    pub(super) fn in_use(&self) -> bool {
-        [&self.http2, &self.shared_http1].iter().any(|pool| !pool.connections.borrow().is_empty())
-    }
-
-    /// Removes connections that have ended.
-    pub(super) fn sweep(&self) {
-        self.http2.sweep();
-        self.shared_http1.sweep();
-    }
-
-    fn of(&self, wanted: Wanted) -> &Pool {
-        match wanted {
-            Wanted::SharedHttp1 => &self.shared_http1,
-            Wanted::Bytes | Wanted::Http1 | Wanted::Http2 | Wanted::Either => &self.http2,
-        }
-    }
-}
-
-/// Which connections are acceptable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Choice {
-    /// One whose streams are read, if possible.
-    Best,
-    /// Any: no other is available.
-    Any,
-}
-
-impl Pool {
-    /// A slot on a connection with room.
-    fn place(&self, host: &Rc<Host>, choice: Choice) -> Option<StreamSlot> {
-        let (mut gone, mut pressed) = (false, 0);
-        let mut least_held: Option<(usize, &Rc<Multiplexed>)> = None;
-        let connections = self.connections.borrow();
-        let found = connections.iter().find(|connection| match connection.client.can_open() {
-            Ok(_) if connection.is_too_old() => {
-                gone = true;
-                false
-            }
-            // It already carries the request it was made for.
-            Ok(Offer { settled: false, .. }) | Err(OpenError::Concurrency) => false,
-            Ok(Offer { pressed: false, .. }) => true,
-            Ok(Offer { held, .. }) => {
-                pressed += 1;
-                least_held = least_held.filter(|(least, _)| *least <= held).or(Some((held, connection)));
-                false
-            }
-            Err(_) => {
-                gone = true;
-                false
-            }
-        });
-        let will_do = choice == Choice::Any || pressed >= MAX_PRESSED;
-        let found = found.or(least_held.filter(|_| will_do).map(|(_, connection)| connection)).cloned();
-        drop(connections);
-        if gone {
-            self.sweep();
-        }
-        let connection = found?;
-        let reused = connection.used.replace(true);
-        if let Some(left) = connection.left.get() {
-            connection.left.set(Some(left.saturating_sub(1)));
-            if left <= 1 {
-                self.connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
-            }
-        }
-        Some(StreamSlot { connection, host: host.clone(), reused })
-    }
-
-    /// Whether some connection's peer has not sent its SETTINGS yet.
-    fn is_settling(&self) -> bool {
-        let connections = self.connections.borrow();
-        let settles = |one: &Multiplexed| matches!(one.client.can_open(), Ok(Offer { settled: false, .. }));
-        connections.iter().any(|one| settles(one) && !one.is_too_old())
-    }
-
-    fn sweep(&self) {
-        let gone = |connection: &Rc<Multiplexed>| {
-            connection.is_too_old()
-                || matches!(connection.client.can_open(), Err(OpenError::GoingAway | OpenError::Exhausted))
-        };
-        self.connections.borrow_mut().retain(|connection| !gone(connection));
-    }
-}
-
-/// Counts a connection while it is being made.
-struct Connecting<'a>(&'a Pool);
-
-impl<'a> Connecting<'a> {
-    fn new(pool: &'a Pool) -> Self {
-        pool.connecting.set(pool.connecting.get() + 1);
-        Self(pool)
-    }
-}
-
-impl Drop for Connecting<'_> {
-    fn drop(&mut self) {
-        self.0.connecting.set(self.0.connecting.get().saturating_sub(1));
-        self.0.changed.notify_waiters();
     }
 }
 
@@ -327,7 +166,7 @@ impl Cluster {
 
     fn ready(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
         if wanted != Wanted::Http1
-            && let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best)
+            && let Some(place) = StreamSlot::on(host, wanted, Choice::Best)
         {
             return Some(PooledConnection::Http2(place));
         }
@@ -342,7 +181,7 @@ impl Cluster {
     /// A slot on a connection that was avoided in favour of a new one, which cannot be made.
     fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
         let shared = wanted != Wanted::Http1;
-        shared.then(|| host.multiplexed.of(wanted).place(host, Choice::Any)).flatten().map(PooledConnection::Http2)
+        shared.then(|| StreamSlot::on(host, wanted, Choice::Any)).flatten().map(PooledConnection::Http2)
     }
 
     /// A connection to `host` for a request that came in over `downstream`: an existing one, else a new one, else the
@@ -372,7 +211,7 @@ impl Cluster {
                 self.connect(host).await.map(PooledConnection::Http1)
             }
             (Need::Fresh, Wanted::SharedHttp1 | Wanted::Either) => {
-                if let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best) {
+                if let Some(place) = StreamSlot::on(host, wanted, Choice::Best) {
                     return Ok(PooledConnection::Http2(place));
                 }
                 let permit = self.unshared_room(host)?;
@@ -449,7 +288,7 @@ impl Cluster {
         let Negotiated::Http2(_) = negotiated(agreed, wanted) else {
             pool.peer.set(Peer::OneAtATime);
             self.stats().inc(Counter::upstream_cx_http1_total);
-            return PooledConnection::Http1(made.into_connection(host.clone()));
+            return PooledConnection::Http1(Connection::new(made, host.clone()));
         };
         pool.peer.set(Peer::Many);
         self.stats().inc(Counter::upstream_cx_http2_total);

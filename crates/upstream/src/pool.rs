@@ -10,11 +10,10 @@ use tokio::time::Instant;
 
 use super::breaker::{Overflow, Slots};
 use super::cluster::Cluster;
-use super::connect::{ConnectError, ConnectTimes, connect_timed};
-use super::connection::{
-    Connection, ConnectionSlots, Established, Idle, IdleGuard, LocalWaiter, OpenConnection, Pending,
-};
+use super::connect::{ConnectError, connect_timed};
+use super::connection::{Connection, LocalWaiter, Pending};
 use super::host::{Host, bump};
+use super::open::{ConnectTimes, ConnectionSlots, Established, Idle, IdleGuard, OpenConnection};
 use super::race;
 use super::stats::cluster::{Counter, Gauge, Histogram};
 use crate::alpn::Wanted;
@@ -72,7 +71,7 @@ impl Cluster {
         client: Option<&ConnectionView>,
     ) -> Result<Connection, AcquireError> {
         let room = self.unshared_room(host)?;
-        Ok(self.establish(host, room, wanted, client).await?.into_connection(host.clone()))
+        Ok(Connection::new(self.establish(host, room, wanted, client).await?, host.clone()))
     }
 
     /// Room for a connection that cannot be substituted by a shared one, so it fails instead of waiting.
@@ -219,7 +218,7 @@ impl Cluster {
         let now = Instant::now();
         OpenConnection {
             shared: self.shared.clone(),
-            host: Rc::downgrade(host),
+            cx_active: Rc::clone(&host.counts.cx_active),
             times: ConnectTimes { begin: now, end: now, handshake_end: None },
             epoch,
             requests: 1,

@@ -9,9 +9,10 @@ use evenkeel_runtime_config::cluster::{CircuitBreakers, Cluster};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 
-use super::balance::SharedTables;
+use super::balance::tables::SharedTables;
 use super::breaker::{Counts, breaker_stats};
-use super::health::{HostHealth, OutlierDetector};
+use super::health::host::HostHealth;
+use super::health::outlier::OutlierDetector;
 
 /// With fewer clusters, entries of removed ones are not cleaned up.
 const FEWEST_TO_LOOK_AT: usize = 64;

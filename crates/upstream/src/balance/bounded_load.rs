@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::hash_table::Shared;
-use super::{Balancer, Pick};
+use super::balancer::{Balancer, Pick};
+use super::tables::Shared;
 use crate::host::Host;
 
 #[derive(Debug)]
@@ -125,10 +125,13 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use evenkeel_runtime_config::cluster::{HashKey, Maglev as Options};
+    use evenkeel_runtime_config::cluster::HashKey;
 
+    use super::super::balancer::Pool;
+    use super::super::by_hash;
     use super::super::fixture::hosts;
-    use super::super::{Pool, SharedTables, maglev};
+    use super::super::table_input::Algorithm;
+    use super::super::tables::SharedTables;
     use super::*;
     use crate::random::Random;
 
@@ -145,8 +148,8 @@ mod tests {
         let total: u32 = weights.iter().sum();
         let shares = weights.iter().map(|weight| f64::from(*weight) / f64::from(total)).collect();
         let pool = Pool { hosts: hosts.clone(), shares };
-        let options = Options { table_size: 251, key: HashKey::Address, balance_factor: factor };
-        (hosts, maglev::new(pool, options, &Arc::<SharedTables>::default()))
+        let maglev = Algorithm::Maglev { size: 251 };
+        (hosts, by_hash::new(pool, HashKey::Address, factor, maglev, &Arc::<SharedTables>::default()))
     }
 
     #[test]

@@ -8,7 +8,7 @@ use evenkeel_runtime_config::Cluster;
 use evenkeel_runtime_config::address::EndpointAddress;
 use evenkeel_runtime_config::cluster::{Endpoint, EndpointSet, LoadBalancer, Transport};
 
-use super::{Balancer, Pick};
+use super::balancer::{Balancer, Pick};
 use crate::host::Host;
 use crate::random::Random;
 use crate::shared::SharedCluster;

@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use evenkeel_runtime_config::cluster::LeastRequest as Options;
 
+use super::balancer::{Balancer, Pick};
 use super::round_robin::Turns;
-use super::{Balancer, Pick};
 use crate::host::Host;
 use crate::random::Random;
 

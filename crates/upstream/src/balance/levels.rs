@@ -4,11 +4,13 @@ use std::rc::Rc;
 
 use evenkeel_runtime_config::cluster::{Cluster, Health};
 
+use super::balancer::{Balancer, Making, Pick, Picked, Pool};
+use super::build::build;
 use super::locality::{self, ByLocality, Locality};
 use super::priority::{Census, Loads, Rules};
-use super::{Balancer, Making, Pick, Picked, Pool, Target, build};
 use crate::host::Host;
 use crate::random::Random;
+use crate::target::Target;
 
 /// A cluster's hosts, or a subset of them.
 #[derive(Debug)]

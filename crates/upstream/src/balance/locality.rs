@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use evenkeel_runtime_config::cluster::Health;
 
+use super::balancer::{Balancer, Making, Pick, Pool};
+use super::build::build;
 use super::edf::Edf;
-use super::{Balancer, Making, Pick, Pool, build};
 use crate::host::Host;
 
 /// Hosts of one locality within a priority.

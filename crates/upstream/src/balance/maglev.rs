@@ -3,16 +3,9 @@
 
 use std::sync::Arc;
 
-use evenkeel_runtime_config::cluster::Maglev as Options;
 use evenkeel_runtime_config::hash::xxhash64;
 
-use super::hash_table::{Algorithm, Share, SharedTables, balancer};
-use super::{Balancer, Pool};
-
-/// Maglev.
-pub(super) fn new(pool: Pool, options: Options, tables: &SharedTables) -> Box<dyn Balancer> {
-    balancer(pool, options.key, options.balance_factor, Algorithm::Maglev { size: options.table_size }, tables)
-}
+use super::table_input::Share;
 
 /// The table. Two bytes per entry suffice for 65,535 hosts.
 #[derive(Debug)]

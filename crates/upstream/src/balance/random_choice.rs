@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{Balancer, Pick};
+use super::balancer::{Balancer, Pick};
 use crate::host::Host;
 
 #[derive(Debug)]

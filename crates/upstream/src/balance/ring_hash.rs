@@ -2,17 +2,10 @@
 
 use std::sync::Arc;
 
-use evenkeel_runtime_config::cluster::{HashFunction, RingHash as Options};
+use evenkeel_runtime_config::cluster::HashFunction;
 use evenkeel_runtime_config::hash::{murmur2_64, xxhash64};
 
-use super::hash_table::{Algorithm, Share, SharedTables, balancer};
-use super::{Balancer, Pool};
-
-/// Ring hash.
-pub(super) fn new(pool: Pool, options: Options, tables: &SharedTables) -> Box<dyn Balancer> {
-    let Options { min_size, max_size, function, .. } = options;
-    balancer(pool, options.key, options.balance_factor, Algorithm::Ring { min_size, max_size, function }, tables)
-}
+use super::table_input::Share;
 
 /// Points sorted by hash, in two arrays: a lookup searches the first only.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use evenkeel_runtime_config::cluster::SlowStart;
 
+use super::balancer::{Balancer, Pick};
 use super::slow_start::Ramp;
-use super::{Balancer, Pick};
 use crate::host::Host;
 use crate::random::Random;
 

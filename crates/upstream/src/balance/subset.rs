@@ -5,10 +5,11 @@ use std::rc::Rc;
 use evenkeel_runtime_config::cluster::{SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 use evenkeel_runtime_config::metadata::{MetadataMatch, MetadataValue};
 
+use super::balancer::{Making, Picked, SubsetOutcome};
 use super::levels::Levels;
-use super::{Making, Picked, SubsetOutcome, Target};
 use crate::host::Host;
 use crate::random::Random;
+use crate::target::Target;
 
 /// A cluster's hosts, grouped by their metadata.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 //! A new kind of active check is a file beside `active/http.rs` and an arm in `active/mod.rs`.
 
 mod active;
-mod host;
-mod outlier;
+pub(super) mod host;
+pub(super) mod outlier;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use evenkeel_stats::{Registry, ScopeName, Writer};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep};
 
-pub use host::{HealthFlags, HostHealth, Tally};
+pub use host::{HealthFlags, HostHealth};
 pub use outlier::{Outcome, OutlierDetector};
 
 use self::active::{CheckTarget, Checking, Votes, all_checks_stats, health_check_stats};

@@ -2,48 +2,13 @@
 //! workers, clusters and subsets with the same input.
 
 use std::hash::{Hash, Hasher};
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_runtime_config::cluster::{HashFunction, HashKey};
 use rustc_hash::FxHasher;
 
-use super::{Pool, bounded_load, maglev, ring_hash};
-use crate::host::Host;
-
-/// The input a table is computed from.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct TableInput {
-    pub algorithm: Algorithm,
-    /// The hash key of each host, and its share of all requests.
-    pub members: Vec<(Arc<str>, Share)>,
-}
-
-/// How a table is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Algorithm {
-    Ring { min_size: u64, max_size: u64, function: HashFunction },
-    Maglev { size: u64 },
-}
-
-/// A share of all requests, in `0..=1`, compared bit by bit: equal input must yield an identical table.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Share(pub f64);
-
-impl PartialEq for Share {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.to_bits() == other.0.to_bits()
-    }
-}
-
-impl Eq for Share {}
-
-impl Hash for Share {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.to_bits().hash(state);
-    }
-}
+use super::table_input::{Algorithm, TableInput};
+use super::{maglev, ring_hash};
 
 /// Maps hashes to hosts, given as indices into [`TableInput::members`].
 #[derive(Debug)]
@@ -123,46 +88,9 @@ impl Shared {
     }
 }
 
-/// A balancer over a table.
-pub(super) fn balancer(
-    pool: Pool,
-    key: HashKey,
-    balance_factor: u32,
-    algorithm: Algorithm,
-    tables: &SharedTables,
-) -> Box<dyn super::Balancer> {
-    let members = pool.hosts.iter().zip(&pool.shares).map(|(host, share)| (hash_key(host, key), Share(*share)));
-    let table = tables.table(TableInput { algorithm, members: members.collect() });
-    match balance_factor {
-        0 => Box::new(ByTable { hosts: pool.hosts, table }),
-        factor => bounded_load::new(pool.hosts, table, factor),
-    }
-}
-
-/// A host's hash key: `hash_key` of its `envoy.lb` metadata, else its host name if configured so, else its address.
-fn hash_key(host: &Host, key: HashKey) -> Arc<str> {
-    match (host.endpoint().hash_key.clone(), key) {
-        (Some(given), _) => given,
-        (None, HashKey::Hostname) if !host.hostname.is_empty() => host.hostname.clone(),
-        (None, HashKey::Hostname | HashKey::Address) => host.label.clone(),
-    }
-}
-
-/// Picks hosts by hash alone.
-#[derive(Debug)]
-struct ByTable {
-    hosts: Vec<Rc<Host>>,
-    table: Shared,
-}
-
-impl super::Balancer for ByTable {
-    fn pick(&self, pick: &super::Pick<'_>) -> Option<&Rc<Host>> {
-        self.hosts.get(self.table.get(pick.hash, pick.attempt)?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::table_input::Share;
     use super::*;
 
     fn recipe(size: u64, members: &[(&str, f64)]) -> TableInput {
