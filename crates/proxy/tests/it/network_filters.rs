@@ -376,7 +376,7 @@ fn a_filter_closes_a_connection_with_its_reason_in_the_log() {
 
 #[test]
 fn network_rules_go_by_what_filters_before_them_have_found_out() {
-    test_filter::register("parser", Parser { reset: false });
+    test_filter::register("reader", Parser { reset: false });
     let echo = TcpEcho::start();
     for (enforcement, second_passes) in [("ONE_TIME_ON_FIRST_BYTE", true), ("CONTINUOUS", false)] {
         let rules = format!(
@@ -384,7 +384,7 @@ fn network_rules_go_by_what_filters_before_them_have_found_out() {
              {enforcement}, rules: {{action: DENY, policies: {{drop: {{permissions: [{{metadata: {{filter: parser, path: \
              [{{key: word}}], value: {{string_match: {{exact: drop}}}}}}}}], principals: [{{any: true}}]}}}}}}}}}}\n"
         );
-        let filters = filter("parser") + &rules;
+        let filters = filter("reader") + &rules;
         let scene = Scene::start(&filters, Behind::Tcp, false, &[("backend", echo.address())]);
         let mut client = scene.open();
         client.send("word=drop").expect("open");
