@@ -21,7 +21,7 @@ use crate::formats::Output;
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::{
-    admin, analyze, compiled, effective, explain, heaps, history, plan, proxy_config, proxy_status, purge, validate,
+    admin, analyze, ca, compiled, effective, explain, heaps, history, plan, proxy_config, proxy_status, purge, validate,
 };
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
@@ -108,6 +108,9 @@ enum Command {
     ProxyStatus(ProxyStatusArguments),
     /// Show what a proxy ran at a given time, which changes caused it, and what has changed since.
     History(history::HistoryArguments),
+    /// Show the mesh's certificate authorities, or change to new ones without an outage.
+    #[command(subcommand)]
+    Ca(ca::CaCommand),
     /// Run a mesh's name server and its egress to the machine; `up` starts it.
     #[command(hide = true)]
     Egress {
@@ -253,6 +256,10 @@ struct UpArguments {
     /// Trust domain of all identities.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     trust_domain: String,
+
+    /// Directory with the operator's certificate authority, in Istio's layout (`cacerts`) or as a TLS Secret.
+    #[arg(long, value_name = "DIR")]
+    ca_certs: Option<PathBuf>,
 
     /// Forbid all traffic out of the mesh: connections to the machine, or through it to other hosts, fail at once.
     #[arg(long)]
@@ -419,6 +426,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::ProxyStatus(arguments) => proxy_status(arguments),
+        Command::Ca(command) => ca::run(&command, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::History(arguments) => {
             history::run(&arguments, &mut io::stdout().lock())?;
             Ok(0)
@@ -484,6 +492,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         gateway_ports: arguments.gateway_ports,
         check: arguments.check,
         trust_domain: arguments.trust_domain,
+        ca_certs: arguments.ca_certs,
         sidecar_concurrency: arguments.proxy_concurrency,
         log_level: arguments.log_level.name(),
         recent_requests: arguments.recent_requests,

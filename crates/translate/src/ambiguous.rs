@@ -180,8 +180,8 @@ pub fn meaning(policy: &str) -> Option<String> {
 /// takes `Host: admin.example:8080` for `admin.example`.
 pub(crate) fn with_ports(rule: &Rule, action: AuthorizationAction) -> Cow<'_, Rule> {
     let hosts = |operation: &Operation| match action {
-        AuthorizationAction::Deny => !operation.hosts.is_empty(),
         AuthorizationAction::Allow => !operation.not_hosts.is_empty(),
+        _ => !operation.hosts.is_empty(),
     };
     if !rule.to.iter().any(hosts) {
         return Cow::Borrowed(rule);
@@ -189,8 +189,8 @@ pub(crate) fn with_ports(rule: &Rule, action: AuthorizationAction) -> Cow<'_, Ru
     let mut rule = rule.clone();
     for operation in &mut rule.to {
         let hosts = match action {
-            AuthorizationAction::Deny => &mut operation.hosts,
             AuthorizationAction::Allow => &mut operation.not_hosts,
+            _ => &mut operation.hosts,
         };
         let ported: Vec<StringMatch> = hosts.iter().filter_map(with_port).collect();
         hosts.extend(ported);

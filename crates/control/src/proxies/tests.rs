@@ -106,7 +106,7 @@ fn client(number: u8, app: &str) -> Client {
         captures_dns: true,
     };
     let (node, program) = (format!("w-{number}"), String::new());
-    Client { node, program, view, peer: None, identity: None, since: SystemTime::now() }
+    Client { node, program, view, peer: None, identity: None, since: SystemTime::now(), serial: None }
 }
 
 /// A proxy that subscribes to clusters by name.

@@ -167,6 +167,7 @@ pub fn options(config: &Path, state: &Path) -> Options {
         config: vec![config.to_owned()],
         state: state.to_owned(),
         trust_domain: None,
+        ca_certs: None,
         grpc_address: any,
         secure_grpc_address: any,
         http_address: any,
@@ -226,6 +227,12 @@ impl Proxy {
         let mut proxy = Self { client, connection };
         proxy.flush().await;
         Ok(proxy)
+    }
+
+    /// Asks which roots to trust.
+    pub async fn want_roots(&mut self) {
+        self.client.subscribe_all(ResourceType::ProxyConfig);
+        self.flush().await;
     }
 
     /// Asks for the endpoints of clusters.
