@@ -1,11 +1,12 @@
 //! The proxy's bootstrap file, for our proxy and for Envoy alike.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::options::{Options, OptionsError, Role};
+use crate::options::{Options, OptionsError, Role, is_true};
 
 /// The name in the control plane's certificate, Istio's.
 pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
@@ -53,6 +54,9 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
             "WORKLOAD_NAME": workload,
         },
     });
+    if let Some(locality) = locality(&options.all_labels()) {
+        node["locality"] = locality;
+    }
     if let Some(metadata) = node["metadata"].as_object_mut() {
         for (name, value) in options.node_metadata() {
             // What its options say of it is not for the environment to change.
@@ -72,6 +76,23 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
     Ok(node)
 }
 
+/// The locality of the workload, by the labels that name it in a cluster; `None` if no label does.
+fn locality(labels: &BTreeMap<String, String>) -> Option<Value> {
+    let of = |name: &str| labels.get(name).map_or("", String::as_str);
+    let [region, zone, sub_zone] = match labels.get("istio-locality") {
+        Some(own) => {
+            // Labels cannot contain slashes, so Istio writes dots.
+            let mut parts = own.splitn(3, '.');
+            std::array::from_fn(|_| parts.next().unwrap_or_default())
+        }
+        None => {
+            [of("topology.kubernetes.io/region"), of("topology.kubernetes.io/zone"), of("topology.istio.io/subzone")]
+        }
+    };
+    let is_known = [region, zone, sub_zone].iter().any(|part| !part.is_empty());
+    is_known.then(|| json!({ "region": region, "zone": zone, "sub_zone": sub_zone }))
+}
+
 /// How much of the mesh our own proxy subscribes to: everything, or what its workload uses, beginning with the
 /// listeners for captured connections.
 fn scope(options: &Options) -> Value {
@@ -87,8 +108,10 @@ fn scope(options: &Options) -> Value {
 
 /// The whole bootstrap. `epoch`: how often the agent was replaced before.
 pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
+    let node = node(options)?;
+    let discovers = node["metadata"][SELF_DISCOVERY].as_str().is_some_and(is_true) && options.role == Role::Sidecar;
     let mut bootstrap = json!({
-        "node": node(options)?,
+        "node": node,
         "admin": { "address": loopback(options.admin_port) },
         "dynamic_resources": {
             "ads_config": {
@@ -113,7 +136,13 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
             ],
         },
     });
-    if let (Some(mark), Some(fields)) = (options.mark(), bootstrap.as_object_mut()) {
+    if discovers {
+        if let Some(clusters) = bootstrap["static_resources"]["clusters"].as_array_mut() {
+            clusters.push(peers());
+        }
+        bootstrap["cluster_manager"]["local_cluster_name"] = json!(LOCAL_CLUSTER);
+    }
+    if let Some(mark) = options.mark() {
         let option = json!({
             "description": "capture rules let the proxy's own traffic pass",
             "level": SOL_SOCKET,
@@ -121,13 +150,28 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
             "int_value": mark,
             "state": "STATE_PREBIND",
         });
-        let bind = json!({ "upstream_bind_config": { "socket_options": [option] } });
-        fields.insert("cluster_manager".into(), bind);
+        bootstrap["cluster_manager"]["upstream_bind_config"] = json!({ "socket_options": [option] });
     }
     if let (Some(resolver), Some(fields)) = (options.proxy_resolver, bootstrap.as_object_mut()) {
         fields.insert("typed_dns_resolver_config".into(), dns_resolver(resolver));
     }
     Ok(bootstrap)
+}
+
+/// Metadata of a node whose proxy is told of the proxies like it, as zone-aware balancing needs.
+const SELF_DISCOVERY: &str = "ENABLE_SELF_DISCOVERY";
+/// The cluster of these proxies, under Istio's name.
+const LOCAL_CLUSTER: &str = "local_cluster";
+
+/// The proxies like this one. Nothing is ever sent to them; they are counted by zone.
+fn peers() -> Value {
+    json!({
+        "name": LOCAL_CLUSTER,
+        "type": "EDS",
+        "connect_timeout": "1s",
+        // The proxy does without them rather than wait for ever.
+        "eds_cluster_config": { "eds_config": { "ads": {}, "resource_api_version": "V3" } },
+    })
 }
 
 fn dns_resolver(resolver: SocketAddr) -> Value {

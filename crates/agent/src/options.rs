@@ -311,7 +311,7 @@ fn environment() -> Vec<(String, String)> {
 }
 
 /// As Go's `strconv.ParseBool` reads it.
-fn is_true(text: &str) -> bool {
+pub(crate) fn is_true(text: &str) -> bool {
     matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
 

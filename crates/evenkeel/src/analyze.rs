@@ -10,6 +10,7 @@ use evenkeel_base::{Diagnostics, Severity};
 
 use crate::compiled;
 use crate::manifests::Manifests;
+use crate::validate::counted;
 
 /// The exit status with findings at the threshold, as istioctl's.
 const FOUND: u8 = 79;
@@ -131,10 +132,12 @@ fn print(findings: &[Finding], manifests: &Manifests, out: &mut dyn Write) -> io
     out.write_all(infos.in_short().as_bytes())?;
     let (errors, warnings) = (others.count(Severity::Error), others.count(Severity::Warning));
     match (errors, warnings, infos.len()) {
-        (0, 0, 0) => writeln!(out, "✔ No validation issues found in {} objects.", manifests.objects.len()),
+        (0, 0, 0) => writeln!(out, "✔ No validation issues found in {}.", counted(manifests.objects.len(), "object")),
         (errors, warnings, infos) => {
-            let objects = manifests.objects.len();
-            writeln!(out, "{objects} objects: {errors} errors, {warnings} warnings, {infos} infos")
+            let objects = counted(manifests.objects.len(), "object");
+            let (errors, warnings, infos) =
+                (counted(errors, "error"), counted(warnings, "warning"), counted(infos, "info"));
+            writeln!(out, "{objects}: {errors}, {warnings}, {infos}")
         }
     }
 }

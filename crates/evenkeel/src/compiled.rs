@@ -29,17 +29,21 @@ pub fn refusals_in(objects: &[Object], mesh: &MeshConfig) -> Diagnostics {
     let proxies = proxies(objects);
     // For the model a workload runs if it has a Pod.
     let pods: Vec<(Arc<str>, Arc<str>)> =
-        proxies.iter().enumerate().map(|(n, proxy)| (format!("pod-{n}.yaml").into(), pod(proxy).into())).collect();
+        proxies.iter().enumerate().map(|(n, (proxy, _))| (pod_file(n).into(), pod(proxy).into())).collect();
     let (pods, _) = evenkeel_api::load(&pods);
     let (snapshot, _) = evenkeel_model::build(objects.iter().chain(&pods), mesh, &mut AddressBook::default());
     let mut found = Diagnostics::new();
     let mut told = BTreeSet::new();
-    // Proxies share most resources: each is generated and compiled once.
+    // Proxies share most resources: each is generated and compiled once, by one builder, because listeners refer to
+    // clusters that were compiled for another proxy.
+    let mut builder = Builder::new(Environment::process(), SecretStore::new());
     let mut translator = Translator::new(Arc::new(snapshot), Cause::default());
     let mut compiled = HashSet::new();
-    for proxy in proxies {
+    for (number, (proxy, owner)) in proxies.into_iter().enumerate() {
         let set = translator.join(Arc::new(proxy)).set();
-        for (origin, message) in refused(&set, &mut compiled) {
+        let own = pod_file(number);
+        for (origin, message) in refused(&set, &mut builder, &mut compiled) {
+            let origin = if *origin.file == *own { owner.clone() } else { origin };
             if told.insert((origin.clone(), message.clone())) {
                 found.push(
                     Diagnostic::error("refused-by-proxy", origin, message)
@@ -51,9 +55,17 @@ pub fn refusals_in(objects: &[Object], mesh: &MeshConfig) -> Diagnostics {
     found
 }
 
+/// The file of a Pod that stands for a workload that does not run.
+fn pod_file(number: usize) -> String {
+    format!("pod-{number}.yaml")
+}
+
 /// What a proxy refuses, each with the position in the user's files. `compiled`: resources that were compiled before.
-fn refused(set: &ResourceSet, compiled: &mut HashSet<(ResourceType, Arc<str>, Version)>) -> Vec<(Span, String)> {
-    let mut builder = Builder::new(Environment::process(), SecretStore::new());
+fn refused(
+    set: &ResourceSet,
+    builder: &mut Builder,
+    compiled: &mut HashSet<(ResourceType, Arc<str>, Version)>,
+) -> Vec<(Span, String)> {
     let mut all = Vec::new();
     for kind in ResourceType::ALL {
         for resource in set.of(kind).values() {
@@ -86,9 +98,9 @@ fn span(origin: &str) -> Span {
     }
 }
 
-/// A sidecar for each Deployment, and a gateway for each selector of Gateways.
-fn proxies(objects: &[Object]) -> Vec<ProxyView> {
-    let mut all: Vec<ProxyView> = Vec::new();
+/// A sidecar for each Deployment, and a gateway for each selector of Gateways, with the position of what it is for.
+fn proxies(objects: &[Object]) -> Vec<(ProxyView, Span)> {
+    let mut all: Vec<(ProxyView, Span)> = Vec::new();
     for object in objects {
         let (kind, labels, namespaces): (_, Labels, Vec<&str>) = match &object.resource {
             Resource::Deployment(deployment) => {
@@ -112,11 +124,12 @@ fn proxies(objects: &[Object]) -> Vec<ProxyView> {
                 proxy_config: "".into(),
                 authenticated: true,
                 captures_dns: true,
+                peer_labels: None,
             };
             let is_known =
                 |known: &ProxyView| (known.kind, &*known.namespace, &known.labels) == (kind, namespace, &labels);
-            if all.len() < MAX_PROXIES && !all.iter().any(is_known) {
-                all.push(view(all.len()));
+            if all.len() < MAX_PROXIES && !all.iter().any(|(known, _)| is_known(known)) {
+                all.push((view(all.len()), object.origin.clone()));
             }
         }
     }
@@ -168,6 +181,9 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80}]}
     fn what_a_proxy_refuses_is_found_with_its_place() {
         let head = "apiVersion: networking.istio.io/v1\nkind: ";
         check("", &[]);
+        // Several workloads, one of them without a Service, refer to the same clusters.
+        let other = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: job, namespace: shop}\nspec: {selector: {matchLabels: {app: job}}, template: {metadata: {labels: {app: job}}, spec: {containers: [{name: job}]}}}\n---\n";
+        check(&format!("{other}{}", other.replace("job", "task")), &[]);
         let route = |value: &str| {
             format!(
                 "{head}VirtualService\nmetadata: {{name: web, namespace: shop}}\n\

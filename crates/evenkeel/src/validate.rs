@@ -106,7 +106,8 @@ impl Validation {
     }
 }
 
-fn counted(count: usize, noun: &str) -> String {
+/// A number with its noun.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),

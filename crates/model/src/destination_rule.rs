@@ -127,6 +127,8 @@ pub struct LoadBalancer {
     pub policy: Option<LbPolicy>,
     /// Locality-aware balancing; the mesh's setting if not set.
     pub locality: Option<LocalityLb>,
+    /// Zone-aware balancing; the mesh's setting if neither this nor `locality` is set.
+    pub zone_aware: Option<ZoneAwareLb>,
     /// Slow start of new endpoints.
     pub warmup: Option<Warmup>,
 }
@@ -134,6 +136,8 @@ pub struct LoadBalancer {
 /// How requests are distributed among localities.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LocalityLb {
+    /// Whether it is the mesh's setting, before which a service's `trafficDistribution` counts.
+    pub of_mesh: bool,
     /// Whether it is turned off here, whatever the mesh's setting.
     pub disabled: bool,
     /// By the client's locality (`region/zone/subzone`, where `*` stands for the rest): percentages by the endpoints'
@@ -144,6 +148,44 @@ pub struct LocalityLb {
     /// Labels whose values endpoints should share with the client (`NAME`), or that endpoints should have
     /// (`NAME=VALUE`), the most important first.
     pub failover_priority: Vec<Arc<str>>,
+}
+
+/// Zone-aware balancing: the client's region first, and within it the client's zone as far as its endpoints can take the
+/// requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ZoneAwareLb {
+    /// Whether it is the mesh's setting, before which a service's `trafficDistribution` counts.
+    pub of_mesh: bool,
+    /// Whether it is turned off here, whatever the mesh's setting.
+    pub disabled: bool,
+    /// With fewer healthy endpoints zones do not count.
+    pub min_cluster_size: Option<u32>,
+    /// The region to fail over to when the client's region has no healthy endpoint.
+    pub failover: Vec<(Arc<str>, Arc<str>)>,
+    /// As in [`LocalityLb`]; they count more than the region.
+    pub failover_priority: Vec<Arc<str>>,
+}
+
+impl LoadBalancer {
+    /// The zone-aware balancing that applies, if any.
+    pub fn zones(&self) -> Option<&ZoneAwareLb> {
+        self.zone_aware.as_ref().filter(|zones| !zones.disabled)
+    }
+}
+
+/// Weights from the load reports of endpoints. What is not given has Envoy's default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BackendUtilization {
+    /// How long an endpoint must have reported before its weight is used.
+    pub stabilization: Option<Duration>,
+    /// After this long without a report a weight is no longer used.
+    pub expiration: Option<Duration>,
+    /// How often weights are computed.
+    pub update: Option<Duration>,
+    /// What the share of errors adds to the utilization, in percent.
+    pub error_penalty_percent: Option<u32>,
+    /// The metrics of which the greatest is the utilization.
+    pub metrics: Vec<Arc<str>>,
 }
 
 /// Percentages of requests by the locality they go to.
@@ -202,6 +244,8 @@ pub enum LbPolicy {
     LeastRequest,
     /// A random one.
     Random,
+    /// In turn, by weights from the load reports of endpoints.
+    BackendUtilization(BackendUtilization),
     /// The address the client called.
     Passthrough,
 }

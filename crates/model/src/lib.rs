@@ -34,9 +34,9 @@ pub use changes::Changes;
 pub use credential::{Credential, KeyPair, ROOTS_SUFFIX, Roots};
 pub use derive::{Builder, Built, build};
 pub use destination_rule::{
-    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,
-    OutlierDetection, OutsideTls, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Tunnel,
-    Warmup,
+    BackendUtilization, ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy,
+    LoadBalancer, LocalityLb, OutlierDetection, OutsideTls, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive,
+    TrafficPolicy, Tunnel, Warmup, ZoneAwareLb,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use list::{Grouped, List, Ordered};

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility};
 
-use crate::{ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, TcpKeepalive, TrafficPolicy, Visibility};
+use crate::{
+    ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, TcpKeepalive, TrafficPolicy, Visibility, ZoneAwareLb,
+};
 
 /// The label that every namespace has, whether its manifest says so or not (Kubernetes' `NamespaceDefaultLabelName`).
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -48,6 +50,8 @@ pub struct MeshConfig {
     pub h2_upgrade: bool,
     /// Locality-aware balancing, where no DestinationRule says otherwise.
     pub locality: Option<LocalityLb>,
+    /// Zone-aware balancing, where no DestinationRule says anything of zones and localities.
+    pub zone_aware: Option<ZoneAwareLb>,
     /// Limits, where no DestinationRule says otherwise.
     pub connection_pool: Option<ConnectionPool>,
     /// Outlier detection, where no DestinationRule says otherwise.
@@ -203,7 +207,8 @@ impl MeshConfig {
 
 impl TrafficPolicy {
     /// These settings of a DestinationRule, with the mesh's where it says nothing: for each field of limits and outlier
-    /// detection, for each setting of keep-alive probes, and for locality-aware balancing as a whole.
+    /// detection, for each setting of keep-alive probes, and for locality- and
+    /// zone-aware balancing as a whole.
     #[must_use]
     pub fn or_of_mesh(mut self, mesh: &MeshConfig) -> Self {
         self.connection_pool = match (self.connection_pool, &mesh.connection_pool) {
@@ -214,7 +219,13 @@ impl TrafficPolicy {
             (Some(own), Some(of_mesh)) => Some(own.or(of_mesh)),
             (own, of_mesh) => own.or_else(|| of_mesh.clone()),
         };
-        if let Some(of_mesh) = &mesh.locality {
+        let own = self.load_balancer.as_ref();
+        let is_silent = own.is_none_or(|own| own.locality.is_none() && own.zone_aware.is_none());
+        if let Some(of_mesh) = mesh.zone_aware.as_ref().filter(|zones| is_silent && !zones.disabled) {
+            self.load_balancer.get_or_insert_default().zone_aware = Some(of_mesh.clone());
+        }
+        let has_zones = self.load_balancer.as_ref().is_some_and(|own| own.zones().is_some());
+        if let Some(of_mesh) = mesh.locality.as_ref().filter(|_| !has_zones) {
             let balancer = self.load_balancer.get_or_insert_default();
             balancer.locality.get_or_insert_with(|| of_mesh.clone());
         }
@@ -243,6 +254,7 @@ impl Default for MeshConfig {
             tcp_keepalive: None,
             h2_upgrade: false,
             locality: None,
+            zone_aware: None,
             connection_pool: None,
             outlier_detection: None,
             dns_refresh_rate: Duration::from_secs(60),

@@ -124,6 +124,7 @@ fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
     builder.set_default_bind(loaded.bootstrap.bind.clone());
     builder.set_default_resolver(loaded.bootstrap.resolver.clone());
     builder.set_own_locality(loaded.bootstrap.node.locality.as_ref());
+    builder.set_local_cluster(loaded.bootstrap.local_cluster.clone());
     if let BootstrapScope::Learned { listeners, .. } = &loaded.bootstrap.scope {
         builder.ask_by_name(listeners.iter().cloned());
     }

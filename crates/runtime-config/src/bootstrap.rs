@@ -34,6 +34,8 @@ pub struct Bootstrap {
     pub bind: BindConfig,
     /// The DNS resolver of clusters that configure none.
     pub resolver: Arc<DnsResolver>,
+    /// The static cluster whose hosts are the proxies like this one (`cluster_manager.local_cluster_name`).
+    pub local_cluster: Option<Arc<str>>,
     /// The aggregated xDS stream.
     pub ads: Option<Ads>,
     /// The source of listeners.
@@ -166,6 +168,13 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         None => BindConfig::default(),
         Some(bind) => cx.at("cluster_manager.upstream_bind_config", |cx| address::bind_config(cx, bind))?,
     };
+    let local_cluster = message.cluster_manager.as_ref().map(|manager| manager.local_cluster_name.as_str());
+    let local_cluster: Option<Arc<str>> = local_cluster.filter(|name| !name.is_empty()).map(Into::into);
+    if let Some(name) = &local_cluster
+        && !resources.clusters.iter().any(|cluster| *cluster.name == **name)
+    {
+        cx.fail_at::<()>("cluster_manager.local_cluster_name", format!("there is no static cluster {name:?}"));
+    }
     let resolver = resolver_config(cx, message.typed_dns_resolver_config.as_ref()).unwrap_or_default();
     let (ads, lds, cds) = cx.at("dynamic_resources", |cx| {
         let ads = match &dynamic.ads_config {
@@ -193,6 +202,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         clusters: resources.clusters.iter().map(pack).collect(),
         bind,
         resolver,
+        local_cluster,
         ads,
         lds,
         cds,

@@ -202,6 +202,12 @@ impl Builder {
         self.environment.locality = locality.map(|locality| locality_name(Some(locality)));
     }
 
+    /// Sets the cluster whose hosts are the proxies like this one (`cluster_manager.local_cluster_name`), for clusters set
+    /// afterwards: they divide requests among zones.
+    pub fn set_local_cluster(&mut self, name: Option<Arc<str>>) {
+        self.environment.local_cluster = name;
+    }
+
     /// The store of certificates that TLS contexts use.
     pub fn secrets(&self) -> &SecretStore {
         &self.secrets

@@ -10,7 +10,10 @@ use std::time::Duration;
 use evenkeel_base::mutual_addresses::MutualAddresses;
 use evenkeel_tls::upstream::UpstreamTls;
 
-pub use load_balancer::{HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SlowStart};
+pub use load_balancer::{
+    HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, Metric, MetricMap, PanicMode, RingHash, SlowStart,
+    Utilization, ZoneAware,
+};
 pub use subset::{SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 
 use crate::address::EndpointAddress;
@@ -72,6 +75,13 @@ pub struct Cluster {
     pub panic: PanicMode,
     /// Requests are divided among localities by weight (`locality_weighted_lb_config`).
     pub locality_weighted: bool,
+    /// How requests are divided among zones; `None`: they are not, because the load balancer cannot, or because the
+    /// proxy has no local cluster.
+    pub zone_aware: Option<ZoneAware>,
+    /// It is the local cluster (`cluster_manager.local_cluster_name`): its hosts are the proxies like this one.
+    pub is_local: bool,
+    /// How the hosts' weights follow from their load reports, if the load balancer uses them.
+    pub utilization: Option<Arc<Utilization>>,
     /// The proxy's own locality, if it has one: it is listed first among the localities.
     pub own_locality: Option<Arc<str>>,
     /// Load balancer subsets, selected by the metadata of routes.
@@ -113,6 +123,9 @@ impl Cluster {
             tcp_keepalive: None,
             panic: PanicMode::default(),
             locality_weighted: false,
+            zone_aware: None,
+            is_local: false,
+            utilization: None,
             own_locality: None,
             subsets: None,
             hash_policies: Arc::default(),

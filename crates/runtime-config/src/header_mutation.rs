@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::access_log::{FormatPart, Operator};
-use crate::header_edits::HeaderMutation;
+use crate::access_log::{Format, FormatPart, Operator};
+use crate::header_edits::{AppendAction, HeaderMutation};
 
 /// The filter's configuration.
 #[derive(Debug)]
@@ -20,12 +20,30 @@ pub struct HeaderMutationFilter {
 pub struct Mutations {
     /// Request headers.
     pub request: Vec<HeaderMutation>,
+    /// Parameters of the request's query, after its headers.
+    pub query: Vec<QueryMutation>,
     /// Request trailers.
     pub request_trailers: Vec<HeaderMutation>,
     /// Response headers.
     pub response: Vec<HeaderMutation>,
     /// Response trailers.
     pub response_trailers: Vec<HeaderMutation>,
+}
+
+/// An edit of a query (`KeyValueMutation`).
+#[derive(Debug)]
+pub enum QueryMutation {
+    /// Removes all parameters of this name.
+    Remove(Box<str>),
+    /// Adds a parameter, or replaces those of its name.
+    Add {
+        /// Its name.
+        key: Box<str>,
+        /// Its value.
+        value: Format,
+        /// How to treat parameters of this name that are there.
+        action: AppendAction,
+    },
 }
 
 impl Mutations {

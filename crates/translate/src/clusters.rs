@@ -148,7 +148,7 @@ pub fn outbound(
     let policy = context.settings(rule, subset.map(|s| &*s.name), port.number);
     let mut cluster = base(context, outbound_name(port, subset_name, service, inner));
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
-    apply_policy(&policy, &mut cluster);
+    apply_policy(context, &policy, &mut cluster);
     apply_keepalive(context, policy.connection_pool.as_ref(), &mut cluster);
     sessions::apply(service, &mut cluster);
     let pool = policy.connection_pool.as_ref();
@@ -189,7 +189,7 @@ pub fn passed_on(
     let policy = context.settings(rule, subset.map(|s| &*s.name), port.number);
     let mut cluster = base(context, names::sni_dnat_cluster(port.number, subset_name, &service.host));
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
-    apply_policy(&policy, &mut cluster);
+    apply_policy(context, &policy, &mut cluster);
     apply_keepalive(context, policy.connection_pool.as_ref(), &mut cluster);
     set_origin(rule, &mut cluster);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
@@ -251,8 +251,8 @@ fn set_cluster_provided(cluster: &mut Cluster) {
     cluster.common_lb_config = None;
 }
 
-fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
-    load_balancer::apply(&policy.load_balancer.clone().unwrap_or_default(), cluster);
+fn apply_policy(context: Context<'_>, policy: &TrafficPolicy, cluster: &mut Cluster) {
+    load_balancer::apply(&policy.load_balancer.clone().unwrap_or_default(), context.discovers_itself(), cluster);
     if let Some(outliers) = &policy.outlier_detection {
         apply_outlier_detection(outliers, cluster);
     }

@@ -168,6 +168,18 @@ impl<'a> Context<'a> {
         self.client.label(name)
     }
 
+    /// Whether the proxy has a local cluster, of the proxies like it.
+    pub fn discovers_itself(&self) -> bool {
+        self.ask(Question::DiscoversItself) == Answer::Yes
+    }
+
+    /// The labels that proxies like it have in common; `None` if it has no local cluster. A result that depends on them is
+    /// not shared.
+    pub fn peer_labels(&self) -> Option<&'a [Arc<str>]> {
+        self.ask(Question::Workload);
+        self.client.view.peer_labels.as_deref()
+    }
+
     /// Whether this is one of the proxy's own addresses.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.ask(Question::HasAddress(address)) == Answer::Yes

@@ -1,9 +1,11 @@
 //! Endpoints of EDS clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use evenkeel_model::workload::selects;
-use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service, TrafficPolicy};
+use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service, TrafficPolicy, Workload};
 use evenkeel_xds::ResourceType;
 
 use crate::context::Context;
@@ -55,11 +57,40 @@ pub fn of_cluster(
     // EDS accepts only addresses; Envoy would refuse the whole assignment because of a name.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
     let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, service, policy));
-    let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref());
-    if let Some(setting) = setting {
+    let balancer = policy.load_balancer.as_ref().filter(|balancer| balancer.zones().is_none());
+    if let Some(setting) = balancer.and_then(|balancer| balancer.locality.as_ref()) {
         load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
     }
     out.add(ResourceType::Endpoint, name, &assigned, Some(service.origin.clone()));
+}
+
+/// Name of the cluster whose hosts are the proxies like this one, which its bootstrap has.
+pub const LOCAL_CLUSTER: &str = "local_cluster";
+
+/// The proxies like this one, for its zone-aware balancing (Istio's self discovery): the endpoints of the services of its
+/// workload that are in its region and have the same values of certain labels, each address once.
+pub fn of_local_cluster(context: Context<'_>, out: &mut Output) {
+    let Some(labels) = context.peer_labels() else { return };
+    let workload = context.workload();
+    let is_alike = |workload: &Workload, endpoint: &Endpoint| {
+        let region = |locality: &'_ str| load_balancer::parts(locality)[0].to_owned();
+        let same = |label: &Arc<str>| endpoint.labels.get(&**label) == workload.labels.get(&**label);
+        endpoint.ready && region(&endpoint.locality) == region(&workload.locality) && labels.iter().all(same)
+    };
+    let mut by_address: BTreeMap<IpAddr, &Endpoint> = BTreeMap::new();
+    let services = workload.into_iter().flat_map(|workload| workload.services.iter().map(move |one| (workload, one)));
+    for (workload, service) in services.filter(|(_, service)| service.resolution == Resolution::Static) {
+        for (port, _) in context.ports(service) {
+            let endpoints = context.snapshot.endpoints(service, port.number).iter();
+            for endpoint in endpoints.filter(|endpoint| is_alike(workload, endpoint)) {
+                if let EndpointAddress::Ip(address) = endpoint.address {
+                    by_address.entry(address).or_insert(endpoint);
+                }
+            }
+        }
+    }
+    let assigned = assignment(LOCAL_CLUSTER, by_address.into_values(), &EndpointRanking::default());
+    out.add(ResourceType::Endpoint, LOCAL_CLUSTER, &assigned, None);
 }
 
 /// One assignment, its endpoints grouped by locality, the nearest with priority 0.

@@ -54,6 +54,8 @@ pub enum Question {
     TakesProxyProtocol,
     /// Does its agent answer its workload's DNS queries?
     CapturesDns,
+    /// Does it have a local cluster?
+    DiscoversItself,
     /// To which of its ports do the Services in front of it lead from this port?
     TargetPorts(u16),
     /// All properties of its workload, which are different for each proxy.
@@ -125,6 +127,7 @@ impl Client {
             Question::IsAuthenticated => yes_or_no(self.view.authenticated),
             Question::TakesProxyProtocol => yes_or_no(self.view.takes_proxy_protocol),
             Question::CapturesDns => yes_or_no(self.view.captures_dns),
+            Question::DiscoversItself => yes_or_no(self.view.peer_labels.is_some()),
             Question::TargetPorts(port) => {
                 let ports: Vec<String> = self.target_ports(*port).iter().map(ToString::to_string).collect();
                 Answer::Text(ports.join(",").into())

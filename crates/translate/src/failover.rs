@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_model::service::Distribution;
-use evenkeel_model::{Endpoint, LocalityLb, Service, TrafficPolicy};
+use evenkeel_model::{Endpoint, LocalityLb, Service, TrafficPolicy, ZoneAwareLb};
 
 use crate::context::Context;
 use crate::load_balancer::parts;
@@ -22,6 +22,8 @@ pub struct EndpointRanking {
     /// Labels that should match, the most important first, with the client's values.
     labels: Vec<(Arc<str>, Arc<str>)>,
     by_locality: bool,
+    /// Only regions count, not zones and sub-zones: zone-aware balancing divides requests among them.
+    by_region: bool,
     /// The client's locality.
     from: Arc<str>,
     /// The region to fail over to from the client's region.
@@ -34,7 +36,12 @@ impl EndpointRanking {
     ///
     /// A service's `trafficDistribution` holds if its rule says nothing of localities, and needs no outlier detection.
     pub fn new(context: Context<'_>, service: &Service, policy: &TrafficPolicy) -> Self {
-        let ruled = policy.load_balancer.as_ref().is_some_and(|lb| lb.locality.is_some());
+        let balancer = policy.load_balancer.as_ref();
+        let zones = balancer.and_then(|balancer| balancer.zones());
+        let ruled = balancer.is_some_and(|balancer| {
+            zones.is_some_and(|zones| !zones.of_mesh)
+                || balancer.locality.as_ref().is_some_and(|locality| !locality.of_mesh)
+        });
         let preferred: &[&str] = match service.distribution {
             Distribution::Any => &[],
             Distribution::SameZone => &[REGION, ZONE],
@@ -49,22 +56,33 @@ impl EndpointRanking {
             let labels = preferred.iter().map(|label| (Arc::from(*label), own(label))).collect();
             return Self { labels, ..Self::default() };
         }
+        if let Some(zones) = zones {
+            return Self::by_zones(context, zones);
+        }
         let none = LocalityLb::default();
         let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref()).unwrap_or(&none);
         if policy.outlier_detection.is_none() || setting.disabled || !setting.distribute.is_empty() {
             return Self::default();
         }
         let from: Arc<str> = context.locality().into();
-        let labels = setting.failover_priority.iter().map(|label| match label.split_once('=') {
-            Some((name, value)) => (name.into(), value.into()),
-            None => (label.clone(), topology(&from, label).map_or_else(|| context.label(label), Arc::from)),
-        });
-        let region = parts(&from)[0];
-        let next_region = setting.failover.iter().find(|(from, _)| **from == *region).map(|(_, to)| to.clone());
         Self {
-            labels: labels.collect(),
+            labels: wanted_labels(context, &from, &setting.failover_priority),
             by_locality: setting.failover_priority.is_empty() || !setting.failover.is_empty(),
-            next_region,
+            by_region: false,
+            next_region: next_region(&from, &setting.failover),
+            from,
+        }
+    }
+
+    /// The ranking under zone-aware balancing: by labels, then the client's own region before the others. It needs no
+    /// outlier detection.
+    fn by_zones(context: Context<'_>, setting: &ZoneAwareLb) -> Self {
+        let from: Arc<str> = context.locality().into();
+        Self {
+            labels: wanted_labels(context, &from, &setting.failover_priority),
+            by_locality: true,
+            by_region: true,
+            next_region: next_region(&from, &setting.failover),
             from,
         }
     }
@@ -88,6 +106,7 @@ impl EndpointRanking {
         let (own, other) = (parts(&self.from), parts(locality));
         match own.iter().zip(other).take_while(|(own, other)| **own == *other).count() {
             3 => 0,
+            1 | 2 if self.by_region => 0,
             2 => 1,
             1 => 2,
             _ => match &self.next_region {
@@ -96,6 +115,21 @@ impl EndpointRanking {
             },
         }
     }
+}
+
+/// The labels of `failoverPriority`, with the values that endpoints should have.
+fn wanted_labels(context: Context<'_>, from: &str, names: &[Arc<str>]) -> Vec<(Arc<str>, Arc<str>)> {
+    let wanted = names.iter().map(|label| match label.split_once('=') {
+        Some((name, value)) => (name.into(), value.into()),
+        None => (label.clone(), topology(from, label).map_or_else(|| context.label(label), Arc::from)),
+    });
+    wanted.collect()
+}
+
+/// The region that `failover` names for the client's.
+fn next_region(from: &str, failover: &[(Arc<str>, Arc<str>)]) -> Option<Arc<str>> {
+    let region = parts(from)[0];
+    failover.iter().find(|(from, _)| **from == *region).map(|(_, to)| to.clone())
 }
 
 /// The part of a locality for the name of a topology label.
@@ -117,6 +151,7 @@ mod tests {
         EndpointRanking {
             labels: labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             by_locality,
+            by_region: false,
             from: from.into(),
             next_region: next_region.map(Into::into),
         }

@@ -1,30 +1,31 @@
 //! Load balancing from DestinationRules: settings in clusters, routes and endpoints.
 
-use evenkeel_model::{HashKey, HashTable, LbPolicy as Policy, LoadBalancer, LocalityLb, Warmup};
+use evenkeel_model::{BackendUtilization, HashKey, HashTable, LbPolicy as Policy, LoadBalancer, LocalityLb, Warmup};
 
-use crate::pb::config::cluster::Cluster;
-use crate::pb::config::cluster::cluster::common_lb_config::{LocalityConfigSpecifier, LocalityWeightedLbConfig};
+use crate::pb::client_side_weighted_round_robin::ClientSideWeightedRoundRobin;
+use crate::pb::config::cluster::cluster::common_lb_config::{
+    LocalityConfigSpecifier, LocalityWeightedLbConfig, ZoneAwareLbConfig,
+};
 use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, DiscoveryType, LbConfig, LbPolicy, LeastRequestLbConfig, MaglevLbConfig, RingHashLbConfig,
     RoundRobinLbConfig, SlowStartConfig,
 };
+use crate::pb::config::cluster::{Cluster, LoadBalancingPolicy, load_balancing_policy};
 use crate::pb::config::endpoint::ClusterLoadAssignment;
 use crate::pb::config::route::route_action::HashPolicy;
 use crate::pb::config::route::route_action::hash_policy::{
     ConnectionProperties, Cookie, CookieAttribute, Header, PolicySpecifier, QueryParameter,
 };
-use crate::pb::core::{Locality, RuntimeDouble};
+use crate::pb::core::{Locality, RuntimeDouble, TypedExtensionConfig};
 use crate::pb::envoy_type::{self, Percent};
-use crate::pb::google::protobuf::UInt64Value;
-use crate::proto::{duration, u32_value};
+use crate::pb::google::protobuf::{FloatValue, UInt64Value};
+use crate::pb::load_balancing;
+use crate::proto::{any, duration, u32_value};
 
-/// Sets a cluster's load balancer; the default is least request.
-pub fn apply(load_balancer: &LoadBalancer, cluster: &mut Cluster) {
-    if load_balancer.locality.as_ref().is_some_and(weighs_localities)
-        && let Some(common) = &mut cluster.common_lb_config
-    {
-        common.locality_config_specifier =
-            Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(LocalityWeightedLbConfig {}));
+/// Sets a cluster's load balancer; the default is least request. `has_local`: whether the proxy has a local cluster.
+pub fn apply(load_balancer: &LoadBalancer, has_local: bool, cluster: &mut Cluster) {
+    if let Some(common) = &mut cluster.common_lb_config {
+        common.locality_config_specifier = by_locality(load_balancer, has_local);
     }
     if cluster.lb_policy == LbPolicy::ClusterProvided as i32 {
         return;
@@ -37,6 +38,10 @@ pub fn apply(load_balancer: &LoadBalancer, cluster: &mut Cluster) {
                 .map(|warmup| LbConfig::RoundRobinLbConfig(RoundRobinLbConfig { slow_start_config: Some(warmup) })),
         ),
         Some(Policy::Random) => (LbPolicy::Random, None),
+        Some(Policy::BackendUtilization(setting)) => {
+            cluster.load_balancing_policy = Some(by_utilization(setting, load_balancer.warmup.as_ref()));
+            (LbPolicy::LoadBalancingPolicyConfig, None)
+        }
         Some(Policy::LeastRequest) | None => (
             LbPolicy::LeastRequest,
             slow_start_config.map(|warmup| {
@@ -68,6 +73,48 @@ pub fn apply(load_balancer: &LoadBalancer, cluster: &mut Cluster) {
     };
     cluster.lb_policy = policy as i32;
     cluster.lb_config = config;
+}
+
+/// How requests are divided among localities. A proxy with a local cluster divides requests among zones unless it is told
+/// not to, as Envoy does.
+fn by_locality(load_balancer: &LoadBalancer, has_local: bool) -> Option<LocalityConfigSpecifier> {
+    if load_balancer.zones().is_none() && load_balancer.locality.as_ref().is_some_and(weighs_localities) {
+        return Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(LocalityWeightedLbConfig {}));
+    }
+    let config = match load_balancer.zones() {
+        Some(zones) => {
+            let min_cluster_size = zones.min_cluster_size.map(|size| UInt64Value { value: u64::from(size) });
+            ZoneAwareLbConfig { min_cluster_size, ..Default::default() }
+        }
+        None if has_local || load_balancer.zone_aware.is_some() => {
+            ZoneAwareLbConfig { routing_enabled: Some(Percent { value: 0.0 }), ..Default::default() }
+        }
+        None => return None,
+    };
+    Some(LocalityConfigSpecifier::ZoneAwareLbConfig(config))
+}
+
+/// Weights from load reports in responses.
+fn by_utilization(setting: &BackendUtilization, warmup: Option<&Warmup>) -> LoadBalancingPolicy {
+    let config = ClientSideWeightedRoundRobin {
+        blackout_period: setting.stabilization.map(duration),
+        weight_expiration_period: setting.expiration.map(duration),
+        weight_update_period: setting.update.map(duration),
+        error_utilization_penalty: setting
+            .error_penalty_percent
+            .map(|percent| FloatValue { value: (f64::from(percent) / 100.0) as f32 }),
+        metric_names_for_computing_utilization: setting.metrics.iter().map(ToString::to_string).collect(),
+        slow_start_config: warmup.map(|warmup| {
+            let SlowStartConfig { slow_start_window, aggression, min_weight_percent } = slow_start(warmup);
+            load_balancing::SlowStartConfig { slow_start_window, aggression, min_weight_percent }
+        }),
+        ..Default::default()
+    };
+    let extension = TypedExtensionConfig {
+        name: "envoy.load_balancing_policies.client_side_weighted_round_robin".to_owned(),
+        typed_config: Some(any(&config)),
+    };
+    LoadBalancingPolicy { policies: vec![load_balancing_policy::Policy { typed_extension_config: Some(extension) }] }
 }
 
 fn slow_start(warmup: &Warmup) -> SlowStartConfig {

@@ -17,6 +17,8 @@ pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_web::v3 as grpc_web;
+pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::client_side_weighted_round_robin::v3 as client_side_weighted_round_robin;
+pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::common::v3 as load_balancing;
 /// The dynamic forward proxy: its cluster type and filters.
 pub mod dynamic_forward_proxy {
     pub use evenkeel_xds::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::{ClusterConfig, cluster_config};

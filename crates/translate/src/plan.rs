@@ -62,6 +62,9 @@ impl Unit {
                 clusters::inbounds(context, out);
                 listeners::inbound::virtual_inbound(context, out);
                 listeners::inbound::bound_ports(context, out);
+                if context.discovers_itself() {
+                    endpoints::of_local_cluster(context, out);
+                }
             }
             Self::Gateways => {
                 listeners::gateway::listeners(context, out);

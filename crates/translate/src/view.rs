@@ -41,6 +41,9 @@ pub struct ProxyView {
     /// Whether its agent answers its workload's DNS queries (metadata `DNS_CAPTURE`), so that hosts without an address
     /// can be called at one that is allotted to them.
     pub captures_dns: bool,
+    /// The labels that proxies like it have in common (metadata `SELF_DISCOVERY_GROUPING_LABEL_NAMES`), if its bootstrap has
+    /// a local cluster (`ENABLE_SELF_DISCOVERY`).
+    pub peer_labels: Option<Vec<Arc<str>>>,
 }
 
 /// Pod names are unique, so hashing the rest for each proxy with each change is not worth it.
@@ -195,6 +198,8 @@ impl ProxyView {
             proxy_config: metadata.proxy_config(),
             authenticated: false,
             captures_dns: metadata.is_true("DNS_CAPTURE") && !metadata.is_false("DNS_AUTO_ALLOCATE"),
+            peer_labels: (kind == ProxyKind::Sidecar && metadata.is_true("ENABLE_SELF_DISCOVERY"))
+                .then(|| metadata.peer_labels()),
         })
     }
 }
@@ -222,6 +227,13 @@ impl<'a> Metadata<'a> {
     /// Whether a flag is given and not set.
     fn is_false(&self, name: &str) -> bool {
         self.0.is_some_and(|all| all.fields.contains_key(name)) && !self.is_true(name)
+    }
+
+    /// The labels that proxies of one local cluster have in common; Istio's default is that of a ReplicaSet's Pods.
+    fn peer_labels(&self) -> Vec<Arc<str>> {
+        let names = self.text("SELF_DISCOVERY_GROUPING_LABEL_NAMES").unwrap_or_default();
+        let names: Vec<Arc<str>> = names.split(',').map(str::trim).filter(|n| !n.is_empty()).map(Into::into).collect();
+        if names.is_empty() { vec!["pod-template-hash".into()] } else { names }
     }
 
     /// A text inside an object.

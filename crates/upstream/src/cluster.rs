@@ -19,16 +19,20 @@ use rustc_hash::FxBuildHasher;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::balance::{HostSet, Making, SubsetOutcome};
+use super::balance::{HostSet, Making, SubsetOutcome, ZoneContext};
 use super::breaker::{Overflow, Permit};
 use super::connection::RequestGuard;
 use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::host::{Host, bump, same_transport};
+use super::load_report::LoadReport;
+use super::local_hosts::LocalHosts;
 use super::made::MadeHosts;
 use super::open::Shared;
+use super::reported_weight::weights;
 use super::shared::SharedCluster;
 use super::snapshot::{ClusterSnapshot, HostSnapshot};
 use super::stats::cluster::{Counter, Gauge, Stats};
+use super::stats::{scope, zone};
 use super::target::{PickError, Target};
 use crate::random::Random;
 use crate::{h2, turn};
@@ -45,6 +49,8 @@ pub(super) struct Common {
     pub random: Rc<Random>,
     pub registry: Arc<Registry>,
     pub busy: Rc<Busy>,
+    /// The hosts of the local cluster, if the proxy has one.
+    pub local: Rc<LocalHosts>,
     /// Whether this worker reports process-wide gauges (`membership_*`).
     pub reports_membership: bool,
 }
@@ -56,6 +62,9 @@ pub struct Cluster {
     /// The hosts, grouped for load balancing by their health as of `health_version`.
     pub(super) hosts: RefCell<Rc<HostSet>>,
     health_version: Cell<u64>,
+    /// When weights are next computed from load reports, if the load balancer uses them.
+    weights_due: Cell<Option<Instant>>,
+    local: Rc<LocalHosts>,
     pub(super) group: Arc<SharedCluster>,
     outliers: RefCell<Option<Arc<OutlierDetector>>>,
     /// Hosts made on demand, by `ORIGINAL_DST` and the dynamic forward proxy.
@@ -75,6 +84,8 @@ pub struct Cluster {
     http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
     /// The filters' shared state for this cluster, created on first use.
     filter_scope: OnceCell<Rc<ClusterScope>>,
+    /// Statistics of zone-aware routing, if the cluster uses it.
+    zone_stats: OnceCell<Rc<Writer<zone::Stats>>>,
     /// The upstream HTTP filters, which every try of a request passes; most clusters have none.
     http_filters: RefCell<Option<Rc<HttpFilters>>>,
 }
@@ -88,7 +99,7 @@ impl Drop for Cluster {
 
 impl Cluster {
     pub(super) fn new(config: Arc<Config>, group: Arc<SharedCluster>, scope: Scope<Stats>, common: Common) -> Self {
-        let Common { random, registry, busy, reports_membership } = common;
+        let Common { random, registry, busy, local, reports_membership } = common;
         group.set_limits(&config.circuit_breakers);
         let shared = Shared {
             stats: scope.writer(),
@@ -100,6 +111,8 @@ impl Cluster {
         let cluster = Self {
             hosts: RefCell::default(),
             health_version: Cell::default(),
+            weights_due: Cell::default(),
+            local,
             group,
             outliers: RefCell::default(),
             made: MadeHosts::default(),
@@ -115,6 +128,7 @@ impl Cluster {
             registry,
             http2_stats: OnceCell::new(),
             filter_scope: OnceCell::new(),
+            zone_stats: OnceCell::new(),
         };
         cluster.arrange(&config);
         cluster
@@ -182,6 +196,10 @@ impl Cluster {
             self.close_idle();
         }
         self.made.follow(wanted);
+        if before.utilization != wanted.utilization {
+            self.weights_due.set(None);
+            self.hosts.borrow().hosts.iter().for_each(|host| _ = host.set_reported_weight(0));
+        }
         self.arrange(wanted);
         if self.reports_membership {
             self.shared.stats.inc(Counter::update_success);
@@ -244,13 +262,68 @@ impl Cluster {
         });
         gone.iter().for_each(|host| host.retire());
         hosts.iter().for_each(|host| host.note_health(config));
-        let making = Making { config, random: &self.random, tables: &self.group.tables };
+        if config.utilization.is_some() {
+            self.weigh(config, &hosts);
+        }
+        if config.is_local {
+            self.local.set(&hosts, config);
+        }
+        let stats = config.zone_aware.map(|_| self.zone_stats());
+        let zones = stats.as_ref().map(|stats| ZoneContext { local: &self.local, stats });
+        let making = Making { config, random: &self.random, tables: &self.group.tables, zones };
         let set = Rc::new(HostSet::new(hosts, making));
         let before = self.hosts.replace(set.clone());
         if self.reports_membership {
             self.report_membership(&set);
             self.report_subsets(before.subsets(), set.subsets());
         }
+    }
+
+    fn zone_stats(&self) -> Rc<Writer<zone::Stats>> {
+        let make = || Rc::new(scope::<zone::Stats>(&self.registry, &self.config.borrow().stat_name).writer());
+        Rc::clone(self.zone_stats.get_or_init(make))
+    }
+
+    /// Gives hosts the weights that follow from their load reports; true if any changed.
+    fn weigh(&self, config: &Config, hosts: &[Rc<Host>]) -> bool {
+        let Some(settings) = config.utilization.as_deref() else { return false };
+        let now = turn::now();
+        self.weights_due.set(Some(now + settings.update));
+        let mut levels: Vec<u32> = hosts.iter().map(|host| host.endpoint().priority).collect();
+        levels.sort_unstable();
+        levels.dedup();
+        let mut changed = false;
+        for level in levels {
+            let members = || hosts.iter().filter(|host| host.endpoint().priority == level);
+            let reported = members().map(|host| host.shared.reported.get().map(AsRef::as_ref));
+            for (host, weight) in members().zip(weights(reported, settings, now)) {
+                changed |= host.set_reported_weight(weight);
+            }
+        }
+        changed
+    }
+
+    /// Computes weights from load reports, if it is time to. Costs nothing in other clusters.
+    #[inline]
+    fn follow_reports(&self, config: &Config) {
+        if self.weights_due.get().is_some_and(|due| turn::now() >= due) {
+            let hosts = self.hosts.borrow().hosts.clone();
+            if self.weigh(config, &hosts) {
+                self.rebuild(config, hosts);
+            }
+        }
+    }
+
+    /// Takes note of the load report in a response's headers or trailers. True if there is a valid one and the load
+    /// balancer uses it.
+    pub fn heed_load_report(&self, host: &Host, fields: &Headers) -> bool {
+        let config = self.config.borrow();
+        let Some(settings) = config.utilization.as_deref() else { return false };
+        let Some(report) = LoadReport::of(fields) else { return false };
+        if let Some(weight) = report.weight(settings) {
+            host.shared.reported.get_or_init(Box::default).report(weight, turn::now());
+        }
+        true
     }
 
     /// Rebuilds the host set if the health of any host changed. Costs one load if none did.
@@ -336,6 +409,7 @@ impl Cluster {
             _ => {}
         }
         self.follow_health(&config);
+        self.follow_reports(&config);
         let hosts = self.hosts.borrow();
         if let Some(wanted) = target.override_host {
             match hosts.by_address(wanted.address) {
@@ -467,6 +541,7 @@ impl Cluster {
 
     pub(super) fn snapshot(&self) -> ClusterSnapshot {
         let config = self.config.borrow();
+        self.follow_reports(&config);
         let hosts = self.hosts.borrow();
         let mut shown: Vec<_> = hosts.hosts.iter().map(|host| HostSnapshot::of(host)).collect();
         self.made.for_each(|host| shown.push(HostSnapshot::of(host)));

@@ -48,6 +48,8 @@ pub struct Host {
     pub(super) removed: Cell<bool>,
     /// The server that the requests on its connections call, where TLS depends on it (`auto_sni`).
     called: RefCell<Option<Arc<str>>>,
+    /// Its weight by load reports, where they decide; 0: its endpoint's weight.
+    reported_weight: Cell<u32>,
 }
 
 /// What `/clusters` shows for a host.
@@ -94,6 +96,7 @@ impl Host {
             pool: RefCell::default(),
             removed: Cell::default(),
             called: RefCell::default(),
+            reported_weight: Cell::default(),
         })
     }
 
@@ -192,7 +195,15 @@ impl Host {
     }
 
     pub(super) fn weight(&self) -> u32 {
-        self.endpoint.borrow().weight.max(1)
+        match self.reported_weight.get() {
+            0 => self.endpoint.borrow().weight.max(1),
+            weight => weight,
+        }
+    }
+
+    /// Sets the weight that load reports give it; 0: none. True if it changes.
+    pub(super) fn set_reported_weight(&self, weight: u32) -> bool {
+        self.reported_weight.replace(weight) != weight
     }
 
     /// When it joined the cluster.

@@ -26,6 +26,8 @@ pub mod h2;
 mod health;
 mod host;
 mod keep_alive;
+mod load_report;
+mod local_hosts;
 mod made;
 mod multiplexed;
 mod open;
@@ -33,6 +35,7 @@ mod pool;
 pub mod proxy_protocol;
 mod race;
 pub mod random;
+mod reported_weight;
 mod shared;
 mod shared_pools;
 mod snapshot;
@@ -84,7 +87,7 @@ impl Upstreams {
     /// Creates an empty set of clusters. Exactly one worker must report memberships.
     pub fn new(shared: Arc<SharedClusters>, registry: Arc<Registry>, reports_membership: bool) -> Self {
         let random = Rc::new(Random::from_system());
-        let common = Common { random, registry, busy: Rc::default(), reports_membership };
+        let common = Common { random, registry, busy: Rc::default(), local: Rc::default(), reports_membership };
         Self { clusters: RefCell::default(), shared, common }
     }
 

@@ -1,6 +1,6 @@
 //! Envoy's cluster statistics (`cluster.NAME.`).
 
-use evenkeel_stats::{Registry, Scope, ScopeName};
+use evenkeel_stats::{Layout, Registry, Scope, ScopeName};
 
 evenkeel_stats::layout! {
     /// Statistics of a cluster.
@@ -29,7 +29,20 @@ evenkeel_stats::layout! {
     }
 }
 
+evenkeel_stats::layout! {
+    /// Statistics of zone-aware routing, of the clusters that use it.
+    pub mod zone {
+        counters {
+            lb_recalculate_zone_structures, lb_local_cluster_not_ok, lb_zone_cluster_too_small,
+            lb_zone_routing_all_directly, lb_zone_routing_sampled, lb_zone_routing_cross_zone, lb_zone_no_capacity_left,
+        }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
 /// The cluster's scope in the registry.
-pub fn scope(registry: &Registry, name: &str) -> Scope<cluster::Stats> {
+pub fn scope<L: Layout>(registry: &Registry, name: &str) -> Scope<L> {
     registry.scope(ScopeName::tagged("cluster", "envoy_cluster_name", name))
 }

@@ -78,6 +78,42 @@ fn dns_is_answered_unless_the_metadata_say_otherwise() {
 }
 
 #[test]
+fn a_sidecar_that_discovers_itself_has_a_local_cluster() {
+    let of = |role: &str, more: &[&str]| bootstrap::bootstrap(&options(&words(role, more)), 0).unwrap();
+    let config = r#"{"proxyMetadata":{"ISTIO_META_ENABLE_SELF_DISCOVERY":"true"}}"#;
+    let check = |role: &str, more: &[&str], expected: bool| {
+        let bootstrap = of(role, more);
+        let clusters = bootstrap["static_resources"]["clusters"].as_array().unwrap();
+        let has = clusters.iter().any(|cluster| cluster["name"] == "local_cluster" && cluster["type"] == "EDS");
+        let named = bootstrap["cluster_manager"]["local_cluster_name"] == "local_cluster";
+        assert_eq!((has, named), (expected, expected), "{role} {more:?}");
+    };
+    check("sidecar", &[], false);
+    check("sidecar", &["--metadata", "ENABLE_SELF_DISCOVERY=true"], true);
+    check("sidecar", &["--proxy-config", config], true);
+    check("sidecar", &["--metadata", "ENABLE_SELF_DISCOVERY=false"], false);
+    check("router", &["--proxy-config", config], false);
+    let marked = of("sidecar", &["--proxy-config", config]);
+    assert!(marked["cluster_manager"]["upstream_bind_config"].is_object());
+}
+
+#[test]
+fn the_node_says_where_its_workload_runs() {
+    let locality = |labels: &[&str]| {
+        let more: Vec<&str> = labels.iter().flat_map(|label| ["--labels", *label]).collect();
+        let node = bootstrap::bootstrap(&options(&words("sidecar", &more)), 0).unwrap()["node"].clone();
+        ["region", "zone", "sub_zone"].map(|part| node["locality"][part].as_str().unwrap_or("-").to_owned()).join("/")
+    };
+    assert_eq!(locality(&[]), "-/-/-");
+    assert_eq!(locality(&["istio-locality=r1.z2.s3"]), "r1/z2/s3");
+    assert_eq!(locality(&["istio-locality=r1"]), "r1//");
+    let topology =
+        ["topology.kubernetes.io/region=r1", "topology.kubernetes.io/zone=z2", "topology.istio.io/subzone=s3"];
+    assert_eq!(locality(&topology), "r1/z2/s3");
+    assert_eq!(locality(&topology[1..2]), "/z2/");
+}
+
+#[test]
 fn envoy_accepts_them() {
     let ca = evenkeel_testkit::TestCa::new();
     let folder = tempfile::tempdir().unwrap();
@@ -88,6 +124,7 @@ fn envoy_accepts_them() {
         for more in [
             &[][..],
             &["--discovery-address", "[::1]:15012"],
+            &["--metadata", "ENABLE_SELF_DISCOVERY=true"],
             &["--discovery-address", "10.0.0.1:15012", "--proxy-resolver", "10.0.0.1:53"],
         ] {
             let mut words = words(role, more);

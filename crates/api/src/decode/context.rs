@@ -7,7 +7,6 @@ use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::{Entry, Mapping, Node, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
-use super::later::{consequence, is_switched_off};
 use super::{Decode, Field, Schema, Status};
 
 /// The decoder's position in the document, and its findings.
@@ -153,7 +152,6 @@ impl Context {
                 None => self.unknown_field(entry, fields),
                 // An empty value has no meaning, so nothing is lost.
                 Some(_) if entry.value.is_null() => {}
-                Some(field) if field.status == Status::Later && is_switched_off(entry) => {}
                 Some(field) if field.status == Status::Later && says_nothing(entry, mapping) => {
                     self.note_status(entry, Status::Inert);
                 }
@@ -192,9 +190,8 @@ impl Context {
         self.at_field(&entry.key, |cx| match status {
             Status::Works => {}
             Status::Later => {
-                let consequence = consequence(&entry.key);
-                let message = format!("known to {owner}, not supported yet; ignored{}", consequence.message);
-                cx.warning("unsupported-field", &entry.key_span, message, consequence.help);
+                let message = format!("known to {owner}, not supported yet; ignored");
+                cx.warning("unsupported-field", &entry.key_span, message, "the rest of this document applies");
             }
             Status::Refused => {
                 let message =

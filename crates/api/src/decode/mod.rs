@@ -4,7 +4,6 @@
 //! table of its struct: either with the Rust field it fills, or in one of the lists of what is known but does not work.
 
 mod context;
-mod later;
 #[macro_use]
 pub(crate) mod macros;
 mod schema;

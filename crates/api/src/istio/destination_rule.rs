@@ -176,14 +176,17 @@ object! {
         simple: Option<SimpleLb> = "simple",
         /// Consistent hashing.
         consistent_hash: Option<ConsistentHash> = "consistentHash",
+        /// By the utilization that endpoints report.
+        backend_utilization: Option<BackendUtilization> = "backendUtilization",
         /// Locality-aware balancing.
         locality_lb_setting: Option<LocalityLbSetting> = "localityLbSetting",
+        /// Zone-aware balancing.
+        zone_aware_lb_setting: Option<ZoneAwareLbSetting> = "zoneAwareLbSetting",
         /// Slow start of new endpoints.
         warmup: Option<Warmup> = "warmup",
         /// The older form of `warmup`: its duration.
         warmup_duration_secs: Option<Spanned<Duration>> = "warmupDurationSecs",
     }
-    later: ["backendUtilization", "zoneAwareLbSetting"];
     check: check_load_balancer;
 }
 
@@ -246,6 +249,40 @@ object! {
         /// Number of entries, a prime; 65537 if not given.
         table_size: Option<Spanned<u32>> = "tableSize",
     }
+}
+
+object! {
+    /// Weights from the load reports in endpoints' responses (ORCA); endpoints without one get the median of the others.
+    pub struct BackendUtilization {
+        /// How long an endpoint must have reported before its weight is used; 10 s if not given.
+        weight_stabilization_period: Option<Duration> = "weightStabilizationPeriod",
+        /// After this long without a report a weight is no longer used; 3 min if not given.
+        weight_expiration_period: Option<Duration> = "weightExpirationPeriod",
+        /// How often weights are computed; 1 s if not given, 100 ms at least.
+        weight_update_period: Option<Duration> = "weightUpdatePeriod",
+        /// What the share of errors adds to the utilization, in percent; 0 if not given.
+        error_utilization_penalty_percent: Option<u32> = "errorUtilizationPenaltyPercent",
+        /// The metrics of which the greatest is the utilization, such as `named_metrics.NAME` and `cpu_utilization`.
+        metric_names_for_computing_utilization: Vec<Spanned<String>> = "metricNamesForComputingUtilization",
+    }
+    check: check_utilization;
+}
+
+object! {
+    /// Requests stay in the client's zone as far as its endpoints can take them, and in its region if that has endpoints.
+    /// Zones count for proxies with `ISTIO_META_ENABLE_SELF_DISCOVERY: "true"` in `proxyMetadata`.
+    pub struct ZoneAwareLbSetting {
+        /// Whether it applies; it does if not given.
+        enabled: Option<bool> = "enabled",
+        /// With fewer healthy endpoints in the client's region, zones do not count; 6 if not given.
+        min_cluster_size: Option<Spanned<u32>> = "minClusterSize",
+        /// The region to go to when the client's region has no healthy endpoint.
+        failover: Vec<Spanned<Failover>> = "failover",
+        /// Labels whose values endpoints should share with the client, the most important first; `NAME=VALUE` gives the
+        /// value itself. They count more than the region.
+        failover_priority: Vec<Spanned<String>> = "failoverPriority",
+    }
+    check: check_zone_aware;
 }
 
 object! {
@@ -523,6 +560,31 @@ fn check_load_balancer(lb: &LoadBalancer, node: &Node, cx: &mut Context) {
         let message = "`simple` and `consistentHash` cannot be used together";
         cx.error("conflict", node.span_of_path("consistentHash"), message, "remove one of them");
     }
+    if lb.backend_utilization.is_some() {
+        let others = [
+            ("simple", lb.simple.is_some_and(|simple| simple != SimpleLb::Unspecified)),
+            ("consistentHash", lb.consistent_hash.is_some()),
+        ];
+        for (name, _) in others.into_iter().filter(|(_, given)| *given) {
+            let message = format!("`{name}` and `backendUtilization` cannot be used together");
+            cx.error("conflict", node.span_of_path("backendUtilization"), message, "remove one of them");
+        }
+        let shares = lb.locality_lb_setting.as_ref().is_some_and(|setting| !setting.distribute.is_empty());
+        if shares {
+            let message = "with `backendUtilization`, endpoints are chosen by their utilization in all localities";
+            let span = node.span_of_path("localityLbSetting.distribute");
+            cx.warning("no-effect", span, message, "remove `distribute`, or choose another algorithm");
+        }
+        let min_size = lb.zone_aware_lb_setting.as_ref().and_then(|zones| zones.min_cluster_size.as_ref());
+        if let Some(size) = min_size {
+            let message = "with `backendUtilization`, zones count if the region has 6 healthy endpoints";
+            cx.warning("no-effect", &size.span, message, "remove it, or choose another algorithm");
+        }
+    }
+    if lb.locality_lb_setting.is_some() && lb.zone_aware_lb_setting.is_some() {
+        let message = "`localityLbSetting` and `zoneAwareLbSetting` cannot be used together";
+        cx.error("conflict", node.span_of_path("zoneAwareLbSetting"), message, "remove one of them");
+    }
     let window = lb.warmup.as_ref().map(|warmup| &warmup.duration).or(lb.warmup_duration_secs.as_ref());
     if let Some(window) = window {
         if window.value < Duration::from_millis(1) {
@@ -533,7 +595,7 @@ fn check_load_balancer(lb: &LoadBalancer, node: &Node, cx: &mut Context) {
             None | Some(SimpleLb::Unspecified | SimpleLb::RoundRobin | SimpleLb::LeastRequest | SimpleLb::LeastConn)
         );
         if !grows || lb.consistent_hash.is_some() {
-            let message = "warmup works with ROUND_ROBIN and LEAST_REQUEST only";
+            let message = "warmup works with ROUND_ROBIN, LEAST_REQUEST and `backendUtilization` only";
             cx.warning("no-effect", &window.span, message, "remove it, or choose one of these");
         }
     }
@@ -568,6 +630,65 @@ fn is_prime(number: u32) -> bool {
     (2..=5_000_011).contains(&number) && (2..).take_while(|n| n * n <= number).all(|n| !number.is_multiple_of(n))
 }
 
+/// Beginnings of the names of metrics in a load report's maps.
+const METRIC_MAPS: [&str; 3] = ["named_metrics.", "utilization.", "request_cost."];
+/// The metrics of a load report that have a field.
+const METRICS: [&str; 5] = ["cpu_utilization", "mem_utilization", "application_utilization", "eps", "rps_fractional"];
+
+fn check_utilization(setting: &BackendUtilization, _: &Node, cx: &mut Context) {
+    for (index, name) in setting.metric_names_for_computing_utilization.iter().enumerate() {
+        let known = METRICS.contains(&name.as_str())
+            || METRIC_MAPS.iter().any(|map| name.strip_prefix(map).is_some_and(|key| !key.is_empty()));
+        if !known {
+            let message = format!("no load report has a metric `{}`", name.value);
+            let help = format!(
+                "write `named_metrics.NAME`, `utilization.NAME`, `request_cost.NAME`, or one of {}",
+                METRICS.join(", ")
+            );
+            cx.at_field("metricNamesForComputingUtilization", |cx| {
+                cx.at_index(index, |cx| cx.warning("no-effect", &name.span, message, help))
+            });
+        }
+    }
+}
+
+/// Labels that zone-aware balancing follows anyway.
+const TOPOLOGY: [&str; 3] =
+    ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
+
+fn check_zone_aware(setting: &ZoneAwareLbSetting, _: &Node, cx: &mut Context) {
+    if let Some(size) = setting.min_cluster_size.as_ref().filter(|size| size.value == 0) {
+        cx.at_field("minClusterSize", |cx| cx.error("out-of-range", &size.span, "0 is below 1", "write 1 or more"));
+    }
+    check_failover(&setting.failover, &setting.failover_priority, cx);
+    for (index, label) in setting.failover_priority.iter().enumerate() {
+        let name = label.split_once('=').map_or(label.as_str(), |(name, _)| name);
+        if TOPOLOGY.contains(&name) {
+            let message =
+                format!("`{name}` cannot be given here: zone-aware balancing follows regions and zones anyway");
+            cx.at_field("failoverPriority", |cx| {
+                cx.at_index(index, |cx| cx.error("bad-value", &label.span, message, "remove it"))
+            });
+        }
+    }
+}
+
+/// Checks regions and labels for failover.
+fn check_failover(failover: &[Spanned<Failover>], labels: &[Spanned<String>], cx: &mut Context) {
+    for failover in failover.iter().filter(|failover| failover.from == failover.to) {
+        let message = format!("the failover from `{}` leads back to the same region", failover.from);
+        cx.at_field("failover", |cx| cx.error("bad-value", &failover.span, message, "name another region in `to`"));
+    }
+    for (index, label) in labels.iter().enumerate() {
+        if labels.iter().take(index).any(|before| before == label) {
+            let message = format!("`{}` appears twice", label.value);
+            cx.at_field("failoverPriority", |cx| {
+                cx.error("duplicate-label", &label.span, message, "remove one of them")
+            });
+        }
+    }
+}
+
 fn check_locality(setting: &LocalityLbSetting, node: &Node, cx: &mut Context) {
     for (name, given) in
         [("failover", !setting.failover.is_empty()), ("failoverPriority", !setting.failover_priority.is_empty())]
@@ -577,18 +698,7 @@ fn check_locality(setting: &LocalityLbSetting, node: &Node, cx: &mut Context) {
             cx.error("conflict", node.span_of_path(name), message, "remove one of them");
         }
     }
-    for failover in setting.failover.iter().filter(|failover| failover.from == failover.to) {
-        let message = format!("the failover from `{}` leads back to the same region", failover.from);
-        cx.at_field("failover", |cx| cx.error("bad-value", &failover.span, message, "name another region in `to`"));
-    }
-    for (index, label) in setting.failover_priority.iter().enumerate() {
-        if setting.failover_priority.iter().take(index).any(|before| before == label) {
-            let message = format!("`{}` appears twice", label.value);
-            cx.at_field("failoverPriority", |cx| {
-                cx.error("duplicate-label", &label.span, message, "remove one of them")
-            });
-        }
-    }
+    check_failover(&setting.failover, &setting.failover_priority, cx);
     for (index, distribute) in setting.distribute.iter().enumerate() {
         let total: u64 = distribute.to.values().map(|weight| u64::from(*weight)).sum();
         if total != 100 {

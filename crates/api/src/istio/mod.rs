@@ -23,10 +23,11 @@ pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
 };
 pub use destination_rule::{
-    ClientTlsMode, ClientTlsSettings, ConnectionPool, ConsistentHash, CookieAttribute, DestinationRule,
-    DestinationRuleSpec, Distribute, Failover, H2UpgradePolicy, Http2KeepAlive, HttpCookie, HttpPool, LoadBalancer,
-    LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol, ProxyProtocolVersion, RetryBudget,
-    RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Tunnel, TunnelProtocol, Warmup,
+    BackendUtilization, ClientTlsMode, ClientTlsSettings, ConnectionPool, ConsistentHash, CookieAttribute,
+    DestinationRule, DestinationRuleSpec, Distribute, Failover, H2UpgradePolicy, Http2KeepAlive, HttpCookie, HttpPool,
+    LoadBalancer, LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol,
+    ProxyProtocolVersion, RetryBudget, RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Tunnel,
+    TunnelProtocol, Warmup, ZoneAwareLbSetting,
 };
 pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server};
 pub use http_policy::{

@@ -140,6 +140,8 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     authenticated: bool,
     captures_dns: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    peer_labels: Option<Vec<String>>,
     /// What of the generation it refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
@@ -201,6 +203,7 @@ impl Run {
             proxy_config: view.proxy_config.to_string(),
             authenticated: view.authenticated,
             captures_dns: view.captures_dns,
+            peer_labels: view.peer_labels.as_ref().map(|labels| labels.iter().map(ToString::to_string).collect()),
             refused: refused.to_vec(),
         }
     }
@@ -224,6 +227,7 @@ impl Run {
             proxy_config: self.proxy_config.as_str().into(),
             authenticated: self.authenticated,
             captures_dns: self.captures_dns,
+            peer_labels: self.peer_labels.as_ref().map(|all| all.iter().map(|name| name.as_str().into()).collect()),
         }
     }
 
@@ -240,6 +244,7 @@ impl Run {
             && *self.proxy_config == *view.proxy_config
             && self.authenticated == view.authenticated
             && self.captures_dns == view.captures_dns
+            && self.view().peer_labels == view.peer_labels
     }
 
     /// `POD.NAMESPACE`.

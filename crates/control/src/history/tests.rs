@@ -143,6 +143,7 @@ fn view() -> ProxyView {
         proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,
+        peer_labels: None,
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn value_for(addition: &HeaderAddition, request: &RequestHead) -> Vec
     value
 }
 
-fn format(format: &Format, seen: Seen<'_>, out: &mut Vec<u8>) {
+pub(super) fn format(format: &Format, seen: Seen<'_>, out: &mut Vec<u8>) {
     for part in &format.parts {
         let (operator, max_length) = match part {
             FormatPart::Literal(text) => {

@@ -7,6 +7,7 @@ use evenkeel_runtime_config::header_edits::HeaderMutation;
 use evenkeel_runtime_config::header_mutation::{HeaderMutationFilter, Mutations};
 
 use super::edit::{Seen, apply, value};
+use super::query;
 use crate::http::{Decision, Filter, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext};
 
 /// `envoy.filters.http.header_mutation`.
@@ -44,6 +45,7 @@ impl Filter for HttpFilter {
                 let value = value(mutation, Seen { request: Some(context.head), response: None });
                 apply(&mut context.head.headers, mutation, &value);
             }
+            query::edit(context.head, &level.query);
         }
         if levels(&self.config, &state.routes).any(Mutations::remember_request) {
             state.request = Some(Box::new(context.head.clone()));

@@ -18,9 +18,9 @@ use super::{labels_text, refused, reuse_if_equal, set, shared};
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
-    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
-    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, OutsideTls, Place, ProxyProtocol, RetryBudget, Service,
-    Snapshot, SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Warmup,
+    BackendUtilization, ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels,
+    LbPolicy, List, LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, OutsideTls, Place, ProxyProtocol,
+    RetryBudget, Service, Snapshot, SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Warmup, ZoneAwareLb,
 };
 
 /// The rules of a namespace for a host.
@@ -318,10 +318,26 @@ fn load_balancer(settings: &istio::LoadBalancer) -> LoadBalancer {
         SimpleLb::Passthrough => Some(LbPolicy::Passthrough),
     });
     LoadBalancer {
-        policy: settings.consistent_hash.as_ref().and_then(consistent_hash).or(simple),
+        policy: settings
+            .consistent_hash
+            .as_ref()
+            .and_then(consistent_hash)
+            .or_else(|| settings.backend_utilization.as_ref().map(backend_utilization))
+            .or(simple),
         locality: settings.locality_lb_setting.as_ref().map(locality),
+        zone_aware: settings.zone_aware_lb_setting.as_ref().map(zone_aware),
         warmup: warmup(settings),
     }
+}
+
+fn backend_utilization(setting: &istio::BackendUtilization) -> LbPolicy {
+    LbPolicy::BackendUtilization(BackendUtilization {
+        stabilization: setting.weight_stabilization_period,
+        expiration: setting.weight_expiration_period,
+        update: setting.weight_update_period,
+        error_penalty_percent: setting.error_utilization_penalty_percent,
+        metrics: setting.metric_names_for_computing_utilization.iter().map(|name| shared(name)).collect(),
+    })
 }
 
 fn consistent_hash(hash: &istio::ConsistentHash) -> Option<LbPolicy> {
@@ -363,8 +379,19 @@ pub(super) fn locality(setting: &istio::LocalityLbSetting) -> LocalityLb {
         (shared(&share.from), to)
     });
     LocalityLb {
+        of_mesh: false,
         disabled: setting.enabled == Some(false),
         distribute: distribute.collect(),
+        failover: setting.failover.iter().map(|region| (shared(&region.from), shared(&region.to))).collect(),
+        failover_priority: setting.failover_priority.iter().map(|label| shared(label)).collect(),
+    }
+}
+
+pub(super) fn zone_aware(setting: &istio::ZoneAwareLbSetting) -> ZoneAwareLb {
+    ZoneAwareLb {
+        of_mesh: false,
+        disabled: setting.enabled == Some(false),
+        min_cluster_size: setting.min_cluster_size.as_ref().map(|size| size.value),
         failover: setting.failover.iter().map(|region| (shared(&region.from), shared(&region.to))).collect(),
         failover_priority: setting.failover_priority.iter().map(|label| shared(label)).collect(),
     }

@@ -9,11 +9,12 @@ use evenkeel_api::istio::{
 };
 use evenkeel_base::Spanned;
 
-use super::destination_rules::{connection_pool, locality, outlier_detection, tcp_keepalive};
+use super::destination_rules::{connection_pool, locality, outlier_detection, tcp_keepalive, zone_aware};
 use super::http_fields::retries_of;
 use super::shared;
 use crate::{
-    AccessLogFile, AccessLogFormat, IngressMode, MeshConfig, OutboundTrafficPolicy, PathNormalization, TlsRules,
+    AccessLogFile, AccessLogFormat, IngressMode, LocalityLb, MeshConfig, OutboundTrafficPolicy, PathNormalization,
+    TlsRules, ZoneAwareLb,
 };
 
 /// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
@@ -91,7 +92,10 @@ fn connections(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
         mesh.h2_upgrade = policy == H2Upgrade::Upgrade;
     }
     if let Some(setting) = &said.locality_lb_setting {
-        mesh.locality = Some(locality(setting));
+        mesh.locality = Some(LocalityLb { of_mesh: true, ..locality(setting) });
+    }
+    if let Some(setting) = &said.zone_aware_lb_setting {
+        mesh.zone_aware = Some(ZoneAwareLb { of_mesh: true, ..zone_aware(setting) });
     }
     if let Some(policy) = &said.default_traffic_policy {
         mesh.connection_pool = policy.connection_pool.as_ref().map(connection_pool);

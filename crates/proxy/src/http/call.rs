@@ -453,6 +453,9 @@ impl<'c> Running<'c> {
             poll_answer(&mut up, &mut request.response_trailers, sink, cx)
         })
         .await;
+        if !request.load_reported && !request.response_trailers.is_empty() {
+            cluster.heed_load_report(up.host(), &request.response_trailers);
+        }
         if answers_later {
             let status = if result.is_ok() { grpc::status(request).unwrap_or_default() } else { status::UNKNOWN };
             up.host().count_response(http_of_status(status));
@@ -471,7 +474,7 @@ impl<'c> Running<'c> {
     }
 
     /// Reports how a try ended to outlier detection.
-    fn report(&self, attempt: Result<&Answered, &Failure>) {
+    fn report(&mut self, attempt: Result<&Answered, &Failure>) {
         let Some(host) = &self.request.host else { return };
         let cluster = &self.call.cluster;
         let headers = &self.request.response.headers;
@@ -479,6 +482,7 @@ impl<'c> Running<'c> {
             Ok(_) => {
                 headers.get(HeaderId::KeepAlive).into_iter().for_each(|value| host.keep_alive().announced(value));
                 cluster.heed_health_header(host, headers);
+                self.request.load_reported = cluster.heed_load_report(host, headers);
                 Some(retry::outcome_of_response(&self.request.response))
             }
             Err(failure) => failure.row().outcome,

@@ -7,6 +7,7 @@ use evenkeel_filters::{BadBody, Data, FilterStreams, Flow, HttpFilters, Woken};
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_upstream::Cluster;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::turn;
@@ -38,6 +39,8 @@ pub(super) struct Exchange<'e, 'l> {
     left: AnnouncedLength,
     /// The response body, if it was collected, until it is sent.
     collected: Option<HeldBytes>,
+    /// The cluster that heeds a load report in the response's trailers, until they are there.
+    reports_to: Option<&'e Cluster>,
 }
 
 impl<'e, 'l> Exchange<'e, 'l> {
@@ -49,7 +52,13 @@ impl<'e, 'l> Exchange<'e, 'l> {
     ) -> Self {
         let (left, collected) = (AnnouncedLength::default(), None);
         let (filtered_end, seen_trailers) = (false, false);
-        Self { active, up, upload, timers, interim: 0, held: None, filtered_end, seen_trailers, left, collected }
+        let (interim, held, reports_to) = (0, None, None);
+        Self { active, up, upload, timers, interim, held, filtered_end, seen_trailers, left, collected, reports_to }
+    }
+
+    /// The cluster heeds a load report in the response's trailers.
+    pub(super) fn reporting_to(&mut self, cluster: &'e Cluster) {
+        self.reports_to = Some(cluster).filter(|_| !self.active.request.load_reported);
     }
 
     /// Filters may change the response body, which the head frames like this. `collected`: the whole body, if it was collected.
@@ -150,6 +159,12 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 }
                 _ => self.up.piece(&mut request.response_trailers, &mut take, cx)?,
             };
+            if matches!(piece, Piece::End)
+                && !self.active.request.response_trailers.is_empty()
+                && let Some(cluster) = self.reports_to.take()
+            {
+                cluster.heed_load_report(self.up.host(), &self.active.request.response_trailers);
+            }
             match piece {
                 _ if !fits => return Poll::Ready(Err(Failure::FilteredLength)),
                 Piece::Data => {

@@ -351,7 +351,7 @@ impl ActiveStream<'_> {
     }
 
     /// Reports how a try ended to outlier detection.
-    fn report(&self, forward: &Forward<'_>, attempt: &Result<Answered, Failure>) {
+    fn report(&mut self, forward: &Forward<'_>, attempt: &Result<Answered, Failure>) {
         let Some(host) = &self.request.host else { return };
         if attempt.is_ok()
             && let Some(value) = self.request.response.headers.get(HeaderId::KeepAlive)
@@ -360,6 +360,7 @@ impl ActiveStream<'_> {
         }
         if attempt.is_ok() {
             forward.to.cluster.heed_health_header(host, &self.request.response.headers);
+            self.request.load_reported = forward.to.cluster.heed_load_report(host, &self.request.response.headers);
         }
         let outcome = match attempt {
             Ok(_) => Some(retry::outcome_of_response(&self.request.response)),

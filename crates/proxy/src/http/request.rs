@@ -69,6 +69,8 @@ pub(super) struct Request {
     pub(super) head_chunked: bool,
     /// Holding it for on-demand discovery has failed: it is not held again.
     pub(super) hold_failed: bool,
+    /// The upstream's response head had a load report, so that its trailers have none to heed.
+    pub(super) load_reported: bool,
     /// The gRPC status of the response, if filters have moved it out of the trailers.
     pub(super) outcome: Option<u8>,
     /// What is counted of the traffic with the server of the latest try.
@@ -94,6 +96,7 @@ impl Request {
             body: None,
             head_chunked: false,
             hold_failed: false,
+            load_reported: false,
             outcome: None,
             edge: None,
             sampled: None,
@@ -137,6 +140,7 @@ impl Request {
             body,
             head_chunked,
             hold_failed,
+            load_reported,
             outcome,
             edge,
             sampled,
@@ -152,7 +156,7 @@ impl Request {
             filters.clear();
         }
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
-        *edge = None;
+        (*load_reported, *edge) = (false, None);
         *sampled = None;
     }
 

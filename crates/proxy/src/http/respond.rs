@@ -84,6 +84,7 @@ impl ActiveStream<'_> {
         }
         let result = {
             let mut exchange = Exchange::new(self, &mut up, upload, timers);
+            exchange.reporting_to(&forward.to.cluster);
             if changes || collected.is_some() {
                 exchange.filtered(if opened { Framing::None } else { info.framing }, collected);
             }

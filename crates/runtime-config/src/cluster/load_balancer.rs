@@ -14,6 +14,11 @@ pub enum LoadBalancer {
     LeastRequest(LeastRequest),
     /// Random.
     Random,
+    /// Weighted round robin by weights from the hosts' load reports (see [`Utilization`]).
+    ClientSideWeighted {
+        /// Slow start of new hosts.
+        slow_start: Option<SlowStart>,
+    },
     /// Ring hash.
     RingHash(RingHash),
     /// Maglev.
@@ -34,8 +39,13 @@ impl LoadBalancer {
             Self::LeastRequest(_) => true,
             Self::RingHash(options) => options.balance_factor > 0,
             Self::Maglev(options) => options.balance_factor > 0,
-            Self::RoundRobin { .. } | Self::Random | Self::ClusterProvided => false,
+            Self::RoundRobin { .. } | Self::ClientSideWeighted { .. } | Self::Random | Self::ClusterProvided => false,
         }
+    }
+
+    /// Whether requests may be divided among zones (Envoy's zone-aware routing).
+    pub fn divides_among_zones(&self) -> bool {
+        !self.follows_hash() && *self != Self::ClusterProvided
     }
 
     /// The name of the policy (`Cluster.LbPolicy`).
@@ -44,6 +54,7 @@ impl LoadBalancer {
             Self::RoundRobin { .. } => "ROUND_ROBIN",
             Self::LeastRequest(_) => "LEAST_REQUEST",
             Self::Random => "RANDOM",
+            Self::ClientSideWeighted { .. } => "CLIENT_SIDE_WEIGHTED_ROUND_ROBIN",
             Self::RingHash(_) => "RING_HASH",
             Self::Maglev(_) => "MAGLEV",
             Self::ClusterProvided => "CLUSTER_PROVIDED",
@@ -60,6 +71,63 @@ pub struct SlowStart {
     pub aggression: f64,
     /// Smallest fraction of its weight a host has, in percent (10 when unset).
     pub min_weight_percent: f64,
+}
+
+/// How weights are computed from load reports (`ClientSideWeightedRoundRobin`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Utilization {
+    /// How long a host must have reported before its weight is used (10 s when unset).
+    pub blackout: Duration,
+    /// After this long without a report a weight is no longer used (3 min when unset).
+    pub expiration: Duration,
+    /// How often weights are computed (1 s when unset).
+    pub update: Duration,
+    /// What the share of errors counts for (0 when unset).
+    pub error_penalty: f64,
+    /// The metrics whose greatest value is the utilization; if it is 0, `application_utilization` or else
+    /// `cpu_utilization` is.
+    pub metrics: Vec<Metric>,
+}
+
+/// A metric of a load report (`metric_names_for_computing_utilization`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Metric {
+    CpuUtilization,
+    MemUtilization,
+    ApplicationUtilization,
+    ErrorsPerSecond,
+    RequestsPerSecond,
+    /// An entry of a map; `None`: the greatest of all.
+    Entry(MetricMap, Option<Box<str>>),
+}
+
+/// A map of metrics in a load report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MetricMap {
+    Named,
+    Utilization,
+    RequestCost,
+}
+
+/// Zone-aware routing: requests stay in the proxy's own locality as far as the hosts there can take them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZoneAware {
+    /// Percentage of requests that it applies to (100 when unset).
+    pub routing_percent: u32,
+    /// With fewer healthy hosts it does not apply (6 when unset).
+    pub min_cluster_size: u64,
+    /// All requests stay in the own locality if it has at least this many healthy hosts; `None`: it is not forced.
+    pub force_local_min_hosts: Option<u32>,
+    /// Localities are compared by the weights of their healthy hosts, not by their number.
+    pub by_weight: bool,
+}
+
+impl Default for ZoneAware {
+    fn default() -> Self {
+        Self { routing_percent: 100, min_cluster_size: 6, force_local_min_hosts: None, by_weight: false }
+    }
 }
 
 /// `LeastRequestLbConfig`.

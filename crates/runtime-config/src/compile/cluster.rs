@@ -91,6 +91,9 @@ pub(crate) fn cluster(
     };
     let ignore_unchecked = c.common_lb_config.as_ref().is_some_and(|config| config.ignore_new_hosts_until_first_hc);
     let (balancing, ((http, mirrors), http_filters)) = (balancing?, http?);
+    let divides = balancing.load_balancer.divides_among_zones() && !balancing.locality_weighted;
+    let zone_aware = (divides && cx.env.local_cluster.is_some()).then_some(balancing.zone_aware);
+    let is_local = cx.env.local_cluster.as_ref() == Some(&name);
     let cluster = Cluster {
         stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
         name,
@@ -113,6 +116,9 @@ pub(crate) fn cluster(
         tcp_keepalive: keepalive.map(tcp_keepalive),
         panic: balancing.panic,
         locality_weighted: balancing.locality_weighted,
+        zone_aware,
+        is_local,
+        utilization: balancing.utilization,
         own_locality: cx.env.locality.clone(),
         subsets: balancing.subsets,
         hash_policies: balancing.hash_policies,

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::common::mutation_rules::v3 as mutation_rules;
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::header_mutation::v3 as filter;
+use evenkeel_xds::pb::google::protobuf::value::Kind;
 
 use super::{Cx, headers};
-use crate::access_log::{FormatPart, Operator};
-use crate::header_edits::HeaderMutation;
-use crate::header_mutation::{HeaderMutationFilter, Mutations};
+use crate::access_log::{Format, FormatPart, Operator};
+use crate::header_edits::{AppendAction, HeaderMutation};
+use crate::header_mutation::{HeaderMutationFilter, Mutations, QueryMutation};
 
 pub(crate) fn header_mutation(cx: &mut Cx<'_>, config: &filter::HeaderMutation) -> Option<HeaderMutationFilter> {
     Some(HeaderMutationFilter {
@@ -26,6 +28,7 @@ fn mutations(cx: &mut Cx<'_>, config: Option<&filter::Mutations>) -> Arc<Mutatio
     cx.at("mutations", |cx| {
         Arc::new(Mutations {
             request: cx.each("request_mutations", &config.request_mutations, mutation),
+            query: cx.each("query_parameter_mutations", &config.query_parameter_mutations, query_mutation),
             request_trailers: cx.each("request_trailers_mutations", &config.request_trailers_mutations, mutation),
             response: cx.each("response_mutations", &config.response_mutations, mutation),
             response_trailers: cx.each("response_trailers_mutations", &config.response_trailers_mutations, mutation),
@@ -36,14 +39,51 @@ fn mutations(cx: &mut Cx<'_>, config: Option<&filter::Mutations>) -> Arc<Mutatio
 /// The filter only sees the messages, so operators that need anything else are rejected.
 fn mutation(cx: &mut Cx<'_>, mutation: &mutation_rules::HeaderMutation) -> Option<HeaderMutation> {
     let compiled = headers::mutation(cx, mutation)?;
-    if let HeaderMutation::Add(addition) = &compiled {
-        let is_known = |part: &FormatPart| match part {
-            FormatPart::Literal(_) => true,
-            FormatPart::Operator { operator, .. } => matches!(operator, Operator::Req(..) | Operator::Resp(..)),
-        };
-        if !addition.value.parts.iter().all(is_known) {
-            return cx.fail_at("append.header.value", "only %REQ(…)% and %RESP(…)% are supported here");
-        }
+    if let HeaderMutation::Add(addition) = &compiled
+        && !is_known(&addition.value)
+    {
+        return cx.fail_at("append.header.value", UNKNOWN);
     }
     Some(compiled)
+}
+
+const UNKNOWN: &str = "only %REQ(…)% and %RESP(…)% are supported here";
+
+fn is_known(format: &Format) -> bool {
+    format.parts.iter().all(|part| match part {
+        FormatPart::Literal(_) => true,
+        FormatPart::Operator { operator, .. } => matches!(operator, Operator::Req(..) | Operator::Resp(..)),
+    })
+}
+
+/// An edit of the query.
+fn query_mutation(cx: &mut Cx<'_>, mutation: &core::KeyValueMutation) -> Option<QueryMutation> {
+    use core::key_value_append::KeyValueAppendAction as Action;
+    match (&mutation.append, mutation.remove.as_str()) {
+        (None, "") => cx.fail("one of append, remove is required"),
+        (Some(_), name) if !name.is_empty() => cx.fail("append and remove cannot stand together"),
+        (None, name) => Some(QueryMutation::Remove(name.into())),
+        (Some(append), _) => cx.at("append", |cx| {
+            let record = cx.required("record", append.record.as_ref())?;
+            let action = match Action::try_from(append.action) {
+                Ok(Action::AppendIfExistsOrAdd) => AppendAction::AppendIfExistsOrAdd,
+                Ok(Action::AddIfAbsent) => AppendAction::AddIfAbsent,
+                Ok(Action::OverwriteIfExistsOrAdd) => AppendAction::OverwriteIfExistsOrAdd,
+                Ok(Action::OverwriteIfExists) => AppendAction::OverwriteIfExists,
+                Err(_) => return cx.fail_at("action", format!("unknown value {}", append.action)),
+            };
+            cx.at("record", |cx| {
+                let key = cx.non_empty("key", &record.key)?.into();
+                let Some(Kind::StringValue(text)) = record.value.as_ref().and_then(|value| value.kind.as_ref()) else {
+                    return cx.fail_at("value", "must be a string");
+                };
+                let parsed = Format::parse(text, &cx.env.variable);
+                let value = cx.check("value", parsed)?;
+                if !is_known(&value) {
+                    return cx.fail_at("value", UNKNOWN);
+                }
+                Some(QueryMutation::Add { key, value, action })
+            })
+        }),
+    }
 }

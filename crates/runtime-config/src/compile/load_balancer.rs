@@ -14,10 +14,11 @@ use policies::common::v3::locality_lb_config::LocalityConfigSpecifier;
 
 use super::hash_policy::hash_policies;
 use super::subset::{subset_config, typed_subset_config};
+use super::utilization::utilization;
 use super::{Cx, type_name};
 use crate::cluster::{
     Discovery, HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, OverrideHostStatus, PanicMode, RingHash,
-    SlowStart, SubsetConfig,
+    SlowStart, SubsetConfig, Utilization, ZoneAware,
 };
 use crate::hash_policy::HashPolicies;
 
@@ -33,6 +34,8 @@ pub(super) struct Balancing {
     pub load_balancer: LoadBalancer,
     pub panic: PanicMode,
     pub locality_weighted: bool,
+    pub zone_aware: ZoneAware,
+    pub utilization: Option<Arc<Utilization>>,
     pub subsets: Option<Arc<SubsetConfig>>,
     pub hash_policies: Arc<HashPolicies>,
     pub override_host_status: OverrideHostStatus,
@@ -63,6 +66,8 @@ impl Balancing {
             load_balancer,
             panic: PanicMode::default(),
             locality_weighted: false,
+            zone_aware: ZoneAware::default(),
+            utilization: None,
             subsets: None,
             hash_policies: Arc::default(),
             override_host_status: OverrideHostStatus::default(),
@@ -130,6 +135,8 @@ fn by_enum(cx: &mut Cx<'_>, c: &cluster::Cluster, common: &pb::CommonLbConfig) -
         }
         Some(pb::common_lb_config::LocalityConfigSpecifier::ZoneAwareLbConfig(zone)) => {
             balancing.panic.fail_traffic = zone.fail_traffic_on_panic;
+            let (enabled, min_size) = (zone.routing_enabled.as_ref(), zone.min_cluster_size.as_ref());
+            balancing.zone_aware = cx.at("common_lb_config.zone_aware_lb_config", |cx| zones(cx, enabled, min_size))?;
         }
         None => {}
     }
@@ -200,6 +207,8 @@ fn ring_hash(cx: &mut Cx<'_>, c: &cluster::Cluster, key: HashKey, balance_factor
 const ROUND_ROBIN: &str = "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin";
 const LEAST_REQUEST: &str = "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest";
 const RANDOM: &str = "envoy.extensions.load_balancing_policies.random.v3.Random";
+const CLIENT_SIDE_WEIGHTED: &str =
+    "envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3.ClientSideWeightedRoundRobin";
 const RING_HASH: &str = "envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash";
 const MAGLEV: &str = "envoy.extensions.load_balancing_policies.maglev.v3.Maglev";
 const CLUSTER_PROVIDED: &str = "envoy.extensions.load_balancing_policies.cluster_provided.v3.ClusterProvided";
@@ -224,16 +233,23 @@ fn typed(cx: &mut Cx<'_>, any: &Any) -> Option<Balancing> {
         ROUND_ROBIN => {
             let config: policies::round_robin::v3::RoundRobin = cx.unpack(any)?;
             let slow_start = config.slow_start_config.as_ref().map(SlowStartFields::of_typed).compile(cx)?;
-            Some(Balancing::new(LoadBalancer::RoundRobin { slow_start }).within(config.locality_lb_config.as_ref()))
+            Balancing::new(LoadBalancer::RoundRobin { slow_start }).within(cx, config.locality_lb_config.as_ref())
         }
         LEAST_REQUEST => {
             let config: policies::least_request::v3::LeastRequest = cx.unpack(any)?;
             let load_balancer = typed_least_request(cx, &config)?;
-            Some(Balancing::new(load_balancer).within(config.locality_lb_config.as_ref()))
+            Balancing::new(load_balancer).within(cx, config.locality_lb_config.as_ref())
         }
         RANDOM => {
             let config: policies::random::v3::Random = cx.unpack(any)?;
-            Some(Balancing::new(LoadBalancer::Random).within(config.locality_lb_config.as_ref()))
+            Balancing::new(LoadBalancer::Random).within(cx, config.locality_lb_config.as_ref())
+        }
+        CLIENT_SIDE_WEIGHTED => {
+            let config: policies::client_side_weighted_round_robin::v3::ClientSideWeightedRoundRobin =
+                cx.unpack(any)?;
+            let slow_start = config.slow_start_config.as_ref().map(SlowStartFields::of_typed).compile(cx)?;
+            let utilization = Some(Arc::new(utilization(cx, &config)?));
+            Some(Balancing { utilization, ..Balancing::new(LoadBalancer::ClientSideWeighted { slow_start }) })
         }
         RING_HASH => {
             let config: policies::ring_hash::v3::RingHash = cx.unpack(any)?;
@@ -262,16 +278,44 @@ fn typed(cx: &mut Cx<'_>, any: &Any) -> Option<Balancing> {
 }
 
 impl Balancing {
-    fn within(mut self, localities: Option<&common::LocalityLbConfig>) -> Self {
+    fn within(mut self, cx: &mut Cx<'_>, localities: Option<&common::LocalityLbConfig>) -> Option<Self> {
         match localities.and_then(|config| config.locality_config_specifier.as_ref()) {
             Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(_)) => self.locality_weighted = true,
             Some(LocalityConfigSpecifier::ZoneAwareLbConfig(zone)) => {
                 self.panic.fail_traffic = zone.fail_traffic_on_panic;
+                self.zone_aware = cx.at("locality_lb_config.zone_aware_lb_config", |cx| typed_zones(cx, zone))?;
             }
             None => {}
         }
-        self
+        Some(self)
     }
+}
+
+/// The settings of zone-aware routing that both forms have.
+fn zones(cx: &mut Cx<'_>, enabled: Option<&Percent>, min_cluster_size: Option<&UInt64Value>) -> Option<ZoneAware> {
+    let default = ZoneAware::default();
+    let routing_percent = match enabled.map_or(f64::from(default.routing_percent), |enabled| enabled.value) {
+        percent if (0.0..=100.0).contains(&percent) => percent.round() as u32,
+        _ => return cx.fail_at("routing_enabled.value", "must lie between 0 and 100"),
+    };
+    let min_cluster_size = min_cluster_size.map_or(default.min_cluster_size, |size| size.value);
+    Some(ZoneAware { routing_percent, min_cluster_size, ..default })
+}
+
+#[allow(deprecated)] // The older form of `force_local_zone` is still sent.
+fn typed_zones(cx: &mut Cx<'_>, zone: &common::locality_lb_config::ZoneAwareLbConfig) -> Option<ZoneAware> {
+    use common::locality_lb_config::zone_aware_lb_config::LocalityBasis;
+    let by_weight = match LocalityBasis::try_from(zone.locality_basis) {
+        Ok(LocalityBasis::HealthyHostsNum) => false,
+        Ok(LocalityBasis::HealthyHostsWeight) => true,
+        Err(_) => return cx.fail_at("locality_basis", format!("unknown value {}", zone.locality_basis)),
+    };
+    let force_local_min_hosts = match &zone.force_local_zone {
+        Some(forced) => Some(forced.min_size.map_or(1, |size| size.value)),
+        None => zone.force_locality_direct_routing.then_some(1),
+    };
+    let common = zones(cx, zone.routing_enabled.as_ref(), zone.min_cluster_size.as_ref())?;
+    Some(ZoneAware { force_local_min_hosts, by_weight, ..common })
 }
 
 fn typed_least_request(cx: &mut Cx<'_>, config: &policies::least_request::v3::LeastRequest) -> Option<LoadBalancer> {

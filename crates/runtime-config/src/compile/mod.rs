@@ -42,6 +42,7 @@ pub(crate) mod source;
 pub(crate) mod stateful_session;
 pub(crate) mod subset;
 pub(crate) mod tls;
+mod utilization;
 
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -67,6 +68,8 @@ pub struct Environment {
     pub resolver: std::sync::Arc<DnsResolver>,
     /// The proxy's own locality (`node.locality`), as `region/zone/sub_zone`.
     pub locality: Option<std::sync::Arc<str>>,
+    /// `cluster_manager.local_cluster_name`: the cluster of the proxies like this one.
+    pub local_cluster: Option<std::sync::Arc<str>>,
 }
 
 /// Reads a file.
@@ -83,6 +86,7 @@ impl Environment {
             bind: BindConfig::default(),
             resolver: std::sync::Arc::default(),
             locality: None,
+            local_cluster: None,
         }
     }
 }
@@ -93,6 +97,7 @@ impl std::fmt::Debug for Environment {
             .field("bind", &self.bind)
             .field("resolver", &self.resolver)
             .field("locality", &self.locality)
+            .field("local_cluster", &self.local_cluster)
             .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 use super::MessageSupport;
 use super::Role::{Extension, Part};
 
-const NO_LOCAL_CLUSTER: &str = "zone-aware routing needs cluster_manager.local_cluster_name, which is rejected; without it the field has no effect in Envoy either";
+const NO_STREAM: &str = "it needs enable_oob_load_report, which is rejected";
 const NO_RUNTIME: &str = "there is no runtime layer; the default value applies";
 
 const fn extension(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
@@ -35,13 +35,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
             &["update_merge_window"])],
     },
     part("envoy.config.cluster.v3.Cluster.CommonLbConfig.LocalityWeightedLbConfig", &[]),
-    MessageSupport {
-        name: "envoy.config.cluster.v3.Cluster.CommonLbConfig.ZoneAwareLbConfig",
-        role: Part,
-        full: &["fail_traffic_on_panic"],
-        values: &[],
-        no_effect: &[(NO_LOCAL_CLUSTER, &["routing_enabled", "min_cluster_size"])],
-    },
+    part("envoy.config.cluster.v3.Cluster.CommonLbConfig.ZoneAwareLbConfig",
+        &["routing_enabled", "min_cluster_size", "fail_traffic_on_panic"]),
     part("envoy.config.cluster.v3.Cluster.CommonLbConfig.ConsistentHashingLbConfig",
         &["use_hostname_for_hashing", "hash_balance_factor"]),
     part("envoy.config.core.v3.HealthStatusSet", &["statuses"]),
@@ -78,6 +73,14 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         no_effect: &[("it has no effect in Envoy either; selection_method replaces it", &["enable_full_scan"])],
     },
     extension("envoy.extensions.load_balancing_policies.random.v3.Random", &["locality_lb_config"]),
+    MessageSupport {
+        name: "envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3.ClientSideWeightedRoundRobin",
+        role: Extension,
+        full: &["blackout_period", "weight_expiration_period", "weight_update_period", "error_utilization_penalty",
+            "metric_names_for_computing_utilization", "slow_start_config"],
+        values: &[],
+        no_effect: &[(NO_STREAM, &["oob_reporting_period", "oob_reporting_config"])],
+    },
     extension("envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash",
         &["hash_function", "minimum_ring_size", "maximum_ring_size", "use_hostname_for_hashing", "hash_balance_factor",
           "consistent_hashing_lb_config", "locality_weighted_lb_config"]),
@@ -97,15 +100,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig",
         &["locality_weighted_lb_config", "zone_aware_lb_config"]),
     part("envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig.LocalityWeightedLbConfig", &[]),
-    MessageSupport {
-        name: "envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig.ZoneAwareLbConfig",
-        role: Part,
-        full: &["fail_traffic_on_panic"],
-        values: &[],
-        no_effect: &[(NO_LOCAL_CLUSTER,
-            &["routing_enabled", "min_cluster_size", "force_locality_direct_routing", "force_local_zone",
-              "locality_basis"])],
-    },
+    part("envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig.ZoneAwareLbConfig",
+        &["routing_enabled", "min_cluster_size", "fail_traffic_on_panic", "force_locality_direct_routing",
+          "force_local_zone", "locality_basis"]),
+    part("envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig.ZoneAwareLbConfig.ForceLocalZone",
+        &["min_size"]),
     part("envoy.extensions.load_balancing_policies.common.v3.SlowStartConfig",
         &["slow_start_window", "aggression", "min_weight_percent"]),
     part("envoy.extensions.load_balancing_policies.common.v3.ConsistentHashingLbConfig",

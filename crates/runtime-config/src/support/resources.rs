@@ -281,6 +281,6 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.config.core.v3.Node", Part, &["id", "cluster", "metadata", "locality"], &[], &[]),
     part("envoy.config.bootstrap.v3.Bootstrap.StaticResources", &["listeners", "clusters"]),
     part("envoy.config.bootstrap.v3.Bootstrap.DynamicResources", &["lds_config", "cds_config", "ads_config"]),
-    part("envoy.config.bootstrap.v3.ClusterManager", &["upstream_bind_config"]),
+    part("envoy.config.bootstrap.v3.ClusterManager", &["local_cluster_name", "upstream_bind_config"]),
     part("envoy.config.bootstrap.v3.Admin", &["address"]),
 ];

@@ -95,6 +95,10 @@ fn mistakes_are_named_with_their_path() {
             vec!["dynamic_resources: there is no static cluster \"nowhere\" to connect to"],
         ),
         (
+            "node: { id: n }\ncluster_manager: { local_cluster_name: peers }".into(),
+            vec!["cluster_manager.local_cluster_name: there is no static cluster \"peers\""],
+        ),
+        (
             "node: { id: n }\ndynamic_resources: { ads_config: { api_type: REST } }".into(),
             vec!["dynamic_resources.ads_config.api_type: must be GRPC or DELTA_GRPC (or their aggregated forms)"],
         ),

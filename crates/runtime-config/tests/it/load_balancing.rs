@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::cluster::{
-    HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SelectorFallback, SlowStart,
-    SubsetFallback,
+    HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, Metric, MetricMap, PanicMode, RingHash,
+    SelectorFallback, SlowStart, SubsetFallback, Utilization, ZoneAware,
 };
 use evenkeel_runtime_config::cookie::Cookie;
 use evenkeel_runtime_config::hash_policy::HashSource;
@@ -92,6 +92,79 @@ fn options_for_all_balancers() {
     assert!(cluster("common_lb_config: { locality_weighted_lb_config: {} }").unwrap().locality_weighted);
     let typed = typed("random.v3.Random", "locality_lb_config: { locality_weighted_lb_config: {} }");
     assert!(cluster(&typed).unwrap().locality_weighted);
+}
+
+/// The zone-aware routing of a cluster in a proxy with a local cluster.
+fn zones(text: &str) -> Result<Option<ZoneAware>, Rejection> {
+    let mut builder = input::builder();
+    builder.set_local_cluster(Some("peers".into()));
+    builder.set_cluster(&input::cluster(&format!("name: c\n{text}")))?;
+    Ok(builder.build().clusters["c"].zone_aware)
+}
+
+#[test]
+fn zones_count_wherever_there_is_a_local_cluster() {
+    let default = ZoneAware::default();
+    let set = |config: &str| format!("common_lb_config: {{ zone_aware_lb_config: {{ {config} }} }}");
+    let typed = |config: &str| {
+        typed("round_robin.v3.RoundRobin", &format!("locality_lb_config: {{ zone_aware_lb_config: {{ {config} }} }}"))
+    };
+    for (text, expected) in [
+        ("lb_policy: RANDOM".to_owned(), Some(default)),
+        (
+            set("routing_enabled: { value: 49.6 }, min_cluster_size: 3"),
+            Some(ZoneAware { routing_percent: 50, min_cluster_size: 3, ..default }),
+        ),
+        (typed("force_local_zone: {}"), Some(ZoneAware { force_local_min_hosts: Some(1), ..default })),
+        (typed("force_local_zone: { min_size: 4 }"), Some(ZoneAware { force_local_min_hosts: Some(4), ..default })),
+        (typed("force_locality_direct_routing: true"), Some(ZoneAware { force_local_min_hosts: Some(1), ..default })),
+        (typed("locality_basis: HEALTHY_HOSTS_WEIGHT"), Some(ZoneAware { by_weight: true, ..default })),
+        ("common_lb_config: { locality_weighted_lb_config: {} }".into(), None),
+        ("lb_policy: MAGLEV".into(), None),
+    ] {
+        assert_eq!(zones(&text).expect(&text), expected, "{text}");
+    }
+    assert_eq!(cluster(&set("min_cluster_size: 3")).unwrap().zone_aware, None, "without a local cluster");
+    let refused = zones(&set("routing_enabled: { value: 101 }")).unwrap_err().to_string();
+    assert!(refused.contains("routing_enabled.value: must lie between 0 and 100"), "{refused}");
+}
+
+#[test]
+fn utilization_has_envoys_defaults() {
+    const POLICY: &str = "client_side_weighted_round_robin.v3.ClientSideWeightedRoundRobin";
+    let of = |config: &str| {
+        let cluster = cluster(&typed(POLICY, config)).expect(config);
+        assert!(matches!(cluster.load_balancer, LoadBalancer::ClientSideWeighted { .. }), "{config}");
+        Utilization::clone(cluster.utilization.as_deref().expect("settings"))
+    };
+    let seconds = Duration::from_secs;
+    let default = Utilization {
+        blackout: seconds(10),
+        expiration: seconds(180),
+        update: seconds(1),
+        error_penalty: 0.0,
+        metrics: Vec::new(),
+    };
+    assert_eq!(of(""), default);
+    let all = of(
+        "blackout_period: 0s, weight_expiration_period: 60s, weight_update_period: 0.01s, error_utilization_penalty: 2.5, \
+         metric_names_for_computing_utilization: [named_metrics.a.b, utilization.*, eps, of.nobody, nothing]",
+    );
+    let metrics = vec![
+        Metric::Entry(MetricMap::Named, Some("a.b".into())),
+        Metric::Entry(MetricMap::Utilization, None),
+        Metric::ErrorsPerSecond,
+    ];
+    let update = Duration::from_millis(100);
+    let expected = Utilization { blackout: seconds(0), expiration: seconds(60), update, error_penalty: 2.5, metrics };
+    assert_eq!(all, expected);
+    for (config, reason) in [
+        ("error_utilization_penalty: -1", "error_utilization_penalty: must not be below 0"),
+        ("enable_oob_load_report: true", "enable_oob_load_report"),
+    ] {
+        let refused = cluster(&typed(POLICY, config)).unwrap_err().to_string();
+        assert!(refused.contains(reason), "{refused}");
+    }
 }
 
 #[test]

@@ -80,6 +80,7 @@ pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)])
         proxy_config: "".into(),
         authenticated: true,
         captures_dns: true,
+        peer_labels: None,
     }
 }
 

@@ -18,6 +18,7 @@ mod decisions_proxy_config;
 mod decisions_services;
 mod decisions_tokens;
 mod decisions_workloads;
+mod decisions_zones;
 mod edits;
 mod endpoints;
 mod fleet;

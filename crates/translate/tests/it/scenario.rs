@@ -43,7 +43,8 @@ impl Scenario {
     }
 }
 
-/// `KIND POD.NAMESPACE` with `sidecar`, `router` or `grpc`; a `proxied-router` stands behind a load balancer that names clients.
+/// `KIND POD.NAMESPACE` with `sidecar`, `router` or `grpc`; a `proxied-router` stands behind a load balancer that names clients,
+/// a `self-discovering` sidecar has a local cluster.
 pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
     let (kind, name) = text.split_once(' ').expect("kind and name");
     let (pod, namespace) = name.split_once('.').expect("Pod and namespace");
@@ -66,6 +67,7 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
         takes_proxy_protocol: kind == "proxied-router",
         proxy_config: "".into(),
         captures_dns: true,
+        peer_labels: (kind == "self-discovering").then(|| vec!["pod-template-hash".into()]),
     }
 }
 

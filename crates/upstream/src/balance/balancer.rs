@@ -5,10 +5,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::cluster::Cluster;
+use evenkeel_stats::Writer;
 
 use super::tables::SharedTables;
 use crate::host::Host;
+use crate::local_hosts::LocalHosts;
 use crate::random::Random;
+use crate::stats::zone;
+
+/// What zone-aware routing needs besides the cluster's own hosts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ZoneContext<'a> {
+    pub local: &'a Rc<LocalHosts>,
+    pub stats: &'a Rc<Writer<zone::Stats>>,
+}
 
 /// A load balancing policy over a set of hosts.
 pub(crate) trait Balancer: Debug {
@@ -40,6 +50,8 @@ pub(crate) struct Making<'a> {
     pub config: &'a Cluster,
     pub random: &'a Random,
     pub tables: &'a Arc<SharedTables>,
+    /// For zone-aware routing; `None` without a local cluster.
+    pub zones: Option<ZoneContext<'a>>,
 }
 
 /// Result of a pick.

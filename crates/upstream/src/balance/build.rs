@@ -10,6 +10,8 @@ use super::{by_hash, least_request, random_choice, round_robin};
 pub(super) fn build(policy: &LoadBalancer, pool: Pool, making: Making<'_>) -> Box<dyn Balancer> {
     match *policy {
         LoadBalancer::RoundRobin { slow_start } => round_robin::new(pool.hosts, slow_start, making.random),
+        // The hosts' weights are those of their load reports.
+        LoadBalancer::ClientSideWeighted { slow_start } => round_robin::new(pool.hosts, slow_start, making.random),
         LoadBalancer::LeastRequest(options) => least_request::new(pool.hosts, options, making.random),
         LoadBalancer::Random => random_choice::new(pool.hosts),
         LoadBalancer::RingHash(options) => {

@@ -46,7 +46,7 @@ fn picked(scene: &str) -> String {
     let config =
         Cluster { load_balancer: balancer(words), locality_weighted: weights.contains('@'), ..cluster(&hosts) };
     let (random, tables) = (Random::seeded(1), Arc::default());
-    let set = HostSet::new(hosts, Making { config: &config, random: &random, tables: &tables });
+    let set = HostSet::new(hosts, Making { config: &config, random: &random, tables: &tables, zones: None });
     let host = |key: usize| {
         let hash = Some(xxhash64(format!("key-{key}").as_bytes(), 0));
         let picked = set.pick(&Target { hash, ..Target::default() }, &random).host.cloned();

@@ -8,6 +8,7 @@ use super::balancer::{Balancer, Making, Pick, Picked, Pool};
 use super::build::build;
 use super::locality::{self, ByLocality, Locality};
 use super::priority::{Census, Loads, Rules};
+use super::zones::{ByZone, Zones};
 use crate::host::Host;
 use crate::random::Random;
 use crate::target::Target;
@@ -32,6 +33,7 @@ struct Level {
 enum Choice {
     Flat(Box<dyn Balancer>),
     Localities(ByLocality),
+    Zones(ByZone),
 }
 
 impl Choice {
@@ -39,6 +41,7 @@ impl Choice {
         match self {
             Self::Flat(balancer) => balancer.pick(pick),
             Self::Localities(localities) => localities.pick(pick),
+            Self::Zones(zones) => zones.pick(pick),
         }
     }
 }
@@ -151,7 +154,11 @@ impl Level {
         // A retry may go to a priority that has no load for first tries.
         let [healthy, degraded] = loads.availability.get(index).copied().unwrap_or_default();
         let load = |loads: &[u32]| loads.get(index).copied().unwrap_or_default();
+        let zones = if index == 0 && !panic { by_zone(hosts, making) } else { None };
         let choice = |health: Health| {
+            if let Some((zones, localities)) = &zones {
+                return Choice::Zones(ByZone::new(zones, hosts, localities, health, making));
+            }
             let by_locality = localities.as_deref().filter(|_| !panic);
             if let Some(found) = by_locality.and_then(|localities| ByLocality::new(localities, health, making)) {
                 return Choice::Localities(found);
@@ -168,6 +175,13 @@ impl Level {
     fn choice(&self, degraded: bool) -> Option<&Choice> {
         if degraded { self.degraded.as_ref() } else { self.healthy.as_ref() }
     }
+}
+
+/// The localities of the first priority's hosts, if requests are divided among zones.
+fn by_zone(hosts: &[Rc<Host>], making: Making<'_>) -> Option<(Rc<Zones>, Vec<Locality>)> {
+    making.config.zone_aware.and(making.zones)?;
+    let localities = locality::group(hosts, making.config.own_locality.as_deref().unwrap_or_default());
+    Some((Rc::new(Zones::new(&localities, making)?), localities))
 }
 
 impl Census {

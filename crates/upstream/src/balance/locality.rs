@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use evenkeel_runtime_config::cluster::Health;
 
@@ -13,24 +14,25 @@ use crate::host::Host;
 /// Hosts of one locality within a priority.
 #[derive(Debug)]
 pub(super) struct Locality {
+    pub name: Arc<str>,
     pub weight: u32,
     pub hosts: Vec<Rc<Host>>,
 }
 
 /// Groups a priority's hosts by locality, sorted by name, with the proxy's own locality first.
 pub(super) fn group(hosts: &[Rc<Host>], own: &str) -> Vec<Locality> {
-    let mut named: Vec<(std::sync::Arc<str>, Locality)> = Vec::new();
+    let mut named: Vec<Locality> = Vec::new();
     for host in hosts {
         let endpoint = host.endpoint();
-        match named.binary_search_by(|(name, _)| compare(name, &endpoint.locality, own)) {
-            Ok(place) => named[place].1.hosts.push(host.clone()),
+        match named.binary_search_by(|locality| compare(&locality.name, &endpoint.locality, own)) {
+            Ok(place) => named[place].hosts.push(host.clone()),
             Err(place) => {
-                let locality = Locality { weight: endpoint.locality_weight, hosts: vec![host.clone()] };
-                named.insert(place, (endpoint.locality.clone(), locality));
+                let (name, weight) = (endpoint.locality.clone(), endpoint.locality_weight);
+                named.insert(place, Locality { name, weight, hosts: vec![host.clone()] });
             }
         }
     }
-    named.into_iter().map(|(_, locality)| locality).collect()
+    named
 }
 
 fn compare(one: &str, other: &str, own: &str) -> Ordering {

@@ -24,6 +24,7 @@ mod slow_start;
 mod subset;
 mod table_input;
 pub(crate) mod tables;
+mod zones;
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -35,7 +36,7 @@ use evenkeel_runtime_config::cluster::Health;
 use super::host::Host;
 use super::target::Target;
 use crate::random::Random;
-pub(crate) use balancer::{Making, Picked, SubsetOutcome};
+pub(crate) use balancer::{Making, Picked, SubsetOutcome, ZoneContext};
 use levels::Levels;
 use subset::Subsets;
 

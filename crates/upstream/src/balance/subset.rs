@@ -247,7 +247,7 @@ mod tests {
         ];
         let (random, tables) = (Random::seeded(9), Arc::default());
         let cluster = evenkeel_runtime_config::Cluster { subsets: Some(Arc::new(config)), ..cluster(&hosts) };
-        let set = HostSet::new(hosts, Making { config: &cluster, random: &random, tables: &tables });
+        let set = HostSet::new(hosts, Making { config: &cluster, random: &random, tables: &tables, zones: None });
         let metadata = criteria(wanted);
         let target = Target { metadata_match: (!wanted.is_empty()).then_some(&metadata), ..Target::default() };
         let ports = (0..40).filter_map(|_| set.pick(&target, &random).host.and_then(|host| host.socket_addr()));

@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::breaker::Slots;
 use crate::keep_alive::KeepAlive;
+use crate::reported_weight::ReportedWeight;
 
 /// Reasons why a host is not healthy, as a bit set. Envoy's `HealthFlag`s that do not come from service discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,6 +86,8 @@ pub struct HostHealth {
     pub(crate) keep_alive: KeepAlive,
     /// Connection slots for all workers, if connections are limited per host.
     pub(crate) connections: Arc<Slots>,
+    /// Its weight by its load reports, if the load balancer uses them.
+    pub(crate) reported: OnceLock<Box<ReportedWeight>>,
 }
 
 /// Kinds of consecutive failures.

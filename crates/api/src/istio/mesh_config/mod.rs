@@ -20,7 +20,7 @@ use std::time::Duration;
 use evenkeel_base::yaml::Node;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned, yaml};
 
-use super::destination_rule::{LocalityLbSetting, TcpKeepalive};
+use super::destination_rule::{LocalityLbSetting, TcpKeepalive, ZoneAwareLbSetting};
 use super::{HttpRetry, ProxyConfig, check_export_to_at};
 use crate::decode::{Context, Decode, Label};
 use crate::{Object, Resource, refused};
@@ -120,6 +120,8 @@ object! {
         h2_upgrade_policy: Option<H2Upgrade> = "h2UpgradePolicy",
         /// Locality-aware balancing, where no DestinationRule says otherwise.
         locality_lb_setting: Option<LocalityLbSetting> = "localityLbSetting",
+        /// Zone-aware balancing, where no DestinationRule says otherwise.
+        zone_aware_lb_setting: Option<ZoneAwareLbSetting> = "zoneAwareLbSetting",
         /// Limits and outlier detection, where no DestinationRule says otherwise.
         default_traffic_policy: Option<DefaultTrafficPolicy> = "defaultTrafficPolicy",
         /// Time between two lookups of a host's addresses by the proxies; 60 s if not given.
@@ -170,7 +172,6 @@ object! {
     later: [
         "proxyHttpPort", "enableTracing", "enableEnvoyAccessLogService", "configSources", "inboundClusterStatName",
         "outboundClusterStatName", "serviceSubsetStatName", "statPrefix", "certificates", "enablePrometheusMerge", "ca",
-        "zoneAwareLbSetting",
     ];
     inert: ["serviceScopeConfigs", "hboneIdleTimeout", "thriftConfig", "mixerCheckServer"];
     check: check;
