@@ -49,6 +49,11 @@ pub struct Options {
     #[arg(long)]
     pub leave_out_refused: bool,
 
+    /// Keep what the process otherwise gives up when it starts: running programs, system calls that it never makes, and writing
+    /// outside of its state directory.
+    #[arg(long)]
+    pub no_confinement: bool,
+
     /// Additional DNS name or address in the TLS port's certificate; may be repeated.
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,

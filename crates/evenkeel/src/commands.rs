@@ -12,6 +12,7 @@ use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 use evenkeel_local::reader::{self, IgnoreBrokenPipe};
+use evenkeel_process::confinement::{self, Writes};
 use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
@@ -411,6 +412,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Egress { open, log } => {
             logging::start(log.log_level);
+            if let Some(held) = confinement::confine(Writes::Below(&[])) {
+                tracing::info!(confinement = %held, "confined");
+            }
             evenkeel_local::egress::run(open)?;
             Ok(0)
         }
@@ -443,6 +447,7 @@ fn version(output: Output) -> String {
 }
 
 fn control_plane(options: evenkeel_control::Options) -> anyhow::Result<u8> {
+    confine(&options);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .on_thread_park(memory::collect_if_asked)
@@ -455,6 +460,17 @@ fn control_plane(options: evenkeel_control::Options) -> anyhow::Result<u8> {
     // the start.
     runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
     Ok(0)
+}
+
+/// Before there are threads. What is wrong with the state directory is said by the control plane itself.
+fn confine(options: &evenkeel_control::Options) {
+    let _ = evenkeel_base::files::private_directory(&options.state);
+    let state = [options.state.as_path()];
+    let writes = Writes::Below(&state);
+    match (!options.no_confinement).then(|| confinement::confine(writes)).flatten() {
+        Some(held) => tracing::info!(confinement = %held, "confined"),
+        None => tracing::warn!("not confined: the process may run programs, make any system call and write anywhere"),
+    }
 }
 
 fn proxy_status(arguments: ProxyStatusArguments) -> anyhow::Result<u8> {

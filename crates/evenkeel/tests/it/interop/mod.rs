@@ -26,6 +26,7 @@ mod messages;
 mod mirroring;
 mod network_filters;
 mod outliers;
+mod paths;
 mod proxy;
 mod retries;
 mod retry_hosts;
