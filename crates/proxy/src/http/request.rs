@@ -15,7 +15,7 @@ use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
-use evenkeel_upstream::{ConnectTimes, Host, turn};
+use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host, turn};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -71,6 +71,8 @@ pub(super) struct Request {
     pub(super) hold_failed: bool,
     /// The gRPC status of the response, if filters have moved it out of the trailers.
     pub(super) outcome: Option<u8>,
+    /// What is counted of the traffic with the server of the latest try.
+    pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its head as it was received, if it is one of those that are kept ([`crate::recent`]).
     pub(super) sampled: Option<Box<AskedHead>>,
 }
@@ -93,6 +95,7 @@ impl Request {
             head_chunked: false,
             hold_failed: false,
             outcome: None,
+            edge: None,
             sampled: None,
         }
     }
@@ -135,6 +138,7 @@ impl Request {
             head_chunked,
             hold_failed,
             outcome,
+            edge,
             sampled,
         } = self;
         head.clear();
@@ -148,6 +152,7 @@ impl Request {
             filters.clear();
         }
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
+        *edge = None;
         *sampled = None;
     }
 
