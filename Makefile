@@ -100,6 +100,27 @@ link-args:
 	@$(release_flags) cargo rustc --release --locked --package evenkeel --bin evenkeel --target-dir $(target) -- \
 		-Csave-temps --print link-args
 
+# The flags of release builds, for scripts/reproducible.sh.
+.PHONY: release-flags
+release-flags:
+	@echo "$(optimized) $(folded) $(ordered) $(packed)"
+
+# What the program consists of, for scanners of advisories and licences.
+.PHONY: sbom
+sbom: ## Write the list of the program's components, target/evenkeel.cdx.json (CycloneDX)
+	@mkdir -p target
+	scripts/sbom.py target/evenkeel.cdx.json
+
+.PHONY: reproducible
+reproducible: ## Build the committed sources twice, in different directories, and compare the hashes
+	scripts/reproducible.sh
+
+# DB is a clone of the RustSec advisory database: make advisories DB=/srv/advisory-db
+.PHONY: advisories
+advisories: ## Compare Cargo.lock with a copy of the RustSec advisory database (DB=DIRECTORY)
+	@scripts/setup.sh lint
+	scripts/advisories.sh "$(DB)"
+
 .PHONY: order
 order: ## Record which functions a running mesh needs, as root (25 minutes)
 	scripts/order.sh

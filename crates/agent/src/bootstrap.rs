@@ -14,6 +14,8 @@ pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
 pub const CERTIFICATE_SECRET: &str = "default";
 /// Name of the secret with the mesh's roots.
 pub const ROOT_SECRET: &str = "ROOTCA";
+/// Name of the secret with the roots that verify the control plane.
+pub const CONTROL_PLANE_SECRET: &str = "control-plane-roots";
 /// File of the SDS socket in the state directory. An agent that takes over has a socket of its own, so that the
 /// previous agent can keep using its own.
 pub fn sds_socket(epoch: u32) -> String {
@@ -210,11 +212,14 @@ fn xds_cluster(options: &Options) -> Value {
                         "tls_maximum_protocol_version": "TLSv1_3",
                     },
                     "tls_certificate_sds_secret_configs": [{ "name": CERTIFICATE_SECRET, "sds_config": sds() }],
-                    "validation_context": {
-                        "trusted_ca": { "filename": options.root_cert },
-                        "match_typed_subject_alt_names": [
-                            { "san_type": "DNS", "matcher": { "exact": CONTROL_PLANE_NAME } },
-                        ],
+                    // From the agent, which follows a change of the root.
+                    "combined_validation_context": {
+                        "default_validation_context": {
+                            "match_typed_subject_alt_names": [
+                                { "san_type": "DNS", "matcher": { "exact": CONTROL_PLANE_NAME } },
+                            ],
+                        },
+                        "validation_context_sds_secret_config": { "name": CONTROL_PLANE_SECRET, "sds_config": sds() },
                     },
                 },
             },

@@ -11,20 +11,25 @@ use evenkeel_tls::{ConfigError, Identity, IdentityError, SecretStore};
 use evenkeel_xds::client::Backoff;
 use evenkeel_xds::istio::auth::IstioCertificateRequest;
 use evenkeel_xds::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
-use tokio::sync::watch;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, SanType};
+use tokio::sync::{mpsc, watch};
 use tonic::Request;
 use tonic::metadata::MetadataValue;
 
 use crate::channel::{self, ChannelError};
-use crate::grpc;
 use crate::options::{Options, OptionsError};
 use crate::sds::{PemBundle, Secrets};
+use crate::source::{self, CertificatePlace, Material};
+use crate::trust::{self, Bundle, ControlPlaneRoots, Pushed, Trust};
+use crate::{Task, grpc, node_message};
 
-/// Share of a certificate's lifetime after which it is renewed.
-const RENEW_AT: f64 = 0.8;
+/// Share of a certificate's lifetime after which it is renewed, as by Istio's agent: half of it is left for a control plane that
+/// cannot be reached.
+const RENEW_AT: f64 = 0.5;
 /// Random share by which the renewal is earlier or later, so that workloads started together do not renew together.
 const RENEW_JITTER: f64 = 0.05;
+/// Random time within which certificates are replaced after the authority has changed, so that not all workloads ask at once.
+const REPLACE_WITHIN: Duration = Duration::from_secs(3);
 /// Least time between two renewals, whatever the certificates' lifetime.
 const MIN_RENEWAL: Duration = Duration::from_secs(1);
 /// How often the root file is checked for new roots.
@@ -93,9 +98,23 @@ pub struct CertificateRenewer {
     _slot: Slot<Identity>,
     current: watch::Sender<Option<CurrentCertificate>>,
     renew_at: SystemTime,
+    trust: Trust,
+    control_plane: ControlPlaneRoots,
+    pushed: mpsc::Receiver<Pushed>,
+    place: CertificatePlace,
+    /// What another SDS server has, if the certificate comes from one.
+    external: Option<External>,
+    /// Counts certificates that the proxy uses.
+    renewed: watch::Sender<u64>,
     material: Option<PemBundle>,
     /// Whether the files for gRPC programs are older than `material`.
     unwritten: bool,
+}
+
+impl From<(PathBuf, io::Error)> for CertificateError {
+    fn from((path, source): (PathBuf, io::Error)) -> Self {
+        Self::File { path, source }
+    }
 }
 
 impl CertificateRenewer {
@@ -105,14 +124,41 @@ impl CertificateRenewer {
         secrets: Secrets,
         store: SecretStore,
         current: watch::Sender<Option<CurrentCertificate>>,
+        (pushed, control_plane): (mpsc::Receiver<Pushed>, ControlPlaneRoots),
     ) -> Result<Self, ConfigError> {
         let slot = store.identity(&CertificateSource::Sds(channel::certificate_secret()))?;
         let renew_at = SystemTime::UNIX_EPOCH;
-        Ok(Self { options, secrets, store, _slot: slot, current, renew_at, material: None, unwritten: false })
+        let (trust, renewed) = (Trust::default(), watch::Sender::new(0));
+        let place = CertificatePlace::of(&options);
+        Ok(Self {
+            place,
+            external: None,
+            options,
+            secrets,
+            store,
+            _slot: slot,
+            current,
+            renew_at,
+            trust,
+            control_plane,
+            pushed,
+            renewed,
+            material: None,
+            unwritten: false,
+        })
+    }
+
+    /// Changes whenever the proxy uses a new certificate.
+    pub fn renewals(&self) -> watch::Receiver<u64> {
+        self.renewed.subscribe()
     }
 
     /// Gets a certificate, trying until there is one.
     pub async fn obtain(&mut self) {
+        if let (CertificatePlace::Sds(socket), None) = (&self.place, &self.external) {
+            tracing::info!(socket = %socket.display(), "the certificate comes from another SDS server");
+            self.external = Some(External::follow(socket.clone(), &self.options));
+        }
         let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
         loop {
             match self.try_obtain().await {
@@ -130,11 +176,21 @@ impl CertificateRenewer {
     pub async fn keep(mut self) {
         loop {
             let due = self.renew_at.duration_since(SystemTime::now()).unwrap_or_default();
-            tokio::time::sleep(due.min(ROOT_CHECK)).await;
+            tokio::select! {
+                () = tokio::time::sleep(due.min(ROOT_CHECK)) => {}
+                () = External::changed(&mut self.external) => {
+                    self.obtain().await;
+                    continue;
+                }
+                Some(pushed) = self.pushed.recv() => {
+                    self.take_bundle(pushed).await;
+                    continue;
+                }
+            }
             if self.unwritten {
                 self.write_files();
             }
-            if SystemTime::now() >= self.renew_at {
+            if SystemTime::now() >= self.renew_at || self.files_have_changed() {
                 self.obtain().await;
             } else if let Err(error) = self.follow_roots() {
                 tracing::warn!(%error, "the root file is not usable; the previous roots stay in use");
@@ -143,66 +199,210 @@ impl CertificateRenewer {
     }
 
     async fn try_obtain(&mut self) -> Result<(), CertificateError> {
-        let (material, identity) = request(&self.options).await?;
+        let (mut material, identity) = match &self.place {
+            CertificatePlace::ControlPlane => request(&self.options, &self.control_plane).await?,
+            CertificatePlace::Files(files) => usable(files.read()?)?,
+            CertificatePlace::Sds(_) => usable(External::material(&mut self.external).await)?,
+        };
+        let is_ours = self.place == CertificatePlace::ControlPlane;
+        let answered = is_ours.then(|| std::mem::take(&mut material.roots));
+        if let Some(answered) = &answered {
+            self.trust.replace(answered);
+        }
+        material.control_plane_roots = self.trust.roots(&read(&self.options.root_cert)?);
+        if is_ours {
+            material.roots.clone_from(&material.control_plane_roots);
+        }
         // Counted from now: the certificate's validity begins a little earlier, for peers whose clock is slow.
         let now = SystemTime::now();
         let lifetime = identity.not_after().duration_since(now).unwrap_or_default();
         let share = RENEW_AT + RENEW_JITTER * (2.0 * random_share() - 1.0);
+        // Whoever keeps the certificate elsewhere renews it; when it has ended, that is said.
+        let share = if is_ours { share } else { 1.0 };
         self.renew_at = now + lifetime.mul_f64(share).max(MIN_RENEWAL);
         let current =
             CurrentCertificate { identity: identity.certificate().display_name(), not_after: identity.not_after() };
         tracing::info!(identity = current.identity, ?lifetime, "certificate received");
-        self.publish(material)?;
+        let published = self.publish(material)?;
+        if let Some(answered) = &answered {
+            self.remember(answered);
+        }
         self.current.send_replace(Some(current));
+        // Streams show the new certificate when the proxy does: so the control plane knows that nobody shows the old one.
+        if let Err(reason) = self.secrets.confirmed(published).await {
+            tracing::warn!(reason, "the proxy does not confirm the new certificate");
+            return Ok(());
+        }
+        self.renewed.send_modify(|count| *count = count.wrapping_add(1));
         Ok(())
+    }
+
+    /// Hands roots of the control plane to the proxy, and asks for a new certificate if that in use is of an authority that is
+    /// being replaced.
+    async fn take_bundle(&mut self, Pushed { bundle, confirmed }: Pushed) {
+        let result = self.trust_bundle(&bundle).await;
+        if let Err(reason) = &result {
+            tracing::warn!(reason, "the control plane's roots are not in use");
+        }
+        let is_trusted = result.is_ok();
+        // Nobody waits when the stream has ended; the next one brings the roots again.
+        let _ = confirmed.send(result);
+        let signer = self.material.as_ref().and_then(PemBundle::authority_key_id);
+        if is_trusted
+            && self.place == CertificatePlace::ControlPlane
+            && bundle.signer.is_some()
+            && signer.is_some()
+            && bundle.signer != signer
+        {
+            let soon = SystemTime::now() + REPLACE_WITHIN.mul_f64(random_share());
+            self.renew_at = self.renew_at.min(soon);
+        }
+    }
+
+    async fn trust_bundle(&mut self, bundle: &Bundle) -> Result<(), String> {
+        let Some(material) = self.material.clone() else { return Err("there is no certificate yet".into()) };
+        self.trust.replace(&bundle.roots);
+        let file = read(&self.options.root_cert).map_err(|error| error.to_string())?;
+        let roots = self.trust.roots(&file);
+        let next = match self.place {
+            CertificatePlace::ControlPlane => PemBundle {
+                roots: roots.clone(),
+                lists: bundle.lists.clone(),
+                control_plane_roots: roots,
+                ..material.clone()
+            },
+            // Who gives the certificate says whom workloads trust.
+            _ => PemBundle { control_plane_roots: roots, ..material.clone() },
+        };
+        if next != material {
+            tracing::info!("the control plane has changed the trusted roots, or revocation lists");
+            self.publish(next).map_err(|error| error.to_string())?;
+        }
+        self.remember(&bundle.roots);
+        self.secrets.confirmed(self.secrets.generation()).await?;
+        if self.options.grpc_bootstrap.is_some() {
+            // gRPC programs look at the files only now and then.
+            tokio::time::sleep(grpc::REFRESH).await;
+        }
+        Ok(())
+    }
+
+    fn remember(&self, bundle: &str) {
+        if let Err(error) = trust::remember(&self.options.state, bundle) {
+            tracing::warn!(%error, "cannot write the control plane's roots; they count until the agent ends");
+        }
+    }
+
+    /// Whether the files that the certificate comes from are others. Half of what was written is not used: then certificate and key
+    /// do not belong together.
+    fn files_have_changed(&self) -> bool {
+        let CertificatePlace::Files(files) = &self.place else { return false };
+        let Ok(found) = files.read() else { return false };
+        let known = self.material.as_ref();
+        let is_known = known
+            .is_some_and(|known| (&known.chain, &known.key, &known.roots) == (&found.chain, &found.key, &found.roots));
+        !is_known && usable(found).is_ok()
     }
 
     /// Trusts a root that the operator adds to the file at once, not only with the next certificate.
     fn follow_roots(&mut self) -> Result<(), CertificateError> {
         let Some(material) = self.material.clone() else { return Ok(()) };
         let file = read(&self.options.root_cert)?;
-        let roots = merge_roots(&[&file, &material.roots]);
-        if roots != material.roots && evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).is_ok() {
+        let roots = self.trust.roots(&file);
+        if roots != material.control_plane_roots && evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).is_ok() {
             tracing::info!("the trusted roots have changed");
-            self.publish(PemBundle { roots, ..material })?;
+            let of_peers = match self.place {
+                CertificatePlace::ControlPlane => roots.clone(),
+                _ => material.roots.clone(),
+            };
+            self.publish(PemBundle { roots: of_peers, control_plane_roots: roots, ..material })?;
         }
         Ok(())
     }
 
-    fn publish(&mut self, material: PemBundle) -> Result<(), CertificateError> {
+    /// Gives the generation of the secrets with it.
+    fn publish(&mut self, material: PemBundle) -> Result<u64, CertificateError> {
         let secret = channel::certificate_secret();
         self.store.set_identity(&secret, material.chain.as_bytes(), material.key.as_bytes())?;
         // Publish before any file is written: what the proxy uses must not depend on the disk.
-        self.secrets.publish(&material);
+        let generation = self.secrets.publish(&material);
+        self.control_plane.set(&material.control_plane_roots);
         self.material = Some(material);
         self.write_files();
-        Ok(())
+        Ok(generation)
     }
 
-    /// Writes the certificate for gRPC programs, which read it from files. A failed write is tried again; until then
+    /// Writes the certificate for programs that read it from files: those that use gRPC, and of `OUTPUT_CERTS`. A failed write is tried again; until then
     /// they use the previous certificate.
     fn write_files(&mut self) {
-        let Some(material) = self.material.as_ref().filter(|_| self.options.grpc_bootstrap.is_some()) else { return };
-        let written = grpc::write_certificate(&self.options.state, material);
+        let Some(material) = &self.material else { return };
+        let mut folders = Vec::new();
+        folders.extend(self.options.grpc_bootstrap.is_some().then(|| self.options.state.clone()));
+        folders.extend(self.options.output_certs());
+        let written = folders.iter().try_for_each(|folder| grpc::write_certificate(folder, material));
         if let Err((path, error)) = &written
             && !self.unwritten
         {
-            tracing::error!(path = %path.display(), %error, "cannot write the certificate for gRPC programs; trying again");
+            tracing::error!(path = %path.display(), %error, "cannot write the certificate for programs; trying again");
         }
         self.unwritten = written.is_err();
     }
 }
 
+/// What another SDS server has.
+struct External {
+    material: watch::Receiver<Option<Material>>,
+    _task: Task,
+}
+
+impl External {
+    fn follow(socket: PathBuf, options: &Options) -> Self {
+        let (sender, material) = watch::channel(None);
+        let names = (options.sds_certificate_name.clone(), options.sds_roots_name.clone());
+        let node = node_message(options).unwrap_or_default();
+        Self { material, _task: Task::spawn(source::follow(socket, names, node, sender)) }
+    }
+
+    /// Waits for something that was not taken yet; for ever if there is no such server.
+    async fn changed(this: &mut Option<Self>) {
+        let has_changed = match this {
+            Some(this) => this.material.changed().await.is_ok(),
+            None => false,
+        };
+        if !has_changed {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn material(this: &mut Option<Self>) -> Material {
+        let Some(this) = this else { return std::future::pending().await };
+        match this.material.wait_for(Option::is_some).await.map(|material| material.clone()) {
+            Ok(Some(material)) => {
+                this.material.mark_unchanged();
+                material
+            }
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// What does not come from the control plane, checked.
+fn usable(material: Material) -> Result<(PemBundle, Identity), CertificateError> {
+    let Material { chain, key, roots, lists } = material;
+    let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes(), SystemTime::now())?;
+    Ok((PemBundle { chain, key, roots, lists, control_plane_roots: String::new() }, identity))
+}
+
 /// Makes a key, requests a certificate for it, and checks the answer.
-async fn request(options: &Options) -> Result<(PemBundle, Identity), CertificateError> {
+async fn request(options: &Options, roots: &ControlPlaneRoots) -> Result<(PemBundle, Identity), CertificateError> {
     let wanted = options.identity()?.to_string();
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let key = KeyPair::generate_for(options.key_curve.algorithm())?;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.subject_alt_names = vec![SanType::URI(wanted.as_str().try_into()?)];
     let csr = params.serialize_request(&key)?.pem()?;
 
-    let chain = sign(options, csr).await?;
+    let chain = sign(options, roots, csr).await?;
     // Leaf first, root last.
     let (root, chain) = chain.split_last().ok_or(CertificateError::Empty)?;
     let chain: String = chain.iter().map(|certificate| with_newline(certificate)).collect();
@@ -212,16 +412,16 @@ async fn request(options: &Options) -> Result<(PemBundle, Identity), Certificate
     if received != wanted {
         return Err(CertificateError::Identity { received, wanted });
     }
-    let file = read(&options.root_cert)?;
-    Ok((PemBundle { chain, key, roots: merge_roots(&[&file, root]) }, identity))
+    let (roots, lists) = (trust::merge_roots(&[root]), trust::lists(root));
+    Ok((PemBundle { chain, key, roots, lists, control_plane_roots: String::new() }, identity))
 }
 
-async fn sign(options: &Options, csr: String) -> Result<Vec<String>, CertificateError> {
+async fn sign(options: &Options, roots: &ControlPlaneRoots, csr: String) -> Result<Vec<String>, CertificateError> {
     // The token is read each time, because a cluster replaces it about every hour.
     let token = read(&options.token)?;
     let bearer = MetadataValue::try_from(format!("Bearer {}", token.trim()))
         .map_err(|_| CertificateError::Token(options.token.clone()))?;
-    let channel = channel::connect(options, None).await?;
+    let channel = channel::connect_for_certificate(options, roots).await?;
     let validity_duration = i64::try_from(options.certificate_ttl_s).unwrap_or(i64::MAX);
     let mut request = Request::new(IstioCertificateRequest { csr, validity_duration, metadata: None });
     request.metadata_mut().insert("authorization", bearer);
@@ -237,22 +437,6 @@ fn read(path: &std::path::Path) -> Result<String, CertificateError> {
 
 fn with_newline(text: &str) -> String {
     format!("{}\n", text.trim_end())
-}
-
-/// All certificates of several PEM texts, each once, in order.
-fn merge_roots(texts: &[&str]) -> String {
-    let mut roots: Vec<pem::Pem> = Vec::new();
-    for certificate in texts.iter().flat_map(|text| pem::parse_many(text).unwrap_or_default()) {
-        if certificate.tag() == "CERTIFICATE" && !roots.iter().any(|known| known.contents() == certificate.contents()) {
-            roots.push(certificate);
-        }
-    }
-    let unix = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
-    // Comments between certificates are not kept.
-    roots
-        .into_iter()
-        .map(|root| pem::encode_config(&pem::Pem::new("CERTIFICATE", root.into_contents()), unix))
-        .collect()
 }
 
 /// A random number from 0 to 1.

@@ -1,6 +1,8 @@
 //! gRPC channels to the control plane.
 
 use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use evenkeel_tls::config::{
     UpstreamTlsContext, Validation,
 };
 use evenkeel_tls::{
-    ConfigError, HandshakeError, SanMatcher, SdsSecret, SdsServer, SecretStore, TlsStream, UpstreamTls,
+    ConfigError, HandshakeError, SanKind, SanMatcher, SdsSecret, SdsServer, SecretStore, StringPattern, TlsStream,
+    UpstreamTls,
 };
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -17,8 +20,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::bootstrap::{CERTIFICATE_SECRET, CONTROL_PLANE_NAME};
+use crate::bootstrap::{CERTIFICATE_SECRET, CONTROL_PLANE_NAME, split_host_port};
 use crate::options::Options;
+use crate::trust::ControlPlaneRoots;
 
 /// How long connecting may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,6 +35,14 @@ pub enum ChannelError {
     /// The root certificates cannot be used.
     #[error("the control plane cannot be verified: {0}")]
     Config(#[from] ConfigError),
+    /// The file of the root certificates.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
     /// Connecting failed.
     #[error("{address}: {}", root_cause(.source))]
     Connect {
@@ -41,12 +53,29 @@ pub enum ChannelError {
     },
 }
 
-/// Connects to the control plane and verifies it with the root file, which is read each time. If `secrets` is given,
-/// the agent presents the workload's certificate.
-pub async fn connect(options: &Options, secrets: Option<&SecretStore>) -> Result<Channel, ChannelError> {
+impl From<(PathBuf, io::Error)> for ChannelError {
+    fn from((path, source): (PathBuf, io::Error)) -> Self {
+        Self::File { path, source }
+    }
+}
+
+/// Connects to the control plane and verifies it with `roots`. If `secrets` is given, the agent presents the workload's certificate.
+pub async fn connect(
+    options: &Options,
+    roots: &ControlPlaneRoots,
+    secrets: Option<&SecretStore>,
+) -> Result<Channel, ChannelError> {
     let empty = SecretStore::new();
-    let context = context(options, secrets.is_some());
-    let tls = Arc::new(UpstreamTls::new(&context, secrets.unwrap_or(&empty))?);
+    let context = context(roots.get(options)?, secrets.is_some());
+    connect_verified(options, context, secrets.unwrap_or(&empty)).await
+}
+
+async fn connect_verified(
+    options: &Options,
+    context: UpstreamTlsContext,
+    secrets: &SecretStore,
+) -> Result<Channel, ChannelError> {
+    let tls = Arc::new(UpstreamTls::new(&context, secrets)?);
     let (address, mark) = (options.discovery_address.clone(), options.mark());
     let connector = service_fn(move |_: Uri| {
         let (tls, address) = (tls.clone(), address.clone());
@@ -66,10 +95,31 @@ pub async fn connect(options: &Options, secrets: Option<&SecretStore>) -> Result
         .map_err(failed)
 }
 
+/// Connects to the certificate service, which is the control plane unless the options name another one. That one is verified by the name
+/// in its address, as Istio's agent does it.
+pub(crate) async fn connect_for_certificate(
+    options: &Options,
+    roots: &ControlPlaneRoots,
+) -> Result<Channel, ChannelError> {
+    let Some((address, own_roots)) = options.certificate_service() else { return connect(options, roots, None).await };
+    let roots = match own_roots {
+        Some(path) => std::fs::read_to_string(&path).map_err(|source| ChannelError::File { path, source })?,
+        None => roots.get(options)?,
+    };
+    let name = split_host_port(&address).0.to_owned();
+    let other = Options { discovery_address: address, ..options.clone() };
+    connect_verified(&other, context_for(&name, roots, false), &SecretStore::new()).await
+}
+
 /// Opens a TLS connection to the control plane with the workload's certificate, over which a program speaks its own
 /// HTTP/2.
-pub async fn open(options: &Options, secrets: &SecretStore) -> io::Result<TlsStream<TcpStream>> {
-    let tls = UpstreamTls::new(&context(options, true), secrets).map_err(io::Error::other)?;
+pub async fn open(
+    options: &Options,
+    roots: &ControlPlaneRoots,
+    secrets: &SecretStore,
+) -> io::Result<TlsStream<TcpStream>> {
+    let roots = roots.get(options).map_err(|(_, error)| error)?;
+    let tls = UpstreamTls::new(&context(roots, true), secrets).map_err(io::Error::other)?;
     let opening = async {
         let socket = dial(&options.discovery_address, options.mark()).await?;
         tls.connect(socket).await.map_err(into_io)
@@ -82,21 +132,28 @@ pub fn certificate_secret() -> SdsSecret {
     SdsSecret { name: CERTIFICATE_SECRET.into(), server: SdsServer::Ads }
 }
 
-fn context(options: &Options, with_certificate: bool) -> UpstreamTlsContext {
+fn context(roots: String, with_certificate: bool) -> UpstreamTlsContext {
+    context_for(CONTROL_PLANE_NAME, roots, with_certificate)
+}
+
+fn context_for(name: &str, roots: String, with_certificate: bool) -> UpstreamTlsContext {
     UpstreamTlsContext {
         common: CommonTlsContext {
             certificates: with_certificate.then(|| CertificateSource::Sds(certificate_secret())).into_iter().collect(),
             validation: Validation::Chain {
-                trust: TrustSource::Static(DataSource::File(options.root_cert.clone())),
+                trust: TrustSource::Static(DataSource::Inline(roots.into_bytes())),
                 checks: PeerChecks {
-                    subject_alt_names: vec![SanMatcher::dns(CONTROL_PLANE_NAME)],
+                    subject_alt_names: vec![match name.parse::<IpAddr>() {
+                        Ok(_) => SanMatcher { kind: Some(SanKind::IpAddress), pattern: StringPattern::exact(name) },
+                        Err(_) => SanMatcher::dns(name),
+                    }],
                     ..PeerChecks::default()
                 },
             },
             alpn: vec!["h2".into()],
             params: TlsParams { minimum_version: Some(TlsVersion::Tls13), ..TlsParams::default() },
         },
-        sni: CONTROL_PLANE_NAME.into(),
+        sni: name.into(),
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::options::{Options, OptionsError};
 use crate::sds::PemBundle;
+use crate::trust::ControlPlaneRoots;
 use crate::{bootstrap, channel, files};
 
 /// File of the socket in the state directory.
@@ -32,8 +33,8 @@ pub const KEY_FILE: &str = "key.pem";
 /// File of the mesh's roots.
 pub const ROOT_FILE: &str = "root-cert.pem";
 
-/// How often programs check whether the files have changed; Istio's agent uses the same interval.
-const REFRESH_INTERVAL: &str = "900s";
+/// How often programs check whether the files have changed. Istio's agent says 900 s; a change of the root waits for it.
+pub(crate) const REFRESH: Duration = Duration::from_secs(30);
 /// Relayed connections at a time, in connections. A program has one.
 const MAX_CONNECTIONS: usize = 64;
 /// Pause after an accept that failed for lack of file descriptors.
@@ -63,7 +64,7 @@ pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
                     "certificate_file": state.join(CHAIN_FILE),
                     "private_key_file": state.join(KEY_FILE),
                     "ca_certificate_file": state.join(ROOT_FILE),
-                    "refresh_interval": REFRESH_INTERVAL,
+                    "refresh_interval": format!("{}s", REFRESH.as_secs()),
                 },
             },
         },
@@ -88,6 +89,7 @@ pub(crate) struct GrpcRelay {
     path: PathBuf,
     options: Options,
     store: SecretStore,
+    roots: ControlPlaneRoots,
     state: watch::Receiver<HotRestartState>,
 }
 
@@ -107,7 +109,7 @@ impl GrpcRelay {
         file: &Path,
         handed: Option<UnixListener>,
         options: &Options,
-        store: &SecretStore,
+        (store, roots): (&SecretStore, &ControlPlaneRoots),
         state: watch::Receiver<HotRestartState>,
     ) -> anyhow::Result<Self> {
         let path = options.state.join(XDS_SOCKET);
@@ -117,7 +119,7 @@ impl GrpcRelay {
         };
         let text = serde_json::to_vec_pretty(&bootstrap(options)?)?;
         files::write_whole(file, &text, Readers::All).with_context(|| file.display().to_string())?;
-        Ok(Self { listener, path, options: options.clone(), store: store.clone(), state })
+        Ok(Self { listener, path, options: options.clone(), store: store.clone(), roots: roots.clone(), state })
     }
 
     /// A duplicate of the socket's descriptor.
@@ -131,7 +133,7 @@ impl GrpcRelay {
         loop {
             tokio::select! {
                 accepted = self.listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                    Ok((program, _)) => _ = connections.spawn(pass_on(program, self.options.clone(), self.store.clone())),
+                    Ok((program, _)) => _ = connections.spawn(self.clone().pass_on(program)),
                     Err(error) => {
                         tracing::warn!(%error, "a gRPC program could not connect");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -139,6 +141,19 @@ impl GrpcRelay {
                 },
                 Some(_) = connections.join_next() => {}
             }
+        }
+    }
+}
+
+impl GrpcRelay {
+    /// Relays one connection. Whichever side ends first, the program sees its connection end and reconnects.
+    async fn pass_on(self: Arc<Self>, mut program: UnixStream) {
+        let passed = async {
+            let mut control_plane = channel::open(&self.options, &self.roots, &self.store).await?;
+            copy_bidirectional(&mut program, &mut control_plane).await
+        };
+        if let Err(error) = passed.await {
+            tracing::info!(%error, "a gRPC program's connection to the control plane ended");
         }
     }
 }
@@ -151,15 +166,4 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)
-}
-
-/// Relays one connection. Whichever side ends first, the program sees its connection end and reconnects.
-async fn pass_on(mut program: UnixStream, options: Options, store: SecretStore) {
-    let passed = async {
-        let mut control_plane = channel::open(&options, &store).await?;
-        copy_bidirectional(&mut program, &mut control_plane).await
-    };
-    if let Err(error) = passed.await {
-        tracing::info!(%error, "a gRPC program's connection to the control plane ended");
-    }
 }

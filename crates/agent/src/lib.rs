@@ -23,7 +23,9 @@ mod proxy;
 pub mod resolv_conf;
 pub mod sds;
 mod servers;
+pub mod source;
 pub mod status;
+pub mod trust;
 
 use std::future::Future;
 use std::os::unix::fs::DirBuilderExt;
@@ -42,11 +44,13 @@ use tokio::sync::watch;
 
 use certificate::CertificateRenewer;
 use handover::while_held;
+use names::TrustPath;
 pub use options::{Options, Role};
 use proxy::{Handover, Proxy};
 use sds::{SdsServer, Secrets};
 use servers::{Dns, GrpcServer};
 pub use status::Status;
+use trust::ControlPlaneRoots;
 
 /// File of the proxy's bootstrap in the state directory.
 pub const BOOTSTRAP_FILE: &str = "bootstrap.json";
@@ -98,9 +102,12 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     let bootstrap = if options.no_proxy { None } else { Some(write_bootstrap(&options, epoch)?) };
     let (store, secrets) = (SecretStore::new(), Secrets::new());
     let (certificate_sender, certificate) = watch::channel(None);
-    let mut keeper = CertificateRenewer::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
+    let ((pushed, bundles), roots) = (trust::channel(), ControlPlaneRoots::default());
+    let trusted = (bundles, roots.clone());
+    let mut keeper =
+        CertificateRenewer::new(options.clone(), secrets.clone(), store.clone(), certificate_sender, trusted)?;
     let dns = Dns::start(&options, inherited.as_mut(), &hot_restart).await?;
-    let grpc = GrpcServer::start(&options, inherited.as_mut(), &store, &hot_restart)?;
+    let grpc = GrpcServer::start(&options, inherited.as_mut(), (&store, &roots), &hot_restart)?;
     let watcher = status::Watcher {
         state: options.state.clone(),
         proxy: proxy::kind(&options),
@@ -117,13 +124,14 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
         () = keeper.obtain() => {}
         () = &mut stop => return Ok(()),
     }
+    let path = TrustPath { pushed, renewed: keeper.renewals(), roots: roots.clone() };
     let _keeper = Task::spawn(keeper.keep());
-    let _names = dns.as_ref().map(|dns| dns.follow(&options, &store)).transpose()?;
+    let _stream = servers::follow(&options, dns.as_ref(), &store, path)?;
     // Only one agent checks and reports, also while another one takes over.
     let _health = options.readiness_probe()?.map(|probe| {
-        let (options, store) = (options.clone(), store.clone());
+        let (options, store, roots) = (options.clone(), store.clone(), roots.clone());
         Task::spawn(while_held(hot_restart.subscribe(), move || {
-            health::run(options.clone(), probe.clone(), store.clone())
+            health::run(options.clone(), probe.clone(), (store.clone(), roots.clone()))
         }))
     });
     let Some(bootstrap) = bootstrap else {

@@ -1,11 +1,13 @@
-//! The agent's own stream: the name table (NDS) that the DNS proxy answers from.
+//! The agent's own stream: the name table (NDS) that the DNS proxy answers from, and the roots to trust (PCDS).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use anyhow::Context as _;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{Backoff, Client, Connection, ConnectionError, Protocol, Rejected, Update};
+use evenkeel_xds::istio::mesh::ProxyConfig;
 use evenkeel_xds::istio::nds::NameTable;
 use evenkeel_xds::istio::nds::name_table::NameInfo;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
@@ -13,11 +15,12 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::pb::google::protobuf::{self as wkt, Struct};
 use evenkeel_xds::{ResourceType, unpack};
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::channel;
 use crate::dns::{AliasEntry, Answers, HostEntry, Known, Names, SearchDomain, Table, normal};
 use crate::options::Options;
+use crate::trust::{Bundle, ControlPlaneRoots, Pushed};
 
 /// Names that an agent with learned scope keeps, including those that the mesh does not have. Above this limit it
 /// forgets the latter first, then the rest.
@@ -27,23 +30,28 @@ const NO_NAME: &str = "-";
 
 /// Updates `names` from the control plane and reconnects when the stream ends; meanwhile the last table stays in use.
 /// Runs until the future is dropped.
-pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: Names) {
+pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: Option<Names>, trust: TrustPath) {
     let mut client = Client::new(Protocol::Delta, node);
+    client.subscribe_all(ResourceType::ProxyConfig);
+    let wanted = names.is_some();
+    let names = names.unwrap_or_default();
     let asked = names.take_asked();
     match asked {
+        _ if !wanted => {}
         Some(_) => client.set_names(ResourceType::NameTable, [NO_NAME]),
         None => client.subscribe_all(ResourceType::NameTable),
     }
     let search = SearchDomain { namespace: options.namespace.clone(), cluster_domain: options.cluster_domain.clone() };
     let mut subscription =
-        NameSubscription { client, names, search, held: BTreeMap::new(), answers: Answers::new(), asked };
+        NameSubscription { client, names, search, held: BTreeMap::new(), answers: Answers::new(), asked, trust };
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
     loop {
         let ended = subscription.stream(&options, &secrets, &mut backoff).await;
         subscription.names.set_connected(false);
         match ended {
-            Ok(()) => {}
-            Err(error) => tracing::info!(%error, "the stream of DNS names ended; connecting again"),
+            // With the new certificate.
+            Ok(()) => continue,
+            Err(error) => tracing::info!(%error, "the agent's stream ended; connecting again"),
         }
         tokio::time::sleep(backoff.next_wait()).await;
     }
@@ -60,27 +68,82 @@ struct NameSubscription {
     answers: Answers,
     /// Queue of names to request; `None` if the control plane sends all names.
     asked: Option<mpsc::Receiver<Box<str>>>,
+    trust: TrustPath,
+}
+
+/// Where roots go that the control plane sends, and what tells of new certificates.
+pub struct TrustPath {
+    /// To whoever keeps the certificate.
+    pub pushed: mpsc::Sender<Pushed>,
+    /// Changes when the proxy uses a new certificate.
+    pub renewed: watch::Receiver<u64>,
+    /// Verify the control plane.
+    pub roots: ControlPlaneRoots,
+}
+
+/// Roots that the proxy has not confirmed yet.
+struct Unconfirmed {
+    update: Update,
+    confirmed: oneshot::Receiver<Result<(), String>>,
 }
 
 impl NameSubscription {
     async fn stream(&mut self, options: &Options, secrets: &SecretStore, backoff: &mut Backoff) -> anyhow::Result<()> {
-        let channel = channel::connect(options, Some(secrets)).await?;
+        self.trust.renewed.mark_unchanged();
+        let channel = channel::connect(options, &self.trust.roots, Some(secrets)).await?;
         self.client.on_connect();
-        let Some(first) = self.client.poll_request() else { return Ok(()) };
+        let first = self.client.poll_request().context("nothing to ask for")?;
         let mut connection = Connection::open(channel, Service::Aggregated, first).await?;
         self.names.set_connected(true);
+        let mut unconfirmed: Option<Unconfirmed> = None;
         loop {
             send_all(&mut self.client, &connection).await?;
             tokio::select! {
                 response = connection.next() => {
                     let update = self.client.on_response(response?)?;
                     backoff.reset();
+                    if update.kind == ResourceType::ProxyConfig {
+                        // One is in flight at a time.
+                        unconfirmed = self.pass_on(update).await;
+                        continue;
+                    }
                     let rejected = self.apply(&update);
                     self.client.answer(&update, &rejected);
                 }
+                result = confirmed(&mut unconfirmed) => {
+                    if let Some(Unconfirmed { update, .. }) = unconfirmed.take() {
+                        let rejected = result.err().map(|reason| Rejected { name: String::new(), reason });
+                        self.client.answer(&update, rejected.as_slice());
+                    }
+                }
                 Some(name) = next(&mut self.asked) => self.ask(&name),
+                Ok(()) = self.trust.renewed.changed(), if unconfirmed.is_none() => return Ok(()),
             }
         }
+    }
+
+    /// Passes on roots; what cannot be used is refused at once.
+    async fn pass_on(&mut self, update: Update) -> Option<Unconfirmed> {
+        let bundle = update.added.iter().find_map(|resource| match unpack::<ProxyConfig>(&resource.any) {
+            Ok(message) => Some(Bundle::read(&message)),
+            Err(error) => Some(Err(error.to_string())),
+        });
+        let bundle = match bundle {
+            Some(Ok(bundle)) => bundle,
+            // Without roots nothing would be trusted: those in use stay.
+            None => {
+                self.client.answer(&update, &[]);
+                return None;
+            }
+            Some(Err(reason)) => {
+                self.client.answer(&update, &[Rejected { name: String::new(), reason }]);
+                return None;
+            }
+        };
+        let (told, confirmed) = oneshot::channel();
+        // If nobody keeps the certificate any more, the agent is about to end.
+        let _ = self.trust.pushed.send(Pushed { bundle, confirmed: told }).await;
+        Some(Unconfirmed { update, confirmed })
     }
 
     fn ask(&mut self, name: &str) {
@@ -134,6 +197,14 @@ impl NameSubscription {
         };
         tracing::debug!(names = table.len(), "DNS names received");
         self.names.replace(table);
+    }
+}
+
+/// Whether the proxy uses the roots that it was given last; never completes without any.
+async fn confirmed(unconfirmed: &mut Option<Unconfirmed>) -> Result<(), String> {
+    match unconfirmed {
+        Some(Unconfirmed { confirmed, .. }) => confirmed.await.unwrap_or_else(|_| Err("the agent is ending".into())),
+        None => std::future::pending().await,
     }
 }
 

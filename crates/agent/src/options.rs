@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
 use serde_json::{Map, Value};
 
+use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
 use crate::health::config::ReadinessProbe;
 
 /// Port of the DNS proxy, as in Istio.
@@ -116,6 +117,33 @@ pub struct Options {
     /// Requested lifetime of the certificate, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     pub certificate_ttl_s: u64,
+    /// Take the certificate and the roots from this SDS server, such as SPIRE's agent, instead of the control plane
+    /// [default: /var/run/secrets/workload-spiffe-uds/socket, if it is there].
+    #[arg(long, value_name = "SOCKET", conflicts_with = "mounted_certs")]
+    pub sds_socket: Option<PathBuf>,
+    /// Name of the certificate on that server: SPIRE also serves it under the SPIFFE id.
+    #[arg(long, value_name = "NAME", default_value = CERTIFICATE_SECRET)]
+    pub sds_certificate_name: String,
+    /// Name of the roots on that server: SPIRE also serves them under the trust domain's id.
+    #[arg(long, value_name = "NAME", default_value = ROOT_SECRET)]
+    pub sds_roots_name: String,
+    /// Take the certificate from files in this directory that something else keeps up to date: certificates.pem, private_key.pem
+    /// and ca_certificates.pem, or cert-chain.pem, key.pem and root-cert.pem
+    /// [default: /var/run/secrets/workload-spiffe-credentials, if it has them; /etc/certs if FILE_MOUNTED_CERTS is true].
+    #[arg(long, value_name = "DIR")]
+    pub mounted_certs: Option<PathBuf>,
+    /// Also write the certificate, its key and the roots into this directory [default: OUTPUT_CERTS].
+    #[arg(long, value_name = "DIR")]
+    pub output_certs: Option<PathBuf>,
+    /// Address of the certificate service, if it is not the control plane [default: CA_ADDR, or --discovery-address].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub ca_address: Option<String>,
+    /// PEM file with the roots that verify that service [default: CA_ROOT_CA, or --root-cert].
+    #[arg(long, value_name = "FILE")]
+    pub ca_root_cert: Option<PathBuf>,
+    /// Curve of the workload's ECDSA key.
+    #[arg(long, value_enum, default_value = "p256")]
+    pub key_curve: KeyCurve,
     /// How long connections may continue when the proxy stops, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub drain_time_s: u64,
@@ -134,6 +162,24 @@ pub enum Scope {
     Learned,
     /// Everything that the workload may use.
     Full,
+}
+
+/// A curve of ECDSA keys (Istio's `ECC_CURVE`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KeyCurve {
+    /// P-256.
+    P256,
+    /// P-384.
+    P384,
+}
+
+impl KeyCurve {
+    pub(crate) fn algorithm(self) -> &'static rcgen::SignatureAlgorithm {
+        match self {
+            Self::P256 => &rcgen::PKCS_ECDSA_P256_SHA256,
+            Self::P384 => &rcgen::PKCS_ECDSA_P384_SHA384,
+        }
+    }
 }
 
 /// What the proxy is.
@@ -187,6 +233,33 @@ impl Options {
         named.chain(self.metadata.iter().cloned()).filter(|(name, _)| !name.is_empty()).collect()
     }
 
+    /// A setting of Istio's agent: of the agent's own environment, or of `proxyMetadata`.
+    fn setting(&self, name: &str) -> Option<String> {
+        let of_environment = self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let of_proxy = || {
+            let metadata = self.proxy_config.get("proxyMetadata").and_then(Value::as_object)?;
+            Some(metadata.get(name)?.as_str()?.to_owned())
+        };
+        of_environment.or_else(of_proxy).filter(|value| !value.is_empty())
+    }
+
+    /// Whether the certificate is in mounted files.
+    pub fn file_mounted_certs(&self) -> bool {
+        self.setting(FILE_MOUNTED_CERTS).is_some_and(|value| is_true(&value))
+    }
+
+    /// The folder that the certificate is written to.
+    pub fn output_certs(&self) -> Option<PathBuf> {
+        self.output_certs.clone().or_else(|| self.setting(OUTPUT_CERTS).map(PathBuf::from))
+    }
+
+    /// The certificate service, if it is not the control plane: its address, and its roots if they are others.
+    pub fn certificate_service(&self) -> Option<(String, Option<PathBuf>)> {
+        let address = self.ca_address.clone().or_else(|| self.setting(CA_ADDR))?;
+        let roots = self.ca_root_cert.clone().or_else(|| self.setting(CA_ROOT_CA).map(PathBuf::from));
+        (address != self.discovery_address || roots.is_some()).then_some((address, roots))
+    }
+
     /// The labels of the workload: those of `ISTIO_METAJSON_LABELS`, overridden by those of `--labels`.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
         let given = self.environment.iter().find(|(name, _)| name == LABELS_VARIABLE);
@@ -222,13 +295,19 @@ impl Options {
 const METADATA_PREFIX: &str = "ISTIO_META_";
 /// The variable with labels as JSON, as in Istio.
 const LABELS_VARIABLE: &str = "ISTIO_METAJSON_LABELS";
+/// Settings of Istio's agent about certificates.
+const FILE_MOUNTED_CERTS: &str = "FILE_MOUNTED_CERTS";
+const OUTPUT_CERTS: &str = "OUTPUT_CERTS";
+const CA_ADDR: &str = "CA_ADDR";
+const CA_ROOT_CA: &str = "CA_ROOT_CA";
 /// The metadata that says whether the agent answers the workload's DNS queries.
 const DNS_CAPTURE: &str = "DNS_CAPTURE";
 
 fn environment() -> Vec<(String, String)> {
     let all =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || name == LABELS_VARIABLE).collect()
+    let settings = [LABELS_VARIABLE, FILE_MOUNTED_CERTS, OUTPUT_CERTS, CA_ADDR, CA_ROOT_CA];
+    all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || settings.contains(&name.as_str())).collect()
 }
 
 /// As Go's `strconv.ParseBool` reads it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use evenkeel_proxy::handover::Succession;
 use evenkeel_proxy::logging::Level;
-use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
+use evenkeel_proxy::options::{AdminWriters, BootstrapSource, NodeOverrides};
 use evenkeel_proxy::{HotRestartState, Program, Settings, recent};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -82,6 +82,7 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
         admin_address_path: None,
         handover: handover::socket(options),
         parent_shutdown_time: Duration::from_secs(options.parent_shutdown_time_s),
+        admin_writers: AdminWriters::User,
         // Requests of operators say nothing about the workload.
         recent: recent::Options {
             limit: options.recent_requests,

@@ -1,5 +1,6 @@
 //! The SDS server: serves the workload's certificate and the mesh's roots to the proxy over a Unix socket.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -22,12 +23,17 @@ use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::transport::Server;
 use tonic::{Extensions, Status};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer;
 
-use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
+use crate::bootstrap::{CERTIFICATE_SECRET, CONTROL_PLANE_SECRET, ROOT_SECRET};
 use crate::files::RemoveFile;
 
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long the proxy may take to acknowledge secrets.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The workload's certificate, key and roots as PEM texts.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,12 +44,65 @@ pub struct PemBundle {
     pub key: String,
     /// Roots to trust.
     pub roots: String,
+    /// Revocation lists of the certificates that the roots vouch for.
+    pub lists: Option<String>,
+    /// Roots that verify the control plane; not those of peers if the certificate comes from elsewhere.
+    pub control_plane_roots: String,
+}
+
+impl PemBundle {
+    /// The authority key identifier of the certificate, lower-case hexadecimal.
+    pub(crate) fn authority_key_id(&self) -> Option<String> {
+        let leaf = pem::parse(&self.chain).ok()?;
+        let (_, certificate) = X509Certificate::from_der(leaf.contents()).ok()?;
+        certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(id) => {
+                id.key_identifier.as_ref().map(|id| id.0.iter().map(|byte| format!("{byte:02x}")).collect())
+            }
+            _ => None,
+        })
+    }
 }
 
 /// The secrets that the server serves. They are replaced as a whole when one changes. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Secrets {
     current: watch::Sender<Arc<ResourceSet>>,
+    streams: watch::Sender<Streams>,
+}
+
+/// How far each open stream has got.
+#[derive(Debug, Default)]
+struct Streams {
+    next: u64,
+    open: BTreeMap<u64, Reached>,
+}
+
+#[derive(Debug, Default)]
+struct Reached {
+    generation: u64,
+    refusal: Option<String>,
+}
+
+/// Takes a stream off the books when it ends.
+struct OpenStream {
+    streams: watch::Sender<Streams>,
+    number: u64,
+}
+
+impl OpenStream {
+    fn note(&self, status: &evenkeel_xds::server::Status) {
+        let refusal = status.types.iter().find_map(|status| Some(status.nack.as_ref()?.message.clone()));
+        self.streams.send_modify(|streams| {
+            _ = streams.open.insert(self.number, Reached { generation: status.settled_generation, refusal });
+        });
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.streams.send_modify(|streams| _ = streams.open.remove(&self.number));
+    }
 }
 
 impl Default for Secrets {
@@ -55,23 +114,57 @@ impl Default for Secrets {
 impl Secrets {
     /// None yet.
     pub fn new() -> Self {
-        Self { current: watch::channel(Arc::new(ResourceSet::new(0))).0 }
+        Self { current: watch::channel(Arc::new(ResourceSet::new(0))).0, streams: watch::Sender::default() }
     }
 
-    /// Replaces all secrets and pushes those that changed to every open stream.
-    pub fn publish(&self, material: &PemBundle) {
+    /// Replaces all secrets and pushes those that changed to every open stream. Gives their generation.
+    pub fn publish(&self, material: &PemBundle) -> u64 {
         let generation = self.current.borrow().generation + 1;
         let mut set = ResourceSet::new(generation);
-        for secret in [certificate(material), roots(material)] {
+        for secret in [certificate(material), roots(material), control_plane_roots(material)] {
             set.insert(ResourceType::Secret, Arc::new(Resource::from_message(secret.name.clone(), &secret)));
         }
         self.current.send_replace(Arc::new(set));
+        generation
+    }
+
+    /// The generation of the present secrets.
+    pub fn generation(&self) -> u64 {
+        self.current.borrow().generation
+    }
+
+    /// Waits until every open stream has acknowledged the secrets of a generation; at once if there is no stream.
+    ///
+    /// # Errors
+    /// The proxy's refusal, or that it does not answer.
+    pub async fn confirmed(&self, generation: u64) -> Result<(), String> {
+        let mut streams = self.streams.subscribe();
+        let is_over = |streams: &Streams| {
+            let mut open = streams.open.values();
+            open.all(|reached| reached.generation >= generation || reached.refusal.is_some())
+        };
+        let over = tokio::time::timeout(CONFIRM_TIMEOUT, streams.wait_for(is_over)).await;
+        match over {
+            Ok(Ok(streams)) => match streams.open.values().find_map(|reached| reached.refusal.clone()) {
+                Some(refusal) => Err(format!("the proxy refuses a secret: {refusal}")),
+                None => Ok(()),
+            },
+            Ok(Err(_)) => Ok(()),
+            Err(_) => Err(format!("the proxy has not answered for {} s", CONFIRM_TIMEOUT.as_secs())),
+        }
     }
 }
 
 impl Source for Secrets {
     async fn connect(&self, _node: &Node, _extensions: &Extensions) -> Result<Session, Status> {
-        Ok(Session::new(self.current.subscribe()))
+        let mut number = 0;
+        self.streams.send_modify(|streams| {
+            number = streams.next;
+            streams.next += 1;
+            _ = streams.open.insert(number, Reached::default());
+        });
+        let stream = OpenStream { streams: self.streams.clone(), number };
+        Ok(Session::new(self.current.subscribe()).observed(move |status| stream.note(&status)))
     }
 }
 
@@ -148,9 +241,18 @@ fn certificate(material: &PemBundle) -> Secret {
 fn roots(material: &PemBundle) -> Secret {
     let context = CertificateValidationContext {
         trusted_ca: Some(inline(&material.roots)),
+        crl: material.lists.as_deref().map(inline),
         ..CertificateValidationContext::default()
     };
     Secret { name: ROOT_SECRET.into(), r#type: Some(secret::Type::ValidationContext(context)) }
+}
+
+fn control_plane_roots(material: &PemBundle) -> Secret {
+    let context = CertificateValidationContext {
+        trusted_ca: Some(inline(&material.control_plane_roots)),
+        ..CertificateValidationContext::default()
+    };
+    Secret { name: CONTROL_PLANE_SECRET.into(), r#type: Some(secret::Type::ValidationContext(context)) }
 }
 
 fn inline(text: &str) -> DataSource {

@@ -11,7 +11,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::dns::{self, Forwarder, Names};
 use crate::handover::{DNS_TCP, DNS_UDP, GRPC, Inherited, while_held};
+use crate::names::TrustPath;
 use crate::options::Options;
+use crate::trust::ControlPlaneRoots;
 use crate::{Task, grpc, names, node_message, resolv_conf};
 
 /// How long a DNS lookup takes at most: the wait for the control plane plus that for the resolvers.
@@ -49,12 +51,6 @@ impl Dns {
         Ok(Some(Self { names, server, _task: task }))
     }
 
-    /// Starts the subscription to the control plane's names.
-    pub(crate) fn follow(&self, options: &Options, store: &SecretStore) -> anyhow::Result<Task> {
-        let (node, names) = (node_message(options)?, self.names.clone());
-        Ok(Task::spawn(names::follow(options.clone(), node, store.clone(), names)))
-    }
-
     /// Waits until this proxy has the names to answer as well as the previous agent.
     pub(crate) async fn has_names(&self) {
         while !self.names.are_ready() {
@@ -73,6 +69,17 @@ impl Dns {
     }
 }
 
+/// Starts the agent's stream: the control plane's names, if somebody asks for them, and its roots.
+pub(crate) fn follow(
+    options: &Options,
+    dns: Option<&Dns>,
+    store: &SecretStore,
+    trust: TrustPath,
+) -> anyhow::Result<Task> {
+    let (node, names) = (node_message(options)?, dns.map(|dns| dns.names.clone()));
+    Ok(Task::spawn(names::follow(options.clone(), node, store.clone(), names, trust)))
+}
+
 /// The running relay for gRPC programs.
 pub(crate) struct GrpcServer {
     relay: Arc<grpc::GrpcRelay>,
@@ -84,12 +91,12 @@ impl GrpcServer {
     pub(crate) fn start(
         options: &Options,
         inherited: Option<&mut Inherited>,
-        store: &SecretStore,
+        verified: (&SecretStore, &ControlPlaneRoots),
         state: &watch::Sender<HotRestartState>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(file) = &options.grpc_bootstrap else { return Ok(None) };
         let handed = inherited.map(Inherited::take_grpc).transpose()?.flatten();
-        let relay = Arc::new(grpc::GrpcRelay::open(file, handed, options, store, state.subscribe())?);
+        let relay = Arc::new(grpc::GrpcRelay::open(file, handed, options, verified, state.subscribe())?);
         let serving = relay.clone();
         let task = Task::spawn(while_held(state.subscribe(), move || serving.clone().run()));
         Ok(Some(Self { relay, _task: task }))

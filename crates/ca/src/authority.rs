@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 
 use crate::csr::{self, CsrError};
 use crate::key_file::{self, KeyFileError};
-use crate::plugged;
+use crate::plugged::{self, PluggedFiles};
 
 /// Lifetime of a workload certificate when nothing else is asked for; Istio's default.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -27,6 +27,8 @@ pub const MAX_TTL: Duration = Duration::from_secs(90 * 24 * 3600);
 pub const MIN_TTL: Duration = Duration::from_secs(10);
 /// Lifetime of a self-signed root.
 const ROOT_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Lifetime of an intermediate authority below such a root.
+const INTERMEDIATE_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How much earlier than now a certificate's validity begins, for machines whose clock is slow.
 const CLOCK_SKEW: Duration = Duration::from_secs(120);
 
@@ -41,7 +43,10 @@ pub struct Authority {
     /// Certificates between a leaf and the root, PEM; empty when the authority is the root itself.
     intermediates: Vec<String>,
     roots: String,
+    not_before: SystemTime,
     not_after: SystemTime,
+    key_id: String,
+    id: String,
 }
 
 /// A workload's certificate.
@@ -49,6 +54,8 @@ pub struct Authority {
 pub struct IssuedCertificate {
     /// The certificates in PEM: leaf, then intermediates; the root is not among them.
     pub chain: Vec<String>,
+    /// Serial number of the leaf, lower-case hexadecimal.
+    pub serial: String,
     /// End of the leaf's validity.
     pub not_after: SystemTime,
 }
@@ -101,6 +108,14 @@ pub enum AuthorityError {
         /// The roots' file.
         path: PathBuf,
     },
+    /// The revocation lists do not say of every certificate whether it is revoked: peers would refuse all of them.
+    #[error("{path}: {reason}; add a list of every authority from ca-cert.pem to the root")]
+    RevocationLists {
+        /// Their file.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
     /// A certificate or key could not be made or parsed.
     #[error("{path}: {source}")]
     Certificate {
@@ -148,23 +163,52 @@ impl Authority {
                 cert
             }
         };
-        let not_after = check(&cert_path, &cert, &key, now)?;
-        Self::assemble(&cert_path, &cert, &key, Vec::new(), cert.clone(), not_after)
+        let validity = check(&cert_path, &cert, &key, now)?;
+        Self::assemble(&cert_path, &cert, &key, Vec::new(), cert.clone(), validity)
     }
 
-    /// Opens an authority that the operator provides, in Istio's layout: `ca-cert.pem`, `ca-key.pem`, `root-cert.pem`
-    /// and `cert-chain.pem` (the intermediate certificates; optional).
+    /// Opens an authority that the operator provides, in a folder with Istio's names of files or those of a TLS Secret
+    /// ([`PluggedFiles::read`]).
     pub fn plugged_in(folder: &Path, now: SystemTime) -> Result<Self, AuthorityError> {
-        let path = |name: &str| folder.join(name);
-        let (cert_path, key_path, root_path) = (path(CA_CERT_FILE), path(CA_KEY_FILE), path("root-cert.pem"));
-        let cert = fs::read_to_string(&cert_path).map_err(io_error(&cert_path))?;
-        let key = key_file::read(&key_path)?.ok_or(AuthorityError::KeyMissing(key_path))?;
-        let roots = fs::read_to_string(&root_path).map_err(io_error(&root_path))?;
-        let chain = read_optional(&path("cert-chain.pem"))?.unwrap_or_default();
-        let not_after = check(&cert_path, &cert, &key, now)?;
-        let intermediates =
-            plugged::intermediates(&cert, &chain, &roots).ok_or(AuthorityError::Chain { path: root_path })?;
-        Self::assemble(&cert_path, &cert, &key, intermediates, roots, not_after)
+        Self::from_files(&PluggedFiles::read(folder)?, now)
+    }
+
+    /// The same, of files that have been read.
+    pub fn from_files(files: &PluggedFiles, now: SystemTime) -> Result<Self, AuthorityError> {
+        let validity = check(&files.certificate_path, &files.certificate, &files.key, now)?;
+        let intermediates = plugged::intermediates(&files.certificate, &files.chain, &files.roots)
+            .ok_or_else(|| AuthorityError::Chain { path: files.roots_path.clone() })?;
+        if let Some(lists) = &files.revocation_lists
+            && let Some(reason) = plugged::missing_list(&files.certificate, &files.chain, &files.roots, lists)
+        {
+            let path = files.certificate_path.with_file_name(plugged::CRL_FILE);
+            return Err(AuthorityError::RevocationLists { path, reason });
+        }
+        let (path, roots) = (&files.certificate_path, files.roots.clone());
+        Self::assemble(path, &files.certificate, &files.key, intermediates, roots, validity)
+    }
+
+    /// Makes a new root with a key of its own for `trust_domain`.
+    pub fn new_root(trust_domain: &str, now: SystemTime) -> Result<PluggedFiles, SignError> {
+        let key = new_key()?.serialize_pem();
+        let certificate = self_sign(&key, trust_domain, now)?;
+        Ok(PluggedFiles::made(certificate.clone(), key, certificate, String::new()))
+    }
+
+    /// Makes an intermediate authority below this one, with a key of its own.
+    pub fn new_intermediate(&self, trust_domain: &str, now: SystemTime) -> Result<PluggedFiles, SignError> {
+        let not_after = (now + INTERMEDIATE_TTL).min(self.not_after);
+        if not_after <= now {
+            return Err(SignError::AuthorityExpired);
+        }
+        let mut params = authority_params(trust_domain, now, not_after)?;
+        params.distinguished_name.push(DnType::CommonName, format!("intermediate {}", hex(&random_bytes::<4>()?)));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.use_authority_key_identifier_extension = true;
+        let key = new_key()?;
+        let certificate = params.signed_by(&key, &self.issuer)?.pem();
+        let chain = self.intermediates.concat();
+        Ok(PluggedFiles::made(certificate, key.serialize_pem(), self.roots.clone(), chain))
     }
 
     fn assemble(
@@ -173,16 +217,48 @@ impl Authority {
         key: &str,
         intermediates: Vec<String>,
         roots: String,
-        not_after: SystemTime,
+        (not_before, not_after): (SystemTime, SystemTime),
     ) -> Result<Self, AuthorityError> {
         let key = KeyPair::from_pem(key).map_err(certificate_error(path))?;
         let issuer = Issuer::from_ca_cert_pem(cert, key).map_err(certificate_error(path))?;
-        Ok(Self { issuer, intermediates, roots, not_after })
+        let id = plugged::fingerprint(cert).unwrap_or_default();
+        let mut this = Self { issuer, intermediates, roots, not_before, not_after, key_id: String::new(), id };
+        // What stands in the leaves is what a proxy sees; only a leaf says for sure what that is.
+        this.key_id = this.probe_key_id().map_err(certificate_error(path))?;
+        Ok(this)
+    }
+
+    fn probe_key_id(&self) -> Result<String, rcgen::Error> {
+        let mut params = CertificateParams::default();
+        params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(random_serial()?);
+        let probe = params.signed_by(&new_key()?, &self.issuer)?;
+        Ok(plugged::authority_key_id(probe.der()).unwrap_or_default())
     }
 
     /// The roots that peers are to trust, PEM.
     pub fn trust_bundle_pem(&self) -> &str {
         &self.roots
+    }
+
+    /// SHA-256 of the signing certificate, lower-case hexadecimal: which authority this is.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The authority key identifier in the certificates that it signs, lower-case hexadecimal.
+    pub fn key_id(&self) -> &str {
+        &self.key_id
+    }
+
+    /// Whether leaves are signed with the root's own key.
+    pub fn is_root(&self) -> bool {
+        self.intermediates.is_empty()
+    }
+
+    /// Beginning of the authority's own validity.
+    pub fn not_before(&self) -> SystemTime {
+        self.not_before
     }
 
     /// End of the authority's own validity.
@@ -204,9 +280,10 @@ impl Authority {
         let key = csr::public_key(request, identity)?;
         let name = SanType::URI(identity.to_string().try_into()?);
         let (params, not_after) = self.leaf(vec![name], ttl, now)?;
+        let serial = params.serial_number.as_ref().map(|serial| hex(serial.as_ref())).unwrap_or_default();
         let leaf = params.signed_by(&key, &self.issuer)?.pem();
         let chain = std::iter::once(leaf).chain(self.intermediates.iter().cloned()).collect();
-        Ok(IssuedCertificate { chain, not_after })
+        Ok(IssuedCertificate { chain, serial, not_after })
     }
 
     /// Makes a key and a certificate for a server with DNS names or IP addresses, such as the control plane itself.
@@ -252,23 +329,32 @@ impl Authority {
 }
 
 fn self_sign(key: &str, trust_domain: &str, now: SystemTime) -> Result<String, rcgen::Error> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, trust_domain);
+    let mut params = authority_params(trust_domain, now, now + ROOT_TTL)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.not_before = OffsetDateTime::from(now - CLOCK_SKEW);
-    params.not_after = OffsetDateTime::from(now + ROOT_TTL);
-    params.serial_number = Some(random_serial()?);
     Ok(params.self_signed(&KeyPair::from_pem(key)?)?.pem())
 }
 
-/// Checks that certificate and key belong together, are valid now, and may sign; returns the end of the validity.
-fn check(path: &Path, cert: &str, key: &str, now: SystemTime) -> Result<SystemTime, AuthorityError> {
+fn authority_params(
+    trust_domain: &str,
+    now: SystemTime,
+    not_after: SystemTime,
+) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, trust_domain);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = OffsetDateTime::from(now - CLOCK_SKEW);
+    params.not_after = OffsetDateTime::from(not_after);
+    params.serial_number = Some(random_serial()?);
+    Ok(params)
+}
+
+/// Checks that certificate and key belong together, are valid now, and may sign; returns the validity.
+fn check(path: &Path, cert: &str, key: &str, now: SystemTime) -> Result<(SystemTime, SystemTime), AuthorityError> {
     let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes(), now)
         .map_err(|source| AuthorityError::Identity { path: path.to_owned(), source })?;
     match plugged::is_authority(cert) {
-        true => Ok(identity.not_after()),
+        true => Ok((identity.certificate().not_before(), identity.not_after())),
         false => Err(AuthorityError::NotAnAuthority(path.to_owned())),
     }
 }
@@ -277,16 +363,26 @@ fn new_key() -> Result<KeyPair, rcgen::Error> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
 }
 
-/// 127 random bits: positive and unique (RFC 5280 section 4.1.2.2). rcgen's default is a hash of the key, which would
+/// 126 random bits: positive and unique (RFC 5280 section 4.1.2.2). rcgen's default is a hash of the key, which would
 /// repeat when the same key is certified again.
 fn random_serial() -> Result<SerialNumber, rcgen::Error> {
-    let mut bytes = [0; 16];
-    rand::fill(&mut bytes).map_err(|_| rcgen::Error::RingUnspecified)?;
-    bytes[0] &= 0x7f;
+    let mut bytes = random_bytes::<16>()?;
+    // A leading zero byte would not be part of the number.
+    bytes[0] = bytes[0] & 0x7f | 0x40;
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-fn read_optional(path: &Path) -> Result<Option<String>, AuthorityError> {
+fn random_bytes<const N: usize>() -> Result<[u8; N], rcgen::Error> {
+    let mut bytes = [0; N];
+    rand::fill(&mut bytes).map_err(|_| rcgen::Error::RingUnspecified)?;
+    Ok(bytes)
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn read_optional(path: &Path) -> Result<Option<String>, AuthorityError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -294,7 +390,7 @@ fn read_optional(path: &Path) -> Result<Option<String>, AuthorityError> {
     }
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AuthorityError {
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AuthorityError {
     |source| AuthorityError::Io { path: path.to_owned(), source }
 }
 

@@ -1,6 +1,7 @@
 //! The mesh's certificate authority: root, signing, workload tokens, trust bundle.
 //!
-//! [`Authority`] signs workload certificates for identities that its caller has authenticated. [`tokens::TokenKey`] issues and
+//! [`Authority`] signs workload certificates for identities that its caller has authenticated. [`rotation`] changes from one authority to
+//! the next without an outage. [`tokens::TokenKey`] issues and
 //! verifies the tokens that workloads authenticate with. Both keep their key in the state directory, in a file that only its owner
 //! can read. The time is always an argument.
 
@@ -10,6 +11,7 @@ pub mod authority;
 mod csr;
 pub mod key_file;
 mod plugged;
+pub mod rotation;
 pub mod tokens;
 
 pub use authority::{
@@ -17,4 +19,5 @@ pub use authority::{
 };
 pub use csr::CsrError;
 pub use key_file::KeyFileError;
+pub use plugged::{CERT_CHAIN_FILE, CRL_FILE, PluggedFiles, ROOT_CERT_FILE};
 pub use tokens::{TokenError, TokenKey, Workload};

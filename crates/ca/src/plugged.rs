@@ -1,13 +1,105 @@
-//! Checks of certificates that an operator provides: may they sign, and do they lead to a root?
+//! An authority that an operator provides: its files, and checks of them: may they sign, and do they lead to a root?
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest;
 use pem::{EncodeConfig, LineEnding, Pem};
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+use crate::authority::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, hex, io_error, read_optional};
+use crate::key_file;
+
+/// The roots, as Istio names the file.
+pub const ROOT_CERT_FILE: &str = "root-cert.pem";
+/// The certificates between the authority's and the root.
+pub const CERT_CHAIN_FILE: &str = "cert-chain.pem";
+/// Revocation lists of the mesh's own certificates.
+pub const CRL_FILE: &str = "ca-crl.pem";
+/// The names that the files of a Secret of type `kubernetes.io/tls` have: chain, key, roots.
+const SECRET_FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
 /// Most certificates between a workload's and the root, in certificates.
 const MAX_INTERMEDIATES: usize = 5;
+
+/// The files of an authority, PEM texts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PluggedFiles {
+    /// The signing certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+    /// The roots that peers are to trust.
+    pub roots: String,
+    /// The certificates between it and a root; may be empty, and may contain it and the root.
+    pub chain: String,
+    /// Revocation lists, if there are any.
+    pub revocation_lists: Option<String>,
+    pub(crate) certificate_path: PathBuf,
+    pub(crate) roots_path: PathBuf,
+}
+
+impl PluggedFiles {
+    /// Reads a folder with Istio's names (`ca-cert.pem`, `ca-key.pem`, `root-cert.pem`, and if wanted `cert-chain.pem` and
+    /// `ca-crl.pem`), or with those of a TLS Secret (`tls.crt`, `tls.key`, `ca.crt`, and if wanted `ca-crl.pem`).
+    ///
+    /// # Errors
+    /// When a file cannot be read. What is in them is not checked.
+    pub fn read(folder: &Path) -> Result<Self, AuthorityError> {
+        let path = |name: &str| folder.join(name);
+        let is_secret = !path(CA_CERT_FILE).exists() && path(SECRET_FILES[0]).exists();
+        let [certificate_path, key_path, roots_path] = match is_secret {
+            true => SECRET_FILES.map(path),
+            false => [CA_CERT_FILE, CA_KEY_FILE, ROOT_CERT_FILE].map(path),
+        };
+        let certificate = fs::read_to_string(&certificate_path).map_err(io_error(&certificate_path))?;
+        let key = key_file::read(&key_path)?.ok_or(AuthorityError::KeyMissing(key_path))?;
+        let roots = fs::read_to_string(&roots_path).map_err(io_error(&roots_path))?;
+        let chain = match is_secret {
+            true => certificate.clone(),
+            false => read_optional(&path(CERT_CHAIN_FILE))?.unwrap_or_default(),
+        };
+        let lists = read_optional(&path(CRL_FILE))?.filter(|lists| !lists.trim().is_empty());
+        Ok(Self { certificate, key, roots, chain, revocation_lists: lists, certificate_path, roots_path })
+    }
+
+    pub(crate) fn made(certificate: String, key: String, roots: String, chain: String) -> Self {
+        let (certificate_path, roots_path) = (CA_CERT_FILE.into(), ROOT_CERT_FILE.into());
+        Self { certificate, key, roots, chain, revocation_lists: None, certificate_path, roots_path }
+    }
+
+    /// Which authority it is ([`Authority::id`](crate::Authority::id)).
+    pub fn id(&self) -> Option<String> {
+        fingerprint(&self.certificate)
+    }
+}
+
+impl std::fmt::Debug for PluggedFiles {
+    /// The key is never printed.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PluggedFiles").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// SHA-256 of the first certificate of a PEM text, lower-case hexadecimal.
+pub(crate) fn fingerprint(pem: &str) -> Option<String> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
+    Some(hex(digest::digest(&digest::SHA256, &der).as_ref()))
+}
+
+/// The authority key identifier of a certificate, lower-case hexadecimal.
+pub(crate) fn authority_key_id(der: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| hex(id.0)),
+        _ => None,
+    })
+}
 
 /// Whether the first certificate of a PEM text may sign others.
 pub(crate) fn is_authority(pem: &str) -> bool {
@@ -37,8 +129,47 @@ pub(crate) fn intermediates(cert: &str, chain: &str, roots: &str) -> Option<Vec<
     }
 }
 
-fn parse(pem: &str) -> Vec<CertificateDer<'static>> {
+pub(crate) fn parse(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
+}
+
+/// Whose list is missing in `lists` for the certificates that an authority signs and for itself, or why the lists cannot be read.
+pub(crate) fn missing_list(cert: &str, chain: &str, roots: &str, lists: &str) -> Option<String> {
+    let mut issuers = Vec::new();
+    for list in CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()) {
+        let list = match list {
+            Ok(list) => list,
+            Err(error) => return Some(format!("a list cannot be read: {error}")),
+        };
+        match CertificateRevocationList::from_der(&list) {
+            Ok((_, list)) => issuers.push(list.issuer().to_string()),
+            Err(error) => return Some(format!("a list cannot be read: {error}")),
+        }
+    }
+    // Each certificate below the root is checked against the list of its issuer.
+    let (mut wanted, mut current) = (Vec::new(), CertificateDer::from_pem_slice(cert.as_bytes()).ok());
+    let (chain, roots) = (parse(chain), parse(roots));
+    while let Some(der) = current.take() {
+        let Ok((_, certificate)) = X509Certificate::from_der(&der) else { break };
+        wanted.push(certificate.subject().to_string());
+        if roots.contains(&der) || wanted.len() > MAX_INTERMEDIATES {
+            break;
+        }
+        let mut above = roots.iter().chain(&chain);
+        current = above.find(|issuer| **issuer != der && is_signed_by(&der, issuer)).cloned();
+    }
+    let missing = wanted.into_iter().find(|name| !issuers.contains(name))?;
+    Some(format!("there is no revocation list of `{missing}`"))
+}
+
+/// When the first of revocation lists ends, in seconds since 1970.
+pub(crate) fn lists_end(lists: &str) -> Option<u64> {
+    let lists = CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()).filter_map(Result::ok);
+    let ends = lists.filter_map(|list| {
+        let (_, list) = CertificateRevocationList::from_der(&list).ok()?;
+        u64::try_from(list.next_update()?.timestamp()).ok()
+    });
+    ends.min()
 }
 
 fn is_signed_by(certificate: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -> bool {
@@ -50,7 +181,7 @@ fn is_signed_by(certificate: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -
     certificate.issuer() == issuer.subject() && certificate.verify_signature(Some(issuer.public_key())).is_ok()
 }
 
-fn to_pem(certificate: &CertificateDer<'_>) -> String {
+pub(crate) fn to_pem(certificate: &CertificateDer<'_>) -> String {
     let unix = EncodeConfig::new().set_line_ending(LineEnding::LF);
     pem::encode_config(&Pem::new("CERTIFICATE", certificate.as_ref()), unix)
 }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_ca::rotation::Record;
 use evenkeel_ca::tokens::GROUP_PREFIX;
-use evenkeel_ca::{Authority, CsrError, DEFAULT_TTL, SignError, TokenKey, Workload};
+use evenkeel_ca::{CsrError, DEFAULT_TTL, SignError, TokenKey, Workload};
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use http::HeaderMap;
 use tokio::sync::watch;
 use tonic::{Code, Extensions, Request, Response, Status};
 
+use crate::authorities::{self, Authorities};
 use crate::metrics::{Metrics, plane};
 use crate::quota::{Rate, host};
 use crate::world::World;
@@ -35,11 +37,23 @@ const POD_TIMEOUT: Duration = Duration::from_secs(2);
 struct Caller {
     identity: SpiffeId,
     workload: Workload,
+    address: IpAddr,
 }
 
-/// The service over an authority and the key that tokens are checked with.
+impl Caller {
+    /// How the ledger names it: POD.NAMESPACE, and with its address where several machines have the same token.
+    fn name(&self) -> String {
+        let Workload { namespace, pod, .. } = &self.workload;
+        match pod.starts_with(GROUP_PREFIX) {
+            true => format!("{pod}@{}.{namespace}", self.address),
+            false => format!("{pod}.{namespace}"),
+        }
+    }
+}
+
+/// The service over the authorities and the key that tokens are checked with.
 pub struct Certificates {
-    authority: Arc<Authority>,
+    authorities: Arc<Authorities>,
     tokens: Arc<TokenKey>,
     trust_domain: Arc<str>,
     metrics: Arc<Metrics>,
@@ -57,16 +71,16 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Signs with `authority` for identities of `trust_domain`.
+    /// Signs with `authorities` for identities of `trust_domain`.
     pub fn new(
-        authority: Arc<Authority>,
+        authorities: Arc<Authorities>,
         tokens: Arc<TokenKey>,
         trust_domain: Arc<str>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let refusals = Rate::new(REFUSALS.0, REFUSALS.1, MAX_REMEMBERED);
         let issued = Rate::new(ISSUED.0, ISSUED.1, MAX_REMEMBERED);
-        Self { authority, tokens, trust_domain, metrics, refusals, issued, pods: None }
+        Self { authorities, tokens, trust_domain, metrics, refusals, issued, pods: None }
     }
 
     /// From now on a token ends with its Pod.
@@ -87,7 +101,7 @@ impl Certificates {
                 "too many certificate requests without a valid token; come again later",
             ));
         }
-        let caller = self.authenticate(metadata, now).inspect_err(|status| {
+        let caller = self.authenticate(address, metadata, now).inspect_err(|status| {
             if status.code() != Code::ResourceExhausted {
                 self.refusals.note(address, now);
                 self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
@@ -99,7 +113,7 @@ impl Certificates {
     }
 
     /// Whom the bearer token stands for.
-    fn authenticate(&self, metadata: &HeaderMap, now: Instant) -> Result<Caller, Status> {
+    fn authenticate(&self, address: IpAddr, metadata: &HeaderMap, now: Instant) -> Result<Caller, Status> {
         let token = bearer(metadata).ok_or_else(|| {
             Status::unauthenticated("a certificate request needs the metadata `authorization: Bearer TOKEN`")
         })?;
@@ -114,7 +128,7 @@ impl Certificates {
             self.metrics.plane.inc(plane::Counter::evenkeel_csr_throttled);
             return Err(Status::resource_exhausted("too many certificate requests of this pod; come again later"));
         }
-        Ok(Caller { identity, workload })
+        Ok(Caller { identity, workload, address })
     }
 
     /// Whether the token's Pod is there, with that account; a moment later than its first request is soon enough.
@@ -141,17 +155,28 @@ impl Certificates {
         }
     }
 
-    fn issue(&self, request: &IstioCertificateRequest, identity: &SpiffeId) -> Result<Vec<String>, Status> {
+    fn issue(&self, request: &IstioCertificateRequest, caller: &Caller) -> Result<Vec<String>, Status> {
         let wished = u64::try_from(request.validity_duration).ok().filter(|seconds| *seconds > 0);
         let ttl = wished.map_or(DEFAULT_TTL, Duration::from_secs);
-        let issued = self
-            .authority
-            .sign(request.csr.as_bytes(), identity, ttl, SystemTime::now())
-            .map_err(|error| self.refusal(&error))?;
-        // Leaf first, root last, as Istio's agent expects.
-        let mut chain = issued.chain;
-        chain.push(self.authority.trust_bundle_pem().to_owned());
-        Ok(chain)
+        let now = SystemTime::now();
+        let signed = self.authorities.sign(now, |signing| {
+            let issued = signing.active.sign(request.csr.as_bytes(), &caller.identity, ttl, now)?;
+            let record = Record::Issued {
+                name: caller.name(),
+                identity: caller.identity.to_string(),
+                signer: signing.active.id().to_owned(),
+                serial: issued.serial,
+                bundle: signing.version.clone(),
+                at: authorities::millis(now),
+                end: authorities::unix(issued.not_after),
+                pod: self.authorities.has_pod(&caller.workload.namespace, &caller.workload.pod),
+            };
+            // Leaf first, roots last, as Istio's agent expects.
+            let mut chain = issued.chain;
+            chain.push(signing.trust());
+            Ok((chain, record))
+        });
+        signed.map_err(|error: SignError| self.refusal(&error))
     }
 
     fn refusal(&self, error: &SignError) -> Status {
@@ -175,14 +200,15 @@ impl IstioCertificateService for Certificates {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let Some(Caller { identity, workload }) = request.extensions().get() else {
+        let Some(caller) = request.extensions().get::<Caller>() else {
             return Err(Status::unauthenticated("nobody has looked at the caller's token"));
         };
-        self.runs(workload).await.inspect_err(|status| {
+        let identity = &caller.identity;
+        self.runs(&caller.workload).await.inspect_err(|status| {
             self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
-        let cert_chain = self.issue(request.get_ref(), identity).inspect_err(|status| {
+        let cert_chain = self.issue(request.get_ref(), caller).inspect_err(|status| {
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
         self.metrics.plane.inc(plane::Counter::citadel_server_success_cert_issuance_count);

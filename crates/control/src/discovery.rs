@@ -10,6 +10,7 @@ use evenkeel_xds::server::{Announcement, Session, Source};
 use http::HeaderMap;
 use tonic::{Extensions, Status};
 
+use crate::authorities::Authorities;
 use crate::certificates::{self, Certificates};
 use crate::listen::Peer;
 use crate::metrics::{Metrics, plane};
@@ -23,6 +24,7 @@ pub struct Discovery {
     metrics: Arc<Metrics>,
     certificates: Arc<Certificates>,
     registrations: Arc<Registrations>,
+    authorities: Option<Arc<Authorities>>,
     /// What this control plane says of itself in each response.
     identifier: Arc<str>,
 }
@@ -35,7 +37,13 @@ impl Discovery {
         certificates: Arc<Certificates>,
         registrations: Arc<Registrations>,
     ) -> Self {
-        Self { proxies, metrics, certificates, registrations, identifier: identifier().into() }
+        Self { proxies, metrics, certificates, registrations, authorities: None, identifier: identifier().into() }
+    }
+
+    /// Has it noted which certificates clients show.
+    #[must_use]
+    pub fn with_authorities(self, authorities: Arc<Authorities>) -> Self {
+        Self { authorities: Some(authorities), ..self }
     }
 
     /// Registers the workload of a proxy that asks for it. As in Istio, its stream is refused if it may not.
@@ -60,6 +68,7 @@ impl Discovery {
             peer: peer.map(|p| p.address),
             identity,
             since: SystemTime::now(),
+            serial: peer.and_then(|p| p.serial.clone()),
         };
         match peer {
             Some(Peer { secure: true, identity: None, .. }) => Err(anonymous()),
@@ -118,6 +127,9 @@ impl Source for Discovery {
             ConnectError::TooMany | ConnectError::TooManyOfIdentity => Status::resource_exhausted(error.to_string()),
             ConnectError::Closed => Status::unavailable(error.to_string()),
         };
+        if let (Some(authorities), Some(serial)) = (&self.authorities, &client.serial) {
+            authorities.shown(serial, SystemTime::now());
+        }
         let admitted = self.proxies.admit(client.identity.as_ref()).await.map_err(refused)?;
         let session = self.proxies.connect(client, admitted).await.map_err(refused)?;
         let session = match registration {
@@ -173,7 +185,7 @@ mod tests {
         let id = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
         let check = |secure: bool, identity: Option<&str>, account: &str, expected: Option<&str>| {
             let identity = identity.map(|text| text.parse().expect("a SPIFFE id"));
-            let peer = Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity, expires: None };
+            let peer = Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity, expires: None, serial: None };
             let result = Discovery::authorize(&node(id, account), Some(&peer));
             match (result, expected) {
                 (Ok(_), None) => {}

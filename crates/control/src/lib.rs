@@ -8,6 +8,7 @@
 //!                                         │
 //!   discovery (which clients may subscribe) ─ xds::server (what to send next) ─ listen (15010 plaintext, 15012 TLS)
 //!   registration (WorkloadEntries of workloads that register themselves)
+//!   authorities (who signs, which roots are trusted)
 //!   certificates (Istio's certificate service)        debug (15014: metrics, readiness, pages)
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authorities;
 pub mod barrier;
 pub mod certificates;
 mod clients;

@@ -6,14 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_tls::PeerCertificate;
 use evenkeel_xds::server::grpc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -21,6 +21,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::Extensions;
 
 use crate::clients::{Admission, Clients, MAX_CONNECTIONS};
+use crate::quota::Rate;
 
 /// Connections the kernel keeps until they are accepted, in connections: a mesh that starts connects all at once, and
 /// those beyond wait a second for TCP's next try. The system's `net.core.somaxconn` may hold it lower.
@@ -29,6 +30,8 @@ const BACKLOG: u32 = 4096;
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take for its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Lines about handshakes that fail: so many at once, and one more after each time.
+const FAILURE_LINES: (u32, Duration) = (20, Duration::from_secs(1));
 /// Accepted connections waiting for the gRPC server, in connections.
 const ACCEPTED_QUEUE: usize = 64;
 /// Pause after an accept that failed for want of file descriptors or memory.
@@ -100,6 +103,8 @@ pub struct Peer {
     pub identity: Option<SpiffeId>,
     /// When that certificate ends.
     pub expires: Option<SystemTime>,
+    /// The serial number of that certificate.
+    pub serial: Option<Arc<str>>,
 }
 
 /// A connection for the gRPC server.
@@ -147,7 +152,7 @@ pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
-            let peer = Peer { address, secure: false, identity: None, expires: None };
+            let peer = Peer { address, secure: false, identity: None, expires: None, serial: None };
             if sender.send(Connection::new(Stream::Plain(stream), peer, clients.plain(), slot)).await.is_err() {
                 return;
             }
@@ -157,11 +162,11 @@ pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
 }
 
 /// Connections whose handshake succeeded. One slow or senseless client delays nobody.
-pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<Connection> {
+pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) -> mpsc::Receiver<Connection> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
-    let acceptor = TlsAcceptor::from(config);
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let clients = Clients::new();
+    let lines = Arc::new(Rate::new(FAILURE_LINES.0, FAILURE_LINES.1, 1));
     tokio::spawn(async move {
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
@@ -170,7 +175,8 @@ pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<C
                 tracing::debug!(%address, "too many TLS handshakes at a time; the client may come again");
                 continue;
             };
-            let (acceptor, sender, clients) = (acceptor.clone(), sender.clone(), clients.clone());
+            let acceptor = TlsAcceptor::from(config.borrow().clone());
+            let (sender, clients, lines) = (sender.clone(), clients.clone(), lines.clone());
             tokio::spawn(async move {
                 let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
                 match handshake {
@@ -182,6 +188,10 @@ pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<C
                         }
                         Err(reason) => tracing::debug!(%address, reason, "client not served"),
                     },
+                    // Whoever shows a certificate that is not accepted is named, as long as there are not too many.
+                    Ok(Err(error)) if lines.note((), Instant::now()) => {
+                        tracing::warn!(%address, %error, "TLS handshake failed");
+                    }
                     Ok(Err(error)) => tracing::debug!(%address, %error, "TLS handshake failed"),
                     Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
                 }
@@ -205,12 +215,13 @@ fn admit(
     if expires.is_some_and(|end| end < now) {
         return Err("its certificate has expired");
     }
+    let serial = certificate.as_ref().map(|certificate| Arc::from(certificate.serial.as_str()));
     let identity = certificate.and_then(|certificate| certificate.spiffe_id());
     let admission = match &identity {
         Some(identity) => clients.known(identity).ok_or("too many connections of its identity")?,
         None => clients.anonymous(address.ip()).ok_or("too many connections without an identity")?,
     };
-    Ok((Peer { address, secure: true, identity, expires }, admission))
+    Ok((Peer { address, secure: true, identity, expires, serial }, admission))
 }
 
 /// The next connection; `None` when the server is gone.

@@ -61,6 +61,10 @@ layout! {
             pilot_virt_services,
             /// Files of which an older content is in force.
             evenkeel_config_refused_files,
+            /// Workloads whose certificate has less than 30 % of its life left.
+            evenkeel_leaves_expiring,
+            /// Certificate authorities of which that is true.
+            evenkeel_authorities_expiring,
         }
         histograms {
             /// Seconds from a change of the configuration until a proxy has acknowledged all of it.

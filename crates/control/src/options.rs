@@ -18,6 +18,12 @@ pub struct Options {
     #[arg(long, value_name = "DOMAIN")]
     pub trust_domain: Option<String>,
 
+    /// Directory with the operator's certificate authority: ca-cert.pem, ca-key.pem, root-cert.pem and cert-chain.pem (Istio's
+    /// `cacerts`), or tls.crt, tls.key and ca.crt. When the files change, the mesh changes to the new authority without an outage
+    /// [default: $ROOT_CA_DIR, or an authority that the control plane makes].
+    #[arg(long, value_name = "DIR")]
+    pub ca_certs: Option<PathBuf>,
+
     /// Address of plaintext xDS, for proxies on this machine.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15010", value_parser = address)]
     pub grpc_address: SocketAddr,
@@ -43,10 +49,26 @@ pub struct Options {
     #[arg(long)]
     pub leave_out_refused: bool,
 
+    /// Keep what the process otherwise gives up when it starts: running programs, system calls that it never makes, and writing
+    /// outside of its state directory.
+    #[arg(long)]
+    pub no_confinement: bool,
+
     /// Additional DNS name or address in the TLS port's certificate; may be repeated.
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,
 }
+
+impl Options {
+    /// The folder of the operator's authority: the flag's, or that of the variable of Istio's name.
+    pub fn plugged_authority(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os(ROOT_CA_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+        self.ca_certs.clone().or_else(variable)
+    }
+}
+
+/// The variable of the environment that names the folder, as Istio's.
+const ROOT_CA_DIR: &str = "ROOT_CA_DIR";
 
 /// `HOST:PORT` with an address for host, or `:PORT` for all addresses.
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -13,13 +13,13 @@ mod translation;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_translate::{Holding, ProxyView, secrets};
 use evenkeel_xds::server::{Resources, Session, Status};
-use evenkeel_xds::{Cause, ResourceSet};
+use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType, Version};
 use tokio::sync::watch;
 use tonic::Status as GrpcStatus;
 
@@ -64,6 +64,27 @@ pub struct Proxies {
     mailbox: Arc<Mailbox<Registered>>,
     streams: Arc<Streams>,
     following: Following,
+    trust: watch::Sender<Option<Arc<Trust>>>,
+    /// Told which roots the owner of a certificate trusts.
+    on_trust: OnceLock<OnTrust>,
+}
+
+/// The roots that proxies' agents are to trust.
+#[derive(Debug)]
+pub struct Trust {
+    /// As they are sent.
+    pub resource: Arc<Resource>,
+    /// Which they are, as the ledger names them.
+    pub version: String,
+}
+
+/// Takes the serial number of a client's certificate, and the version of the roots that it has acknowledged.
+struct OnTrust(Box<dyn Fn(&str, &str) + Send + Sync>);
+
+impl std::fmt::Debug for OnTrust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnTrust")
+    }
 }
 
 /// A stream's turn, and its place among those of its identity.
@@ -104,6 +125,8 @@ pub struct Client {
     pub identity: Option<SpiffeId>,
     /// When.
     pub since: SystemTime,
+    /// The serial number of its certificate.
+    pub serial: Option<Arc<str>>,
 }
 
 /// One stream, as debug endpoints show it.
@@ -171,10 +194,24 @@ impl Proxies {
             names: Quota::new(usize::MAX, MAX_NAME_BYTES_PER_IDENTITY),
             told_secrets: Arc::new(Rate::new(SECRET_LINES.0, SECRET_LINES.1, 1)),
             following: started?,
+            trust: watch::Sender::new(None),
+            on_trust: OnceLock::new(),
             mailbox,
             streams,
             world,
         }))
+    }
+
+    /// Has agents told which roots to trust, now and from now on.
+    pub fn set_trust(&self, trust: Trust) {
+        self.trust.send_replace(Some(Arc::new(trust)));
+        self.streams.tell_all();
+    }
+
+    /// Has `on_trust` called when a client has acknowledged roots.
+    pub fn on_trust(&self, on_trust: impl Fn(&str, &str) + Send + Sync + 'static) {
+        // Only the first counts; there is one.
+        _ = self.on_trust.set(OnTrust(Box::new(on_trust)));
     }
 
     /// Waits while too many others get their first resources.
@@ -191,23 +228,46 @@ impl Proxies {
     }
 
     /// Registers a stream until its session is dropped. Waits for the translator.
-    pub async fn connect(&self, client: Client, admitted: Admitted) -> Result<Session, ConnectError> {
+    pub async fn connect(self: &Arc<Self>, client: Client, admitted: Admitted) -> Result<Session, ConnectError> {
         let names = client.identity.clone().map(|identity| self.names.nothing(identity));
         let missing = self.tells_missing_secrets(&client);
+        let serial = client.serial.clone();
         let waiting = Waiting::new(&self.metrics);
         let Registered { registration, notice, interest } = self.mailbox.join(client, admitted).await?;
         drop(waiting);
         let registration = Arc::new(registration);
         let mut looked = CachedSet::default();
-        let looking = registration.clone();
-        let now = Box::new(move || looked.again(looking.held()));
+        let (looking, trust) = (registration.clone(), self.trust.subscribe());
+        let now = Box::new(move || looked.again(looking.held(), trust.borrow().clone()));
         let session = Session::new(Resources::Polled { now, notice }).known_by(interest);
-        let session = session.observed(move |status| registration.on_status(status)).hears_missing_secrets(missing);
+        let mut acknowledged = self.acknowledges(serial);
+        let on_status = move |status: Status| {
+            acknowledged(status.roots);
+            registration.on_status(status);
+        };
+        let session = session.observed(on_status).hears_missing_secrets(missing);
         Ok(match names {
             Some(names) => session.limited(limit(names, self.metrics.clone())),
             // Only this machine reaches the plaintext port.
             None => session,
         })
+    }
+
+    /// Notes the roots that the owner of a certificate acknowledges.
+    fn acknowledges(self: &Arc<Self>, serial: Option<Arc<str>>) -> impl FnMut(Option<Version>) + Send + 'static {
+        let (this, mut last) = (Arc::downgrade(self), None);
+        move |version| {
+            if version.is_none() || version == last {
+                return;
+            }
+            let (Some(serial), Some(this)) = (&serial, this.upgrade()) else { return };
+            let trust = this.trust.borrow().clone();
+            let Some(trust) = trust.filter(|trust| Some(trust.resource.version) == version) else { return };
+            last = version;
+            if let Some(on_trust) = this.on_trust.get() {
+                (on_trust.0)(serial, &trust.version);
+            }
+        }
     }
 
     /// Says in the log which secrets a proxy asks for in vain, and why.
@@ -313,18 +373,26 @@ fn cause(world: &World) -> Cause {
 /// What a stream found when it looked last: put together once, however often it looks.
 #[derive(Debug, Default)]
 struct CachedSet {
-    of: Option<(Holding, Arc<ResourceSet>)>,
+    of: Option<(Holding, Arc<ResourceSet>, Option<Arc<Trust>>)>,
     set: Arc<ResourceSet>,
 }
 
 impl CachedSet {
     /// The same, unless it was put together of something else.
-    fn again(&mut self, held: Option<(Holding, Arc<ResourceSet>)>) -> Arc<ResourceSet> {
+    fn again(&mut self, held: Option<(Holding, Arc<ResourceSet>)>, trust: Option<Arc<Trust>>) -> Arc<ResourceSet> {
         let Some((holding, shared)) = held else { return self.set.clone() };
-        let same = |(known, of): &(Holding, Arc<ResourceSet>)| known.is_same(&holding) && Arc::ptr_eq(of, &shared);
-        if !self.of.as_ref().is_some_and(same) {
+        let is_same_trust = |of: &Option<Arc<Trust>>| of.as_ref().map(Arc::as_ptr) == trust.as_ref().map(Arc::as_ptr);
+        let is_same = self.of.as_ref().is_some_and(|(known, of, trusted)| {
+            known.is_same(&holding) && Arc::ptr_eq(of, &shared) && is_same_trust(trusted)
+        });
+        if !is_same {
             self.set = holding.over(&shared);
-            self.of = Some((holding, shared));
+            if let Some(trust) = &trust {
+                let mut set = ResourceSet::clone(&self.set);
+                set.insert(ResourceType::ProxyConfig, trust.resource.clone());
+                self.set = Arc::new(set);
+            }
+            self.of = Some((holding, shared, trust));
         }
         self.set.clone()
     }

@@ -409,7 +409,13 @@ mod tests {
         let check = |secure, identity: Option<&str>, expected: Option<(&str, &str)>| {
             let identity = identity.map(|text| text.parse().expect("a SPIFFE id"));
             let mut extensions = Extensions::default();
-            extensions.insert(Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity, expires: None });
+            extensions.insert(Peer {
+                address: ([127, 0, 0, 1], 1).into(),
+                secure,
+                identity,
+                expires: None,
+                serial: None,
+            });
             let key = key(asked(), &extensions).ok();
             let expected = expected.map(|(ns, sa)| (ns.to_owned(), sa.to_owned(), "web".to_owned()));
             assert_eq!(key, expected);

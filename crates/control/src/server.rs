@@ -9,11 +9,14 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{UntrustedError, private_directory};
 use evenkeel_base::spiffe::SpiffeError;
-use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
+use evenkeel_ca::rotation::Signing;
+use evenkeel_ca::{TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
 use evenkeel_process::manager::Manager;
 use evenkeel_process::signals::Signals;
+use evenkeel_xds::Resource;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
+use evenkeel_xds::istio::mesh::ProxyConfig;
 use evenkeel_xds::scope::scope_service_server::ScopeServiceServer;
 use evenkeel_xds::server::grpc::{self, Limits, OtherServices};
 use evenkeel_xds::server::{AdsServer, Source};
@@ -21,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::authorities::{Authorities, AuthoritiesError};
 use crate::barrier::Barrier;
 use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
@@ -30,7 +34,7 @@ use crate::lease::Lease;
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::proxies::Proxies;
+use crate::proxies::{Proxies, Trust};
 use crate::publish::{PublishError, PublishOptions};
 use crate::registration::{self, GraceError, Registrations};
 use crate::scope::{ScopeServer, Scopes};
@@ -96,9 +100,9 @@ pub enum ControlError {
     /// The trust domain.
     #[error("--trust-domain: {0}")]
     TrustDomain(#[from] SpiffeError),
-    /// The certificate authority.
+    /// The certificate authorities.
     #[error(transparent)]
-    Authority(#[from] AuthorityError),
+    Authorities(#[from] AuthoritiesError),
     /// The key of tokens.
     #[error(transparent)]
     Tokens(#[from] TokenError),
@@ -148,6 +152,7 @@ struct Parts {
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
     certificates: Arc<Certificates>,
+    authorities: Arc<Authorities>,
     scopes: Arc<Scopes>,
     registrations: Arc<Registrations>,
     server_certificates: ServerCertificates,
@@ -185,12 +190,13 @@ impl ControlPlane {
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
-        let authority = Arc::new(Authority::open(&options.state, &trust_domain, SystemTime::now())?);
+        let metrics = Arc::new(Metrics::default());
+        let (folder, plugged) = (options.state.clone(), options.plugged_authority());
+        let authorities = Authorities::open(folder, plugged, world.subscribe(), metrics.clone(), SystemTime::now())?;
         let tokens = Arc::new(TokenKey::open(&options.state)?);
         drop(lease);
-        let server_certificates = ServerCertificates::new(authority.clone(), &options.server_names)?;
-        let metrics = Arc::new(Metrics::default());
-        let mut certificates = Certificates::new(authority, tokens, trust_domain, metrics.clone());
+        let server_certificates = ServerCertificates::new(authorities.subscribe(), &options.server_names)?;
+        let mut certificates = Certificates::new(authorities.clone(), tokens, trust_domain, metrics.clone());
         if options.require_running_pod {
             certificates = certificates.of_running_pods(world.subscribe());
         }
@@ -215,6 +221,7 @@ impl ControlPlane {
             proxies,
             metrics,
             certificates,
+            authorities,
             scopes: Scopes::open(&options.state),
             registrations,
             server_certificates,
@@ -228,10 +235,15 @@ impl ControlPlane {
             self.parts;
         let barrier = Arc::new(Barrier::default());
         let registrations = self.parts.registrations;
+        let authorities = self.parts.authorities;
         let shown = (state, barrier.clone(), registrations.clone());
-        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), shown));
+        let pages = Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), shown);
+        let pages = Arc::new(pages.with_authorities(authorities.clone()));
         let certificates = self.parts.certificates.clone();
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
+        let discovery = discovery.with_authorities(authorities.clone());
+        let trusting = tokio::spawn(spread_trust(authorities.clone(), proxies.clone()));
+        let rotating = tokio::spawn(authorities.keep());
         let registering = tokio::spawn(registrations.keep());
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
@@ -276,6 +288,8 @@ impl ControlPlane {
         let _ = stop.send(true);
         debug.abort();
         renewal.abort();
+        trusting.abort();
+        rotating.abort();
         remembering.abort();
         catching_up.abort();
         registering.abort();
@@ -292,6 +306,29 @@ impl ControlPlane {
             }
         }
     }
+}
+
+/// Has proxies' agents told which roots to trust, and notes who does.
+async fn spread_trust(authorities: Arc<Authorities>, proxies: Arc<Proxies>) {
+    let noting = Arc::downgrade(&authorities);
+    proxies.on_trust(move |serial, version| {
+        if let Some(authorities) = noting.upgrade() {
+            authorities.trusts(serial, version, SystemTime::now());
+        }
+    });
+    let mut current = authorities.subscribe();
+    loop {
+        let trust = trust(&current.borrow_and_update());
+        proxies.set_trust(trust);
+        if current.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn trust(signing: &Signing) -> Trust {
+    let message = ProxyConfig { ca_certificates_pem: vec![signing.bundle.to_string()] };
+    Trust { resource: Arc::new(Resource::from_message("", &message)), version: signing.version.clone() }
 }
 
 /// Starts a control plane and serves until SIGTERM or SIGINT, or until its terminal is closed.

@@ -1,17 +1,17 @@
 //! The TLS port's own certificate, renewed before it ends.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_ca::rotation::Signing;
 use evenkeel_ca::{Authority, SignError};
+use tokio::sync::watch;
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::{
-    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier,
-};
-use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// Names by which Istio's agents call the control plane.
@@ -49,10 +49,10 @@ pub enum ServerCertificateError {
 
 /// The certificate in use, and what makes the next one.
 pub struct ServerCertificates {
-    authority: Arc<Authority>,
+    authorities: watch::Receiver<Arc<Signing>>,
     names: Vec<String>,
-    current: Arc<Current>,
-    config: Arc<ServerConfig>,
+    config: watch::Sender<Arc<ServerConfig>>,
+    not_after: SystemTime,
 }
 
 impl std::fmt::Debug for ServerCertificates {
@@ -61,66 +61,71 @@ impl std::fmt::Debug for ServerCertificates {
     }
 }
 
-#[derive(Debug)]
-struct Current(RwLock<(Arc<CertifiedKey>, SystemTime)>);
-
 impl ServerCertificates {
     /// Makes the first certificate, for the usual names and `more`. Clients may show a certificate of the mesh; one that
     /// is shown must be valid.
-    pub fn new(authority: Arc<Authority>, more: &[String]) -> Result<Self, ServerCertificateError> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+    pub fn new(
+        mut authorities: watch::Receiver<Arc<Signing>>,
+        more: &[String],
+    ) -> Result<Self, ServerCertificateError> {
         let names: Vec<String> = NAMES.iter().map(|&n| n.to_owned()).chain(more.iter().cloned()).collect();
-        let current = Arc::new(Current(RwLock::new(issue(&authority, &names, &provider)?)));
-        let mut roots = RootCertStore::empty();
-        for root in CertificateDer::pem_slice_iter(authority.trust_bundle_pem().as_bytes()) {
-            roots.add(root?)?;
-        }
-        let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
-            .allow_unauthenticated()
-            .build()?;
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(clients)
-            .with_cert_resolver(current.clone());
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        // Every connection shows its certificate anew: a session that is resumed shows what was valid once.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(Self { authority, names, current, config: Arc::new(config) })
+        let (config, not_after) = configure(&authorities.borrow_and_update(), &names)?;
+        Ok(Self { authorities, names, config: watch::Sender::new(Arc::new(config)), not_after })
     }
 
-    /// TLS with whatever certificate is current.
-    pub fn config(&self) -> Arc<ServerConfig> {
-        self.config.clone()
+    /// TLS with whatever certificate and roots are current.
+    pub fn config(&self) -> watch::Receiver<Arc<ServerConfig>> {
+        self.config.subscribe()
     }
 
-    /// Renews the certificate in time, for ever.
-    pub async fn renew(self) {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+    /// Renews the certificate in time, and when the authorities change, for ever.
+    pub async fn renew(mut self) {
         loop {
-            tokio::time::sleep(RENEWAL_CHECK).await;
-            let left = self.current.not_after().duration_since(SystemTime::now()).unwrap_or_default();
-            if left > RENEW_BEFORE {
-                continue;
+            let changed = tokio::time::timeout(RENEWAL_CHECK, self.authorities.changed()).await;
+            let left = self.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+            match changed {
+                Ok(Err(_)) => return,
+                Err(_) if left > RENEW_BEFORE => continue,
+                _ => {}
             }
-            match issue(&self.authority, &self.names, &provider) {
-                Ok(next) => *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = next,
+            let signing = self.authorities.borrow_and_update().clone();
+            match configure(&signing, &self.names) {
+                Ok((config, not_after)) => {
+                    self.config.send_replace(Arc::new(config));
+                    self.not_after = not_after;
+                }
                 Err(error) => tracing::error!(%error, ?left, "the control plane's certificate cannot be renewed"),
             }
         }
     }
 }
 
-impl Current {
-    fn not_after(&self) -> SystemTime {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).1
+fn configure(signing: &Signing, names: &[String]) -> Result<(ServerConfig, SystemTime), ServerCertificateError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let (key, not_after) = issue(&signing.server, names, &provider)?;
+    let mut roots = RootCertStore::empty();
+    for root in CertificateDer::pem_slice_iter(signing.roots.as_bytes()) {
+        roots.add(root?)?;
     }
-}
-
-impl ResolvesServerCert for Current {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.read().unwrap_or_else(PoisonError::into_inner).0.clone())
-    }
+    let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+    let clients = match &signing.revocation_lists {
+        Some(lists) => {
+            let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()).collect();
+            // As proxies do it: what no valid list speaks for is refused.
+            clients.with_crls(lists?).enforce_revocation_expiration()
+        }
+        None => clients,
+    };
+    let clients = clients.allow_unauthenticated().build()?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::unwrap_or_clone(key))));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // Every connection shows its certificate anew: a session that is resumed shows what was valid once.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok((config, not_after))
 }
 
 fn issue(

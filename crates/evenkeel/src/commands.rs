@@ -12,6 +12,7 @@ use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 use evenkeel_local::reader::{self, IgnoreBrokenPipe};
+use evenkeel_process::confinement::{self, Writes};
 use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
@@ -20,7 +21,7 @@ use crate::formats::Output;
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::{
-    admin, analyze, compiled, effective, explain, heaps, history, plan, proxy_config, proxy_status, purge, validate,
+    admin, analyze, ca, compiled, effective, explain, heaps, history, plan, proxy_config, proxy_status, purge, validate,
 };
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
@@ -107,6 +108,9 @@ enum Command {
     ProxyStatus(ProxyStatusArguments),
     /// Show what a proxy ran at a given time, which changes caused it, and what has changed since.
     History(history::HistoryArguments),
+    /// Show the mesh's certificate authorities, or change to new ones without an outage.
+    #[command(subcommand)]
+    Ca(ca::CaCommand),
     /// Run a mesh's name server and its egress to the machine; `up` starts it.
     #[command(hide = true)]
     Egress {
@@ -252,6 +256,10 @@ struct UpArguments {
     /// Trust domain of all identities.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     trust_domain: String,
+
+    /// Directory with the operator's certificate authority, in Istio's layout (`cacerts`) or as a TLS Secret.
+    #[arg(long, value_name = "DIR")]
+    ca_certs: Option<PathBuf>,
 
     /// Forbid all traffic out of the mesh: connections to the machine, or through it to other hosts, fail at once.
     #[arg(long)]
@@ -404,6 +412,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Egress { open, log } => {
             logging::start(log.log_level);
+            if let Some(held) = confinement::confine(Writes::Below(&[])) {
+                tracing::info!(confinement = %held, "confined");
+            }
             evenkeel_local::egress::run(open)?;
             Ok(0)
         }
@@ -415,6 +426,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::ProxyStatus(arguments) => proxy_status(arguments),
+        Command::Ca(command) => ca::run(&command, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::History(arguments) => {
             history::run(&arguments, &mut io::stdout().lock())?;
             Ok(0)
@@ -435,6 +447,7 @@ fn version(output: Output) -> String {
 }
 
 fn control_plane(options: evenkeel_control::Options) -> anyhow::Result<u8> {
+    confine(&options);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .on_thread_park(memory::collect_if_asked)
@@ -447,6 +460,17 @@ fn control_plane(options: evenkeel_control::Options) -> anyhow::Result<u8> {
     // the start.
     runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
     Ok(0)
+}
+
+/// Before there are threads. What is wrong with the state directory is said by the control plane itself.
+fn confine(options: &evenkeel_control::Options) {
+    let _ = evenkeel_base::files::private_directory(&options.state);
+    let state = [options.state.as_path()];
+    let writes = Writes::Below(&state);
+    match (!options.no_confinement).then(|| confinement::confine(writes)).flatten() {
+        Some(held) => tracing::info!(confinement = %held, "confined"),
+        None => tracing::warn!("not confined: the process may run programs, make any system call and write anywhere"),
+    }
 }
 
 fn proxy_status(arguments: ProxyStatusArguments) -> anyhow::Result<u8> {
@@ -468,6 +492,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         gateway_ports: arguments.gateway_ports,
         check: arguments.check,
         trust_domain: arguments.trust_domain,
+        ca_certs: arguments.ca_certs,
         sidecar_concurrency: arguments.proxy_concurrency,
         log_level: arguments.log_level.name(),
         recent_requests: arguments.recent_requests,

@@ -78,7 +78,7 @@ fn refused(
                 ResourceType::Listener => builder.set_listener(&resource.any()),
                 ResourceType::Route => builder.set_route(&resource.any()),
                 ResourceType::VirtualHost => builder.set_virtual_host(&resource.name, &resource.any()),
-                ResourceType::Secret | ResourceType::NameTable => Ok(()),
+                ResourceType::Secret | ResourceType::NameTable | ResourceType::ProxyConfig => Ok(()),
             };
             let Err(rejection) = outcome else { continue };
             let origin = resource.origin.as_deref().map_or_else(Span::built_in, span);

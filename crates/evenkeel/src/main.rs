@@ -4,6 +4,7 @@ mod admin;
 mod allocator;
 mod analyze;
 mod apply;
+mod ca;
 mod commands;
 mod compiled;
 mod effective;

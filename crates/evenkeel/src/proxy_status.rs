@@ -9,7 +9,7 @@ use evenkeel_base::suggest::instead;
 use evenkeel_local::exec::{Failing, ReplicaInfo};
 use serde_json::{Value, json};
 
-use crate::admin;
+use crate::{admin, ca};
 
 /// Types with a column of their own: those istioctl shows, and ours.
 const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
@@ -174,6 +174,10 @@ fn table(pages: &[Value]) -> String {
             rows.push(row(name, proxy, control_plane));
         }
     }
+    let mut ending: Vec<String> = pages.iter().flat_map(ending).collect();
+    ending.sort();
+    ending.dedup();
+    wrong.append(&mut ending);
     if rows.is_empty() {
         let names: Vec<&str> = pages.iter().filter_map(|page| page["control_plane"].as_str()).collect();
         return format!("no proxy is connected to {}\n{}", names.join(" or "), wrong.concat());
@@ -187,6 +191,12 @@ fn table(pages: &[Value]) -> String {
         printed.extend(notes.into_iter().map(|(_, remark)| remark).chain(wrong));
     }
     printed
+}
+
+/// Certificates that end soon and were not replaced.
+fn ending(page: &Value) -> Vec<String> {
+    let alarms = page["certificates_ending"].as_array().into_iter().flatten();
+    alarms.map(|alarm| ca::alarm_line(alarm) + "\n").collect()
 }
 
 fn row(name: String, proxy: &Value, control_plane: &str) -> Vec<String> {

@@ -14,6 +14,7 @@ use evenkeel_runtime_config::listener::{Listener, Terminal};
 use evenkeel_runtime_config::mirror::MirrorCluster;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::PlainRequest;
+use evenkeel_translate::ambiguous;
 use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
 
 use crate::answer::{Cluster, Endpoint, Hop, Mirror, Outcome, ProxyName, Retries, Rewrites, Route, Verdict};
@@ -522,7 +523,7 @@ fn verdict(
         }
         Some(Step::Rbac { verdict }) if !verdict.allowed => {
             let reason = match &verdict.policy {
-                Some(policy) => format!("denied by {policy}"),
+                Some(policy) => ambiguous::meaning(policy).unwrap_or_else(|| format!("denied by {policy}")),
                 None => "no ALLOW policy of the workload matches".to_owned(),
             };
             let details = format!("rbac_access_denied_matched_policy[{}]", verdict.policy.as_deref().unwrap_or("none"));

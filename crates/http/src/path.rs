@@ -2,18 +2,24 @@
 //!
 //! Only the path is touched; the query stays as it is.
 
+use crate::bytes::ByteSet;
+
 /// A path that no server should be asked for: it does not start with `/` or holds `%00`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the path cannot be normalized")]
 pub struct PathError;
+
+/// The bytes of a path that normalization looks no further at.
+static NORMAL: ByteSet = ByteSet::alphanumeric_and(b"!$&'()*+,-./:;=@[]_~");
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// Splits `path?query` before the `?`.
 pub fn split_query(target: &[u8]) -> (&[u8], &[u8]) {
     memchr::memchr(b'?', target).map_or((target, b""), |at| target.split_at(at))
 }
 
-/// Removes dot segments (RFC 3986 section 5.2.4, `%2e` counts as a dot), turns `\` into `/` and decodes escaped unreserved
-/// characters. `None`: nothing changes.
+/// Removes dot segments (RFC 3986 section 5.2.4, `%2e` counts as a dot), also those with parameters (`..;x`), turns `\`
+/// into `/`, decodes escaped unreserved characters, and escapes those that URIs may not have. `None`: nothing changes.
 ///
 /// # Errors
 /// [`PathError`]: answer 400.
@@ -22,8 +28,8 @@ pub fn normalize(target: &[u8]) -> Result<Option<Vec<u8>>, PathError> {
     if path.first() != Some(&b'/') {
         return Err(PathError);
     }
-    let plain = |window: &[u8]| window != b"/." && window[0] != b'%' && window[0] != b'\\';
-    if path.windows(2).all(plain) && !matches!(path.last(), Some(b'%' | b'\\')) {
+    let plain = |window: &[u8]| window != b"/." && NORMAL.holds(window[0]);
+    if path.windows(2).all(plain) && path.last().is_none_or(|last| NORMAL.holds(*last)) {
         return Ok(None);
     }
     let decoded = decode_unreserved(path)?;
@@ -31,7 +37,7 @@ pub fn normalize(target: &[u8]) -> Result<Option<Vec<u8>>, PathError> {
     let mut segments = decoded[1..].split(|byte| *byte == b'/').peekable();
     while let Some(segment) = segments.next() {
         let last = segments.peek().is_none();
-        match segment {
+        match split_parameters(segment) {
             b"." => {}
             b".." => {
                 let parent = out.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -52,6 +58,11 @@ pub fn normalize(target: &[u8]) -> Result<Option<Vec<u8>>, PathError> {
     }
     out.extend_from_slice(query);
     Ok((out != target).then_some(out))
+}
+
+/// A segment without what follows its `;`.
+fn split_parameters(segment: &[u8]) -> &[u8] {
+    memchr::memchr(b';', segment).map_or(segment, |at| &segment[..at])
 }
 
 /// Adjacent slashes become one. `None`: nothing changes.
@@ -102,9 +113,14 @@ fn escaped_slash(window: &[u8]) -> Option<u8> {
 }
 
 /// Decodes escapes of letters, digits and `-._~`, and turns `\` into `/`; other escapes stay as they are.
+///
+/// In `%%32e` the first `%` is no escape. What follows decodes to `2e`, and together they would be one, which the next
+/// proxy decodes once more: that `%` becomes `%25`, as in Envoy.
 fn decode_unreserved(path: &[u8]) -> Result<Vec<u8>, PathError> {
-    let mut out = Vec::with_capacity(path.len());
+    let mut out: Vec<u8> = Vec::with_capacity(path.len());
     let mut rest = path;
+    // Where `out` has the last `%` that is no escape.
+    let mut bare = None;
     while let Some((&byte, after)) = rest.split_first() {
         let escape = (byte == b'%').then(|| after.get(..2)).flatten().and_then(hex_byte);
         match escape {
@@ -113,10 +129,28 @@ fn decode_unreserved(path: &[u8]) -> Result<Vec<u8>, PathError> {
                 out.push(decoded);
                 rest = &after[2..];
             }
-            _ => {
-                out.push(if byte == b'\\' { b'/' } else { byte });
+            escape => {
+                if byte == b'%' && escape.is_none() {
+                    bare = Some(out.len());
+                }
+                match byte {
+                    b'\\' => out.push(b'/'),
+                    b'%' => out.push(byte),
+                    _ if !NORMAL.holds(byte) => {
+                        out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]])
+                    }
+                    _ => out.push(byte),
+                }
                 rest = after;
             }
+        }
+        if let Some(at) = bare
+            && let Some(digits) = out.get(at + 1..at + 3)
+        {
+            if hex_byte(digits).is_some() {
+                out.splice(at + 1..at + 1, *b"25");
+            }
+            bare = None;
         }
     }
     Ok(out)
@@ -155,6 +189,18 @@ mod tests {
         check("/.a", Ok("/.a"));
         check("/a%00b", Err(PathError));
         check("/a%zz%", Ok("/a%zz%"));
+        check("/a\"<>^`{|}b", Ok("/a%22%3C%3E%5E%60%7B%7C%7Db"));
+        check("/a[b]!$&'()*+,:;=@", Ok("/a[b]!$&'()*+,:;=@"));
+        check("/a/..;/b", Ok("/b"));
+        check("/a/.;x=1/b", Ok("/a/b"));
+        check("/a/%2e%2e;/b", Ok("/b"));
+        check("/a/..;", Ok("/"));
+        check("/a;..;/..b;/b", Ok("/a;..;/..b;/b"));
+        check("/%%32%65/x", Ok("/%252e/x"));
+        check("/%%32f", Ok("/%252f"));
+        check("/%2%66", Ok("/%252f"));
+        check("/%%33z", Ok("/%3z"));
+        check("/%%%30%30", Ok("/%%2500"));
         check("a", Err(PathError));
     }
 
@@ -168,12 +214,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn normal_form_is_stable_and_has_no_dot_segments(path in "/[a-c./%2eE\\\\?]{0,24}") {
+        fn normal_form_is_stable_and_has_no_dot_segments(path in "/[a-c./;{%2356eE\\\\?]{0,24}") {
             if let Ok(first) = normalize(path.as_bytes()) {
                 let first = first.unwrap_or_else(|| path.clone().into_bytes());
                 let (only_path, _) = split_query(&first);
-                prop_assert!(only_path.split(|b| *b == b'/').all(|s| s != b"." && s != b".."));
+                let dots = |segment: &[u8]| matches!(split_parameters(segment), b"." | b"..");
+                prop_assert!(!only_path.split(|b| *b == b'/').any(dots));
                 prop_assert!(only_path.starts_with(b"/"));
+                // What the next proxy makes of it is the same path, or a gateway's policies would judge another one than a sidecar's.
+                prop_assert_eq!(normalize(&first), Ok(None));
             }
         }
     }

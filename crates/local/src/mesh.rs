@@ -191,7 +191,8 @@ impl Mesh {
         tokio::spawn(tell_crashes(egress.state(), events.clone(), "the name server and egress", "its log: egress.log"));
         self.egress = Some(egress);
         let state = &self.plan.state;
-        let own = vec![state.control(), state.runtime(), self.plan.directory.clone()];
+        let mut own = vec![state.control(), state.runtime(), self.plan.directory.clone()];
+        own.extend(self.plan.authority());
         let spec = self.accounts.of_control_plane(own);
         let control = Process::start(beside(programs::control_plane(&self.plan), spec).await?);
         let state = control.state();

@@ -27,6 +27,8 @@ pub struct Options {
     pub check: bool,
     /// Trust domain of all identities.
     pub trust_domain: String,
+    /// Folder with the operator's certificate authority.
+    pub ca_certs: Option<PathBuf>,
     /// Worker threads of each sidecar.
     pub sidecar_concurrency: u32,
     /// Level of the control plane's and the proxies' own logs, e.g. `warning`.
@@ -71,6 +73,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The folder of the operator's certificate authority.
+    pub fn authority(&self) -> Option<PathBuf> {
+        let folder = self.options.ca_certs.as_ref()?;
+        Some(std::path::absolute(folder).unwrap_or_else(|_| folder.clone()))
+    }
+
     /// The configuration directories; that of applied objects comes last.
     pub fn configuration(&self) -> Vec<PathBuf> {
         let applied = self.applied.iter().map(|applied| applied.folder().to_owned());

@@ -34,6 +34,9 @@ pub fn control_plane(plan: &Plan) -> Program {
     arguments.extend(words(["--secure-grpc-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
     arguments.extend(words(["--http-address", &CONTROL_DEBUG.to_string()]));
     arguments.extend(words(["--server-name", CONTROL_NAME, "--server-name", &BRIDGE_ADDRESS.to_string()]));
+    if let Some(folder) = plan.authority() {
+        arguments.extend(["--ca-certs".into(), folder.into()]);
+    }
     arguments.push("--require-running-pod".into());
     if plan.options.leave_out_refused {
         arguments.push("--leave-out-refused".into());

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{Readers, write_atomically, write_atomically_for};
 use evenkeel_ca::authority::CA_CERT_FILE;
+use evenkeel_ca::rotation::BUNDLE_FILE;
 use evenkeel_ca::tokens::{GROUP_PREFIX, TOKEN_KEY_FILE};
 use evenkeel_ca::{TokenError, TokenKey, Workload};
 
@@ -40,7 +41,10 @@ pub enum CredentialError {
 /// Makes tokens, with a key of this run.
 pub struct Tokens {
     key: TokenKey,
-    root: PathBuf,
+    /// The roots that are trusted now.
+    bundle: PathBuf,
+    /// The root, before the control plane has written them.
+    first_root: PathBuf,
 }
 
 /// A proxy's own files.
@@ -61,7 +65,11 @@ impl Tokens {
             }
             _ => {}
         }
-        Ok(Self { key: TokenKey::open(control)?, root: control.join(CA_CERT_FILE) })
+        Ok(Self {
+            key: TokenKey::open(control)?,
+            bundle: control.join(BUNDLE_FILE),
+            first_root: control.join(CA_CERT_FILE),
+        })
     }
 
     /// Writes both files for the first time.
@@ -85,8 +93,9 @@ impl Tokens {
     }
 
     fn follow_root(&self, credentials: &Credentials) -> Result<(), CredentialError> {
-        let failed = |source| CredentialError::Io { path: self.root.clone(), source };
-        let root = fs::read_to_string(&self.root).map_err(failed)?;
+        let failed = |source| CredentialError::Io { path: self.bundle.clone(), source };
+        let root =
+            fs::read_to_string(&self.bundle).or_else(|_| fs::read_to_string(&self.first_root)).map_err(failed)?;
         let path = credentials.root();
         if fs::read_to_string(&path).is_ok_and(|known| known == root) {
             Ok(())

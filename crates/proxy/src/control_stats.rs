@@ -125,5 +125,6 @@ fn discovery_prefix(kind: ResourceType) -> &'static str {
         ResourceType::VirtualHost => "http.vhds.",
         ResourceType::Secret => "sds.",
         ResourceType::NameTable => "nds.",
+        ResourceType::ProxyConfig => "pcds.",
     }
 }

@@ -61,6 +61,12 @@ pub struct Options {
     /// Recent requests that each worker keeps for `evenkeel explain --last` and `evenkeel plan`; 0: none.
     #[arg(long, value_name = "N", default_value_t = recent::DEFAULT_LIMIT, value_parser = recent::limit)]
     pub recent_requests: usize,
+    /// Whose requests to the admin port may change the process: those of its own user and root on this machine, or anyone's.
+    #[arg(long, value_enum, default_value_t = AdminWriters::User)]
+    pub admin_changes_from: AdminWriters,
+    /// Keep what the process otherwise gives up when it starts: running programs, and system calls that it never makes.
+    #[arg(long)]
+    pub no_confinement: bool,
     /// Accepted for compatibility with Envoy; there is only one strategy.
     #[arg(long, value_name = "STRATEGY", hide = true)]
     pub drain_strategy: Option<String>,
@@ -77,6 +83,16 @@ pub enum Mode {
     Serve,
     /// Check it and exit.
     Validate,
+}
+
+/// Who may change the process through its admin port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AdminWriters {
+    /// Programs of the process's own user and root, on this machine.
+    #[default]
+    User,
+    /// Whoever reaches the port.
+    Anyone,
 }
 
 /// The resolved options.
@@ -100,6 +116,8 @@ pub struct Settings {
     pub parent_shutdown_time: Duration,
     /// Which recent requests the workers keep.
     pub recent: recent::Options,
+    /// Who may change the process through its admin port.
+    pub admin_writers: AdminWriters,
 }
 
 /// Source of the bootstrap.
@@ -153,6 +171,7 @@ impl Options {
                 .map(|base_id| handover::socket_path(self.socket_path.as_deref(), base_id)),
             parent_shutdown_time: Duration::from_secs(self.parent_shutdown_time_s),
             recent: recent::Options { limit: self.recent_requests, except: Vec::new() },
+            admin_writers: self.admin_changes_from,
         })
     }
 }

@@ -24,6 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_process::confinement::{self, Writes};
 use evenkeel_runtime_config::bootstrap::Scope as BootstrapScope;
 use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_stats::Registry;
@@ -78,6 +79,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
         return Ok(());
     }
     let logging = Logging::install(settings.log_level);
+    // Where it may write, its configuration says.
+    match (!options.no_confinement).then(|| confinement::confine(Writes::Anywhere)).flatten() {
+        Some(held) => tracing::info!(confinement = %held, "confined"),
+        None => tracing::warn!("not confined: the process may run programs and make any system call"),
+    }
     block_on(serve(settings, loaded, builder, logging, None))
 }
 

@@ -244,7 +244,7 @@ impl State {
             ResourceType::Route => self.builder.set_route(any),
             ResourceType::VirtualHost => self.builder.set_virtual_host(name, any),
             ResourceType::Secret => self.builder.set_secret(any, source),
-            ResourceType::NameTable => Ok(()),
+            ResourceType::NameTable | ResourceType::ProxyConfig => Ok(()),
         };
         if awaited && result.is_ok() {
             self.scope.note_arrival();
@@ -268,7 +268,7 @@ impl State {
             // A certificate in use stays: without one, connections would only fail. One never received is no longer
             // waited for.
             ResourceType::Secret => self.builder.give_up_secret(&reference()),
-            ResourceType::NameTable => {}
+            ResourceType::NameTable | ResourceType::ProxyConfig => {}
         }
     }
 
@@ -325,7 +325,7 @@ impl State {
                 ResourceType::Endpoint | ResourceType::Route | ResourceType::Secret => {
                     self.builder.asks_for(key.0, &key.1)
                 }
-                ResourceType::VirtualHost | ResourceType::NameTable => true,
+                ResourceType::VirtualHost | ResourceType::NameTable | ResourceType::ProxyConfig => true,
             };
             if !is_asked_for {
                 self.records.remove(&key);

@@ -54,10 +54,22 @@ impl StringMatcher {
                 .checked_sub(want.len())
                 .and_then(|at| value.get(at..))
                 .is_some_and(|tail| equal(tail, want, *ignore_case)),
-            Self::Contains { value: want, ignore_case } => {
-                want.is_empty() || value.windows(want.len()).any(|part| equal(part, want, *ignore_case))
-            }
+            Self::Contains { value: want, ignore_case } => contains(value, want, *ignore_case),
             Self::Regex(regex) => regex.is_match(value),
+        }
+    }
+}
+
+/// Looks for the first byte alone where its case does not matter: most values do not have it.
+fn contains(value: &[u8], want: &[u8], ignore_case: bool) -> bool {
+    match want.first() {
+        None => true,
+        Some(first) if ignore_case && first.is_ascii_alphabetic() => {
+            value.windows(want.len()).any(|part| equal(part, want, true))
+        }
+        Some(first) => {
+            let begins = |at| value.get(at..at + want.len()).is_some_and(|part| equal(part, want, ignore_case));
+            memchr::memchr_iter(*first, value).any(begins)
         }
     }
 }

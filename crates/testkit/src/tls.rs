@@ -10,9 +10,12 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256, SanType,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
+};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, ServerConfig, ServerConnection,
-    SignatureScheme, StreamOwned,
+    ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, NamedGroup, RootCertStore, ServerConfig,
+    ServerConnection, SignatureScheme, StreamOwned,
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -110,6 +113,70 @@ impl Identity {
     }
 }
 
+/// A client that offers every server the sessions it has with others.
+pub struct Resuming(Arc<ClientConfig>);
+
+impl Resuming {
+    /// Connects and completes the handshake; whether the server has resumed a session.
+    ///
+    /// # Errors
+    /// The socket's, or `InvalidData` when the handshake fails.
+    ///
+    /// # Panics
+    /// When the name is none.
+    pub fn open(&self, address: SocketAddr, server_name: &str) -> io::Result<(Connection, bool)> {
+        let name = ServerName::try_from(server_name.to_owned()).expect("a server name");
+        let mut socket = Connection::socket(address)?;
+        let mut session = ClientConnection::new(self.0.clone(), name).map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            session.complete_io(&mut socket)?;
+        }
+        let resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
+        let control = socket.try_clone()?;
+        Ok((Connection::over(StreamOwned::new(session, socket), control), resumed))
+    }
+}
+
+/// Sessions without regard to the server's name.
+#[derive(Debug)]
+struct AnyServer(ClientSessionMemoryCache);
+
+impl AnyServer {
+    fn name() -> ServerName<'static> {
+        ServerName::try_from("anybody.example").expect("a server name")
+    }
+}
+
+impl ClientSessionStore for AnyServer {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.0.set_kx_hint(Self::name(), group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.0.kx_hint(&Self::name())
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
+        self.0.set_tls12_session(Self::name(), value);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.0.tls12_session(&Self::name())
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.0.remove_tls12_session(&Self::name());
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        self.0.insert_tls13_ticket(Self::name(), value);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(&Self::name())
+    }
+}
+
 /// What a TLS client brings along.
 #[derive(Default)]
 pub struct TlsClient<'a> {
@@ -162,6 +229,17 @@ impl TlsClient<'_> {
         let mut stream = StreamOwned::new(session, Connection::socket(address)?);
         talk(&mut stream);
         Ok(stream.sock)
+    }
+
+    /// Handshakes that take a session of whatever server for the next one, whatever its name.
+    ///
+    /// # Panics
+    /// When the PEM inputs are malformed.
+    pub fn resuming(&self) -> Resuming {
+        let mut config = self.config();
+        config.dangerous().set_certificate_verifier(Arc::new(Anybody));
+        config.resumption = Resumption::store(Arc::new(AnyServer(ClientSessionMemoryCache::new(8))));
+        Resuming(Arc::new(config))
     }
 
     /// The bytes this client would begin with.

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use evenkeel_model::{PathNormalization, TrafficPolicy};
+use evenkeel_model::TrafficPolicy;
 
 use crate::access_log;
+use crate::ambiguous::PathReading;
 use crate::context::Context;
 use crate::pb::config::listener::Filter;
 use crate::pb::config::route::RouteConfiguration;
 use crate::pb::core::{Http2ProtocolOptions, HttpProtocolOptions};
 use crate::pb::hcm::http_connection_manager::{
-    ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, ServerHeaderTransformation,
-    SetCurrentClientCertDetails, UpgradeConfig,
+    ForwardClientCertDetails, RouteSpecifier, ServerHeaderTransformation, SetCurrentClientCertDetails, UpgradeConfig,
 };
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
 use crate::pb::on_demand::OnDemand;
@@ -121,14 +121,7 @@ fn manager(
     let (forward, details) = client_certificate(context, side);
     let options = context.options();
     let limits = options.connections.at(side == Direction::Gateway);
-    // As istiod's `buildHTTPConnectionManager` translates `pathNormalization`; the proxy's own settings override it.
-    let paths = context.snapshot.mesh().path_normalization;
-    let merges = matches!(paths, PathNormalization::MergeSlashes | PathNormalization::DecodeAndMergeSlashes);
-    let escaped = match paths {
-        PathNormalization::DecodeAndMergeSlashes => PathWithEscapedSlashesAction::UnescapeAndForward,
-        // They are kept unchanged.
-        _ => PathWithEscapedSlashesAction::ImplementationSpecificDefault,
-    };
+    let paths = PathReading::of(context);
     let (server_name, transformation) = match &options.server {
         ServerName::Default => (SERVER_NAME, ServerHeaderTransformation::Overwrite),
         ServerName::Named(name) => (&**name, ServerHeaderTransformation::Overwrite),
@@ -162,9 +155,9 @@ fn manager(
         request_headers_timeout: Some(duration(limits.request_headers.unwrap_or(REQUEST_HEADERS_TIMEOUT))),
         drain_timeout: limits.drain.map(duration),
         proxy_100_continue: true,
-        normalize_path: Some(bool_value(paths != PathNormalization::None)),
-        merge_slashes: limits.merge_slashes.unwrap_or(merges),
-        path_with_escaped_slashes_action: limits.escaped_slashes.unwrap_or(escaped) as i32,
+        normalize_path: Some(bool_value(paths.normalizes)),
+        merge_slashes: paths.merges,
+        path_with_escaped_slashes_action: paths.escaped_slashes as i32,
         access_log: access_log::of_requests(context),
         ..Default::default()
     };

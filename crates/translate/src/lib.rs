@@ -11,12 +11,14 @@
 //! | how is a VirtualService's route translated? | `routes/{matches,action,headers}.rs` |
 //! | how is a service called (subsets, limits, TLS)? | `clusters.rs`, `tls.rs` |
 //! | which callers are allowed? | `rbac.rs` |
+//! | which requests could be read in several ways? | `ambiguous.rs` |
 //! | what does a Sidecar let a proxy see? | `scope.rs` |
 //! | what do proxyless gRPC programs get? | `grpc/` |
 //! | what is generated together, and again after a change? | `plan.rs`, `incremental/` |
 
 #![forbid(unsafe_code)]
 
+pub mod ambiguous;
 pub mod clusters;
 pub mod context;
 mod dynamic_dns;

@@ -39,6 +39,8 @@ pub struct ProxyOptions {
     pub dns_capture: Option<bool>,
     /// `ISTIO_META_DNS_AUTO_ALLOCATE` of `proxyMetadata`; `None`: not said.
     pub dns_auto_allocate: Option<bool>,
+    /// `EVENKEEL_AMBIGUOUS_REQUESTS: FORWARD` of `proxyMetadata`: what policies and servers may read differently is not refused.
+    pub forwards_ambiguous: bool,
 }
 
 /// The `server` header of responses.
@@ -138,6 +140,7 @@ impl ProxyOptions {
             connections: config.connection_settings.as_ref().map(connections).unwrap_or_default(),
             dns_capture: config.dns_capture(),
             dns_auto_allocate: config.dns_auto_allocate(),
+            forwards_ambiguous: config.forwards_ambiguous(),
         }
     }
 }

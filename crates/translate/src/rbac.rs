@@ -7,6 +7,7 @@ use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule
 use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MeshConfig, StringMatch};
 use prost::Name;
 
+use crate::ambiguous;
 use crate::context::Context;
 use crate::pb::config::listener::Filter;
 use crate::pb::config::rbac::permission::Rule as PermissionRule;
@@ -91,11 +92,10 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
         policies.iter().filter(judges).map(|p| p.as_ref()).collect()
     };
     let deny = FilterRules {
-        enforced: deny_rules(
+        enforced: with_refusals(
             context,
-            &of(AuthorizationAction::Deny, false),
-            &of(AuthorizationAction::Allow, false),
-            layer,
+            policies.iter().filter(|policy| layer == Layer::Http && !policy.dry_run).map(|policy| policy.as_ref()),
+            deny_rules(context, &of(AuthorizationAction::Deny, false), &of(AuthorizationAction::Allow, false), layer),
         ),
         shadow: deny_rules(context, &of(AuthorizationAction::Deny, true), &[], layer),
     };
@@ -104,6 +104,21 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
         shadow: allow_rules(context, &of(AuthorizationAction::Allow, true), layer),
     };
     [deny, allow].into_iter().filter(|rules| rules.enforced.is_some() || rules.shadow.is_some()).collect()
+}
+
+/// The enforced DENY rules, and the refusals of what the policies could not judge.
+fn with_refusals<'p>(
+    context: Context<'_>,
+    policies: impl Iterator<Item = &'p AuthorizationPolicy>,
+    denying: Option<RbacRules>,
+) -> Option<RbacRules> {
+    let refusals = ambiguous::refusals(context, policies);
+    if refusals.is_empty() {
+        return denying;
+    }
+    let mut rules = denying.unwrap_or(RbacRules { action: Action::Deny as i32, policies: BTreeMap::new() });
+    rules.policies.extend(refusals);
+    Some(rules)
 }
 
 /// DENY policies that match nothing need no filter.
@@ -142,7 +157,8 @@ fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -
             if layer == Layer::Tcp && policy.action == AuthorizationAction::Allow && rule.needs_http() {
                 continue;
             }
-            compiled.insert(format!("{}-rule[{i}]", name_of(policy)), compile_rule(rule, mesh, layer));
+            let rule = ambiguous::with_ports(rule, policy.action);
+            compiled.insert(format!("{}-rule[{i}]", name_of(policy)), compile_rule(&rule, mesh, layer));
         }
     }
     compiled
@@ -195,7 +211,9 @@ fn operation_rules(operation: &Operation, layer: Layer) -> Vec<Permission> {
     add_rules(&mut all, &operation.ports, &operation.not_ports, port);
     if layer == Layer::Http {
         let host = |value: &StringMatch| {
-            PermissionRule::Header(header(":authority", StringMatcher { ignore_case: true, ..string(value) }))
+            // Envoy refuses it for expressions, which say so themselves.
+            let ignore_case = !matches!(value, StringMatch::Regex(_) | StringMatch::Present);
+            PermissionRule::Header(header(":authority", StringMatcher { ignore_case, ..string(value) }))
         };
         let method = |value: &StringMatch| PermissionRule::Header(header(":method", string(value)));
         let path = |value: &PathMatch| PermissionRule::UrlPath(path_matcher(value));

@@ -1,4 +1,4 @@
-//! Istio's own wire types: the DNS name table and the certificate service.
+//! Istio's own wire types: the DNS name table, the certificate service, and what agents are told.
 
 #![allow(missing_docs, reason = "generated from protos/istio, documented there")]
 
@@ -9,6 +9,22 @@ pub mod nds {
     impl prost::Name for NameTable {
         const NAME: &'static str = "NameTable";
         const PACKAGE: &'static str = "istio.networking.nds.v1";
+    }
+}
+
+/// `istio.mesh.v1alpha1`: what the control plane tells agents.
+pub mod mesh {
+    /// `istio.mesh.v1alpha1.ProxyConfig`, of which agents read one field in PCDS.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct ProxyConfig {
+        /// Texts in PEM with the roots that workloads trust; together they replace those of the previous response.
+        #[prost(string, repeated, tag = "34")]
+        pub ca_certificates_pem: Vec<String>,
+    }
+
+    impl prost::Name for ProxyConfig {
+        const NAME: &'static str = "ProxyConfig";
+        const PACKAGE: &'static str = "istio.mesh.v1alpha1";
     }
 }
 

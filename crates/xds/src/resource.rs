@@ -28,12 +28,22 @@ pub enum ResourceType {
     Secret,
     /// NDS: `istio.networking.nds.v1.NameTable`.
     NameTable,
+    /// PCDS: `istio.mesh.v1alpha1.ProxyConfig`, with the roots that agents are to trust.
+    ProxyConfig,
 }
 
 impl ResourceType {
     /// All of them, in sending order.
-    pub const ALL: [Self; 7] =
-        [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::VirtualHost, Self::Secret, Self::NameTable];
+    pub const ALL: [Self; 8] = [
+        Self::Cluster,
+        Self::Endpoint,
+        Self::Listener,
+        Self::Route,
+        Self::VirtualHost,
+        Self::Secret,
+        Self::NameTable,
+        Self::ProxyConfig,
+    ];
 
     /// The type of a type URL, if it is one of ours.
     pub fn from_type_url(url: &str) -> Option<Self> {
@@ -50,6 +60,7 @@ impl ResourceType {
             Self::VirtualHost => type_url::VIRTUAL_HOST,
             Self::Secret => type_url::SECRET,
             Self::NameTable => type_url::NAME_TABLE,
+            Self::ProxyConfig => type_url::PROXY_CONFIG,
         }
     }
 
@@ -63,13 +74,14 @@ impl ResourceType {
             Self::VirtualHost => "VHDS",
             Self::Secret => "SDS",
             Self::NameTable => "NDS",
+            Self::ProxyConfig => "PCDS",
         }
     }
 
     /// Whether a first request without names asks for everything of the type
-    /// (xDS protocol, "How the client specifies what resources to return"; NDS as Istio has it).
+    /// (xDS protocol, "How the client specifies what resources to return"; NDS and PCDS as Istio has them).
     pub const fn defaults_to_wildcard(self) -> bool {
-        matches!(self, Self::Cluster | Self::Listener | Self::NameTable)
+        matches!(self, Self::Cluster | Self::Listener | Self::NameTable | Self::ProxyConfig)
     }
 
     /// Whether its resources can have aliases.

@@ -14,6 +14,8 @@ pub const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.Virtua
 pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// `type.googleapis.com/istio.networking.nds.v1.NameTable`
 pub const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
+/// `type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig`
+pub const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 /// `type.googleapis.com/istio.v1.HealthInformation`: the type of requests in which an agent reports whether its workload is
 /// healthy. It has no resources.
 pub const HEALTH_INFORMATION: &str = "type.googleapis.com/istio.v1.HealthInformation";

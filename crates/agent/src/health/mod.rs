@@ -23,14 +23,15 @@ pub use verdict::Verdict;
 
 use crate::admin;
 use crate::options::Options;
+use crate::trust::ControlPlaneRoots;
 
 /// The health of a workload: what is wrong with it, if anything.
 pub type Health = Result<(), String>;
 
 /// Checks the workload and reports its health until the future is dropped.
-pub(crate) async fn run(options: Options, probe: ReadinessProbe, secrets: SecretStore) {
+pub(crate) async fn run(options: Options, probe: ReadinessProbe, (secrets, roots): (SecretStore, ControlPlaneRoots)) {
     let (sender, health) = watch::channel(None);
-    tokio::join!(check(&options, &probe, &sender), report::run(&options, &secrets, health));
+    tokio::join!(check(&options, &probe, &sender), report::run(&options, (&secrets, &roots), health));
 }
 
 /// Checks again and again. Only changes are reported, as in Istio.

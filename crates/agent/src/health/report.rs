@@ -13,10 +13,15 @@ use tokio::time::sleep;
 
 use super::Health;
 use crate::options::Options;
+use crate::trust::ControlPlaneRoots;
 use crate::{channel, node_message};
 
 /// Reports what `health` says, the last of it again on each new stream, until the future is dropped.
-pub(super) async fn run(options: &Options, secrets: &SecretStore, mut health: watch::Receiver<Option<Health>>) {
+pub(super) async fn run(
+    options: &Options,
+    (secrets, roots): (&SecretStore, &ControlPlaneRoots),
+    mut health: watch::Receiver<Option<Health>>,
+) {
     let node = match node_message(options) {
         Ok(node) => node,
         Err(error) => return tracing::error!(%error, "the health of the workload cannot be reported"),
@@ -24,7 +29,7 @@ pub(super) async fn run(options: &Options, secrets: &SecretStore, mut health: wa
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
     // A stream is opened when there is something to say. The sender lives as long as this.
     while health.wait_for(Option::is_some).await.is_ok() {
-        let ended = stream(options, secrets, &node, &mut health, &mut backoff).await;
+        let ended = stream(options, (secrets, roots), &node, &mut health, &mut backoff).await;
         tracing::info!(error = %ended, "the stream of health reports ended; connecting again");
         sleep(backoff.next_wait()).await;
     }
@@ -33,7 +38,7 @@ pub(super) async fn run(options: &Options, secrets: &SecretStore, mut health: wa
 /// Reports on one stream until it ends.
 async fn stream(
     options: &Options,
-    secrets: &SecretStore,
+    (secrets, roots): (&SecretStore, &ControlPlaneRoots),
     node: &Node,
     health: &mut watch::Receiver<Option<Health>>,
     backoff: &mut Backoff,
@@ -41,7 +46,7 @@ async fn stream(
     let said = health.borrow_and_update().clone();
     let first = request(Some(node.clone()), said.as_ref());
     let opened = async {
-        let channel = channel::connect(options, Some(secrets)).await?;
+        let channel = channel::connect(options, roots, Some(secrets)).await?;
         anyhow::Ok(Connection::open(channel, Service::Aggregated, first).await?)
     };
     let mut connection = match opened.await {

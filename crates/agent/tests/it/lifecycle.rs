@@ -3,6 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use evenkeel_agent::Options;
+use evenkeel_agent::trust::{self, ControlPlaneRoots};
 use hickory_proto::op::{Message, Query};
 use hickory_proto::rr::{Name, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -163,7 +164,8 @@ async fn new_roots_in_the_file_reach_the_proxy() {
     options.root_cert = root.clone();
     let secrets = Secrets::new();
     let (current, _) = tokio::sync::watch::channel(None);
-    let mut keeper = CertificateRenewer::new(options, secrets.clone(), SecretStore::new(), current).unwrap();
+    let trusted = (trust::channel().1, ControlPlaneRoots::default());
+    let mut keeper = CertificateRenewer::new(options, secrets.clone(), SecretStore::new(), current, trusted).unwrap();
     timeout(PATIENCE, keeper.obtain()).await.expect("a certificate in time");
     let mut session = secrets.connect(&Default::default(), &Default::default()).await.unwrap();
     let mut version = |name: &str| session.resources.look().get(ResourceType::Secret, name).unwrap().version;

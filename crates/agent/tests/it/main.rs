@@ -4,5 +4,6 @@ mod bootstrap;
 mod health;
 mod lifecycle;
 mod sds;
+mod source;
 mod support;
 mod upgrade;

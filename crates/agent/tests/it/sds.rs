@@ -15,10 +15,16 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use crate::support::PATIENCE;
 
 fn material(chain: &str, roots: &str) -> PemBundle {
-    PemBundle { chain: chain.into(), key: "key".into(), roots: roots.into() }
+    PemBundle {
+        chain: chain.into(),
+        key: "key".into(),
+        roots: roots.into(),
+        lists: None,
+        control_plane_roots: roots.into(),
+    }
 }
 
-async fn channel(path: PathBuf) -> Channel {
+pub async fn channel(path: PathBuf) -> Channel {
     let connector = tower::service_fn(move |_: Uri| {
         let path = path.clone();
         async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
@@ -41,7 +47,7 @@ fn describe(any: &evenkeel_xds::Any) -> String {
 }
 
 /// The secrets of the next response, accepted.
-async fn next(client: &mut Client, connection: &mut Connection) -> Vec<String> {
+pub async fn next(client: &mut Client, connection: &mut Connection) -> Vec<String> {
     let response = tokio::time::timeout(PATIENCE, connection.next()).await.expect("a response in time").unwrap();
     let update = client.on_response(response).unwrap();
     let mut secrets: Vec<_> = update.added.iter().map(|received| describe(&received.any)).collect();

@@ -19,12 +19,13 @@ use evenkeel_xds::istio::auth::istio_certificate_service_server::{
     IstioCertificateService, IstioCertificateServiceServer,
 };
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
+use evenkeel_xds::istio::mesh::ProxyConfig;
 use evenkeel_xds::istio::nds::NameTable;
 use evenkeel_xds::istio::nds::name_table::NameInfo;
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::server::{AdsServer, Session, Source};
-use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
+use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema, Version};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -50,6 +51,8 @@ pub struct ControlPlane {
     /// What agents report of their workloads.
     pub health: mpsc::UnboundedReceiver<Result<(), String>>,
     resources: watch::Sender<Arc<ResourceSet>>,
+    /// The roots that an agent was last known to trust.
+    pub trusted: watch::Receiver<Option<Version>>,
 }
 
 impl ControlPlane {
@@ -85,7 +88,8 @@ impl ControlPlane {
             Certificates { authority, tokens: TokenKey::open(state).unwrap(), lifetime: lifetime.clone(), count };
         let resources = watch::channel(one_name()).0;
         let (reports, health) = mpsc::unbounded_channel();
-        let names = OneName { nodes: nodes.clone(), resources: resources.clone(), reports };
+        let (trust, trusted) = watch::channel(None);
+        let names = OneName { nodes: nodes.clone(), resources: resources.clone(), reports, trust };
         let names = AdsServer::new(Arc::new(names));
         let server = Server::builder()
             .add_service(IstioCertificateServiceServer::new(certificates))
@@ -101,6 +105,7 @@ impl ControlPlane {
             issued,
             health,
             resources,
+            trusted,
         }
     }
 
@@ -112,6 +117,17 @@ impl ControlPlane {
         set.generation += 1;
         set.insert(kind, Arc::new(Resource::from_message(name, &message)));
         self.resources.send_replace(Arc::new(set));
+    }
+
+    /// Tells agents which roots to trust; gives the version that they acknowledge.
+    pub fn trust(&self, bundle: &str) -> Version {
+        let message = ProxyConfig { ca_certificates_pem: vec![bundle.to_owned()] };
+        let resource = Arc::new(Resource::from_message("", &message));
+        let mut set = ResourceSet::clone(&self.resources.borrow());
+        set.generation += 1;
+        set.insert(ResourceType::ProxyConfig, resource.clone());
+        self.resources.send_replace(Arc::new(set));
+        resource.version
     }
 
     /// Options of an agent of workload `web-0`, with its token written.
@@ -230,13 +246,20 @@ struct OneName {
     nodes: Arc<Mutex<Vec<Node>>>,
     resources: watch::Sender<Arc<ResourceSet>>,
     reports: mpsc::UnboundedSender<Result<(), String>>,
+    trust: watch::Sender<Option<Version>>,
 }
 
 impl Source for OneName {
     async fn connect(&self, node: &Node, _extensions: &Extensions) -> Result<Session, tonic::Status> {
         self.nodes.lock().unwrap().push(node.clone());
         let reports = self.reports.clone();
-        Ok(Session::new(self.resources.subscribe()).hears_health(move |health| drop(reports.send(health))))
+        let trust = self.trust.clone();
+        let session = Session::new(self.resources.subscribe()).observed(move |status| {
+            if status.roots.is_some() {
+                trust.send_replace(status.roots);
+            }
+        });
+        Ok(session.hears_health(move |health| drop(reports.send(health))))
     }
 }
 

@@ -242,15 +242,19 @@ object! {
 }
 
 /// Variables of `proxyMetadata` that have an effect.
-const METADATA: [&str; 4] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE, SELF_DISCOVERY, SELF_DISCOVERY_LABELS];
+const METADATA: [&str; 5] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE, SELF_DISCOVERY, SELF_DISCOVERY_LABELS, AMBIGUOUS_REQUESTS];
 /// Whether the proxy is told of the proxies like it, which zone-aware balancing needs.
-pub const SELF_DISCOVERY: &str = "ISTIO_META_ENABLE_SELF_DISCOVERY";
+const SELF_DISCOVERY: &str = "ISTIO_META_ENABLE_SELF_DISCOVERY";
 /// The labels that proxies like it have in common.
 const SELF_DISCOVERY_LABELS: &str = "ISTIO_META_SELF_DISCOVERY_GROUPING_LABEL_NAMES";
 /// Whether the agent answers the workload's DNS queries.
 const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
 /// Whether ServiceEntries without addresses get virtual ones.
 const DNS_AUTO_ALLOCATE: &str = "ISTIO_META_DNS_AUTO_ALLOCATE";
+/// What becomes of requests that policies and servers may read differently.
+const AMBIGUOUS_REQUESTS: &str = "EVENKEEL_AMBIGUOUS_REQUESTS";
+/// Its values: they are refused, as without the setting, or forwarded.
+const AMBIGUOUS_VALUES: [&str; 2] = ["REFUSE", "FORWARD"];
 
 fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
     if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value != InterceptionMode::Redirect) {
@@ -272,6 +276,15 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
         let message = "proxies keep all their statistics, so nothing needs to be included";
         cx.at_field("proxyStatsMatcher", |cx| {
             cx.note("no-effect", &matcher.span, message, "it takes effect in stock Envoy's bootstrap")
+        });
+    }
+    if let Some(value) = config.proxy_metadata.get(AMBIGUOUS_REQUESTS)
+        && !AMBIGUOUS_VALUES.contains(&value.value.as_str())
+    {
+        let message = format!("`{}` is not a value of {AMBIGUOUS_REQUESTS}; such requests are refused", value.value);
+        let help = format!("write one of {}", AMBIGUOUS_VALUES.join(", "));
+        cx.at_field("proxyMetadata", |cx| {
+            cx.at_key(AMBIGUOUS_REQUESTS, |cx| cx.warning("unsupported-value", &value.span, message, help));
         });
     }
     for (name, value) in config.proxy_metadata.iter().filter(|(name, _)| !METADATA.contains(&name.as_str())) {
@@ -363,14 +376,15 @@ impl ProxyConfig {
         self.proxy_metadata.get(DNS_CAPTURE).map(|value| is_true(value))
     }
 
-    /// Whether the proxy is told of the proxies like it (`ISTIO_META_ENABLE_SELF_DISCOVERY`); `None`: not said.
-    pub fn self_discovery(&self) -> Option<bool> {
-        self.proxy_metadata.get(SELF_DISCOVERY).map(|value| is_true(value))
-    }
-
     /// Whether ServiceEntries without addresses get virtual ones (`ISTIO_META_DNS_AUTO_ALLOCATE`); `None`: not said.
     pub fn dns_auto_allocate(&self) -> Option<bool> {
         self.proxy_metadata.get(DNS_AUTO_ALLOCATE).map(|value| is_true(value))
+    }
+
+    /// Whether requests are forwarded that AuthorizationPolicies and servers may read differently
+    /// (`EVENKEEL_AMBIGUOUS_REQUESTS`); they are refused otherwise.
+    pub fn forwards_ambiguous(&self) -> bool {
+        self.proxy_metadata.get(AMBIGUOUS_REQUESTS).is_some_and(|value| value.value == "FORWARD")
     }
 }
 

@@ -1,7 +1,9 @@
 //! The authority over its whole life: made, opened again, plugged in; what it signs and what it refuses.
 
 mod authority;
+mod drill;
 mod plugged;
+mod rotation;
 mod sign;
 mod tokens;
 

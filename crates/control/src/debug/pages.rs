@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::{Diagnostic, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::convergence;
 use super::query::parameter;
+use crate::authorities::Authorities;
 use crate::barrier::Barrier;
 use crate::history::answer::AnswerError;
 use crate::history::{self, HistoryError};
@@ -36,6 +37,7 @@ pub struct Pages {
     state: PathBuf,
     barrier: Arc<Barrier>,
     registrations: Arc<Registrations>,
+    authorities: Option<Arc<Authorities>>,
 }
 
 /// A proxy that has not answered a response for so long counts as one that does not answer.
@@ -50,7 +52,7 @@ pub(super) const READY: &str = "/ready";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Path and what it shows.
-const INDEX: [(&str, &str); 13] = [
+const INDEX: [(&str, &str); 14] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
     ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
@@ -70,6 +72,7 @@ const INDEX: [(&str, &str); 13] = [
     ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
     ("/debug/history?proxyID=POD.NAMESPACE&at=TIME", "what a proxy ran then, and what made it so (`evenkeel history`)"),
     ("/debug/adsz", "connected proxies"),
+    ("/debug/ca", "the certificate authorities, their rotation, and certificates that end soon (`evenkeel ca status`)"),
 ];
 
 impl Pages {
@@ -80,7 +83,13 @@ impl Pages {
         metrics: Arc<Metrics>,
         (state, barrier, registrations): (PathBuf, Arc<Barrier>, Arc<Registrations>),
     ) -> Self {
-        Self { world, proxies, metrics, state, barrier, registrations }
+        Self { world, proxies, metrics, state, barrier, registrations, authorities: None }
+    }
+
+    /// Adds the page about the certificate authorities.
+    #[must_use]
+    pub fn with_authorities(self, authorities: Arc<Authorities>) -> Self {
+        Self { authorities: Some(authorities), ..self }
     }
 
     /// The page of a path, [`HISTORY`] excepted.
@@ -100,6 +109,7 @@ impl Pages {
             "/debug/registryz" => json_page(&self.registryz()),
             "/debug/endpointz" => json_page(&self.endpointz()),
             "/debug/configz" => json_page(&self.configz()),
+            "/debug/ca" => self.authorities(),
             "/debug/endpoint" => self.endpoint(query),
             "/debug/settle" => self.settle(query),
             "/debug/config_dump" => self.config_dump(query),
@@ -144,6 +154,7 @@ impl Pages {
             "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>(),
             "refused": refused(&self.world()),
             "not_ready": not_ready(&self.world()),
+            "certificates_ending": self.authorities.as_ref().map(|authorities| authorities.alarms()).unwrap_or_default(),
             "not_registered": self
                 .registrations
                 .refusals()
@@ -164,6 +175,15 @@ impl Pages {
             })
         };
         json!({ "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>() })
+    }
+
+    fn authorities(&self) -> Page {
+        let status = self.authorities.as_ref().map(|authorities| authorities.status(SystemTime::now()));
+        match status {
+            Some(Ok(status)) => json_page(&json!(status)),
+            Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
+            None => (StatusCode::NOT_FOUND, "text/plain", "there is no certificate authority\n".to_owned()),
+        }
     }
 
     fn diagnostics(&self) -> Value {

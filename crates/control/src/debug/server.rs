@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_base::local_host;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -62,8 +63,9 @@ struct Turns {
 }
 
 async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, turns: &Turns) {
+    let to_loopback = stream.local_addr().is_ok_and(|local| local.ip().to_canonical().is_loopback());
     let service = service_fn(async |request: Request<Incoming>| {
-        let (status, kind, body) = answer(pages, turns, &request).await;
+        let (status, kind, body) = answer(pages, turns, &request, to_loopback).await;
         Ok::<_, Infallible>(response(status, kind, body))
     });
     let served = hyper::server::conn::http1::Builder::new()
@@ -77,8 +79,15 @@ async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, 
     }
 }
 
-async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>) -> Page {
+async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_loopback: bool) -> Page {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    // A page of a stranger may have a browser ask, by a name of its own for this address.
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("."));
+    if to_loopback && !host.is_none_or(local_host::is_local) {
+        let text =
+            "ask for localhost or the address itself: the host may be anybody's name for this address\n".to_owned();
+        return (StatusCode::FORBIDDEN, "text/plain", text);
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned());
     }

@@ -52,9 +52,12 @@ pub fn tls(plane: &Plane, identity: Option<(&[String], &KeyPair)>) -> ClientConf
     let mut config = match identity {
         None => config.with_no_client_auth(),
         Some((chain, key)) => {
-            let leaf = CertificateDer::from_pem_slice(chain[0].as_bytes()).expect("a certificate");
+            // The last of an answer is the root.
+            let shown = &chain[..chain.len().saturating_sub(1).max(1)];
+            let shown =
+                shown.iter().map(|text| CertificateDer::from_pem_slice(text.as_bytes()).expect("a certificate"));
             let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key");
-            config.with_client_auth_cert(vec![leaf], key).expect("an identity")
+            config.with_client_auth_cert(shown.collect(), key).expect("an identity")
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];

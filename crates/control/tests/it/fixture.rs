@@ -167,12 +167,14 @@ pub fn options(config: &Path, state: &Path) -> Options {
         config: vec![config.to_owned()],
         state: state.to_owned(),
         trust_domain: None,
+        ca_certs: None,
         grpc_address: any,
         secure_grpc_address: any,
         http_address: any,
         allow_plaintext_from_network: false,
         require_running_pod: false,
         leave_out_refused: false,
+        no_confinement: true,
         server_names: Vec::new(),
     }
 }
@@ -225,6 +227,12 @@ impl Proxy {
         let mut proxy = Self { client, connection };
         proxy.flush().await;
         Ok(proxy)
+    }
+
+    /// Asks which roots to trust.
+    pub async fn want_roots(&mut self) {
+        self.client.subscribe_all(ResourceType::ProxyConfig);
+        self.flush().await;
     }
 
     /// Asks for the endpoints of clusters.

@@ -1,5 +1,7 @@
 //! The control plane over real sockets, with a real xDS client.
 
+mod authority_attacks;
+mod authority_rotation;
 mod certificates;
 mod configuration;
 mod divergence;

@@ -1,6 +1,7 @@
 //! End-to-end and interoperation tests of the `evenkeel` binary.
 
 mod any_order;
+mod attacks;
 mod auto_sni;
 mod certificates_any_order;
 mod control_planes;

@@ -69,6 +69,11 @@ impl Plane {
         process
     }
 
+    /// Where its pages are.
+    pub fn http(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.http).into()
+    }
+
     /// Takes a file away.
     pub fn remove(&self, name: &str) {
         std::fs::remove_file(self.config().join(format!("{name}.yaml"))).expect("it was there");

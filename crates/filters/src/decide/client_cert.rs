@@ -12,8 +12,12 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 
 /// Sets the header as `forward_client_cert_details` says.
 pub(super) fn set(headers: &mut Headers, hcm: &HttpConnectionManager, connection: &ConnectionView) {
-    let mode = hcm.forward_client_cert;
-    let Some(peer) = connection.peer.as_ref() else {
+    set_as(headers, hcm.forward_client_cert, hcm.client_cert_details, connection.peer.as_deref());
+}
+
+/// `peer`: the client, if it has proved who it is.
+fn set_as(headers: &mut Headers, mode: ForwardClientCert, details: ClientCertDetails, peer: Option<&PeerIdentity>) {
+    let Some(peer) = peer else {
         if mode != ForwardClientCert::AlwaysForwardOnly {
             headers.remove(HeaderId::ForwardedClientCert);
         }
@@ -23,10 +27,10 @@ pub(super) fn set(headers: &mut Headers, hcm: &HttpConnectionManager, connection
         ForwardClientCert::Sanitize => headers.remove(HeaderId::ForwardedClientCert),
         ForwardClientCert::ForwardOnly | ForwardClientCert::AlwaysForwardOnly => {}
         ForwardClientCert::AppendForward => {
-            headers.append_to_list(HeaderId::ForwardedClientCert, element(peer, hcm.client_cert_details).as_bytes());
+            headers.append_to_list(HeaderId::ForwardedClientCert, element(peer, details).as_bytes());
         }
         ForwardClientCert::SanitizeSet => {
-            headers.set(HeaderId::ForwardedClientCert, element(peer, hcm.client_cert_details).as_bytes());
+            headers.set(HeaderId::ForwardedClientCert, element(peer, details).as_bytes());
         }
     }
 }
@@ -141,6 +145,36 @@ mod tests {
         );
         let uri = ClientCertDetails { uri: true, ..ClientCertDetails::default() };
         assert_eq!(element(&peer, uri), "By=spiffe://me;Hash=ab;URI=spiffe://a/ns/b/sa/c");
+    }
+
+    /// What is left of a header that the client has sent, from a client with a certificate and from one without.
+    #[test]
+    fn each_mode_trusts_whom_it_may() {
+        use ForwardClientCert::{AlwaysForwardOnly, AppendForward, ForwardOnly, Sanitize, SanitizeSet};
+        let peer = PeerIdentity { uri_sans: vec!["spiffe://a".into()], sha256: "ab".into(), ..PeerIdentity::default() };
+        let details = ClientCertDetails { uri: true, ..ClientCertDetails::default() };
+        let check = |mode, sent: Option<&str>, with_peer: Option<&str>, without: Option<&str>| {
+            for (peer, expected) in [(Some(&peer), with_peer), (None, without)] {
+                let mut headers = Headers::default();
+                if let Some(sent) = sent {
+                    headers.append(b"x-forwarded-client-cert", sent.as_bytes());
+                }
+                set_as(&mut headers, mode, details, peer);
+                let got = headers.get(HeaderId::ForwardedClientCert).map(String::from_utf8_lossy);
+                assert_eq!(got.as_deref(), expected, "{mode:?}, {sent:?}, {peer:?}");
+            }
+        };
+        let (lie, own) = (Some("URI=spiffe://root"), Some("Hash=ab;URI=spiffe://a"));
+        check(Sanitize, lie, None, None);
+        check(Sanitize, None, None, None);
+        check(ForwardOnly, lie, lie, None);
+        check(ForwardOnly, None, None, None);
+        check(AppendForward, lie, Some("URI=spiffe://root,Hash=ab;URI=spiffe://a"), None);
+        check(AppendForward, None, own, None);
+        check(SanitizeSet, lie, own, None);
+        check(SanitizeSet, None, own, None);
+        check(AlwaysForwardOnly, lie, lie, lie);
+        check(AlwaysForwardOnly, None, None, None);
     }
 
     #[test]

@@ -132,5 +132,6 @@ pub fn certificate() -> Result<PemBundle, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
     let certificate = params.self_signed(&key)?.pem();
-    Ok(PemBundle { chain: certificate.clone(), key: key.serialize_pem(), roots: certificate })
+    let (chain, roots) = (certificate.clone(), certificate.clone());
+    Ok(PemBundle { chain, key: key.serialize_pem(), roots, lists: None, control_plane_roots: certificate })
 }

@@ -38,13 +38,15 @@ pub(super) fn server_info(admin: &Admin, _: &Query) -> Reply {
         "command_line_options": {
             "concurrency": state.pool.concurrency(),
             "config_path": bootstrap.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
-            "config_yaml": bootstrap.text.clone().unwrap_or_default(),
+            // It may hold keys.
+            "config_yaml": bootstrap.text.as_ref().map(|_| "[redacted]").unwrap_or_default(),
             "log_level": admin.options.log_level.to_string(),
             "service_cluster": node.cluster,
             "service_node": node.id,
             "drain_time": format!("{}s", admin.options.drain_time.as_secs()),
             "mode": "Serve",
         },
+        "confinement": evenkeel_process::confinement::describe(),
         "node": to_json(&Schema::acquire(), &node),
         "uptime_current_epoch": uptime,
         "uptime_all_epochs": uptime,

@@ -1,6 +1,7 @@
 //! The admin interface: Envoy's pages at Envoy's paths, served by hyper on the control thread.
 
 mod apart;
+mod caller;
 mod certs;
 mod clusters;
 mod config_dump;
@@ -27,6 +28,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
 use apart::Drawing;
+use caller::Caller;
 use stall_timeout::StallTimeout;
 
 use crate::access_log::LogHandle;
@@ -253,10 +255,12 @@ pub(crate) async fn serve(listener: TcpListener, admin: Rc<Admin>) {
     loop {
         let Ok(permit) = room.clone().acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let admin = admin.clone();
                 tokio::task::spawn_local(async move {
-                    serve_connection(stream, admin).await;
+                    if let Ok(local) = stream.local_addr() {
+                        serve_connection(stream, Caller { peer, local }, admin).await;
+                    }
                     drop(permit);
                 });
             }
@@ -269,14 +273,17 @@ pub(crate) async fn serve(listener: TcpListener, admin: Rc<Admin>) {
     }
 }
 
-async fn serve_connection(stream: TcpStream, admin: Rc<Admin>) {
+async fn serve_connection(stream: TcpStream, caller: Caller, admin: Rc<Admin>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let admin = admin.clone();
         async move {
             let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
             let accept = accept.map(str::to_owned);
             let (head, body) = request.into_parts();
-            let reply = answer(&admin, &head.method, &head.uri, (accept, body)).await;
+            let reply = match admit(&admin, caller, &head).await {
+                Ok(()) => answer(&admin, &head.method, &head.uri, (accept, body)).await,
+                Err(refusal) => refusal,
+            };
             Ok::<_, std::convert::Infallible>(response(reply))
         }
     });
@@ -288,6 +295,16 @@ async fn serve_connection(stream: TcpStream, admin: Rc<Admin>) {
     if let Err(error) = connection.await {
         tracing::debug!(%error, "admin: connection ended");
     }
+}
+
+/// Refuses requests of web pages, and changes by others than the proxy's user.
+async fn admit(admin: &Admin, caller: Caller, head: &http::request::Parts) -> Result<(), Reply> {
+    caller::refuse_pages(caller, &head.method, &head.headers)?;
+    let changes = PAGES.iter().any(|page| page.mutates && page.path == head.uri.path());
+    if changes && head.method == Method::POST {
+        caller::refuse_strangers(caller, admin.options.admin_writers).await?;
+    }
+    Ok(())
 }
 
 fn response(reply: Reply) -> Response<Full<Bytes>> {

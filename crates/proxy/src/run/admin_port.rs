@@ -49,6 +49,12 @@ impl AdminPort {
                 .map_err(|error| RunError::Write { path: path.clone(), error })?;
         }
         tracing::info!(address = %bound, "admin interface");
+        if !bound.ip().to_canonical().is_loopback() {
+            tracing::warn!(
+                address = %bound,
+                "the admin interface is not on loopback: whoever reaches it can read the configuration and recent requests"
+            );
+        }
         Ok(())
     }
 

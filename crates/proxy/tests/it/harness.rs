@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use evenkeel_proxy::options::{BootstrapSource, Settings};
+use evenkeel_proxy::options::{AdminWriters, BootstrapSource, Settings};
 use evenkeel_proxy::{RunError, run_until};
 use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::wait::PATIENCE;
@@ -120,6 +120,7 @@ pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<Pa
         admin_address_path,
         handover: None,
         parent_shutdown_time: Duration::from_secs(10),
+        admin_writers: AdminWriters::User,
         recent: evenkeel_proxy::recent::Options { limit: 256, except: Vec::new() },
     }
 }

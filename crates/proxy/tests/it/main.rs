@@ -25,6 +25,7 @@ mod limits;
 mod listener_updates;
 mod mirroring;
 mod network_filters;
+mod one_reading;
 mod other_host;
 mod overload;
 mod protocols;

@@ -246,7 +246,7 @@ impl Builder {
                 ResourceType::Endpoint => _ = self.endpoints.remove(&name),
                 ResourceType::Route => self.forget_table(&name),
                 ResourceType::Cluster | ResourceType::Listener => self.forget_unnamed(kind, &name),
-                ResourceType::VirtualHost | ResourceType::NameTable => {}
+                ResourceType::VirtualHost | ResourceType::NameTable | ResourceType::ProxyConfig => {}
             }
         }
     }

@@ -217,7 +217,7 @@ impl Interest {
                 ResourceType::Endpoint => interest.endpoints.push(reference),
                 ResourceType::Route => interest.routes.push(reference),
                 ResourceType::Secret => interest.secrets.push(reference),
-                ResourceType::NameTable => {}
+                ResourceType::NameTable | ResourceType::ProxyConfig => {}
             }
         }
         interest

@@ -1,4 +1,5 @@
 //! The test kit tested, and the workspace's own rules.
 
 mod kit;
+mod security_page;
 mod workspace_rules;

@@ -109,25 +109,45 @@ fn paths_are_normalized_before_a_policy_sees_them() {
         let got = call_in(&settings, deny, &mesh("shop/sa/web"), &format!("GET web {path}"));
         let expected = match expected {
             "denied" => "denied by ns[shop]-policy[admin]-rule[0]".to_owned(),
-            path => format!("inbound|8080|| web{path}"),
+            path if path.starts_with('/') => format!("inbound|8080|| web{path}"),
+            reason => format!("denied by ambiguous-path[{reason}]"),
         };
         assert_eq!(got, expected, "{mode} {path}");
     };
     for base in ["", "DEFAULT", "BASE"] {
         check(base, "/admin/x", "denied");
         check(base, "/a/../admin/x", "denied");
-        check(base, "/admin//x", "/admin//x");
-        check(base, "/admin%2Fx", "/admin%2Fx");
+        check(base, "/admin//x", "empty-segment");
+        check(base, "/admin%2Fx", "encoded-slash");
+        check(base, "/admin%5cx", "encoded-slash");
+        check(base, "/a?x=//%2F", "/a?x=//%2F");
     }
-    check("NONE", "/a/../admin/x", "/a/../admin/x");
+    check("NONE", "/a/../admin/x", "dot-segment");
+    check("NONE", "/admin/.", "dot-segment");
+    check("NONE", "/%61dmin/x", "encoded-character");
+    check("NONE", "/admin\\x", "backslash");
     check("NONE", "/admin/x", "denied");
+    check("NONE", "/a.b/c", "/a.b/c");
     check("MERGE_SLASHES", "/admin//x", "denied");
     check("MERGE_SLASHES", "/a/../admin/x", "denied");
-    check("MERGE_SLASHES", "/admin%2Fx", "/admin%2Fx");
+    check("MERGE_SLASHES", "/admin%2Fx", "encoded-slash");
+    check("DECODE_AND_MERGE_SLASHES", "/admin;a/x", "path-parameter");
+    check("DECODE_AND_MERGE_SLASHES", "/admin%252fx", "double-encoding");
+    check("DECODE_AND_MERGE_SLASHES", "/admin%3fx", "encoded-delimiter");
+    check("DECODE_AND_MERGE_SLASHES", "/admin%c0%afx", "overlong-escape");
+    check("DECODE_AND_MERGE_SLASHES", "/admin%zz", "invalid-escape");
+    check("DECODE_AND_MERGE_SLASHES", "/caf%C3%A9/%20", "/caf%C3%A9/%20");
     check("DECODE_AND_MERGE_SLASHES", "/admin%2Fx", "denied");
     check("DECODE_AND_MERGE_SLASHES", "/admin%5Cx", "denied");
     check("DECODE_AND_MERGE_SLASHES", "/admin%2F/x", "denied");
     check("DECODE_AND_MERGE_SLASHES", "/a%2Fb", "/a/b");
+    // Where no policy compares paths, or where that is asked for, nothing is ambiguous.
+    let forward = "defaultConfig: {proxyMetadata: {EVENKEEL_AMBIGUOUS_REQUESTS: FORWARD}}";
+    let anything = deny.replace("/admin/x", "'*'").replace("DENY", "ALLOW");
+    for (settings, policy) in [("", ""), ("", &*anything), (forward, deny)] {
+        let got = call_in(settings, policy, &mesh("shop/sa/web"), "GET web /admin//x");
+        assert_eq!(got, "inbound|8080|| web/admin//x", "{settings} {policy}");
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The service for a single type; name tables and virtual hosts are only served aggregated.
+    /// The service for a single type; name tables, virtual hosts and agents' configuration are only served aggregated.
     pub fn of(kind: crate::ResourceType) -> Self {
         match kind {
             crate::ResourceType::Cluster => Self::Clusters,
@@ -49,7 +49,9 @@ impl Service {
             crate::ResourceType::Listener => Self::Listeners,
             crate::ResourceType::Route => Self::Routes,
             crate::ResourceType::Secret => Self::Secrets,
-            crate::ResourceType::VirtualHost | crate::ResourceType::NameTable => Self::Aggregated,
+            crate::ResourceType::VirtualHost | crate::ResourceType::NameTable | crate::ResourceType::ProxyConfig => {
+                Self::Aggregated
+            }
         }
     }
 }

@@ -224,6 +224,7 @@ const SPEAKING_ORDER: [ResourceType; ResourceType::ALL.len()] = [
     ResourceType::VirtualHost,
     ResourceType::Secret,
     ResourceType::NameTable,
+    ResourceType::ProxyConfig,
     ResourceType::Cluster,
     ResourceType::Listener,
 ];
@@ -251,7 +252,7 @@ pub fn resource_name(kind: ResourceType, any: &Any) -> Option<String> {
         // with delta.
         ResourceType::VirtualHost => None,
         ResourceType::Secret => tls::Secret::decode(bytes).ok().map(|message| message.name),
-        // There is one table per proxy, without a name.
-        ResourceType::NameTable => Some(String::new()),
+        // There is one of each per proxy, without a name.
+        ResourceType::NameTable | ResourceType::ProxyConfig => Some(String::new()),
     }
 }

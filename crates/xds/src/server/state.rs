@@ -406,8 +406,18 @@ impl State {
         let all = self.subscriptions.iter().zip(&self.counts).filter(|(subscription, _)| subscription.requested);
         Status {
             settled_generation: self.settled_generation,
+            roots: self.held_roots(),
             types: all.map(of).collect(),
             divergence: self.divergence.clone(),
+        }
+    }
+
+    /// The version of the roots that the client holds; `None` if that is not known.
+    fn held_roots(&self) -> Option<Version> {
+        let subscription = &self.subscriptions[ResourceType::ProxyConfig.index()];
+        match subscription.held("") {
+            Held::Version(version) if subscription.in_flight.is_none() => Some(version),
+            _ => None,
         }
     }
 

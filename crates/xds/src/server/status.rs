@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::{ResourceType, evenkeel};
+use crate::{ResourceType, Version, evenkeel};
 
 /// A client's refusal of a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -93,6 +93,9 @@ fn short_name<S: Serializer>(kind: &ResourceType, serializer: S) -> Result<S::Ok
 pub struct Status {
     /// The last generation that the client has answered in full; 0 before the first.
     pub settled_generation: u64,
+    /// The version of the roots (PCDS) that the client is known to hold; none while a response is not answered.
+    #[serde(skip)]
+    pub roots: Option<Version>,
     /// Types asked for so far.
     pub types: Vec<TypeStatus>,
     /// The last divergence found.

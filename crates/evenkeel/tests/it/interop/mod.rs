@@ -27,6 +27,7 @@ mod messages;
 mod mirroring;
 mod network_filters;
 mod outliers;
+mod paths;
 mod proxy;
 mod query_mutations;
 mod retries;

@@ -19,6 +19,7 @@ mod pods;
 mod processes;
 mod protocols;
 mod rollouts;
+mod rotation;
 mod stateful_sets;
 mod unchanged;
 mod upgrade;

@@ -1,0 +1,206 @@
+//! The roots that the control plane tells the agent to trust, beside those in the file of `--root-cert`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use evenkeel_base::files::Readers;
+use evenkeel_tls::{RevocationLists, TrustBundle};
+use evenkeel_xds::istio::mesh::ProxyConfig;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::files;
+use crate::options::Options;
+
+/// The roots that the control plane sent last, in the state directory: an agent that starts again needs them to verify a control
+/// plane that has changed its root meanwhile.
+pub const BUNDLE_FILE: &str = "trust-bundle.pem";
+/// Begins the first line of a bundle; the authority key identifier of current certificates follows.
+const SIGNER_COMMENT: &str = "# signer ";
+/// Bundles that wait until they are in use, in bundles.
+const QUEUE: usize = 4;
+
+/// A bundle as the control plane sends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bundle {
+    /// The roots, PEM.
+    pub roots: String,
+    /// Revocation lists, PEM.
+    pub lists: Option<String>,
+    /// The authority key identifier of certificates that are current, if the control plane says so.
+    pub signer: Option<String>,
+}
+
+impl Bundle {
+    /// Reads what the control plane sent.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn read(message: &ProxyConfig) -> Result<Self, String> {
+        let text: String = message.ca_certificates_pem.iter().map(|text| format!("{}\n", text.trim_end())).collect();
+        TrustBundle::from_pem(text.as_bytes()).map_err(|error| format!("ca_certificates_pem {error}"))?;
+        let signer = text.lines().next().and_then(|line| line.strip_prefix(SIGNER_COMMENT)).map(str::to_owned);
+        let lists = lists(&text);
+        if let Some(lists) = &lists {
+            RevocationLists::from_pem(lists.as_bytes()).map_err(|error| format!("ca_certificates_pem {error}"))?;
+        }
+        Ok(Self { roots: merge_roots(&[&text]), lists, signer })
+    }
+}
+
+/// A bundle on its way to the proxy.
+#[derive(Debug)]
+pub struct Pushed {
+    /// The bundle.
+    pub bundle: Bundle,
+    /// Told when the proxy uses it, or why it does not.
+    pub confirmed: oneshot::Sender<Result<(), String>>,
+}
+
+/// The way of bundles from the agent's stream to whoever keeps the certificate.
+pub fn channel() -> (mpsc::Sender<Pushed>, mpsc::Receiver<Pushed>) {
+    mpsc::channel(QUEUE)
+}
+
+/// What is trusted now.
+#[derive(Debug, Default)]
+pub(crate) struct Trust {
+    /// The roots that the control plane sent last.
+    bundle: Option<String>,
+    /// Roots that it sent before and does not any more: they are not trusted, even if the file still has them.
+    retired: Vec<Vec<u8>>,
+}
+
+impl Trust {
+    /// Takes over what the control plane says.
+    pub fn replace(&mut self, bundle: &str) {
+        let now = contents(bundle);
+        for before in self.bundle.iter().flat_map(|bundle| contents(bundle)) {
+            if !now.contains(&before) && !self.retired.contains(&before) {
+                self.retired.push(before);
+            }
+        }
+        self.retired.retain(|root| !now.contains(root));
+        self.bundle = Some(bundle.to_owned());
+    }
+
+    /// The roots of the file that are not retired, and the control plane's.
+    pub fn roots(&self, file: &str) -> String {
+        let of_file: String = pem::parse_many(file)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|root| root.tag() == CERTIFICATE && !self.retired.iter().any(|retired| retired == root.contents()))
+            .map(|root| encode(root.into_contents()))
+            .collect();
+        merge_roots(&[&of_file, self.bundle.as_deref().unwrap_or_default()])
+    }
+}
+
+/// The roots that verify the control plane: those in use, and before there are any, those of the file and the ones that an earlier
+/// run of the agent was sent.
+#[derive(Debug, Clone, Default)]
+pub struct ControlPlaneRoots(Arc<Mutex<Option<String>>>);
+
+impl ControlPlaneRoots {
+    /// Uses these from now on.
+    pub(crate) fn set(&self, roots: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(roots.to_owned());
+    }
+
+    /// The roots, PEM.
+    ///
+    /// # Errors
+    /// The file that cannot be read.
+    pub(crate) fn get(&self, options: &Options) -> Result<String, (PathBuf, std::io::Error)> {
+        if let Some(roots) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(roots.clone());
+        }
+        let file = std::fs::read_to_string(&options.root_cert).map_err(|error| (options.root_cert.clone(), error))?;
+        let learned = std::fs::read_to_string(options.state.join(BUNDLE_FILE)).unwrap_or_default();
+        Ok(merge_roots(&[&file, &learned]))
+    }
+}
+
+/// Remembers the control plane's roots for the next start of the agent.
+pub(crate) fn remember(state: &Path, bundle: &str) -> std::io::Result<()> {
+    files::write_whole(&state.join(BUNDLE_FILE), bundle.as_bytes(), Readers::Owner)
+}
+
+const CERTIFICATE: &str = "CERTIFICATE";
+const REVOCATION_LIST: &str = "X509 CRL";
+
+/// The revocation lists in a PEM text.
+pub(crate) fn lists(text: &str) -> Option<String> {
+    let all = pem::parse_many(text).unwrap_or_default().into_iter();
+    let lists: String = all
+        .filter(|list| list.tag() == REVOCATION_LIST)
+        .map(|list| encode_as(REVOCATION_LIST, list.into_contents()))
+        .collect();
+    (!lists.is_empty()).then_some(lists)
+}
+
+fn contents(text: &str) -> Vec<Vec<u8>> {
+    let all = pem::parse_many(text).unwrap_or_default().into_iter();
+    all.filter(|root| root.tag() == CERTIFICATE).map(pem::Pem::into_contents).collect()
+}
+
+/// All certificates of several PEM texts, each once, in order.
+pub(crate) fn merge_roots(texts: &[&str]) -> String {
+    let mut roots: Vec<Vec<u8>> = Vec::new();
+    for root in texts.iter().flat_map(|text| contents(text)) {
+        if !roots.contains(&root) {
+            roots.push(root);
+        }
+    }
+    // Comments between certificates are not kept.
+    roots.into_iter().map(encode).collect()
+}
+
+fn encode(root: Vec<u8>) -> String {
+    encode_as(CERTIFICATE, root)
+}
+
+fn encode_as(tag: &str, content: Vec<u8>) -> String {
+    let unix = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    pem::encode_config(&pem::Pem::new(tag, content), unix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(name: &str) -> String {
+        encode(name.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_root_that_the_control_plane_drops_is_not_trusted_though_the_file_has_it() {
+        let (old, new, own) = (root("old"), root("new"), root("operator's"));
+        let mut trust = Trust::default();
+        let mut check = |bundle: &[&String], file: &[&String], expected: &[&String]| {
+            let text = |roots: &[&String]| roots.iter().map(|root| root.as_str()).collect::<String>();
+            if !bundle.is_empty() {
+                trust.replace(&text(bundle));
+            }
+            assert_eq!(trust.roots(&text(file)), text(expected));
+        };
+        check(&[], &[&old], &[&old]);
+        check(&[&old], &[&old, &own], &[&old, &own]);
+        check(&[&old, &new], &[&old], &[&old, &new]);
+        check(&[&new, &old], &[&old], &[&old, &new]);
+        check(&[&new], &[&old, &own], &[&own, &new]);
+        // It comes back when the control plane says so.
+        check(&[&old, &new], &[], &[&old, &new]);
+    }
+
+    #[test]
+    fn a_bundle_without_a_usable_root_is_refused() {
+        let check = |texts: &[&str], expected: &str| {
+            let message = ProxyConfig { ca_certificates_pem: texts.iter().map(|&text| text.to_owned()).collect() };
+            let error = Bundle::read(&message).expect_err("no bundle");
+            assert!(error.contains(expected), "{error}");
+        };
+        check(&[], "no `BEGIN CERTIFICATE` section");
+        check(&["# signer 00\n"], "no `BEGIN CERTIFICATE` section");
+        check(&[&root("damaged")], "cannot be used as a root");
+    }
+}

@@ -1,0 +1,391 @@
+//! Who has which certificate and trusts which roots: lines that are appended to one file per control plane.
+//!
+//! A line is written before the fact takes effect: a certificate is in the ledger before its workload has it. So a rotation never
+//! overlooks a workload, whoever crashes when.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Workloads in the ledger, in workloads. Of those beyond only the end of the last certificate is known.
+pub const MAX_HOLDERS: usize = 100_000;
+/// Largest ledger that is read, in bytes.
+const MAX_BYTES: u64 = 256 * 1024 * 1024;
+/// Lines before a ledger is written anew without what is outdated, in lines.
+const COMPACT_AFTER: usize = 20_000;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "t", rename_all = "lowercase")]
+pub enum Record {
+    /// A certificate is about to be handed out.
+    Issued {
+        /// The workload: its namespace, pod and address.
+        name: String,
+        /// The SPIFFE id.
+        identity: String,
+        /// The authority's id.
+        signer: String,
+        /// The certificate's serial number.
+        serial: String,
+        /// Version of the roots that go with it.
+        bundle: String,
+        /// When, in milliseconds since 1970.
+        at: u64,
+        /// End of its validity, in seconds since 1970.
+        end: u64,
+        /// Whether the configuration has the workload's Pod: then the certificate is out of use when the Pod is gone.
+        pod: bool,
+    },
+    /// The Pod of this workload is gone, and its certificates are out of use.
+    Gone {
+        /// The workload.
+        name: String,
+        /// When, in milliseconds since 1970.
+        at: u64,
+    },
+    /// A client has shown this certificate, so it has what came with it.
+    Shown {
+        /// The certificate's serial number.
+        serial: String,
+        /// When, in milliseconds since 1970.
+        at: u64,
+    },
+    /// A client that showed this certificate has acknowledged roots.
+    Trusts {
+        /// The certificate's serial number.
+        serial: String,
+        /// The version of the roots.
+        bundle: String,
+        /// When, in milliseconds since 1970.
+        at: u64,
+    },
+    /// The control plane runs this generation of the state.
+    Runs {
+        /// The generation.
+        generation: u64,
+    },
+}
+
+/// A workload with a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The SPIFFE id.
+    pub identity: String,
+    /// The authority of its newest certificate.
+    pub signer: String,
+    /// Beginning of the newest certificate's validity, in seconds since 1970.
+    pub issued_at: u64,
+    /// End of the validity of the certificate that ends last, in seconds since 1970.
+    pub not_after: u64,
+    /// End of that of the newest.
+    pub newest_not_after: u64,
+    /// Whether it has shown its newest certificate.
+    pub is_shown: bool,
+    /// Whether the configuration had its Pod.
+    pub is_pod: bool,
+    /// Version of the roots that it is known to trust.
+    pub bundle: Option<String>,
+}
+
+/// A control plane that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    /// Its name.
+    pub name: String,
+    /// The generation of the state that it runs.
+    pub generation: u64,
+}
+
+/// What all ledgers say together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ledgers {
+    /// By name.
+    pub holders: BTreeMap<String, Holder>,
+    /// Control planes that run.
+    pub replicas: Vec<Replica>,
+    /// When the last certificate of workloads that are not in `holders` ends, in seconds since 1970.
+    pub unknown_until: Option<u64>,
+}
+
+/// One control plane's ledger, locked while it runs.
+#[derive(Debug)]
+pub struct Ledger {
+    file: File,
+    path: PathBuf,
+    lines: usize,
+    /// The last write has failed, perhaps in the middle of a line.
+    is_torn: bool,
+}
+
+impl Ledger {
+    /// Opens a new ledger of that name, and takes over those of control planes that have ended. The caller holds the lease.
+    pub fn open(folder: &Path, name: &str, now: u64) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let mut fold = Fold::default();
+        let mut ended = Vec::new();
+        for path in files(folder)? {
+            let mut file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            if file.try_lock().is_ok() {
+                fold.read(&mut file)?;
+                ended.push(path);
+            }
+        }
+        let path = folder.join(format!("{name}.{EXTENSION}"));
+        let this = Self::begin(&path, &fold.lines(now))?;
+        ended.iter().filter(|old| **old != path).for_each(|old| _ = fs::remove_file(old));
+        Ok(this)
+    }
+
+    /// Appends a line. When this returns, other processes see it.
+    pub fn append(&mut self, record: &Record, now: u64) -> io::Result<()> {
+        if self.lines >= COMPACT_AFTER {
+            self.compact(now)?;
+        }
+        self.write(std::slice::from_ref(record))
+    }
+
+    /// Writes a new file, which is there for others only when it is locked and complete.
+    fn begin(path: &Path, records: &[Record]) -> io::Result<Self> {
+        let beside = path.with_extension("new");
+        let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
+        file.try_lock().map_err(io::Error::from)?;
+        let mut this = Self { file, path: path.to_owned(), lines: 0, is_torn: false };
+        this.write(records)?;
+        this.file.sync_all()?;
+        fs::rename(&beside, path)?;
+        Ok(this)
+    }
+
+    fn write(&mut self, records: &[Record]) -> io::Result<()> {
+        let mut text = Vec::new();
+        if self.is_torn {
+            text.push(b'\n');
+        }
+        for record in records {
+            serde_json::to_writer(&mut text, record)?;
+            text.push(b'\n');
+        }
+        self.lines += records.len();
+        // One write: a reader never sees half a line of several.
+        let written = self.file.write_all(&text);
+        self.is_torn = written.is_err();
+        written
+    }
+
+    fn compact(&mut self, now: u64) -> io::Result<()> {
+        let mut fold = Fold::default();
+        fold.read(&mut File::open(&self.path)?)?;
+        let generation = fold.generation;
+        let mut records = fold.lines(now);
+        records.push(Record::Runs { generation });
+        let mut next = Self::begin(&self.path, &records)?;
+        // What cannot be dropped must not be dropped again with every line.
+        next.lines = next.lines.min(COMPACT_AFTER / 2);
+        *self = next;
+        Ok(())
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
+impl Ledgers {
+    /// Reads all ledgers in a folder.
+    pub fn read(folder: &Path) -> io::Result<Self> {
+        let mut fold = Fold::default();
+        let mut replicas = Vec::new();
+        for path in files(folder)? {
+            let mut file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            // Who has it locked runs. A shared lock, so that two readers do not take each other for one.
+            let runs = file.try_lock_shared().is_err();
+            fold.generation = 0;
+            fold.read(&mut file)?;
+            if runs {
+                let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                replicas.push(Replica { name, generation: fold.generation });
+            }
+        }
+        replicas.sort_by(|a, b| a.name.cmp(&b.name));
+        let (holders, unknown_until) = fold.holders();
+        Ok(Self { holders, replicas, unknown_until })
+    }
+
+    /// What lines say, without files.
+    pub fn of(records: impl IntoIterator<Item = Record>) -> Self {
+        let mut fold = Fold::default();
+        records.into_iter().for_each(|record| fold.add(record));
+        let (holders, unknown_until) = fold.holders();
+        Self { holders, replicas: Vec::new(), unknown_until }
+    }
+}
+
+const EXTENSION: &str = "ledger";
+
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == EXTENSION) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// A certificate that was handed out.
+#[derive(Debug, Clone)]
+struct Leaf {
+    name: String,
+    identity: String,
+    signer: String,
+    bundle: String,
+    at: u64,
+    end: u64,
+    pod: bool,
+}
+
+/// What lines say so far.
+#[derive(Debug, Default)]
+struct Fold {
+    leaves: HashMap<String, Leaf>,
+    /// When each was shown first.
+    shown: HashMap<String, u64>,
+    /// The roots acknowledged last on connections with each.
+    trusts: HashMap<String, (u64, String)>,
+    /// When Pods were found gone.
+    gone: HashMap<String, u64>,
+    generation: u64,
+    unknown_until: Option<u64>,
+}
+
+impl Fold {
+    fn read(&mut self, file: &mut File) -> io::Result<()> {
+        let bounded = BufReader::new(file.take(MAX_BYTES));
+        for line in bounded.lines() {
+            // A crash may have cut off the last line; what it said had not taken effect.
+            if let Ok(record) = serde_json::from_str(&line?) {
+                self.add(record);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, record: Record) {
+        match record {
+            Record::Issued { name, identity, signer, serial, bundle, at, end, pod } => {
+                if self.leaves.len() >= 3 * MAX_HOLDERS && !self.leaves.contains_key(&serial) {
+                    self.unknown_until = self.unknown_until.max(Some(end));
+                    return;
+                }
+                self.leaves.insert(serial, Leaf { name, identity, signer, bundle, at, end, pod });
+            }
+            Record::Shown { serial, at } => {
+                let first = self.shown.entry(serial).or_insert(at);
+                *first = at.min(*first);
+            }
+            Record::Trusts { serial, bundle, at } => {
+                let last = self.trusts.entry(serial).or_default();
+                if last.0 <= at {
+                    *last = (at, bundle);
+                }
+            }
+            Record::Gone { name, at } => {
+                let last = self.gone.entry(name).or_default();
+                *last = at.max(*last);
+            }
+            Record::Runs { generation } => self.generation = self.generation.max(generation),
+        }
+    }
+
+    /// The lines that say the same of what still counts at `now`.
+    fn lines(&self, now: u64) -> Vec<Record> {
+        let margin = super::HOLDER_SKEW.as_secs();
+        let mut lines = Vec::new();
+        let counts = |leaf: &Leaf| leaf.end.saturating_add(margin) > now && !self.is_gone(leaf);
+        for (serial, leaf) in self.leaves.iter().filter(|(_, leaf)| counts(leaf)) {
+            lines.push(Record::Issued {
+                name: leaf.name.clone(),
+                identity: leaf.identity.clone(),
+                signer: leaf.signer.clone(),
+                serial: serial.clone(),
+                bundle: leaf.bundle.clone(),
+                at: leaf.at,
+                end: leaf.end,
+                pod: leaf.pod,
+            });
+            if let Some(at) = self.shown.get(serial) {
+                lines.push(Record::Shown { serial: serial.clone(), at: *at });
+            }
+            if let Some((at, bundle)) = self.trusts.get(serial) {
+                lines.push(Record::Trusts { serial: serial.clone(), bundle: bundle.clone(), at: *at });
+            }
+        }
+        lines
+    }
+
+    fn is_gone(&self, leaf: &Leaf) -> bool {
+        leaf.pod && self.gone.get(&leaf.name).is_some_and(|at| leaf.at <= *at)
+    }
+
+    fn holders(&self) -> (BTreeMap<String, Holder>, Option<u64>) {
+        let mut newest: BTreeMap<&str, (&str, &Leaf)> = BTreeMap::new();
+        let mut ends: HashMap<&str, u64> = HashMap::new();
+        let mut trusted: HashMap<&str, (u64, &str)> = HashMap::new();
+        for (serial, leaf) in self.leaves.iter().filter(|(_, leaf)| !self.is_gone(leaf)) {
+            let of = newest.entry(&leaf.name).or_insert((serial, leaf));
+            // Of two of the same moment the one that was shown is in use; the answer with the other was lost.
+            let order = |serial: &str, leaf: &Leaf| (leaf.at, self.shown.contains_key(serial));
+            if (order(of.0, of.1), of.0) < (order(serial, leaf), serial.as_str()) {
+                *of = (serial, leaf);
+            }
+            let end = ends.entry(&leaf.name).or_default();
+            *end = leaf.end.max(*end);
+            let with_it = self.shown.get(serial).map(|at| (*at, leaf.bundle.as_str()));
+            let acknowledged = self.trusts.get(serial).map(|(at, bundle)| (*at, bundle.as_str()));
+            for known in with_it.into_iter().chain(acknowledged) {
+                let last = trusted.entry(&leaf.name).or_insert(known);
+                if last.0 <= known.0 {
+                    *last = known;
+                }
+            }
+        }
+        let mut unknown_until = self.unknown_until;
+        let mut holders = BTreeMap::new();
+        for (name, (serial, leaf)) in newest {
+            let end = ends.get(name).copied().unwrap_or(leaf.end);
+            if holders.len() >= MAX_HOLDERS {
+                unknown_until = unknown_until.max(Some(end));
+                continue;
+            }
+            let holder = Holder {
+                identity: leaf.identity.clone(),
+                signer: leaf.signer.clone(),
+                issued_at: leaf.at / 1000,
+                not_after: end,
+                newest_not_after: leaf.end,
+                is_pod: leaf.pod,
+                is_shown: self.shown.contains_key(serial),
+                bundle: trusted.get(name).map(|(_, bundle)| (*bundle).to_owned()),
+            };
+            holders.insert(name.to_owned(), holder);
+        }
+        (holders, unknown_until)
+    }
+}

@@ -1,0 +1,23 @@
+//! Changing the authority without an outage.
+//!
+//! ```text
+//!  Steady ──► Distributing ──► Replacing ──► Retiring ──► Steady
+//!             the new root      workloads     servers too   the old root is
+//!             is trusted        get leaves    show the      no longer trusted,
+//!             everywhere        of the new    new leaves    its key is gone
+//! ```
+//!
+//! [`State`] says where a rotation stands, and [`State::advance`] when it goes on: both are values, and time is an argument.
+//! [`Ledger`] records who has which certificate and which roots. [`Store`] keeps state and authorities in the state directory, so
+//! that any control plane that shares the directory can continue after a crash at any step. [`Signing`] is what the state means:
+//! who signs what, and which roots are trusted.
+
+mod ledger;
+mod signing;
+mod state;
+mod store;
+
+pub use ledger::{Holder, Ledger, Ledgers, MAX_HOLDERS, Record};
+pub use signing::Signing;
+pub use state::{HOLDER_SKEW, Kind, Observed, Origin, Phase, SETTLE, Signer, State, Step, Waiting};
+pub use store::{BUNDLE_FILE, Reloaded, Store, StoreError};

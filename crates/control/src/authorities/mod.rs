@@ -1,0 +1,363 @@
+//! The certificate authorities in use, and the change from one to the next.
+//!
+//! [`Authorities`] says who signs and which roots are trusted, now. [`Authorities::keep`] looks once a second at the state directory
+//! (other control planes may have taken a step), at the operator's files, and at what the rotation waits for. The decisions are in
+//! [`evenkeel_ca::rotation`].
+
+mod status;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use evenkeel_ca::rotation::Kind;
+use evenkeel_ca::rotation::{Ledger, Ledgers, Observed, Phase, Record, Reloaded, Signing, State, Store, StoreError};
+use evenkeel_ca::{Authority, PluggedFiles};
+use tokio::sync::watch;
+
+use crate::lease::Lease;
+use crate::metrics::Metrics;
+use crate::world::World;
+
+pub use status::Status;
+
+/// How often the state directory and the operator's files are looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often certificates are checked for an end that comes near, in intervals.
+const ALARM_EVERY: u32 = 30;
+/// Lines of the ledger that wait for space on the disk, in lines. When there are so many, no rotation goes on before a restart.
+const MAX_UNWRITTEN: usize = 100_000;
+/// The lease of steps of a rotation.
+const LEASE: &str = "ca";
+
+/// Why the authorities cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthoritiesError {
+    /// What is stored of them.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The operator's files.
+    #[error("--ca-certs: {0}")]
+    Plugged(#[source] evenkeel_ca::AuthorityError),
+    /// The ledger, or the lease.
+    #[error("--state: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The authorities of this control plane.
+pub struct Authorities {
+    state_directory: PathBuf,
+    store: Store,
+    plugged: Option<PathBuf>,
+    /// Where the Pods are.
+    world: watch::Receiver<Arc<World>>,
+    ledger: Mutex<Queue>,
+    current: watch::Sender<Arc<Signing>>,
+    /// Held by whoever signs, and closed while another authority takes over: what is signed with the one before is in the ledger
+    /// before this control plane says that it runs the next.
+    gate: RwLock<()>,
+    /// The operator's files that were looked at last, and what was said of them.
+    seen: Mutex<Option<PluggedFiles>>,
+    metrics: Arc<Metrics>,
+    alarms: Mutex<status::Alarms>,
+}
+
+impl std::fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authorities").field("current", &self.current.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl Authorities {
+    /// Opens them in the state directory. `plugged`: the folder of the operator's authority. The caller holds the lease of the start.
+    pub fn open(
+        state_directory: PathBuf,
+        plugged: Option<PathBuf>,
+        world: watch::Receiver<Arc<World>>,
+        metrics: Arc<Metrics>,
+        now: SystemTime,
+    ) -> Result<Arc<Self>, AuthoritiesError> {
+        let files = plugged.as_deref().map(|folder| {
+            let files = PluggedFiles::read(folder).map_err(AuthoritiesError::Plugged)?;
+            // Wrong files are an error of the start; later they are reported, and the authority in use stays.
+            Authority::from_files(&files, now).map_err(AuthoritiesError::Plugged)?;
+            Ok::<_, AuthoritiesError>(files)
+        });
+        let files = files.transpose()?;
+        let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
+        let (store, state) = Store::open(&state_directory, files.as_ref(), &trust_domain, now)?;
+        let name = format!("{}-{:08x}", std::process::id(), unique());
+        let mut ledger = Ledger::open(&store.ledgers(), &name, unix(now))?;
+        let signing = Arc::new(store.signing(state, now)?);
+        ledger.append(&Record::Runs { generation: signing.state.generation }, unix(now))?;
+        Ok(Arc::new(Self {
+            state_directory,
+            store,
+            plugged,
+            world,
+            ledger: Mutex::new(Queue { ledger, unwritten: Vec::new() }),
+            current: watch::Sender::new(signing),
+            gate: RwLock::new(()),
+            seen: Mutex::new(None),
+            metrics,
+            alarms: Mutex::default(),
+        }))
+    }
+
+    /// The authorities in use.
+    pub fn current(&self) -> Arc<Signing> {
+        self.current.borrow().clone()
+    }
+
+    /// Follows them.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Signing>> {
+        self.current.subscribe()
+    }
+
+    /// Has `sign` sign with the authority in use, and writes what it returns into the ledger before anybody gets the certificate.
+    pub fn sign<T, E>(&self, now: SystemTime, sign: impl FnOnce(&Signing) -> Result<(T, Record), E>) -> Result<T, E> {
+        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let (signed, record) = match sign(&self.current()) {
+            Ok(signed) => signed,
+            Err(error) => return Err(error),
+        };
+        self.record_or_warn(record, now);
+        Ok(signed)
+    }
+
+    /// A client has shown the certificate with this serial number.
+    pub fn shown(&self, serial: &str, now: SystemTime) {
+        let record = Record::Shown { serial: serial.to_owned(), at: millis(now) };
+        self.record_or_warn(record, now);
+    }
+
+    /// A client that has shown this certificate trusts these roots.
+    pub fn trusts(&self, serial: &str, bundle: &str, now: SystemTime) {
+        let record = Record::Trusts { serial: serial.to_owned(), bundle: bundle.to_owned(), at: millis(now) };
+        self.record_or_warn(record, now);
+    }
+
+    /// A full disk ends nothing: what cannot be written is written before the next step of a rotation.
+    fn record_or_warn(&self, record: Record, now: SystemTime) {
+        if let Err(error) = self.record(record, now) {
+            tracing::warn!(%error, "the ledger of certificates cannot be written; no rotation goes on before it can");
+        }
+    }
+
+    fn record(&self, record: Record, now: SystemTime) -> io::Result<()> {
+        let mut queue = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.unwritten.len() < MAX_UNWRITTEN {
+            queue.unwritten.push(record);
+        }
+        queue.write(now)
+    }
+
+    fn write_ledger(&self, now: SystemTime) -> io::Result<()> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).write(now)
+    }
+
+    /// Follows the state directory and the operator's files, and takes the steps of a rotation, for ever.
+    pub async fn keep(self: Arc<Self>) {
+        let mut turn = 0_u32;
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let this = self.clone();
+            let look_for_alarms = turn.is_multiple_of(ALARM_EVERY);
+            turn = turn.wrapping_add(1);
+            let step = tokio::task::spawn_blocking(move || {
+                let now = SystemTime::now();
+                if look_for_alarms {
+                    this.look_for_alarms(now);
+                }
+                this.step(now)
+            });
+            match step.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the certificate authorities are not kept up to date"),
+                Err(error) => tracing::error!(%error, "the certificate authorities are not kept up to date"),
+            }
+        }
+    }
+
+    /// One look; public for tests.
+    pub fn step(&self, now: SystemTime) -> Result<(), AuthoritiesError> {
+        self.follow(now)?;
+        let current = self.current();
+        let requested = self.store.requested();
+        let files = self.new_files();
+        if current.state.phase == Phase::Steady && requested.is_none() && files.is_none() {
+            return Ok(());
+        }
+        self.write_ledger(now)?;
+        let lease = Lease::take(&self.state_directory, LEASE)?;
+        self.follow(now)?;
+        let state = self.current().state.clone();
+        let next = match state.phase {
+            Phase::Steady => self.begin(&state, requested, files.as_ref(), now)?,
+            _ => self.advance(&state, now)?,
+        };
+        if let Some(next) = next {
+            if let Some(step) = next.steps.last() {
+                tracing::info!(generation = next.generation, phase = ?next.phase, "certificate authority: {}", step.what);
+            }
+            self.follow(now)?;
+            self.store.clean(&next)?;
+        }
+        drop(lease);
+        // During a rotation they are not looked at, and after a request they come next.
+        if state.phase == Phase::Steady
+            && requested.is_none()
+            && let Some(files) = files
+        {
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(files);
+        }
+        Ok(())
+    }
+
+    /// Begins a rotation, if somebody wants one.
+    fn begin(
+        &self,
+        state: &State,
+        requested: Option<Kind>,
+        files: Option<&PluggedFiles>,
+        now: SystemTime,
+    ) -> Result<Option<State>, AuthoritiesError> {
+        if let Some(kind) = requested {
+            let begun = self.store.rotate(state, kind, now);
+            self.store.answered(kind)?;
+            return Ok(begun.map(Some).or_else(|error| {
+                tracing::error!(%error, "no rotation");
+                match error {
+                    StoreError::Request(_) => Ok(None),
+                    other => Err(other),
+                }
+            })?);
+        }
+        let Some(files) = files else { return Ok(None) };
+        match self.store.reload(state, files, now) {
+            Ok(Reloaded::Begun(begun)) => Ok(Some(begun)),
+            Ok(Reloaded::Same | Reloaded::Later) => {
+                self.store.replace_revocation_lists(state, files, now)?;
+                // Another control plane may have taken them over.
+                let signing = self.store.signing(state.clone(), now)?;
+                if signing.version != self.current().version {
+                    tracing::info!("the revocation lists of the mesh's certificates have changed");
+                    self.adopt(signing, now)?;
+                }
+                Ok(None)
+            }
+            Err(error) => {
+                tracing::error!(%error, "--ca-certs: the new files are not used; the authority in use stays");
+                Ok(None)
+            }
+        }
+    }
+
+    fn advance(&self, state: &State, now: SystemTime) -> Result<Option<State>, AuthoritiesError> {
+        self.note_gone(&Ledgers::read(&self.store.ledgers())?, now)?;
+        let ledgers = Ledgers::read(&self.store.ledgers())?;
+        let current = self.current();
+        let Some(next) = state.advance(&Observed { ledgers: &ledgers, bundle: &current.version }, unix(now)) else {
+            return Ok(None);
+        };
+        self.store.save(&next)?;
+        Ok(Some(next))
+    }
+
+    /// Notes the workloads whose Pods are gone: nobody waits for them.
+    fn note_gone(&self, ledgers: &Ledgers, now: SystemTime) -> io::Result<()> {
+        let world = self.world.borrow().clone();
+        let is_there = |name: &str| {
+            let (pod, namespace) = name.rsplit_once('.').unwrap_or((name, ""));
+            world.snapshot.workload(&namespace.into(), &pod.into()).is_some()
+        };
+        for (name, _) in ledgers.holders.iter().filter(|(name, holder)| holder.is_pod && !is_there(name)) {
+            self.record(Record::Gone { name: name.clone(), at: millis(now) }, now)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the configuration has this Pod.
+    pub fn has_pod(&self, namespace: &str, pod: &str) -> bool {
+        self.world.borrow().snapshot.workload(&namespace.into(), &pod.into()).is_some()
+    }
+
+    /// Takes over the state in the directory, if it is another than this control plane runs.
+    fn follow(&self, now: SystemTime) -> Result<(), AuthoritiesError> {
+        let Some(state) = self.store.load()? else { return Ok(()) };
+        if state == self.current.borrow().state {
+            return Ok(());
+        }
+        self.adopt(self.store.signing(state, now)?, now)
+    }
+
+    fn adopt(&self, signing: Signing, now: SystemTime) -> Result<(), AuthoritiesError> {
+        let generation = signing.state.generation;
+        let closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.current.send_replace(Arc::new(signing));
+        drop(closed);
+        Ok(self.record(Record::Runs { generation }, now)?)
+    }
+
+    /// The operator's files, if they are others than when they were looked at last.
+    fn new_files(&self) -> Option<PluggedFiles> {
+        let folder = self.plugged.as_deref()?;
+        match PluggedFiles::read(folder) {
+            Ok(files) => {
+                let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                (seen.as_ref() != Some(&files)).then_some(files)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "--ca-certs: the files cannot be read; the authority in use stays");
+                None
+            }
+        }
+    }
+}
+
+/// A ledger, and what could not be written into it.
+struct Queue {
+    ledger: Ledger,
+    unwritten: Vec<Record>,
+}
+
+impl Queue {
+    fn write(&mut self, now: SystemTime) -> io::Result<()> {
+        if self.unwritten.len() == MAX_UNWRITTEN {
+            return Err(io::Error::other(
+                "more was lost than is remembered; restart the control plane when there is space",
+            ));
+        }
+        let records = std::mem::take(&mut self.unwritten);
+        for (at, record) in records.iter().enumerate() {
+            if let Err(error) = self.ledger.append(record, unix(now)) {
+                self.unwritten.extend_from_slice(records.get(at..).unwrap_or_default());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks the control planes of a state directory for a rotation; they begin it within a second or two.
+///
+/// # Errors
+/// The directory is not that of a control plane, or cannot be written.
+pub fn request(state_directory: &Path, kind: Kind) -> io::Result<()> {
+    Store::at(state_directory, "").request(kind)
+}
+
+/// A number that no other control plane of this state directory has.
+fn unique() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.subsec_nanos() ^ (now.as_secs() as u32)
+}
+
+pub(crate) fn unix(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+pub(crate) fn millis(time: SystemTime) -> u64 {
+    u64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,189 @@
+//! What is told of the authorities: where a rotation stands, when certificates end, and which of them end soon.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+use std::time::SystemTime;
+
+use evenkeel_ca::rotation::{Ledgers, Observed, Signer, State, Waiting};
+use serde::Serialize;
+
+use super::{Authorities, unix};
+use crate::metrics::plane;
+
+/// A certificate that has less than this share of its life left should have been replaced.
+const ALARM_BELOW: f64 = 0.3;
+/// Alarms that are remembered and listed, in alarms.
+const MAX_ALARMS: usize = 1000;
+
+/// The answer of `/debug/ca`.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Where the rotation stands, with all authorities.
+    pub state: State,
+    /// Version of the trusted roots.
+    pub bundle: String,
+    /// What the rotation waits for.
+    pub waiting: Waiting,
+    /// Workloads with a certificate.
+    pub workloads: usize,
+    /// Certificates that end soon.
+    pub alarms: Vec<Alarm>,
+    /// The present time of this control plane, in seconds since 1970.
+    pub now: u64,
+}
+
+/// A certificate with little left of its life.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Alarm {
+    /// `leaf`, `intermediate` or `root`.
+    pub kind: &'static str,
+    /// The workload, or the authority's id.
+    pub of: String,
+    /// The identity of a workload.
+    pub identity: Option<String>,
+    /// The end, in seconds since 1970.
+    pub not_after: u64,
+}
+
+/// What was said already.
+#[derive(Debug, Default)]
+pub(super) struct Alarms {
+    said: BTreeSet<Alarm>,
+}
+
+impl Authorities {
+    /// What is told of them.
+    pub fn status(&self, now: SystemTime) -> Result<Status, super::AuthoritiesError> {
+        let current = self.current();
+        let ledgers = Ledgers::read(&self.store.ledgers())?;
+        let at = unix(now);
+        let waiting = current.state.waiting(&Observed { ledgers: &ledgers, bundle: &current.version }, at);
+        Ok(Status {
+            workloads: ledgers.holders.values().filter(|holder| holder.not_after > at).count(),
+            alarms: alarms(&current.state, &ledgers, at),
+            state: current.state.clone(),
+            bundle: current.version.clone(),
+            waiting,
+            now: at,
+        })
+    }
+
+    /// The certificates that ended soon when it was looked last, half a minute ago at most.
+    pub fn alarms(&self) -> Vec<Alarm> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).said.iter().cloned().collect()
+    }
+
+    /// Says in the log and in the metrics which certificates end soon.
+    pub(super) fn look_for_alarms(&self, now: SystemTime) {
+        let ledgers = match Ledgers::read(&self.store.ledgers()) {
+            Ok(ledgers) => ledgers,
+            Err(error) => {
+                tracing::warn!(%error, "the ledger of certificates cannot be read");
+                return;
+            }
+        };
+        let found: BTreeSet<Alarm> = alarms(&self.current().state, &ledgers, unix(now)).into_iter().collect();
+        let count =
+            |kind: &str| i64::try_from(found.iter().filter(|alarm| alarm.kind == kind).count()).unwrap_or(i64::MAX);
+        let metrics = &self.metrics.plane;
+        metrics.set(plane::Gauge::evenkeel_leaves_expiring, count("leaf"));
+        metrics.set(plane::Gauge::evenkeel_authorities_expiring, count("intermediate") + count("root"));
+        let mut known = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        for alarm in found.difference(&known.said) {
+            let left = alarm.not_after.saturating_sub(unix(now));
+            let identity = alarm.identity.as_deref();
+            tracing::warn!(
+                kind = alarm.kind,
+                of = alarm.of,
+                identity,
+                left_s = left,
+                "a certificate has less than 30 % of its life left and was not replaced"
+            );
+        }
+        known.said = found;
+    }
+}
+
+/// The certificates that end soon: of workloads, unless they have ended, because then their owners are gone or hold nothing of
+/// use; of authorities, whether ended or not.
+fn alarms(state: &State, ledgers: &Ledgers, now: u64) -> Vec<Alarm> {
+    let authority = |kind: &'static str, signer: &Signer, (begin, end): (u64, u64)| {
+        let alarm = Alarm { kind, of: signer.id.clone(), identity: None, not_after: end };
+        is_near(begin, end, now).then_some(alarm)
+    };
+    let signers = state.trusted().flat_map(|signer| {
+        let is_root = (signer.not_before, signer.not_after) == (signer.root_not_before, signer.root_not_after);
+        let own = (!is_root).then(|| authority("intermediate", signer, (signer.not_before, signer.not_after)));
+        [own.flatten(), authority("root", signer, (signer.root_not_before, signer.root_not_after))]
+    });
+    let leaves = ledgers.holders.iter().filter_map(|(name, holder)| {
+        let near = holder.newest_not_after > now && is_near(holder.issued_at, holder.newest_not_after, now);
+        let identity = Some(holder.identity.clone());
+        near.then(|| Alarm { kind: "leaf", of: name.clone(), identity, not_after: holder.newest_not_after })
+    });
+    signers.flatten().chain(leaves).take(MAX_ALARMS).collect()
+}
+
+fn is_near(begin: u64, end: u64, now: u64) -> bool {
+    let (life, left) = (end.saturating_sub(begin), end.saturating_sub(now));
+    (left as f64) < ALARM_BELOW * life as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_ca::rotation::{Origin, Record};
+
+    use super::*;
+
+    fn signer(end: u64, root_end: u64) -> Signer {
+        Signer {
+            id: "a".to_owned(),
+            key_id: "k".to_owned(),
+            origin: Origin::Own,
+            parent: None,
+            not_before: 0,
+            not_after: end,
+            root_not_before: 0,
+            root_not_after: root_end,
+        }
+    }
+
+    #[test]
+    fn an_alarm_names_the_workload_or_the_authority() {
+        let issued = |name: &str, at: u64| Record::Issued {
+            name: name.to_owned(),
+            identity: format!("spiffe://cluster.local/ns/shop/sa/{name}"),
+            signer: "a".to_owned(),
+            serial: format!("{name}{at}"),
+            bundle: "b".to_owned(),
+            at: at * 1000,
+            end: at + 100,
+            pod: false,
+        };
+        let ledgers = Ledgers::of([issued("old", 0), issued("renewed", 0), issued("renewed", 50), issued("new", 70)]);
+        let check = |of: Signer, now: u64, expected: &[(&str, &str)]| {
+            let found = alarms(&State::steady(of, 0), &ledgers, now);
+            let found: Vec<_> = found.iter().map(|alarm| (alarm.kind, alarm.of.as_str())).collect();
+            assert_eq!(found, expected, "{now}");
+        };
+        check(signer(1000, 1000), 60, &[]);
+        check(signer(1000, 1000), 75, &[("leaf", "old")]);
+        // One that has ended is of nobody, or of somebody who has noticed.
+        check(signer(1000, 1000), 101, &[]);
+        check(signer(1000, 1000), 125, &[("leaf", "renewed")]);
+        check(signer(1000, 5000), 800, &[("intermediate", "a")]);
+        check(signer(5000, 1000), 800, &[("root", "a")]);
+        check(signer(1000, 1000), 2000, &[("root", "a")]);
+    }
+
+    #[test]
+    fn less_than_three_tenths_of_a_life_are_an_alarm() {
+        let check = |begin, end, now, expected| assert_eq!(is_near(begin, end, now), expected, "{begin} {end} {now}");
+        check(0, 100, 0, false);
+        check(0, 100, 70, false);
+        check(0, 100, 71, true);
+        check(0, 100, 200, true);
+        check(1000, 2000, 1500, false);
+        check(1000, 2000, 1800, true);
+    }
+}

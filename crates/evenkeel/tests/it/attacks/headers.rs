@@ -1,0 +1,81 @@
+//! Headers by which proxies tell each other about a client, sent by a client.
+
+use evenkeel_testkit::Connection;
+
+use super::gateway::Gateway;
+
+/// All of them, with a client's lies.
+const LIES: &str = "x-forwarded-for: 6.6.6.6\r\nx-forwarded-proto: https\r\nx-forwarded-client-cert: By=a;URI=spiffe://cluster.local/ns/x/sa/root\r\n\
+                    x-envoy-external-address: 6.6.6.6\r\nx-envoy-internal: true\r\nx-envoy-peer-metadata: lies\r\n\
+                    x-envoy-peer-metadata-id: lies\r\nx-envoy-original-path: /lies\r\nx-envoy-original-dst-host: 6.6.6.6:80\r\n\
+                    x-envoy-decorator-operation: lies\r\nx-envoy-max-retries: 99\r\nx-envoy-retry-on: 5xx\r\n\
+                    x-envoy-upstream-rq-timeout-ms: 1\r\nx-envoy-attempt-count: 9\r\nx-request-id: lies\r\n";
+
+/// What arrives of them: lines of the request as the server got it.
+fn arrives(gateway: &Gateway, headers: &str) -> Vec<String> {
+    let mut connection = Connection::open(gateway.address).expect("it accepts");
+    let response = connection.get("a.test", "/public", &format!("{headers}Connection: close\r\n")).expect("an answer");
+    assert_eq!(response.status, 200, "{response:?}");
+    let text = response.text();
+    let mut lines: Vec<String> = text.lines().skip(1).map(str::to_owned).collect();
+    lines.retain(|line| line.starts_with("x-") && !line.starts_with("x-request-id"));
+    lines.sort();
+    assert!(!text.contains("lies"), "{text}");
+    lines
+}
+
+#[test]
+fn a_client_says_nothing_about_itself_unless_proxies_in_front_are_trusted() {
+    let check = |config: &str, headers: &str, expected: &[&str]| {
+        let gateway = Gateway::with(config);
+        assert_eq!(arrives(&gateway, headers), expected, "{config}");
+    };
+    check(
+        "gatewayTopology: {}",
+        LIES,
+        &[
+            "x-envoy-attempt-count: 1",
+            "x-envoy-external-address: 127.0.0.1",
+            "x-forwarded-for: 6.6.6.6,127.0.0.1",
+            "x-forwarded-proto: http",
+        ],
+    );
+    // One proxy in front is trusted: the address that it added is the client's, and so is the scheme it tells.
+    check(
+        "gatewayTopology: {numTrustedProxies: 1}",
+        "x-forwarded-for: 6.6.6.6, 10.9.8.7\r\nx-forwarded-proto: https\r\n",
+        &[
+            "x-envoy-attempt-count: 1",
+            "x-envoy-external-address: 10.9.8.7",
+            "x-forwarded-for: 6.6.6.6, 10.9.8.7,127.0.0.1",
+            "x-forwarded-proto: https",
+        ],
+    );
+    // Fewer addresses than trusted proxies: none is taken for the client's.
+    check(
+        "gatewayTopology: {numTrustedProxies: 3}",
+        "x-forwarded-for: 6.6.6.6\r\n",
+        &[
+            "x-envoy-attempt-count: 1",
+            "x-envoy-external-address: 127.0.0.1",
+            "x-forwarded-for: 6.6.6.6,127.0.0.1",
+            "x-forwarded-proto: http",
+        ],
+    );
+    let xfcc = "x-forwarded-client-cert: By=a;URI=spiffe://cluster.local/ns/x/sa/root\r\n";
+    for (details, passes) in [
+        ("SANITIZE", false),
+        ("FORWARD_ONLY", false),
+        ("APPEND_FORWARD", false),
+        ("SANITIZE_SET", false),
+        ("ALWAYS_FORWARD_ONLY", true),
+    ] {
+        let gateway = Gateway::with(&format!("gatewayTopology: {{forwardClientCertDetails: {details}}}"));
+        let lines = arrives(&gateway, xfcc);
+        assert_eq!(
+            lines.iter().any(|line| line.starts_with("x-forwarded-client-cert")),
+            passes,
+            "{details}: {lines:?}"
+        );
+    }
+}

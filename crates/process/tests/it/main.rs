@@ -1,0 +1,3 @@
+//! What a process can no longer do, tried in one.
+
+mod confinement;
