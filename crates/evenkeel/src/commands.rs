@@ -21,7 +21,8 @@ use crate::formats::Output;
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::{
-    admin, analyze, ca, compiled, effective, explain, heaps, history, plan, proxy_config, proxy_status, purge, validate,
+    admin, analyze, authz, ca, compiled, effective, explain, heaps, history, mtls, plan, prove, proxy_config,
+    proxy_status, purge, validate,
 };
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
@@ -79,6 +80,15 @@ enum Command {
     Analyze(Box<analyze::AnalyzeArguments>),
     /// Show what holds for a host: the merged result of all objects that touch it.
     Effective(effective::EffectiveArguments),
+    /// Show who has talked to whom and how it was secured: identities, TLS version, cipher, key exchange, plain text.
+    #[command(after_help = mtls::EXAMPLES)]
+    Mtls(Box<mtls::MtlsArguments>),
+    /// Decide whether any request gets from one party to another, over all policies and routes, and show one.
+    #[command(after_help = prove::EXAMPLES)]
+    Prove(Box<prove::ProveArguments>),
+    /// Show what protects workloads.
+    #[command(subcommand)]
+    Authz(authz::AuthzCommand),
     /// Print a script that completes commands in a shell.
     Completion {
         /// The shell.
@@ -147,6 +157,9 @@ impl Command {
                 | Self::Analyze(_)
                 | Self::Plan(_)
                 | Self::Effective(_)
+                | Self::Authz(_)
+                | Self::Mtls(_)
+                | Self::Prove(_)
                 | Self::Completion { .. }
                 | Self::ProxyConfig(_)
                 | Self::ProxyStatus(_)
@@ -392,6 +405,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
+        Command::Prove(arguments) => prove::run(&arguments, &mut io::stdout().lock()),
+        Command::Mtls(arguments) => mtls::run(&arguments, &mut io::stdout().lock()),
+        Command::Authz(command) => authz::run(&command, &mut io::stdout().lock()),
         Command::Completion { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();
             clap_complete::generate(shell, &mut command, "evenkeel", &mut io::stdout());

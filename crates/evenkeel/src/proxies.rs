@@ -111,6 +111,17 @@ impl Proxies {
         Ok(Asked::Process(child))
     }
 
+    /// What each of these proxies has on a page, read as `T`.
+    pub fn pages<T: DeserializeOwned>(&self, replicas: &[ReplicaInfo], page: &str) -> Vec<anyhow::Result<T>> {
+        let mut all = Vec::new();
+        for batch in replicas.chunks(AT_A_TIME) {
+            let begin = |replica: &ReplicaInfo| self.begin(&replica.pod, &replica.namespace, (page, None));
+            let asked: Vec<anyhow::Result<Asked>> = batch.iter().map(begin).collect();
+            all.extend(asked.into_iter().map(|asked| asked.and_then(Asked::answer).and_then(|page| parsed(&page))));
+        }
+        all
+    }
+
     /// What all of them keep, or those of a workload. Without a mesh, `workload` names the proxy that is asked.
     pub fn collect(&self, workload: &str, namespace: Option<&str>) -> anyhow::Result<Collected> {
         let replicas = match self {
@@ -121,12 +132,8 @@ impl Proxies {
             }
         };
         let mut all = Collected::default();
-        for batch in replicas.chunks(AT_A_TIME) {
-            let begin = |replica: &ReplicaInfo| self.begin(&replica.pod, &replica.namespace, ("/requests", None));
-            let asked: Vec<anyhow::Result<Asked>> = batch.iter().map(begin).collect();
-            for (replica, asked) in batch.iter().zip(asked) {
-                all.add(replica, asked.and_then(Asked::answer).and_then(|page| parsed(&page)));
-            }
+        for (replica, answer) in replicas.iter().zip(self.pages(&replicas, "/requests")) {
+            all.add(replica, answer);
         }
         Ok(all)
     }

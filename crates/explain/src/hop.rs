@@ -15,7 +15,7 @@ use evenkeel_runtime_config::mirror::MirrorCluster;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_translate::ambiguous;
-use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
+use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
 
 use crate::answer::{Cluster, Endpoint, Hop, Mirror, Outcome, ProxyName, Retries, Rewrites, Route, Verdict};
 use crate::considered::{self, Asked};
@@ -28,6 +28,9 @@ use crate::{policies, transport};
 const MAX_ENDPOINTS: usize = 100;
 /// Most weighted destinations that are listed, in clusters.
 const MAX_CLUSTERS: usize = 100;
+
+/// The port that clients call from; which one it is decides nothing.
+pub const CLIENT_PORT: u16 = 40_000;
 
 /// On which side of a call a proxy stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +167,7 @@ pub fn at_proxy(proxy: &Proxy, side: Side, arrival: &Arrival) -> (Vec<String>, A
 }
 
 /// The listener that serves a connection to this address.
-fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<Listener>> {
+pub fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<Listener>> {
     let listeners = &proxy.config.listeners;
     let at_port = |port: u16| listeners.values().find(|listener| listener.address.port() == port);
     match side {
@@ -197,7 +200,7 @@ pub fn below_1024(port: u16) -> Option<u16> {
 }
 
 /// The address as the proxy sees it.
-fn at_listener(side: Side, listener: &Listener, destination: SocketAddr) -> SocketAddr {
+pub fn at_listener(side: Side, listener: &Listener, destination: SocketAddr) -> SocketAddr {
     match side {
         Side::Gateway => SocketAddr::new(destination.ip(), listener.address.port()),
         Side::Outbound | Side::Inbound => destination,
@@ -612,21 +615,51 @@ fn departure(
         (_, Some(EndpointAddress::Socket(address))) => *address,
         (_, Some(EndpointAddress::Pipe(_)) | None) => return None,
     };
-    let is_http = trace.sent.is_some();
-    let tls = transport::tls(transport::compiled(cluster, endpoint.map(AsRef::as_ref))).map(|tls| {
-        let alpn: Vec<String> = tls.alpn().iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        let alpn = match transport::is_mesh(tls) && is_http {
-            true => vec!["istio-http/1.1".to_owned(), "istio".to_owned(), "http/1.1".to_owned()],
-            false => alpn,
-        };
-        let identity = transport::is_mesh(tls).then(|| proxy.workload.identity.to_string());
-        TlsClient { server_name: tls.server_name(), alpn, identity }
-    });
+    let tls = tls_to(world, proxy, cluster, (to, endpoint.map(AsRef::as_ref)), trace.sent.is_some());
+    let is_passthrough = *cluster.name == *PASSTHROUGH_CLUSTER;
+    if let (Some(tls), true, Some(transport)) = (&tls, is_passthrough, &mut hop.transport) {
+        (transport.mode, transport.identity) = ("mtls", tls.identity.clone());
+        transport.reason = "automatic: the workload at this address requires mutual TLS".to_owned();
+    }
     // A client's own TLS passes through.
     let tls =
         tls.or_else(|| arrival.tls.clone().filter(|_| trace.chain.as_ref().is_some_and(|chain| chain.tls.is_none())));
     let request = trace.sent.clone().or_else(|| arrival.request.clone().filter(|_| tls_inside(arrival, trace)));
     Some(Departure { to, tls, request })
+}
+
+/// What sidecars offer each other for HTTP/1.1.
+const MESH_HTTP1: [&str; 3] = ["istio-http/1.1", "istio", "http/1.1"];
+
+/// The TLS of a proxy's connection to an endpoint, or to an address that was called directly.
+pub fn tls_to(
+    world: &World,
+    proxy: &Proxy,
+    cluster: &Compiled,
+    (to, endpoint): (SocketAddr, Option<&Host>),
+    is_http: bool,
+) -> Option<TlsClient> {
+    if let Discovery::OriginalDst(_) = &cluster.discovery {
+        // Evenkeel's proxies have a table of the addresses that require it; the configuration here is that of any proxy.
+        let called = world.snapshot.workload_at(to.ip()).and_then(|called| called.mutual.as_ref());
+        let requires = called.is_some_and(|ports| ports.contains(to.port()));
+        let is_mutual = requires && world.snapshot.mesh.enable_auto_mtls && *cluster.name == *PASSTHROUGH_CLUSTER;
+        if is_mutual {
+            return Some(TlsClient {
+                server_name: None,
+                alpn: MESH_HTTP1.map(str::to_owned).to_vec(),
+                identity: Some(proxy.workload.identity.to_string()),
+            });
+        }
+    }
+    let tls = transport::tls(transport::compiled(cluster, endpoint))?;
+    let is_mesh = transport::is_mesh(tls);
+    let alpn = match is_mesh && is_http {
+        true => MESH_HTTP1.map(str::to_owned).to_vec(),
+        false => tls.alpn().iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
+    };
+    let identity = is_mesh.then(|| proxy.workload.identity.to_string());
+    Some(TlsClient { server_name: tls.server_name(), alpn, identity })
 }
 
 /// Whether the request is still there, unseen, inside what a TCP proxy passed on.

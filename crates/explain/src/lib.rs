@@ -18,6 +18,9 @@
 //! | what do the running proxies say? | `running.rs` |
 //! | what became of a recent request, and what would become of it now? | `recent.rs`, `replay.rs` |
 //! | what does a change do to recent requests? | `plan.rs` |
+//! | who has talked to whom, and how was it secured? what would break without plain text? | `mtls.rs` |
+//! | what protects a workload, and what does not? | `protection.rs` |
+//! | does any request get from one party to another? | `prove.rs` |
 //! | the answer, as JSON and as text | `answer.rs`, `text.rs` |
 
 #![forbid(unsafe_code)]
@@ -30,11 +33,14 @@ mod considered;
 pub mod effective;
 mod hop;
 mod mismatch;
+pub mod mtls;
 mod names;
 mod near_miss;
 mod place;
 pub mod plan;
 mod policies;
+pub mod protection;
+pub mod prove;
 mod proxy;
 pub mod question;
 pub mod recent;
@@ -49,7 +55,10 @@ mod world;
 pub use answer::Answer;
 pub use asked::RunningProxies;
 pub use effective::Effective;
+pub use mtls::Ledger;
 pub use plan::Plan;
+pub use protection::Protection;
+pub use prove::{Claim, Party, Proof};
 pub use question::{Caller, Question, QuestionError, Target};
 pub use recent::Recent;
 pub use replay::Replayed;

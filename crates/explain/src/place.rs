@@ -56,6 +56,11 @@ impl Places {
         Self { texts, parsed: RefCell::default() }
     }
 
+    /// The files.
+    pub fn texts(&self) -> &BTreeMap<Arc<str>, Arc<str>> {
+        &self.texts
+    }
+
     /// The position of a field, or of its nearest ancestor that is written, in the object whose name is at `origin`.
     pub fn field(&self, origin: &Span, path: &str) -> Span {
         let nodes = self.nodes(&origin.file);

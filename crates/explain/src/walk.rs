@@ -9,7 +9,7 @@ use evenkeel_model::{EndpointAddress, Service, Workload};
 use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::answer::{Answer, Call, Outcome, Verdict};
-use crate::hop::{self, Arrival, Departure, Side, TlsClient, below_1024};
+use crate::hop::{self, Arrival, CLIENT_PORT, Departure, Side, TlsClient, below_1024};
 use crate::names::{self, Resolved};
 use crate::proxy::Proxy;
 use crate::question::{Caller, Question, QuestionError, Target};
@@ -18,8 +18,6 @@ use crate::world::World;
 
 /// Most proxies on a call's way, in proxies: an egress gateway makes three, more would be a loop.
 const MAX_HOPS: usize = 6;
-/// The port that clients call from; which one it is decides nothing.
-const CLIENT_PORT: u16 = 40_000;
 /// A client outside the mesh (RFC 5737).
 const OUTSIDE: [u8; 4] = [203, 0, 113, 1];
 
@@ -198,6 +196,18 @@ impl World {
             })
         };
         resolved.service.as_ref().filter(|service| !service.headless).and_then(endpoint).unwrap_or(called)
+    }
+
+    /// All the endpoints to which the cluster's own network may take a call.
+    pub(crate) fn without_proxy_all(&self, host: Option<&Hostname>, called: SocketAddr) -> Vec<SocketAddr> {
+        let service = host.and_then(|host| self.snapshot.services_of(host.as_str()).first());
+        let Some(service) = service.filter(|service| !service.headless) else { return vec![called] };
+        let endpoints = self.snapshot.endpoints(service, called.port()).iter().filter(|endpoint| endpoint.ready);
+        let address = |endpoint: &evenkeel_model::Endpoint| match endpoint.address {
+            EndpointAddress::Ip(ip) => Some(SocketAddr::new(ip, endpoint.port)),
+            _ => None,
+        };
+        endpoints.filter_map(address).collect()
     }
 
     /// Says why the workload does not see a service that there is.

@@ -22,7 +22,11 @@ pub struct World {
     pub(crate) snapshot: Snapshot,
     pub(crate) places: Places,
     objects: Vec<Object>,
+    /// Pods that stand for workloads of which none runs.
+    pub(crate) stand_ins: Vec<Object>,
     diagnostics: Diagnostics,
+    /// The virtual addresses that are assigned.
+    pub(crate) addresses: AddressBook,
     pub(crate) running: Option<Box<dyn RunningProxies>>,
     pub(crate) explainer: RefCell<Explainer>,
     proxies: RefCell<HashMap<Pod, Rc<Proxy>>>,
@@ -47,7 +51,9 @@ impl World {
             snapshot,
             places: Places::new(texts),
             objects,
+            stand_ins: pods,
             diagnostics,
+            addresses,
             running: None,
             explainer: RefCell::default(),
             proxies: RefCell::default(),
@@ -73,6 +79,12 @@ impl World {
     /// The objects.
     pub fn objects(&self) -> &[Object] {
         &self.objects
+    }
+
+    /// Whether a Pod has a proxy of the mesh; true if the Pod is not known.
+    pub fn has_proxy(&self, namespace: &str, pod: &str) -> bool {
+        let found = self.snapshot.workload(&namespace.into(), &pod.into());
+        found.is_none_or(|workload| workload.has_proxy || self.is_gateway(workload))
     }
 
     /// Whether a workload's proxy is a gateway.

@@ -32,6 +32,7 @@ pub use http::{
     BadBody, Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
     RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
 };
+pub use info::edges;
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::NetworkFilters;
 pub use resolution::{ForwardProxyFacts, HostLookup, LookupError, Resolved};

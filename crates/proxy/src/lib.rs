@@ -16,6 +16,7 @@ mod certificate_files;
 mod control_stats;
 mod dns;
 mod dns_cache;
+mod edges;
 pub mod handover;
 mod http;
 mod inherit;

@@ -19,6 +19,8 @@ pub struct Session {
     pub version: &'static str,
     /// OpenSSL name of the cipher suite, as Envoy logs it.
     pub cipher: &'static str,
+    /// The group of the key exchange, by rustls's name: `X25519MLKEM768`, `X25519`, `secp256r1`…; empty if there was none.
+    pub group: &'static str,
     /// An earlier session was resumed.
     pub resumed: bool,
 }

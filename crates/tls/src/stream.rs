@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
-use rustls::{Connection, HandshakeKind, ProtocolVersion};
+use rustls::{Connection, HandshakeKind, NamedGroup, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::{FailedHandshake, HandshakeError};
@@ -105,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
 
     fn failed(self, error: HandshakeError) -> Box<FailedHandshake> {
         let mut session = Arc::unwrap_or_clone(self.session);
-        (session.version, session.cipher) = agreed(&self.connection);
+        (session.version, session.cipher, session.group) = agreed(&self.connection);
         session.peer = verify::take_refused().or(session.peer);
         Box::new(FailedHandshake { error, session })
     }
@@ -146,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             session.peer = Some(peer);
         }
         session.alpn = connection.alpn_protocol().map(<[u8]>::to_vec);
-        (session.version, session.cipher) = agreed(connection);
+        (session.version, session.cipher, session.group) = agreed(connection);
         self.session = Arc::new(session);
         Ok(())
     }
@@ -393,14 +393,31 @@ fn feed(connection: &mut Connection, bytes: &[u8]) -> Result<usize, Failure> {
 /// same limit.
 const PLAINTEXT_BYTES: usize = 16 * 1024;
 
-/// Version and cipher suite, as far as they are negotiated.
-fn agreed(connection: &Connection) -> (&'static str, &'static str) {
+/// Version, cipher suite and group of the key exchange, as far as they are negotiated.
+fn agreed(connection: &Connection) -> (&'static str, &'static str, &'static str) {
     let version = match connection.protocol_version() {
         Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
         Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
         _ => "",
     };
-    (version, connection.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())))
+    let cipher = connection.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite()));
+    let group = connection.negotiated_key_exchange_group().map_or("", |group| group_name(group.name()));
+    (version, cipher, group)
+}
+
+/// The name of a group, as OpenSSL and IANA's registry have it.
+fn group_name(group: NamedGroup) -> &'static str {
+    match group {
+        NamedGroup::X25519MLKEM768 => "X25519MLKEM768",
+        NamedGroup::secp256r1MLKEM768 => "SecP256r1MLKEM768",
+        NamedGroup::MLKEM768 => "MLKEM768",
+        NamedGroup::MLKEM1024 => "MLKEM1024",
+        NamedGroup::X25519 => "X25519",
+        NamedGroup::secp256r1 => "secp256r1",
+        NamedGroup::secp384r1 => "secp384r1",
+        NamedGroup::secp521r1 => "secp521r1",
+        _ => "other",
+    }
 }
 
 /// rustls' buffers are empty, yet it takes nothing: a message of the peer is over its limits.

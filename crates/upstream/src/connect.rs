@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::address::EndpointAddress;
@@ -73,7 +74,7 @@ async fn open(
     client: Option<&ConnectionView>,
 ) -> Result<(Stream, ConnectTimes), ConnectError> {
     let begin = Instant::now();
-    let made = || ConnectTimes { begin, end: Instant::now(), handshake_end: None };
+    let made = || ConnectTimes::new(begin, Instant::now());
     let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
         EndpointAddress::Pipe(path) => {
@@ -102,7 +103,8 @@ async fn open(
             };
             match burst::ahead_of(Box::pin(connecting)).await {
                 Ok(stream) => {
-                    let times = ConnectTimes { handshake_end: Some(Instant::now()), ..times };
+                    let session = Some(Arc::clone(stream.session()));
+                    let times = ConnectTimes { handshake_end: Some(Instant::now()), session, ..times };
                     Ok((Stream::Tls(Box::new(stream)), times))
                 }
                 Err(error) => Err(ConnectError::Tls(error.to_string())),

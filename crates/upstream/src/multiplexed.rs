@@ -311,7 +311,7 @@ impl Cluster {
             premature_resets: PrematureResets::default(),
         };
         let Established { stream, open } = made;
-        let (local, times, epoch) = (open.local, open.times, open.epoch);
+        let (local, times, epoch) = (open.local, open.times.clone(), open.epoch);
         let stats = self.http2_stats();
         let ended = move |broken| {
             if broken {

@@ -1,20 +1,22 @@
 //! Upstream connections as what is counted and kept of them: while they are open, and while they idle in a pool.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_stats::Writer;
+use evenkeel_tls::Session;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::breaker::{Share, Slot};
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
+use crate::edge::EdgeCounts;
 use crate::stream::Stream;
 
-/// The times at which the steps of connecting happened.
-#[derive(Debug, Clone, Copy)]
+/// The times at which the steps of connecting happened, and what came of it.
+#[derive(Debug, Clone)]
 pub struct ConnectTimes {
     /// Connecting began.
     pub begin: Instant,
@@ -22,6 +24,17 @@ pub struct ConnectTimes {
     pub end: Instant,
     /// The TLS handshake was completed; `None` without TLS.
     pub handshake_end: Option<Instant>,
+    /// The TLS session; `None` without TLS.
+    pub session: Option<Arc<Session>>,
+    /// What is counted of the traffic to this peer, once somebody counts it.
+    pub edge: OnceCell<Rc<EdgeCounts>>,
+}
+
+impl ConnectTimes {
+    /// A connection made between these times, without TLS.
+    pub(super) fn new(begin: Instant, end: Instant) -> Self {
+        Self { begin, end, handshake_end: None, session: None, edge: OnceCell::new() }
+    }
 }
 
 /// A newly made connection.

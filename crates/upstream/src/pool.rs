@@ -219,7 +219,7 @@ impl Cluster {
         OpenConnection {
             shared: self.shared.clone(),
             cx_active: Rc::clone(&host.counts.cx_active),
-            times: ConnectTimes { begin: now, end: now, handshake_end: None },
+            times: ConnectTimes::new(now, now),
             epoch,
             requests: 1,
             local: None,

@@ -1,6 +1,7 @@
 //! What is known of connections and streams, as read by filters, logs, statistics and traces.
 
 mod connection;
+pub mod edges;
 mod flags;
 mod stream;
 mod times;

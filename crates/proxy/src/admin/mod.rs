@@ -5,6 +5,7 @@ mod caller;
 mod certs;
 mod clusters;
 mod config_dump;
+mod edges;
 mod explain;
 mod info;
 mod requests;
@@ -127,6 +128,8 @@ enum Handler {
     Explain,
     /// `/requests`: asks the workers, then renders on a separate thread.
     Requests,
+    /// `/edges`: asks the workers, then renders on a separate thread.
+    Edges,
     /// Large pages: the needed state is copied on the control thread, and the page is rendered on a separate thread.
     Apart(fn(&Admin, &Query) -> Result<Drawing, Reply>),
 }
@@ -156,6 +159,12 @@ const PAGES: &[Page] = &[
         help: "stop accepting and let connections finish (?inboundonly, ?graceful: go on accepting meanwhile, ?skip_exit: and after)",
         mutates: true,
         handler: Handler::Now(drain_listeners),
+    },
+    Page {
+        path: "/edges",
+        help: "who has talked to whom, and how it was secured (JSON; see docs/security-tools.md)",
+        mutates: false,
+        handler: Handler::Edges,
     },
     Page {
         path: "/explain",
@@ -335,6 +344,7 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, (accept, body):
             Handler::Now(draw) => draw(admin, &query),
             Handler::Explain => explain::page(admin, body).await,
             Handler::Requests => requests::page(admin, &query).await,
+            Handler::Edges => edges::page(admin).await,
             Handler::Clusters => apart::draw(clusters::page(admin, &query).await).await,
             Handler::Apart(begin) => match begin(admin, &query) {
                 Ok(drawing) => apart::draw(drawing).await,

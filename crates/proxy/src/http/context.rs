@@ -10,8 +10,8 @@ use evenkeel_http::Version;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::overload::Action;
 use evenkeel_runtime_config::view::ConnectionView;
-use evenkeel_upstream::alpn;
 use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::{EdgeCounts, alpn, turn};
 use tokio::time::Instant;
 
 use super::downstream::Http1;
@@ -31,6 +31,8 @@ pub(super) struct ConnectionContext {
     filtered: Option<Rc<filtered::Connection>>,
     /// The client's address as text, once a request needs it.
     remote_text: OnceCell<Box<str>>,
+    /// What is counted of the traffic with this client.
+    pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its entry in the worker's table of connections.
     pub(super) registration: Rc<Registration>,
     /// Another worker or process has served it before, and has counted it in the totals.
@@ -67,6 +69,7 @@ impl ConnectionContext {
             manager,
             filtered: side.stream.layer::<Filtered>().map(|filtered| Rc::clone(filtered.connection())),
             remote_text: OnceCell::new(),
+            edge: worker.edges.of_client(&info, turn::now()),
             info,
             hcm,
             registration: Rc::clone(registration),
@@ -125,6 +128,7 @@ impl ConnectionContext {
             hcm,
             filtered: None,
             remote_text: OnceCell::new(),
+            edge: worker.edges.of_client(&info, turn::now()),
             info,
             registration: Rc::clone(registration),
             resumed: true,

@@ -235,6 +235,8 @@ impl ActiveStream<'_> {
             };
             forward.to.cluster.report_connected(&host);
             self.request.connected(up.local_addr(), up.connect_times());
+            let peer = (&*host, up.connect_times());
+            self.request.edge = self.conn.worker.edges.of_server(&self.conn.info, peer, turn::now()).cloned();
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if let Err(failure) = &result {
                 count_reset(&forward.to.cluster, &up, failure);

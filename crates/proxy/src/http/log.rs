@@ -72,6 +72,13 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
     if cut_off {
         stats.inc(Counter::downstream_rq_rx_reset);
     }
+    let (received, sent) = (request.stream.bytes_received, request.stream.bytes_sent);
+    if let Some(edge) = &conn.edge {
+        edge.request(received, sent, turn::now());
+    }
+    if let Some(edge) = request.edge.take() {
+        edge.request(received, sent, turn::now());
+    }
     let duration = turn::now().duration_since(request.started());
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
     keep(conn, request);

@@ -15,7 +15,7 @@ use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
-use evenkeel_upstream::{ConnectTimes, Host, turn};
+use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host, turn};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -73,6 +73,8 @@ pub(super) struct Request {
     pub(super) load_reported: bool,
     /// The gRPC status of the response, if filters have moved it out of the trailers.
     pub(super) outcome: Option<u8>,
+    /// What is counted of the traffic with the server of the latest try.
+    pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its head as it was received, if it is one of those that are kept ([`crate::recent`]).
     pub(super) sampled: Option<Box<AskedHead>>,
 }
@@ -96,6 +98,7 @@ impl Request {
             hold_failed: false,
             load_reported: false,
             outcome: None,
+            edge: None,
             sampled: None,
         }
     }
@@ -139,6 +142,7 @@ impl Request {
             hold_failed,
             load_reported,
             outcome,
+            edge,
             sampled,
         } = self;
         head.clear();
@@ -153,6 +157,7 @@ impl Request {
         }
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
         *load_reported = false;
+        *edge = None;
         *sampled = None;
     }
 

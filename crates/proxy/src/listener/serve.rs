@@ -10,6 +10,7 @@ use evenkeel_filters::network::Close;
 use evenkeel_filters::{ConnectionInfo, NetworkFilters};
 use evenkeel_runtime_config::listener::{Listener, Terminal};
 use evenkeel_runtime_config::{Config, HttpConnectionManager};
+use evenkeel_upstream::turn;
 use tokio::net::TcpStream;
 
 use super::adopt::{self, Adopted};
@@ -109,6 +110,7 @@ async fn accepted<'w>(
     let mut info = ConnectionInfo::new(id, counted.since.into_std(), peer, destination);
     info.listener = Some(Arc::clone(&listener));
     let (downstream, upstream_side) = establish(worker, stream, info, listener, &counted).await?;
+    worker.edges.accepted(&downstream.info, turn::now());
     Some(Served::new(worker, downstream, Arrival::New(upstream_side), (placement, counted), registration))
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use evenkeel_filters::edges::Edge;
 use evenkeel_filters::explain::asked::RecentRequest;
 use evenkeel_runtime_config::{Config, Demand, Listener};
 use evenkeel_stats::{Registry, Scope};
@@ -345,6 +346,11 @@ impl WorkerPool {
     pub(crate) async fn recent_requests(&self) -> (Vec<Arc<RecentRequest>>, usize) {
         let (answers, silent) = self.ask(Message::RecentRequests).await;
         (answers.into_iter().flatten().collect(), silent)
+    }
+
+    /// Who has talked to whom, as each worker has seen it; and how many workers did not answer in time.
+    pub(crate) async fn edges(&self) -> (Vec<(Vec<Edge>, u64)>, usize) {
+        self.ask(Message::Edges).await
     }
 
     /// Asks every worker, and waits for a moment: one that is stuck does not hold up the answer.

@@ -9,7 +9,7 @@ use evenkeel_upstream::conn::{burst, deadline, hangup};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::listener::accept::accept;
 use crate::listener::socket::ListenerKey;
@@ -61,6 +61,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
             Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
             Message::Cluster(name, answer) => _ = answer.send(worker.upstreams.snapshot_of(&name)),
             Message::RecentRequests(answer) => _ = answer.send(worker.recent.kept()),
+            Message::Edges(answer) => _ = answer.send(worker.edges.kept(Instant::now())),
             Message::Deliver(delivery) => delivery.serve(&worker),
             Message::LoadTransfer(shed) => worker.shed(&shed),
             Message::Level(level) => worker.level(&level),

@@ -23,7 +23,8 @@ use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::{
-    AcquireError, ConnectError, ConnectTimes, Connection, Outcome as HostOutcome, RequestGuard, Target,
+    AcquireError, ConnectError, ConnectTimes, Connection, EdgeCounts, Host, Outcome as HostOutcome, RequestGuard,
+    Target,
 };
 use tokio::time::Instant;
 
@@ -46,6 +47,8 @@ struct Outcome {
     counter: Option<Counter>,
     /// The cluster connects to wherever the client dialled (`ORIGINAL_DST`).
     original_dst: bool,
+    /// What is counted of the traffic with the server.
+    edge: Option<Rc<EdgeCounts>>,
 }
 
 /// Serves a connection to its end. `upstream_side`: the upstream side, if it was connected while the client was silent. Returns the
@@ -150,6 +153,11 @@ fn end(
     outcome.counter.into_iter().for_each(|counter| stats.inc(counter));
     stats.add(Counter::downstream_cx_rx_bytes_total, outcome.stream.bytes_received);
     stats.add(Counter::downstream_cx_tx_bytes_total, outcome.stream.bytes_sent);
+    let (received, sent, now) = (outcome.stream.bytes_received, outcome.stream.bytes_sent, Instant::now());
+    let own = worker.edges.of_client(&downstream.info, now);
+    for edge in own.iter().chain(&outcome.edge) {
+        edge.bytes(received, sent, now);
+    }
     log(worker, downstream, configured, outcome);
 }
 
@@ -220,6 +228,13 @@ impl Upstream {
         }
     }
 
+    fn host(&self) -> &Rc<Host> {
+        match self {
+            Self::Connection(connection) => &connection.host,
+            Self::Tunnel(tunnel) => tunnel.host(),
+        }
+    }
+
     fn connect_times(&self) -> &ConnectTimes {
         match self {
             Self::Connection(connection) => connection.connect_times(),
@@ -260,6 +275,8 @@ impl UpstreamSide {
         if let Some((upstream, _)) = &upstream {
             outcome.stream.upstream_local = upstream.local_addr();
             set_connect_times(&mut outcome.stream.times, upstream.connect_times());
+            let peer = (&**upstream.host(), upstream.connect_times());
+            outcome.edge = worker.edges.of_server(info, peer, Instant::now()).cloned();
         }
         Box::new(Self { outcome, upstream, input })
     }
@@ -455,7 +472,7 @@ impl Outcome {
     }
 
     fn begun(start: Instant) -> Self {
-        Self { stream: Box::new(StreamInfo::new(start.into_std())), counter: None, original_dst: false }
+        Self { stream: Box::new(StreamInfo::new(start.into_std())), counter: None, original_dst: false, edge: None }
     }
 
     fn started(&self) -> Instant {

@@ -230,6 +230,11 @@ impl TunnelStream {
         self.place.local_addr()
     }
 
+    /// The host it is connected to.
+    pub(super) fn host(&self) -> &Rc<Host> {
+        &self.place.host
+    }
+
     /// When the connection was made.
     pub(super) fn connect_times(&self) -> &ConnectTimes {
         self.place.connect_times()

@@ -24,6 +24,7 @@ use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Level, LoadTransfer};
 use crate::callouts::WorkerCallouts;
 use crate::dns_cache::Lookup;
+use crate::edges::Edges;
 use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
 use crate::recent::{self, Recent};
@@ -65,6 +66,8 @@ pub(crate) struct Worker {
     pub(crate) random: Random,
     /// Recent requests, for those who ask about them.
     pub(crate) recent: Recent,
+    /// Who has talked to whom, for those who ask.
+    pub(crate) edges: Edges,
     pub(super) roster: Roster,
     pub(super) drains: Drains,
     /// Where connections are handed over to once a successor has taken over.
@@ -100,6 +103,7 @@ impl Worker {
             callouts: WorkerCallouts::new(Rc::clone(&upstreams)),
             upstreams,
             random: Random::from_system(),
+            edges: Edges::new(seed.recent.except.clone()),
             recent: Recent::new(seed.index, seed.recent, Instant::now()),
             roster: Roster::default(),
             drains: Drains::default(),

@@ -20,6 +20,7 @@ mod processes;
 mod protocols;
 mod rollouts;
 mod rotation;
+mod security;
 mod stateful_sets;
 mod unchanged;
 mod upgrade;

@@ -1,0 +1,103 @@
+//! The ledger, and what a change would break, for people.
+
+use super::{Ledger, WhatIf};
+
+impl Ledger {
+    /// The table.
+    pub fn to_text(&self) -> String {
+        let mut rows = vec![
+            ["", "CLIENT", "SERVER", "PORT", "SECURED", "KEY EXCHANGE", "CONNECTIONS", "REQUESTS", "BYTES", "SEEN BY"]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
+        let mut below = Vec::new();
+        for row in &self.edges {
+            let (secured, group) = match &row.tls {
+                None => ("plain text".to_owned(), String::new()),
+                Some(tls) => (format!("{} {}", tls.version, tls.cipher), tls.group.clone()),
+            };
+            let is_mutual = row.client.identity.is_some() && row.server.identity.is_some();
+            let secured = if row.plaintext || is_mutual { secured } else { format!("{secured} (not mutual)") };
+            let mark = if row.plaintext { "✗" } else { "✓" };
+            let mark = if row.disagreement.is_some() { "!" } else { mark };
+            rows.push(vec![
+                mark.to_owned(),
+                row.client.name.clone(),
+                row.server.name.clone(),
+                row.port.to_string(),
+                secured,
+                group,
+                row.connections.to_string(),
+                row.requests.to_string(),
+                row.bytes.to_string(),
+                row.seen_by.to_owned(),
+            ]);
+            if let Some(text) = &row.disagreement {
+                below.push(format!("! {} → {}:{}: {text}", row.client.name, row.server.name, row.port));
+            }
+        }
+        let mut out = match self.edges.is_empty() {
+            true => "no traffic was seen\n".to_owned(),
+            false => columns(&rows),
+        };
+        below.iter().for_each(|line| out.push_str(&format!("{line}\n")));
+        if !self.edges.is_empty() {
+            out.push_str(&match self.plaintext_connections {
+                0 => "\n✓ nothing in plain text\n".to_owned(),
+                count => format!("\n✗ in plain text: {count} connections, {} bytes\n", self.plaintext_bytes),
+            });
+        }
+        self.notes.iter().for_each(|note| out.push_str(&format!("note: {note}\n")));
+        printable(&out)
+    }
+}
+
+impl WhatIf {
+    /// The list.
+    pub fn to_text(&self) -> String {
+        let mut out = match self.breaks.len() {
+            0 => format!("✓ with STRICT at {} no client breaks\n", self.at),
+            1 => format!("✗ with STRICT at {} 1 client breaks\n", self.at),
+            count => format!("✗ with STRICT at {} {count} clients break\n", self.at),
+        };
+        let mut rows = vec![["CLIENT", "SERVER", "PORT", "KNOWN FROM", "WHY"].map(str::to_owned).to_vec()];
+        for broken in &self.breaks {
+            let source =
+                broken.source.as_ref().and_then(|source| Some(format!(" ({}, {})", source.object, source.position()?)));
+            let seen = broken
+                .connections
+                .map(|count| format!("; seen: {count} connections in plain text"))
+                .unwrap_or_default();
+            rows.push(vec![
+                broken.client.clone(),
+                broken.server.clone(),
+                broken.port.to_string(),
+                broken.known_from.to_owned(),
+                format!("{}{}{seen}", broken.reason, source.unwrap_or_default()),
+            ]);
+        }
+        if !self.breaks.is_empty() {
+            out.push_str(&format!("\n{}", columns(&rows)));
+        }
+        self.notes.iter().for_each(|note| out.push_str(&format!("note: {note}\n")));
+        printable(&out)
+    }
+}
+
+/// Names come from files and from peers: control characters are not for the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+/// Columns, two spaces apart.
+fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.first().map_or(0, Vec::len);
+    let width =
+        |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

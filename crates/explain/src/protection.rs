@@ -1,0 +1,382 @@
+//! What protects a workload, and what does not: mutual TLS, tokens and policies, in the order in which its proxy asks
+//! them.
+//!
+//! Rules are told from the user's YAML and not from the model's types, so a new attribute is told without a change here.
+
+mod gaps;
+mod text;
+mod words;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use evenkeel_api::annotations::{CaptureRules, is_dry_run};
+use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_base::yaml::Node;
+use evenkeel_model::workload::InboundPort;
+use evenkeel_model::{AuthorizationPolicy, Protocol, Selectable, Workload};
+use evenkeel_xds::json::any_to_json;
+use evenkeel_xds::{ResourceType, Schema};
+use serde::Serialize;
+
+use crate::place::Source;
+use crate::policies;
+use crate::world::World;
+
+/// What holds at a workload.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Protection {
+    /// The workload.
+    pub workload: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its Pods.
+    pub pods: Vec<String>,
+    /// Its identity.
+    pub identity: String,
+    /// `sidecar`, `gateway` or `none`.
+    pub proxy: &'static str,
+    /// Its ports. The last entry has no number: it stands for all other ports.
+    pub ports: Vec<Port>,
+    /// RequestAuthentications, which are asked first.
+    pub request_authentications: Vec<RequestAuthentication>,
+    /// AuthorizationPolicies in the order in which they are asked.
+    pub policies: Vec<Policy>,
+    /// What is not protected, one sentence each.
+    pub not_protected: Vec<String>,
+    /// What the running proxy says; `null`: it was not asked.
+    pub running: Option<Running>,
+}
+
+/// A port of the workload.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// Its number; `null`: all others.
+    pub port: Option<u16>,
+    /// Its protocol.
+    pub protocol: String,
+    /// The service that leads there, as `NAMESPACE/NAME:PORT`.
+    pub service: Option<String>,
+    /// Whether connections to it go through the proxy.
+    pub captured: bool,
+    /// `STRICT`, `PERMISSIVE` or `DISABLE`.
+    pub mutual_tls: String,
+    /// The PeerAuthentication that says so; `null`: the default.
+    pub source: Option<Source>,
+    /// Who may call, one sentence each.
+    pub who_may_call: Vec<String>,
+}
+
+/// A RequestAuthentication.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestAuthentication {
+    /// Where it is written.
+    pub source: Source,
+    /// `mesh`, `namespace` or `workload`.
+    pub scope: &'static str,
+    /// The issuers, each with its audiences and where its keys come from.
+    pub issuers: Vec<String>,
+    /// What is wrong with it, or what stands in for it.
+    pub notes: Vec<String>,
+}
+
+/// An AuthorizationPolicy.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Policy {
+    /// When it is asked, from 1.
+    pub order: usize,
+    /// `CUSTOM`, `DENY`, `ALLOW` or `AUDIT`.
+    pub action: String,
+    /// Where it is written.
+    pub source: Source,
+    /// `mesh`, `namespace` or `workload`.
+    pub scope: &'static str,
+    /// It is only logged and counted.
+    pub dry_run: bool,
+    /// It has mistakes, so a stand-in that refuses more applies.
+    pub refused: bool,
+    /// The external authorizer of a CUSTOM policy.
+    pub provider: Option<String>,
+    /// Its rules.
+    pub rules: Vec<Rule>,
+    /// What is wrong with it.
+    pub notes: Vec<String>,
+}
+
+/// A rule.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rule {
+    /// Where it is written.
+    pub source: Source,
+    /// Whom and what it matches.
+    pub text: String,
+    /// The callers that it matches.
+    pub callers: String,
+    /// It asks for what only HTTP has.
+    pub needs_http: bool,
+    /// The ports that it is limited to; empty: all.
+    pub ports: Vec<u16>,
+}
+
+/// What the running proxies of the workload say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Running {
+    /// They enforce exactly these rules.
+    pub agrees: bool,
+    /// Rules that a proxy does not have, or has beyond them, one line each.
+    pub differs: Vec<String>,
+}
+
+impl World {
+    /// What protects a workload.
+    pub fn protection(&self, workload: &Arc<Workload>) -> Protection {
+        let proxy = match (self.is_gateway(workload), workload.has_proxy) {
+            (true, _) => "gateway",
+            (false, true) => "sidecar",
+            (false, false) => "none",
+        };
+        let enforced = proxy != "none";
+        let policies = if enforced { self.policies_at(workload) } else { Vec::new() };
+        let request_authentications = if enforced { self.token_rules_at(workload) } else { Vec::new() };
+        let pods = self.snapshot.workloads.iter().filter(|own| is_same_workload(own, workload));
+        let mut all = Protection {
+            workload: workload.workload_name.to_string(),
+            namespace: workload.namespace.to_string(),
+            pods: pods.map(|own| own.pod.to_string()).collect(),
+            identity: workload.identity.to_string(),
+            proxy,
+            ports: self.ports_of(workload, proxy, &policies),
+            request_authentications,
+            policies,
+            not_protected: Vec::new(),
+            running: None,
+        };
+        all.not_protected = gaps::of(&all);
+        all
+    }
+
+    /// The Pods of a workload.
+    pub fn pods_of(&self, workload: &Workload) -> Vec<Arc<Workload>> {
+        self.snapshot.workloads.iter().filter(|own| is_same_workload(own, workload)).cloned().collect()
+    }
+
+    /// The names of the rules that a workload's proxy gets from these files, as its RBAC filters name them.
+    pub fn rule_names(&self, workload: &Arc<Workload>) -> BTreeSet<String> {
+        let proxy = self.proxy(workload);
+        let mut names = BTreeSet::new();
+        for listener in proxy.resources.of(ResourceType::Listener).values() {
+            collect_rule_names(&any_to_json(&Schema::acquire(), &listener.any()), &mut names);
+        }
+        names
+    }
+
+    fn ports_of(&self, workload: &Arc<Workload>, proxy: &str, policies: &[Policy]) -> Vec<Port> {
+        let capture = self.capture_of(workload);
+        let is_captured = |port: u16| {
+            let included = capture.inbound_ports.as_ref().is_none_or(|ports| ports.contains(&port));
+            included && !(capture.inbound_ports.is_none() && capture.except_inbound_ports.contains(&port))
+        };
+        let mut numbers: Vec<(u16, Option<InboundPort>)> = match proxy {
+            "gateway" => {
+                let gateways = self.snapshot.gateways_for(&workload.labels);
+                gateways.iter().flat_map(|gateway| &gateway.servers).map(|server| (server.port, None)).collect()
+            }
+            _ => workload.inbound_ports().into_iter().map(|port| (port.port, Some(port))).collect(),
+        };
+        numbers.extend(workload.ports.iter().filter(|_| proxy != "gateway").map(|port| (port.number, None)));
+        let named = self.snapshot.peer_authentications_of(&workload.namespace).iter();
+        let named = named.filter(|p| proxy == "sidecar" && workload.labels.selected_by(&p.selector));
+        numbers.extend(named.flat_map(|p| p.port_modes.keys().map(|port| (*port, None))));
+        // A port that a service leads to says more than the same port of a container.
+        numbers.sort_by_key(|(port, known)| (*port, known.is_none()));
+        numbers.dedup_by_key(|(port, _)| *port);
+        let port = |number: u16, known: Option<InboundPort>| {
+            let peer = match proxy {
+                "sidecar" => Some(policies::authentication(self, workload, number)),
+                _ => None,
+            };
+            let protocol = match (&known, proxy) {
+                (Some(known), _) => known.protocol.as_str().to_owned(),
+                (None, "gateway") => "as its Gateway says".to_owned(),
+                (None, _) => Protocol::Auto.as_str().to_owned(),
+            };
+            let service = known.as_ref().and_then(|known| known.service.as_ref());
+            let is_http = known.as_ref().is_none_or(|known| may_be_http(known.protocol));
+            let mutual_tls = peer.as_ref().map_or_else(|| "none".to_owned(), |peer| peer.mode.clone());
+            let captured = proxy != "none" && (proxy == "gateway" || number == 0 || is_captured(number));
+            Port {
+                port: Some(number).filter(|number| *number > 0),
+                protocol,
+                service: service.map(|(service, port)| format!("{}/{}:{port}", service.namespace, service.name)),
+                captured,
+                who_may_call: gaps::callers((number, is_http, captured), &mutual_tls, policies),
+                mutual_tls,
+                source: peer.and_then(|peer| peer.source),
+            }
+        };
+        let mut ports: Vec<Port> = numbers.into_iter().map(|(number, known)| port(number, known)).collect();
+        if proxy == "sidecar" {
+            // No container listens on port 0: what holds there holds for all ports that no object names.
+            ports.push(port(0, None));
+        }
+        ports
+    }
+
+    /// Which connections to a Pod its proxy gets.
+    pub(crate) fn capture_of(&self, workload: &Workload) -> CaptureRules {
+        let is_it = |object: &&Object| {
+            object.kind() == Kind::Pod && object.name == workload.pod && object.namespace == workload.namespace
+        };
+        let pod = self.objects().iter().chain(&self.stand_ins).find(is_it);
+        let rules = pod.map(|pod| CaptureRules::of(&pod.annotations)).unwrap_or_default();
+        if !rules.is_default() {
+            return rules;
+        }
+        // A running mesh tells of its Pods without their annotations: those of what made them are theirs.
+        let owned = self.objects().iter().filter(|object| {
+            object.name == workload.workload_name && object.namespace == workload.namespace && object.refused.is_none()
+        });
+        let template = |object: &Object| match &object.resource {
+            Resource::Deployment(set) => {
+                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
+            }
+            Resource::StatefulSet(set) => {
+                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
+            }
+            Resource::DaemonSet(set) => {
+                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
+            }
+            _ => None,
+        };
+        owned.filter_map(template).next().map(|annotations| CaptureRules::of(&annotations)).unwrap_or_default()
+    }
+
+    fn policies_at(&self, workload: &Workload) -> Vec<Policy> {
+        let mut all: Vec<Policy> = self
+            .snapshot
+            .policies_for(&workload.namespace, &workload.labels)
+            .into_iter()
+            .filter(|policy| !self.is_of_kind(policy, Kind::RequestAuthentication))
+            .map(|policy| self.policy(policy))
+            .collect();
+        all.sort_by_key(|policy| match policy.action.as_str() {
+            "CUSTOM" => 0,
+            "DENY" => 1,
+            "ALLOW" => 2,
+            _ => 3,
+        });
+        all.iter_mut().zip(1..).for_each(|(policy, order)| policy.order = order);
+        all
+    }
+
+    fn is_of_kind(&self, policy: &AuthorizationPolicy, kind: Kind) -> bool {
+        self.objects().iter().any(|object| object.kind() == kind && object.origin == policy.origin)
+    }
+
+    fn policy(&self, policy: &AuthorizationPolicy) -> Policy {
+        let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
+        let written = self.places.node(&policy.origin, "spec.rules");
+        let written = written.as_ref().and_then(Node::as_sequence).unwrap_or_default();
+        let rule = |at: usize, node: &Node| {
+            let source = self.source(object.clone(), &policy.origin, &format!("spec.rules[{at}]"));
+            let needs_http = policy.rules.get(at).is_some_and(evenkeel_model::policy::Rule::needs_http);
+            Rule {
+                source,
+                needs_http,
+                text: words::rule(node),
+                callers: words::callers(node),
+                ports: words::ports(node),
+            }
+        };
+        let provider = self.places.node(&policy.origin, "spec.provider.name");
+        let dry_run = self.objects().iter().find(|object| object.origin == policy.origin);
+        Policy {
+            order: 0,
+            action: policy.action.to_string(),
+            source: Source::at(object.clone(), &policy.origin),
+            scope: self.scope(&policy.namespace, policy.selector.is_empty()),
+            dry_run: dry_run.is_some_and(|object| is_dry_run(&object.annotations)),
+            refused: policy.refused,
+            provider: provider.as_ref().and_then(Node::as_str).map(str::to_owned),
+            rules: written.iter().enumerate().map(|(at, node)| rule(at, node)).collect(),
+            notes: self.findings_at(&policy.origin),
+        }
+    }
+
+    fn token_rules_at(&self, workload: &Workload) -> Vec<RequestAuthentication> {
+        let root = &self.snapshot.mesh.root_namespace;
+        let is_here = |object: &&Object| {
+            object.kind() == Kind::RequestAuthentication
+                && (object.namespace == workload.namespace || object.namespace == *root)
+                && self.selects(object, workload)
+        };
+        let found = self.objects().iter().filter(is_here);
+        let of = |object: &Object| {
+            let rules = self.places.node(&object.origin, "spec.jwtRules");
+            let rules = rules.as_ref().and_then(Node::as_sequence).unwrap_or_default();
+            RequestAuthentication {
+                source: Source::at(object.to_string(), &object.origin),
+                scope: self.scope(&object.namespace, self.places.node(&object.origin, "spec.selector").is_none()),
+                issuers: rules.iter().map(words::issuer).collect(),
+                notes: self.findings_at(&object.origin),
+            }
+        };
+        found.map(of).collect()
+    }
+
+    /// Whether the selector that is written in an object selects the workload.
+    fn selects(&self, object: &Object, workload: &Workload) -> bool {
+        let labels = self.places.node(&object.origin, "spec.selector.matchLabels");
+        let labels = labels.as_ref().and_then(Node::as_mapping);
+        labels.is_none_or(|labels| {
+            labels.iter().all(|entry| workload.labels.get(&*entry.key).map(String::as_str) == entry.value.as_str())
+        })
+    }
+
+    fn scope(&self, namespace: &str, is_whole: bool) -> &'static str {
+        match (is_whole, *namespace == *self.snapshot.mesh.root_namespace) {
+            (false, _) => "workload",
+            (true, true) => "mesh",
+            (true, false) => "namespace",
+        }
+    }
+
+    /// What was found about the object that is written there.
+    fn findings_at(&self, origin: &evenkeel_base::Span) -> Vec<String> {
+        let about = self.diagnostics().iter().filter(|finding| finding.span == *origin);
+        about.map(|finding| finding.message.clone()).collect()
+    }
+}
+
+/// Whether the proxy may see requests on a port with this protocol.
+fn may_be_http(protocol: Protocol) -> bool {
+    use Protocol::{Auto, Grpc, GrpcWeb, Http, Http2};
+    matches!(protocol, Http | Http2 | Grpc | GrpcWeb | Auto)
+}
+
+fn is_same_workload(own: &Workload, other: &Workload) -> bool {
+    own.workload_name == other.workload_name && own.namespace == other.namespace
+}
+
+/// The names of policies in RBAC filters, wherever they are in a proxy's configuration as JSON.
+pub fn collect_rule_names(json: &serde_json::Value, names: &mut BTreeSet<String>) {
+    match json {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                match (name.as_str(), value) {
+                    ("policies", serde_json::Value::Object(policies)) => {
+                        names.extend(policies.keys().filter(|name| name.starts_with("ns[")).cloned());
+                    }
+                    _ => collect_rule_names(value, names),
+                }
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| collect_rule_names(item, names)),
+        _ => {}
+    }
+}

@@ -1,0 +1,387 @@
+//! Whether any request gets from one party to another: decided over all policies and routes, not sampled.
+//!
+//! Each way from a caller to a workload (which address is called, which proxies are met, which route is taken, how the
+//! connection is secured) becomes a condition on the request. The values of each attribute fall into classes that no
+//! matcher on the way can tell apart (`atoms.rs`); over these a search finds a request or shows that there is none
+//! (`formula.rs`). What it finds is tried with the proxies' own decision before it is called a witness.
+//!
+//! | question | file |
+//! |---|---|
+//! | which texts does a matcher accept? | `prove/language.rs` |
+//! | which values must be tried? | `prove/atoms.rs`, `prove/space.rs` |
+//! | what does a filter or a route ask? | `prove/rules.rs` |
+//! | who calls which address, over which proxies? | `prove/ways.rs` |
+//! | which conditions does a way have? | `prove/way.rs` |
+//! | which policies are the reason that nothing gets through? | `prove/reasons.rs` |
+
+mod atoms;
+#[cfg(test)]
+mod brute;
+mod formula;
+mod language;
+mod reasons;
+mod rules;
+mod space;
+mod text;
+mod way;
+mod ways;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use evenkeel_model::policy::ConditionKey;
+use evenkeel_model::{Snapshot, Workload};
+use serde::Serialize;
+
+use self::way::{Found, Way};
+use self::ways::Client;
+use crate::place::Source;
+use crate::question::QuestionError;
+use crate::world::World;
+
+/// Most ways that are looked at, in ways; beyond it nothing is decided.
+const MAX_WAYS: usize = 50_000;
+/// Most reasons that are told, in reasons.
+const MAX_REASONS: usize = 20;
+
+/// A party.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Party {
+    /// A workload, and its namespace.
+    Workload(String, Option<String>),
+    /// All workloads of a namespace.
+    Namespace(String),
+    /// Clients outside the mesh; hosts outside it.
+    Outside,
+    /// Everybody.
+    Any,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Who calls.
+    pub from: Party,
+    /// Who is called.
+    pub to: Party,
+    /// Only this path, with or without a query.
+    pub path: Option<String>,
+    /// Only this method.
+    pub method: Option<String>,
+    /// Only this port, as the caller sees it.
+    pub port: Option<u16>,
+    /// Only this host.
+    pub host: Option<String>,
+    /// Requests carry no token.
+    pub without_jwt: bool,
+}
+
+/// What holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reachability {
+    /// Some request gets through.
+    Reachable,
+    /// None does.
+    Unreachable,
+    /// That is not decided.
+    Undecided,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Proof {
+    /// Who calls.
+    pub from: String,
+    /// Who is called.
+    pub to: String,
+    /// What holds.
+    pub verdict: Reachability,
+    /// A request that gets through.
+    pub witness: Option<Witness>,
+    /// Why none does.
+    pub reasons: Vec<Reason>,
+    /// Ways that were looked at.
+    pub ways: usize,
+    /// What else is worth knowing: what was not decided, and why.
+    pub notes: Vec<String>,
+    /// Gateways that callers inside the mesh may call, each with what to say if a way leads on from there.
+    #[serde(skip)]
+    gateways: Vec<(Arc<Workload>, String)>,
+}
+
+/// A request that gets through.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Witness {
+    /// Who sends it.
+    pub from: String,
+    /// The Pod that gets it, as `POD.NAMESPACE`, or an address.
+    pub to: String,
+    /// `http`, `bytes` or `tls`.
+    pub kind: &'static str,
+    /// The method.
+    pub method: String,
+    /// The URL.
+    pub url: String,
+    /// Its authority.
+    pub authority: String,
+    /// Its further headers.
+    pub headers: Vec<(String, String)>,
+    /// The address from which it is sent, if that matters.
+    pub source: Option<String>,
+    /// How the connection to the workload is secured.
+    pub transport: &'static str,
+    /// The policy that allows it; `null`: no policy has to.
+    pub allowed_by: Option<String>,
+    /// The command that sends it.
+    pub curl: String,
+    /// The command that explains it; `null`: `explain` cannot be asked about such a call.
+    pub explain: Option<String>,
+}
+
+/// Why nothing gets through on some ways.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    /// The reason in one sentence.
+    pub text: String,
+    /// The objects that say so.
+    pub sources: Vec<Source>,
+}
+
+impl Party {
+    /// Reads `WORKLOAD[.NAMESPACE]`, `NAMESPACE/WORKLOAD`, `NAMESPACE/*`, `outside` or `*`.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "*" => Self::Any,
+            "outside" => Self::Outside,
+            _ => match (text.split_once('/'), text.rsplit_once('.')) {
+                (Some((namespace, "*")), _) => Self::Namespace(namespace.to_owned()),
+                (Some((namespace, name)), _) | (None, Some((name, namespace))) => {
+                    Self::Workload(name.to_owned(), Some(namespace.to_owned()))
+                }
+                (None, None) => Self::Workload(text.to_owned(), None),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Party {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Workload(name, Some(namespace)) => write!(f, "{name}.{namespace}"),
+            Self::Workload(name, None) => f.write_str(name),
+            Self::Namespace(namespace) => write!(f, "{namespace}/*"),
+            Self::Outside => f.write_str("outside"),
+            Self::Any => f.write_str("*"),
+        }
+    }
+}
+
+impl World {
+    /// Decides whether any request gets through.
+    pub fn prove(&self, claim: &Claim) -> Result<Proof, QuestionError> {
+        let clients = self.clients(&claim.from, &claim.to)?;
+        let targets = match claim.to {
+            Party::Outside => Vec::new(),
+            _ => self.of_party(&claim.to)?,
+        };
+        let mut proof = Proof {
+            from: claim.from.to_string(),
+            to: claim.to.to_string(),
+            verdict: Reachability::Unreachable,
+            witness: None,
+            reasons: Vec::new(),
+            ways: 0,
+            notes: Vec::new(),
+            gateways: Vec::new(),
+        };
+        if clients.is_empty() {
+            proof.notes.push("there is no such caller in these files".to_owned());
+        }
+        let mut blocked: Vec<Way> = Vec::new();
+        let mut known = BTreeSet::new();
+        // Requests first, then what is no request: a witness that can be read is worth more.
+        for requests in [true, false] {
+            if !requests && (claim.path.is_some() || claim.method.is_some()) {
+                continue;
+            }
+            for client in &clients {
+                for way in way::of(self, claim, client, &targets, &mut proof) {
+                    if requests != (way.dialled.kind == ways::Kind::Http) || !known.insert(way.same()) {
+                        continue;
+                    }
+                    proof.ways += 1;
+                    if proof.ways > MAX_WAYS {
+                        proof.verdict = Reachability::Undecided;
+                        proof.notes.push(format!("there are more than {MAX_WAYS} ways: ask about fewer parties"));
+                        return Ok(proof);
+                    }
+                    match way.search(self, claim) {
+                        Found::Witness(witness) => {
+                            proof.verdict = Reachability::Reachable;
+                            proof.witness = Some(*witness);
+                            proof.reasons.clear();
+                            proof.notes.clear();
+                            return Ok(proof);
+                        }
+                        Found::Nothing => blocked.push(way),
+                        Found::Undecided(why) => {
+                            proof.verdict = Reachability::Undecided;
+                            if !proof.notes.contains(&why) {
+                                proof.notes.push(why);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        self.look_beyond_gateways(claim, &targets, &mut proof);
+        self.add_reasons(claim, &blocked, &mut proof);
+        Ok(proof)
+    }
+
+    /// A caller inside the mesh may call a gateway as anybody outside may. Whether that is decided is told by whether anything gets
+    /// through from there.
+    fn look_beyond_gateways(&self, claim: &Claim, targets: &[Arc<Workload>], proof: &mut Proof) {
+        for (gateway, note) in std::mem::take(&mut proof.gateways) {
+            let client = Client::Outside(gateway);
+            let onward = Claim { port: None, host: None, ..claim.clone() };
+            let ways = way::of(self, &onward, &client, targets, proof);
+            if ways.iter().any(|way| !matches!(way.search(self, &onward), Found::Nothing)) {
+                proof.verdict = Reachability::Undecided;
+                proof.notes.push(note);
+            }
+        }
+    }
+
+    fn add_reasons(&self, claim: &Claim, blocked: &[Way], proof: &mut Proof) {
+        let mut seen = BTreeSet::new();
+        for way in blocked {
+            // The same server and caller have the same reason, whatever the address.
+            if proof.reasons.len() >= MAX_REASONS || !seen.insert(way.key()) {
+                continue;
+            }
+            let reason = reasons::of(self, claim, way);
+            if !proof.reasons.contains(&reason) {
+                proof.reasons.push(reason);
+            }
+        }
+        if proof.ways == 0 && proof.reasons.is_empty() {
+            proof.reasons.push(Reason { text: reasons::no_way(claim), sources: Vec::new() });
+        }
+    }
+
+    /// The workloads of a party, one Pod of each; all of them if policies ask for addresses.
+    fn of_party(&self, party: &Party) -> Result<Vec<Arc<Workload>>, QuestionError> {
+        let all = self.snapshot.workloads.iter();
+        let found: Vec<Arc<Workload>> = match party {
+            Party::Any => all.cloned().collect(),
+            Party::Outside => Vec::new(),
+            Party::Namespace(namespace) => all.filter(|own| *own.namespace == **namespace).cloned().collect(),
+            Party::Workload(name, namespace) => {
+                let is_namespace =
+                    namespace.is_none() && self.snapshot.workloads.iter().any(|own| *own.namespace == **name);
+                match self.find(name, namespace.as_deref()) {
+                    Err(QuestionError::NoWorkload { .. }) if is_namespace => {
+                        return self.of_party(&Party::Namespace(name.clone()));
+                    }
+                    found => {
+                        let found = found?;
+                        let is_pod = *found.pod == **name && *found.workload_name != **name;
+                        if is_pod { vec![found] } else { self.pods_of(&found) }
+                    }
+                }
+            }
+        };
+        if found.is_empty() && matches!(party, Party::Namespace(_)) {
+            let mut there: Vec<&str> = self.snapshot.workloads.iter().map(|own| &*own.namespace).collect();
+            there.dedup();
+            let there = format!("workloads are in {}", there.join(", "));
+            return Err(QuestionError::NoWorkload { name: party.to_string(), there });
+        }
+        if reads_addresses(&self.snapshot) {
+            return Ok(found);
+        }
+        let mut known = BTreeSet::new();
+        Ok(found.into_iter().filter(|own| known.insert((own.namespace.clone(), own.workload_name.clone()))).collect())
+    }
+
+    fn clients(&self, from: &Party, to: &Party) -> Result<Vec<Client>, QuestionError> {
+        let gateways = || -> Vec<Client> {
+            let mut known = BTreeSet::new();
+            let all = self.snapshot.workloads.iter().filter(|own| self.is_gateway(own));
+            all.filter(|own| known.insert((own.namespace.clone(), own.workload_name.clone())))
+                .map(|gateway| Client::Outside(Arc::clone(gateway)))
+                .collect()
+        };
+        // A gateway calls for its own clients.
+        let workloads = |all: Vec<Arc<Workload>>| -> Vec<Client> {
+            let of =
+                |own: Arc<Workload>| if self.is_gateway(&own) { Client::Outside(own) } else { Client::Workload(own) };
+            all.into_iter().map(of).collect()
+        };
+        Ok(match from {
+            Party::Outside => gateways(),
+            Party::Any => {
+                let mut all = workloads(self.of_party(from)?);
+                if *to != Party::Outside {
+                    all.push(Client::Anyone);
+                }
+                all
+            }
+            _ => workloads(self.of_party(from)?),
+        })
+    }
+}
+
+/// Whether some policy asks for addresses, by which the Pods of a workload differ.
+fn reads_addresses(snapshot: &Snapshot) -> bool {
+    let is_address = |key: &ConditionKey| {
+        matches!(key, ConditionKey::SourceIp | ConditionKey::RemoteIp | ConditionKey::DestinationIp)
+    };
+    let rules = snapshot.authorization_policies.iter().flat_map(|policy| &policy.rules);
+    rules.into_iter().any(|rule| {
+        let of_source = rule.from.iter().any(|from| {
+            let lists = [&from.ip_blocks, &from.not_ip_blocks, &from.remote_ip_blocks, &from.not_remote_ip_blocks];
+            lists.into_iter().any(|list| !list.is_empty())
+        });
+        of_source || rule.when.iter().any(|condition| is_address(&condition.key))
+    })
+}
+
+/// The declared ports of a workload at which connections of another are accepted, whatever policies say of requests; with each
+/// cluster that leads there (`None`: the client's proxy is not met).
+pub(crate) fn open_ports(
+    world: &World,
+    claim: &Claim,
+    client: &Arc<Workload>,
+    server: &Arc<Workload>,
+) -> BTreeSet<(u16, Option<Arc<str>>)> {
+    let mut declared: BTreeSet<u16> = server.inbound_ports().iter().map(|port| port.port).collect();
+    declared.extend(server.ports.iter().map(|port| port.number));
+    let mut proof = Proof {
+        from: String::new(),
+        to: String::new(),
+        verdict: Reachability::Unreachable,
+        witness: None,
+        reasons: Vec::new(),
+        ways: 0,
+        notes: Vec::new(),
+        gateways: Vec::new(),
+    };
+    let client = match world.is_gateway(client) {
+        true => Client::Outside(Arc::clone(client)),
+        false => Client::Workload(Arc::clone(client)),
+    };
+    let ways = way::of(world, claim, &client, std::slice::from_ref(server), &mut proof);
+    let mut open = BTreeSet::new();
+    for way in ways {
+        let port = way.leg.to.port();
+        if way.dialled.kind != ways::Kind::Tls && declared.contains(&port) && way.is_accepted(world) {
+            open.insert((port, way.first.as_ref().map(|first| first.cluster.clone())));
+        }
+    }
+    open
+}

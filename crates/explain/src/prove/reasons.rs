@@ -1,0 +1,83 @@
+//! Why no request gets through on a way: the objects without which one would.
+
+use super::way::{LeftOut, Way};
+use super::{Claim, Party, Reason};
+use crate::place::Source;
+use crate::policies;
+use crate::world::World;
+
+/// Why nothing gets through on a way.
+pub fn of(world: &World, claim: &Claim, way: &Way) -> Reason {
+    let from = way.client.name();
+    let Some(server) = &way.server else {
+        return Reason { text: format!("{from} cannot reach {}", way.leg.to), sources: Vec::new() };
+    };
+    let name = format!("{}.{}", server.workload_name, server.namespace);
+    let port = way.leg.to.port();
+    if let Some(met) = way.at_server(world) {
+        let needs = met.served().map(|(_, chain)| chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()));
+        let has = way.leg.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        if needs.is_none() || (needs == Some(true) && !has) {
+            let peer = policies::authentication(world, server, port);
+            let how = super::ways::secured(way.leg.tls.as_ref());
+            let text = format!("{name} accepts on port {port} only mutual TLS ({}), and {from} sends {how}", peer.mode);
+            return Reason { text, sources: peer.source.into_iter().collect() };
+        }
+    }
+    let enforced = world.snapshot.policies_for(&server.namespace, &server.labels);
+    let enforced: Vec<_> = enforced.into_iter().filter(|policy| !policy.dry_run).collect();
+    let named =
+        |policy: &evenkeel_model::AuthorizationPolicy| format!("ns[{}]-policy[{}]", policy.namespace, policy.name);
+    // What can be left out without opening the way is not the reason.
+    let mut left_out = LeftOut::default();
+    let mut kept = Vec::new();
+    let denying = enforced.iter().filter(|policy| policy.action.to_string() == "DENY");
+    for policy in denying.clone() {
+        left_out.policies.push(named(policy));
+    }
+    let needs_allow = !way.is_open(world, claim, &left_out);
+    left_out.allow = !needs_allow;
+    if needs_allow {
+        let without_any = LeftOut { allow: true, ..left_out.clone() };
+        if !way.is_open(world, claim, &without_any) {
+            let text = format!("no route or filter chain leads such requests from {from} to {name}, port {port}");
+            return Reason { text, sources: Vec::new() };
+        }
+        let allowing = enforced.iter().filter(|policy| policy.action.to_string() == "ALLOW");
+        let sources = allowing.map(|policy| source(world, policy)).collect();
+        let text = format!("no ALLOW policy of {name} matches any request of {from} to port {port}");
+        return Reason { text, sources };
+    }
+    // The ALLOW policies alone let something pass: they stay, and DENY policies come back one after the other.
+    left_out.allow = false;
+    for policy in denying {
+        let mut tried = left_out.clone();
+        tried.policies.retain(|own| *own != named(policy));
+        if way.is_open(world, claim, &tried) {
+            left_out = tried;
+        } else {
+            kept.push(source(world, policy));
+        }
+    }
+    let what = if enforced.iter().any(|policy| policy.action.to_string() == "ALLOW") {
+        "what ALLOW policies let pass"
+    } else {
+        "every request"
+    };
+    Reason { text: format!("DENY policies of {name} refuse {what} from {from} to port {port}"), sources: kept }
+}
+
+fn source(world: &World, policy: &evenkeel_model::AuthorizationPolicy) -> Source {
+    let kind = if policy.of_tokens { "RequestAuthentication" } else { "AuthorizationPolicy" };
+    let field = if policy.rules.is_empty() { "metadata.name" } else { "spec.rules[0]" };
+    world.source(format!("{kind} {}/{}", policy.namespace, policy.name), &policy.origin, field)
+}
+
+/// Why there is not even a way.
+pub fn no_way(claim: &Claim) -> String {
+    match (&claim.from, &claim.to) {
+        (Party::Outside, _) => "no route of a gateway leads there".to_owned(),
+        (_, Party::Outside) => "no listener or route leads out of the mesh (REGISTRY_ONLY)".to_owned(),
+        _ => "no service, route or Sidecar leads there".to_owned(),
+    }
+}

@@ -1,0 +1,432 @@
+//! What proxies ask about a request, as conditions: rules of RBAC filters, and matches of routes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use evenkeel_base::cidr::IpNet;
+use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::access_log::{Format, FormatPart};
+use evenkeel_runtime_config::hcm::EscapedSlashes;
+use evenkeel_runtime_config::header_edits::{AppendAction, HeaderEdits};
+use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher, split_path};
+use evenkeel_runtime_config::rbac::policy::{Permission, Policy, Principal};
+use evenkeel_runtime_config::rbac::{RbacAction, RbacFilter};
+use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, PathMatch, Route, RouteMatch, VirtualHost};
+use evenkeel_runtime_config::string_match::StringMatcher;
+
+use super::language::{Language, Normal, Rewrite, Text};
+use super::space::{Expr, Name, Parts, Value};
+
+/// Headers whose values proxies make or check themselves, so that clients do not choose them.
+const NOT_THE_CLIENTS: [&str; 12] = [
+    "x-forwarded-client-cert",
+    "x-forwarded-proto",
+    "x-request-id",
+    "via",
+    "connection",
+    "upgrade",
+    "te",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "content-length",
+    "expect",
+];
+
+/// A connection as a proxy sees it.
+#[derive(Debug, Clone)]
+pub struct Conn {
+    /// The client's address; `None`: any.
+    pub source: Option<IpAddr>,
+    /// The address that it called.
+    pub local: SocketAddr,
+    /// The name in its ClientHello.
+    pub sni: Option<String>,
+    /// The identity in its certificate.
+    pub identity: Option<String>,
+    /// How the client's address is told.
+    pub remote: Remote,
+}
+
+/// Where the address comes from that `remote_ip` is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remote {
+    /// The socket's peer.
+    Peer,
+    /// The client of the proxy before.
+    ClientBefore(Option<IpAddr>),
+    /// `x-forwarded-for`, whose last entry the client may write, else the socket's peer.
+    Forwarded,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// What a route does to a request before the next proxy sees it.
+#[derive(Clone, Copy)]
+pub struct Through<'r> {
+    /// The route.
+    pub route: &'r Route,
+    /// Its action.
+    pub action: &'r ForwardAction,
+    /// The edits of all levels.
+    pub edits: [&'r HeaderEdits; 4],
+    /// The authority of the chosen destination.
+    pub host: Option<&'r str>,
+    /// What the next proxy does to paths.
+    pub normal: Normal,
+}
+
+/// What a connection manager does to paths.
+pub fn normal(manager: &HttpConnectionManager) -> Normal {
+    Normal {
+        dots: manager.normalize_path,
+        slashes: manager.merge_slashes,
+        escapes: manager.escaped_slashes != EscapedSlashes::KeepUnchanged,
+    }
+}
+
+/// Whether a filter lets a request pass. `request`: it sees one.
+pub fn passes<'e>(filter: &'e RbacFilter, at: &Judge<'e>) -> Expr<'e> {
+    let Some(rules) = &filter.rules else { return Expr::Const(true) };
+    let any = Expr::Or(rules.policies().iter().map(|policy| at.policy(policy)).collect());
+    match rules.action {
+        RbacAction::Allow => any,
+        RbacAction::Deny => Expr::Not(Box::new(any)),
+        RbacAction::Log => Expr::Const(true),
+    }
+}
+
+/// Judges a request at one proxy.
+pub struct Judge<'e> {
+    /// The connection.
+    pub conn: Conn,
+    /// Whether the filter sees a request.
+    pub request: bool,
+    /// The route that the request has taken before.
+    pub through: Option<Through<'e>>,
+    /// Policies that are left out, by their object: `ns[NAMESPACE]-policy[NAME]`.
+    pub without: Vec<String>,
+    /// Requests carry no tokens.
+    pub without_tokens: bool,
+}
+
+impl<'e> Judge<'e> {
+    fn policy(&self, policy: &'e Policy) -> Expr<'e> {
+        if self.without.iter().any(|name| is_of_object(&policy.name, name)) {
+            return Expr::Const(false);
+        }
+        Expr::And(vec![
+            Expr::Or(policy.permissions.iter().map(|one| self.permission(one)).collect()),
+            Expr::Or(policy.principals.iter().map(|one| self.principal(one)).collect()),
+        ])
+    }
+
+    fn permission(&self, permission: &'e Permission) -> Expr<'e> {
+        match permission {
+            Permission::Any => Expr::Const(true),
+            Permission::And(all) => Expr::And(all.iter().map(|one| self.permission(one)).collect()),
+            Permission::Or(all) => Expr::Or(all.iter().map(|one| self.permission(one)).collect()),
+            Permission::Not(inner) => Expr::Not(Box::new(self.permission(inner))),
+            Permission::Header(header) => self.header(header),
+            Permission::UrlPath(path) => self.path(path),
+            Permission::DestinationIp(ranges) => Expr::Const(ranges.contains(self.conn.local.ip())),
+            Permission::DestinationPort(port) => Expr::Const(self.conn.local.port() == *port),
+            Permission::DestinationPortRange(start, end) => {
+                let port = self.conn.local.port();
+                Expr::Const(port >= *start && u32::from(port) < *end)
+            }
+            Permission::RequestedServerName(name) => {
+                Expr::Const(name.matches(self.conn.sni.as_deref().unwrap_or_default().as_bytes()))
+            }
+            Permission::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
+            #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
+            Permission::Metadata(_) | _ => Expr::Unknown,
+        }
+    }
+
+    fn principal(&self, principal: &'e Principal) -> Expr<'e> {
+        match principal {
+            Principal::Any => Expr::Const(true),
+            Principal::And(all) => Expr::And(all.iter().map(|one| self.principal(one)).collect()),
+            Principal::Or(all) => Expr::Or(all.iter().map(|one| self.principal(one)).collect()),
+            Principal::Not(inner) => Expr::Not(Box::new(self.principal(inner))),
+            Principal::Authenticated(name) => Expr::Const(match (&self.conn.identity, name) {
+                (None, _) => false,
+                (Some(_), None) => true,
+                // A certificate of the mesh has no subject, which matchers see as an empty text.
+                (Some(identity), Some(name)) => name.matches(identity.as_bytes()) || name.matches(b""),
+            }),
+            Principal::DirectRemoteIp(ranges) => client(self.conn.source, &ranges.0),
+            // Where there is no request, nobody tells of another client.
+            Principal::RemoteIp(ranges) => match if self.request { self.conn.remote } else { Remote::Peer } {
+                Remote::Peer => client(self.conn.source, &ranges.0),
+                Remote::ClientBefore(source) => client(source, &ranges.0),
+                Remote::Forwarded => Expr::Or(vec![
+                    forwarded(&ranges.0),
+                    Expr::And(vec![not_forwarded(), client(self.conn.source, &ranges.0)]),
+                ]),
+                Remote::Unknown => Expr::Unknown,
+            },
+            Principal::Header(header) => self.header(header),
+            Principal::UrlPath(path) => self.path(path),
+            Principal::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
+            #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
+            Principal::Metadata(_) | _ => Expr::Unknown,
+        }
+    }
+
+    fn path(&self, matcher: &'e StringMatcher) -> Expr<'e> {
+        if !self.request {
+            return Expr::Const(false);
+        }
+        let Ok(language) = Language::of(matcher) else { return Expr::Unknown };
+        self.target(Language::Path(Box::new(language)), move |target| matcher.matches(split_path(target).0))
+    }
+
+    /// A test on path and query as this proxy sees them.
+    fn target(&self, language: Language, holds: impl Fn(&[u8]) -> bool + 'e) -> Expr<'e> {
+        let Some(through) = self.through else { return target(language, holds) };
+        let Through { route, action, normal, .. } = through;
+        let rewrites = action.prefix_rewrite.is_some() || action.regex_rewrite.is_some();
+        let Some(rewrite) = rewrite_of(route, action).filter(|_| rewrites) else {
+            return if rewrites { Expr::Unknown } else { target(language, holds) };
+        };
+        let of = |inner| Language::Rewritten(rewrite.clone(), Box::new(inner));
+        let languages = vec![of(language), of(Language::Domain(super::language::Domain::Path(normal)))];
+        let test = move |value: &Value| {
+            let Value::Text(text) = value else { return None };
+            let sent = action.rewrite_path(&route.matches, text.as_bytes());
+            // The next proxy may change such a path.
+            normal.is_normal(&sent).then(|| holds(&sent))
+        };
+        Expr::Test(Name::Path, Parts::Languages(languages), Box::new(test))
+    }
+
+    fn header(&self, header: &'e HeaderMatcher) -> Expr<'e> {
+        if !self.request {
+            return Expr::Const(false);
+        }
+        let languages = match &header.value {
+            HeaderValueMatcher::Present(_) => Vec::new(),
+            HeaderValueMatcher::String(matcher) => match Language::of(matcher) {
+                Ok(language) => vec![language],
+                Err(_) => return Expr::Unknown,
+            },
+            HeaderValueMatcher::Range { .. } => return Expr::Unknown,
+        };
+        let of_text = move |text: &[u8]| header.matches_values([text]);
+        match &*header.name {
+            ":method" => text(Name::Method, languages, of_text),
+            ":authority" | "host" => {
+                let rewritten = self.through.map(|through| match (through.host, &through.action.host_rewrite) {
+                    (Some(host), _) => Some(host),
+                    (None, HostRewrite::Literal(host)) => Some(&**host),
+                    (None, _) => None,
+                });
+                match (rewritten, self.through.map(|through| &through.action.host_rewrite)) {
+                    (Some(Some(host)), _) => Expr::Const(of_text(host.as_bytes())),
+                    (_, Some(HostRewrite::Auto)) => Expr::Unknown,
+                    _ => text(Name::Authority, languages, of_text),
+                }
+            }
+            ":path" => match languages.into_iter().next() {
+                Some(language) => self.target(language, of_text),
+                None => Expr::Const(of_text(b"/")),
+            },
+            name if name.starts_with(':') || is_proxies(name) => Expr::Unknown,
+            name => self.lines(name, languages, header),
+        }
+    }
+
+    /// A test on the lines of a header, as routes leave them.
+    fn lines(&self, name: &str, languages: Vec<Language>, header: &'e HeaderMatcher) -> Expr<'e> {
+        let edits = self.through.map(|through| through.edits).unwrap_or([&NO_EDITS; 4]);
+        let touches = edits.iter().any(|edits| {
+            edits.request_remove.iter().any(|own| **own == *name)
+                || edits.request_add.iter().any(|own| own.name.eq_ignore_ascii_case(name))
+        });
+        if !touches {
+            let holds = move |value: &Value| {
+                let Value::Lines(lines) = value else { return None };
+                Some(header.matches_values(lines.iter().map(String::as_bytes)))
+            };
+            return Expr::Test(Name::Header(name.into()), Parts::Languages(languages), Box::new(holds));
+        }
+        let name: Box<str> = name.into();
+        let own = name.clone();
+        let holds = move |value: &Value| {
+            let Value::Lines(lines) = value else { return None };
+            let mut lines = lines.clone();
+            for edits in edits {
+                if edits.request_remove.iter().any(|removed| *removed == own) {
+                    lines.clear();
+                }
+                for added in edits.request_add.iter().filter(|added| added.name.eq_ignore_ascii_case(&own)) {
+                    let new = constant(&added.value)?;
+                    match added.action {
+                        AppendAction::AppendIfExistsOrAdd => lines.push(new),
+                        AppendAction::AddIfAbsent if lines.is_empty() => lines.push(new),
+                        AppendAction::OverwriteIfExists if lines.is_empty() => {}
+                        AppendAction::AddIfAbsent => {}
+                        AppendAction::OverwriteIfExistsOrAdd | AppendAction::OverwriteIfExists => lines = vec![new],
+                    }
+                }
+            }
+            Some(header.matches_values(lines.iter().map(String::as_bytes)))
+        };
+        Expr::Test(Name::Header(name), Parts::Languages(languages), Box::new(holds))
+    }
+}
+
+static NO_EDITS: HeaderEdits = HeaderEdits {
+    request_remove: Vec::new(),
+    request_add: Vec::new(),
+    response_remove: Vec::new(),
+    response_add: Vec::new(),
+};
+
+/// The text of a value that every request gets alike.
+fn constant(value: &Format) -> Option<String> {
+    match value.parts.as_slice() {
+        [] => Some(String::new()),
+        [FormatPart::Literal(text)] => Some(text.to_string()),
+        _ => None,
+    }
+}
+
+/// Whether a policy of a filter was made from this object.
+pub fn is_of_object(policy: &str, object: &str) -> bool {
+    policy.strip_prefix(object).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+fn is_proxies(name: &str) -> bool {
+    name.starts_with("x-envoy-") || name == "x-forwarded-for" || NOT_THE_CLIENTS.contains(&name)
+}
+
+fn text<'e>(name: Name, languages: Vec<Language>, holds: impl Fn(&[u8]) -> bool + 'e) -> Expr<'e> {
+    let test = move |value: &Value| match value {
+        Value::Text(text) => Some(holds(text.as_bytes())),
+        _ => None,
+    };
+    Expr::Test(name, Parts::Languages(languages), Box::new(test))
+}
+
+fn target<'e>(language: Language, holds: impl Fn(&[u8]) -> bool + 'e) -> Expr<'e> {
+    text(Name::Path, vec![language], holds)
+}
+
+/// Whether a client's address is in ranges.
+fn client<'e>(source: Option<IpAddr>, ranges: &[IpNet]) -> Expr<'e> {
+    let ranges = ranges.to_vec();
+    let is_in = |ranges: &[IpNet], address: IpAddr| {
+        let address = address.to_canonical();
+        ranges.iter().any(|range| range.contains(&address))
+    };
+    match source {
+        Some(address) => Expr::Const(is_in(&ranges, address)),
+        None => {
+            let parts = Parts::Ranges(ranges.clone());
+            let holds = move |value: &Value| match value {
+                Value::Address(address) => Some(is_in(&ranges, *address)),
+                _ => None,
+            };
+            Expr::Test(Name::Client, parts, Box::new(holds))
+        }
+    }
+}
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+fn forwarded<'e>(ranges: &[IpNet]) -> Expr<'e> {
+    let ranges = ranges.to_vec();
+    let parts = Parts::Ranges(ranges.clone());
+    let holds = move |value: &Value| {
+        let Value::Lines(lines) = value else { return None };
+        let address: Option<IpAddr> = lines.last().and_then(|line| line.parse().ok());
+        Some(address.is_some_and(|address| ranges.iter().any(|range| range.contains(&address.to_canonical()))))
+    };
+    Expr::Test(Name::Header(FORWARDED_FOR.into()), parts, Box::new(holds))
+}
+
+fn not_forwarded<'e>() -> Expr<'e> {
+    let holds = |value: &Value| Some(matches!(value, Value::Lines(lines) if lines.is_empty()));
+    Expr::Test(Name::Header(FORWARDED_FOR.into()), Parts::Ranges(Vec::new()), Box::new(holds))
+}
+
+/// What a route replaces in paths; `None`: nothing, or by a pattern.
+fn rewrite_of(route: &Route, action: &ForwardAction) -> Option<Rewrite> {
+    let replacement = action.prefix_rewrite.as_ref()?;
+    let prefix = match &route.matches.path {
+        PathMatch::Prefix(prefix) | PathMatch::SeparatedPrefix(prefix) => Some(u32::try_from(prefix.len()).ok()?),
+        PathMatch::Exact(_) | PathMatch::Regex(_) | PathMatch::Connect => None,
+    };
+    let is_path = replacement.is_empty() || replacement.starts_with('/');
+    is_path.then(|| Rewrite { prefix, replacement: replacement.as_bytes().into() })
+}
+
+/// Whether a request takes this route of a virtual host, and no earlier one.
+pub fn takes<'e>(host: &'e VirtualHost, at: usize) -> Expr<'e> {
+    let mut all = Vec::new();
+    for (number, route) in host.routes.iter().enumerate().take(at + 1) {
+        let matched = matches(&route.matches);
+        all.push(match (number == at, route.matches.fraction_ppm) {
+            (true, 0) => Expr::Const(false),
+            (true, _) => matched,
+            (false, 1_000_000) => Expr::Not(Box::new(matched)),
+            // By chance it takes the request or does not.
+            (false, _) => Expr::Or(vec![Expr::Unknown, Expr::Not(Box::new(matched))]),
+        });
+    }
+    Expr::And(all)
+}
+
+fn matches(route: &RouteMatch) -> Expr<'_> {
+    let mut all = vec![path_of(route)];
+    let sees = Judge {
+        conn: Conn {
+            source: None,
+            local: SocketAddr::from(([0, 0, 0, 0], 0)),
+            sni: None,
+            identity: None,
+            remote: Remote::Unknown,
+        },
+        request: true,
+        through: None,
+        without: Vec::new(),
+        without_tokens: true,
+    };
+    all.extend(route.headers.iter().map(|header| sees.header(header)));
+    for parameter in &route.query_parameters {
+        let value = parameter.value.as_ref().map(Language::of);
+        let Ok(value) = value.transpose() else { return Expr::Unknown };
+        let language = Language::Parameter(parameter.name.as_bytes().into(), value.map(Box::new));
+        all.push(target(language, move |target| parameter.matches(split_path(target).1)));
+    }
+    if route.grpc_only {
+        all.push(Expr::Unknown);
+    }
+    // Requests have metadata only if a filter has set some, and has the route chosen again.
+    all.extend(route.dynamic_metadata.iter().map(|_| Expr::Unknown));
+    Expr::And(all)
+}
+
+fn path_of(route: &RouteMatch) -> Expr<'_> {
+    let folds = !route.case_sensitive;
+    let text = |text: &str| Text::new(text.as_bytes(), folds);
+    let language = match &route.path {
+        PathMatch::Prefix(prefix) => Language::Prefix(text(prefix)),
+        PathMatch::Exact(exact) => Language::Exact(text(exact)),
+        PathMatch::SeparatedPrefix(prefix) => Language::Separated(text(prefix)),
+        PathMatch::Regex(regex) => match Language::regex(regex.as_str()) {
+            Ok(language) => language,
+            Err(_) => return Expr::Unknown,
+        },
+        PathMatch::Connect => return Expr::Const(false),
+    };
+    let inner = language.clone();
+    target(Language::Path(Box::new(language)), move |target| {
+        let mut state = Vec::new();
+        inner.start(&mut state);
+        split_path(target).0.iter().for_each(|byte| inner.step(&mut state, *byte));
+        inner.accepts(&state)
+    })
+}

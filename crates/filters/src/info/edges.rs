@@ -1,0 +1,85 @@
+//! Who has talked to whom through a proxy, and how it was secured: the data of the proxy's page `/edges`.
+
+use serde::{Deserialize, Serialize};
+
+/// What a proxy answers at `/edges`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Edges {
+    /// Most edges that each worker keeps.
+    pub limit: usize,
+    /// Seconds after which an edge without traffic is forgotten.
+    pub lifetime_s: u64,
+    /// Connections that were not counted, because there were too many edges.
+    pub left_out: u64,
+    /// Workers that did not answer in time.
+    pub silent_workers: usize,
+    /// The edges.
+    pub edges: Vec<Edge>,
+}
+
+/// Traffic between this proxy and one peer over connections that are secured alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Edge {
+    /// `inbound`: the peer is a client; `outbound`: it is a server.
+    pub direction: String,
+    /// The SPIFFE id in the certificate that this proxy has shown.
+    pub local_identity: Option<String>,
+    /// The SPIFFE id in the peer's certificate, which was verified.
+    pub peer_identity: Option<String>,
+    /// The peer's address; `null`: it is not kept.
+    pub peer_address: Option<String>,
+    /// The port of the server.
+    pub port: u16,
+    /// TLS; `null`: plain text.
+    pub tls: Option<EdgeTls>,
+    /// Connections.
+    pub connections: u64,
+    /// HTTP requests.
+    pub requests: u64,
+    /// Bytes of bodies, or of TCP connections that have ended, from client to server.
+    pub bytes_received: u64,
+    /// The same from server to client.
+    pub bytes_sent: u64,
+    /// Milliseconds since it was last used.
+    pub idle_ms: u64,
+}
+
+/// What a handshake has agreed on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EdgeTls {
+    /// `TLSv1.2` or `TLSv1.3`.
+    pub version: String,
+    /// The cipher suite, by OpenSSL's name.
+    pub cipher: String,
+    /// The group of the key exchange, such as `X25519MLKEM768`; empty if the session was resumed without one.
+    pub group: String,
+}
+
+impl Edge {
+    /// Whether it is the same edge, as another worker has seen it.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let of = |edge: &Self| {
+            (
+                edge.direction.clone(),
+                edge.local_identity.clone(),
+                edge.peer_identity.clone(),
+                edge.peer_address.clone(),
+                edge.port,
+                edge.tls.clone(),
+            )
+        };
+        of(self) == of(other)
+    }
+
+    /// Adds what another worker has counted.
+    pub fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.requests += other.requests;
+        self.bytes_received += other.bytes_received;
+        self.bytes_sent += other.bytes_sent;
+        self.idle_ms = self.idle_ms.min(other.idle_ms);
+    }
+}

@@ -1,0 +1,249 @@
+//! Who has talked to whom through this proxy, and how it was secured, for `evenkeel mtls`.
+//!
+//! Each worker has a table of its own, which no other thread reads. A connection looks its edge up once and keeps a
+//! handle; a request adds to the handle's counts. What is kept is bounded: edges without traffic are forgotten, and beyond
+//! the limit connections are only counted.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_filters::ConnectionInfo;
+use evenkeel_filters::edges::{Edge, EdgeTls};
+use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::listener::TrafficDirection;
+use evenkeel_tls::{PeerCertificate, Session};
+use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host};
+use tokio::time::Instant;
+
+/// Most edges that a worker keeps, in edges; about 300 bytes each.
+pub(crate) const MAX_EDGES: usize = 1024;
+/// An edge without traffic for so long is forgotten.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
+
+/// The edges of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Edges {
+    /// Names of listeners that serve the proxy itself: probes, metrics.
+    except: Vec<String>,
+    table: RefCell<HashMap<Key, Rc<EdgeCounts>>>,
+    left_out: Cell<u64>,
+}
+
+/// What edges are told apart by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    outbound: bool,
+    /// The certificates' SPIFFE ids: this proxy's, the peer's.
+    local: Option<Arc<str>>,
+    peer: Option<Arc<str>>,
+    /// Clients of gateways may be anybody: their addresses are not kept.
+    address: Option<IpAddr>,
+    port: u16,
+    /// Version, cipher suite, group of the key exchange.
+    tls: Option<(&'static str, &'static str, &'static str)>,
+}
+
+impl Edges {
+    /// None yet. `except`: the listeners whose connections are no edges.
+    pub(crate) fn new(except: Vec<String>) -> Self {
+        Self { except, ..Self::default() }
+    }
+
+    /// Whether a client's connection leads from one workload to another: those of the proxy's own workload do not.
+    fn is_edge(&self, info: &ConnectionInfo) -> bool {
+        let listener = info.listener.as_ref();
+        listener.is_some_and(|listener| listener.direction != TrafficDirection::Outbound && self.is_for(&listener.name))
+    }
+
+    fn is_for(&self, listener: &str) -> bool {
+        !self.except.iter().any(|except| except == listener)
+    }
+
+    /// Counts a connection that a client has made.
+    pub(crate) fn accepted(&self, info: &ConnectionInfo, now: Instant) {
+        match self.of_client(info, now) {
+            Some(edge) => edge.connection(now),
+            None if self.is_edge(info) => self.left_out.set(self.left_out.get() + 1),
+            None => {}
+        }
+    }
+
+    /// The edge of a client's connection; `None`: it comes from the proxy's own workload, or there are too many.
+    pub(crate) fn of_client(&self, info: &ConnectionInfo, now: Instant) -> Option<Rc<EdgeCounts>> {
+        if !self.is_edge(info) {
+            return None;
+        }
+        let session = info.session.as_deref().filter(|_| info.view.tls);
+        let direction = info.listener.as_ref().map(|listener| listener.direction);
+        let peer = session.and_then(|session| identity(session.peer.as_ref()));
+        let keeps_address = direction == Some(TrafficDirection::Inbound) || peer.is_some();
+        self.find(
+            Key {
+                outbound: false,
+                local: session.and_then(|session| identity(session.local.as_ref())),
+                peer,
+                address: keeps_address.then(|| info.view.direct_remote.ip().to_canonical()),
+                port: info.view.local.port(),
+                tls: session.map(agreed),
+            },
+            now,
+        )
+    }
+
+    /// The edge of a connection to a server, which counts the connection when it is first asked for. `info`: the
+    /// client's connection.
+    #[inline]
+    pub(crate) fn of_server<'t>(
+        &self,
+        info: &ConnectionInfo,
+        (host, times): (&Host, &'t ConnectTimes),
+        now: Instant,
+    ) -> Option<&'t Rc<EdgeCounts>> {
+        if let Some(edge) = times.edge.get() {
+            return Some(edge);
+        }
+        self.begin(info, (host, times), now)
+    }
+
+    #[cold]
+    fn begin<'t>(
+        &self,
+        info: &ConnectionInfo,
+        (host, times): (&Host, &'t ConnectTimes),
+        now: Instant,
+    ) -> Option<&'t Rc<EdgeCounts>> {
+        let listener = info.listener.as_ref()?;
+        // Behind an inbound listener there is only the proxy's own workload.
+        if listener.direction == TrafficDirection::Inbound || !self.is_for(&listener.name) {
+            return None;
+        }
+        let EndpointAddress::Socket(address) = &host.address else { return None };
+        let session = times.session.as_deref();
+        let key = Key {
+            outbound: true,
+            local: session.and_then(|session| identity(session.local.as_ref())),
+            peer: session.and_then(|session| identity(session.peer.as_ref())),
+            address: Some(address.ip().to_canonical()),
+            port: address.port(),
+            tls: session.map(agreed),
+        };
+        let Some(edge) = self.find(key, now) else {
+            self.left_out.set(self.left_out.get() + 1);
+            return None;
+        };
+        edge.connection(now);
+        Some(times.edge.get_or_init(|| edge))
+    }
+
+    fn find(&self, key: Key, now: Instant) -> Option<Rc<EdgeCounts>> {
+        let mut table = self.table.borrow_mut();
+        if let Some(edge) = table.get(&key) {
+            return Some(Rc::clone(edge));
+        }
+        if table.len() >= MAX_EDGES {
+            forget_idle(&mut table, now);
+        }
+        if table.len() >= MAX_EDGES {
+            return None;
+        }
+        let edge = Rc::new(EdgeCounts::default());
+        edge.last.set(Some(now));
+        table.insert(key, Rc::clone(&edge));
+        Some(edge)
+    }
+
+    /// What is kept, and how many connections were left out.
+    pub(crate) fn kept(&self, now: Instant) -> (Vec<Edge>, u64) {
+        let mut table = self.table.borrow_mut();
+        forget_idle(&mut table, now);
+        (table.iter().map(|(key, counts)| told(key, counts, now)).collect(), self.left_out.get())
+    }
+}
+
+/// Forgets what nobody has used for long, and no connection refers to.
+fn forget_idle(table: &mut HashMap<Key, Rc<EdgeCounts>>, now: Instant) {
+    table.retain(|_, edge| {
+        let is_recent = edge.last.get().is_some_and(|last| now.saturating_duration_since(last) < LIFETIME);
+        is_recent || Rc::strong_count(edge) > 1
+    });
+}
+
+fn identity(certificate: Option<&Arc<PeerCertificate>>) -> Option<Arc<str>> {
+    certificate?.uri_sans.first().map(|uri| uri.as_str().into())
+}
+
+fn agreed(session: &Session) -> (&'static str, &'static str, &'static str) {
+    (session.version, session.cipher, session.group)
+}
+
+fn told(key: &Key, counts: &EdgeCounts, now: Instant) -> Edge {
+    let text = |text: &Option<Arc<str>>| text.as_ref().map(ToString::to_string);
+    let idle = counts.last.get().map(|last| now.saturating_duration_since(last)).unwrap_or_default();
+    Edge {
+        direction: if key.outbound { "outbound" } else { "inbound" }.to_owned(),
+        local_identity: text(&key.local),
+        peer_identity: text(&key.peer),
+        peer_address: key.address.map(|address| address.to_string()),
+        port: key.port,
+        tls: key.tls.map(|(version, cipher, group)| EdgeTls {
+            version: version.to_owned(),
+            cipher: cipher.to_owned(),
+            group: group.to_owned(),
+        }),
+        connections: counts.connections.get(),
+        requests: counts.requests.get(),
+        bytes_received: counts.bytes_received.get(),
+        bytes_sent: counts.bytes_sent.get(),
+        idle_ms: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn key(port: u16) -> Key {
+        Key { outbound: false, local: None, peer: None, address: None, port, tls: None }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_ages() {
+        let (edges, start) = (Edges::default(), Instant::now());
+        let held: Vec<_> = (0..10).map(|port| edges.find(key(port), start).expect("room")).collect();
+        (10..MAX_EDGES as u16).for_each(|port| assert!(edges.find(key(port), start).is_some()));
+        assert!(edges.find(key(u16::MAX), start).is_none());
+        assert_eq!(edges.kept(start).0.len(), MAX_EDGES);
+        let later = start + LIFETIME;
+        // Those of open connections stay.
+        assert!(edges.find(key(u16::MAX), later).is_some());
+        assert_eq!(edges.kept(later).0.len(), held.len() + 1);
+    }
+
+    #[test]
+    fn requests_add_up() {
+        let (edges, now) = (Edges::default(), Instant::now());
+        let edge = edges.find(key(80), now).expect("room");
+        edge.connection(now);
+        edge.request(3, 5, now);
+        edge.request(4, 0, now);
+        let (kept, left_out) = edges.kept(now + Duration::from_millis(7));
+        let [one] = kept.as_slice() else { panic!("{kept:?}") };
+        assert_eq!((one.connections, one.requests, one.bytes_received, one.bytes_sent, one.idle_ms), (1, 2, 7, 5, 7));
+        assert_eq!((one.direction.as_str(), one.port, left_out), ("inbound", 80, 0));
+    }
+
+    #[test]
+    fn the_workloads_own_connections_are_no_edges() {
+        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        let info = ConnectionInfo::new(1, std::time::Instant::now(), address, address);
+        let edges = Edges::default();
+        edges.accepted(&info, Instant::now());
+        assert_eq!(edges.kept(Instant::now()), (Vec::new(), 0));
+    }
+}
