@@ -242,9 +242,9 @@ object! {
 }
 
 /// Variables of `proxyMetadata` that have an effect.
-const METADATA: [&str; 5] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE, AMBIGUOUS_REQUESTS, SELF_DISCOVERY, SELF_DISCOVERY_LABELS];
+const METADATA: [&str; 5] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE, SELF_DISCOVERY, SELF_DISCOVERY_LABELS, AMBIGUOUS_REQUESTS];
 /// Whether the proxy is told of the proxies like it, which zone-aware balancing needs.
-pub const SELF_DISCOVERY: &str = "ISTIO_META_ENABLE_SELF_DISCOVERY";
+const SELF_DISCOVERY: &str = "ISTIO_META_ENABLE_SELF_DISCOVERY";
 /// The labels that proxies like it have in common.
 const SELF_DISCOVERY_LABELS: &str = "ISTIO_META_SELF_DISCOVERY_GROUPING_LABEL_NAMES";
 /// Whether the agent answers the workload's DNS queries.
@@ -374,11 +374,6 @@ impl ProxyConfig {
     /// Whether the agent answers the workload's DNS queries (`ISTIO_META_DNS_CAPTURE`); `None`: not said.
     pub fn dns_capture(&self) -> Option<bool> {
         self.proxy_metadata.get(DNS_CAPTURE).map(|value| is_true(value))
-    }
-
-    /// Whether the proxy is told of the proxies like it (`ISTIO_META_ENABLE_SELF_DISCOVERY`); `None`: not said.
-    pub fn self_discovery(&self) -> Option<bool> {
-        self.proxy_metadata.get(SELF_DISCOVERY).map(|value| is_true(value))
     }
 
     /// Whether ServiceEntries without addresses get virtual ones (`ISTIO_META_DNS_AUTO_ALLOCATE`); `None`: not said.

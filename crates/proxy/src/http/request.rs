@@ -156,7 +156,8 @@ impl Request {
             filters.clear();
         }
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
-        (*load_reported, *edge) = (false, None);
+        *load_reported = false;
+        *edge = None;
         *sampled = None;
     }
 
