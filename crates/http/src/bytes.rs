@@ -17,7 +17,7 @@ pub(crate) static HOST: ByteSet = ByteSet::alphanumeric_and(b"-._~%!$&'()*+,;=")
 pub(crate) static ADDRESS_LITERAL: ByteSet = ByteSet::alphanumeric_and(b"-._~%!$&'()*+,;=:");
 
 impl ByteSet {
-    const fn alphanumeric_and(marks: &[u8]) -> Self {
+    pub(crate) const fn alphanumeric_and(marks: &[u8]) -> Self {
         let mut set = [false; 256];
         let mut byte = 0u8;
         while byte < 128 {
