@@ -118,10 +118,7 @@ impl Authorities {
     /// Has `sign` sign with the authority in use, and writes what it returns into the ledger before anybody gets the certificate.
     pub fn sign<T, E>(&self, now: SystemTime, sign: impl FnOnce(&Signing) -> Result<(T, Record), E>) -> Result<T, E> {
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let (signed, record) = match sign(&self.current()) {
-            Ok(signed) => signed,
-            Err(error) => return Err(error),
-        };
+        let (signed, record) = sign(&self.current())?;
         self.record_or_warn(record, now);
         Ok(signed)
     }
