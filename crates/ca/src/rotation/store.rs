@@ -72,7 +72,7 @@ pub enum Reloaded {
     /// They are the authority in use, or that of the rotation that is going on.
     Same,
     /// A rotation to them has begun.
-    Begun(State),
+    Begun(Box<State>),
     /// They are others, but a rotation is going on; they are looked at again after it.
     Later,
 }
@@ -260,7 +260,7 @@ impl Store {
         let stays_trusted = trusted.iter().all(|root| plugged::parse(authority.trust_bundle_pem()).contains(root));
         let kind = if is_trusted && stays_trusted { Kind::Intermediate } else { Kind::Root };
         let next = self.add(files, Origin::PluggedIn, None, now)?;
-        Ok(Reloaded::Begun(self.begin(state, kind, next, now)?))
+        Ok(Reloaded::Begun(Box::new(self.begin(state, kind, next, now)?)))
     }
 
     /// While both authorities are trusted, revocations of the old one hold only if both have lists.

@@ -303,7 +303,7 @@ fn three_years_without_a_failed_handshake() {
 fn a_revoked_leaf_is_refused_and_nobody_else(mesh: &mut Mesh) {
     let root = Authority::new_root("corp", mesh.now).unwrap();
     let Reloaded::Begun(begun) = mesh.store.reload(&mesh.signing.state, &root, mesh.now).unwrap() else { panic!() };
-    mesh.signing = mesh.store.signing(begun, mesh.now).unwrap();
+    mesh.signing = mesh.store.signing(*begun, mesh.now).unwrap();
     mesh.adopt();
     mesh.until_steady();
     mesh.everybody_calls_everybody();

@@ -283,7 +283,7 @@ fn the_operators_files_are_followed() {
     let other = Authority::new_root("corp", now()).unwrap();
     write(&other);
     assert_eq!(store.reload(&begun, &read(), now()).unwrap(), Reloaded::Later);
-    let over = State { phase: Phase::Steady, old: None, ..begun };
+    let over = State { phase: Phase::Steady, old: None, ..*begun };
     let Reloaded::Begun(begun) = store.reload(&over, &read(), now()).unwrap() else { panic!("begun") };
     assert_eq!((begun.phase, begun.kind), (Phase::Distributing, Some(Kind::Root)));
 

@@ -236,7 +236,7 @@ impl Authorities {
         }
         let Some(files) = files else { return Ok(None) };
         match self.store.reload(state, files, now) {
-            Ok(Reloaded::Begun(begun)) => Ok(Some(begun)),
+            Ok(Reloaded::Begun(begun)) => Ok(Some(*begun)),
             Ok(Reloaded::Same | Reloaded::Later) => {
                 self.store.replace_revocation_lists(state, files, now)?;
                 // Another control plane may have taken them over.
