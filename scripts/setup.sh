@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|lint|bench|profile|order|envoy|h2spec|grpc-xds-client]...      (default: build)
+#   scripts/setup.sh [build|demo|test|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
-# Envoy, h2spec, the gRPC client and cargo-deny go below target/tools and vanish with it.
+# Envoy, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | lint | bench | profile | order | envoy | h2spec | grpc-xds-client) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, order, envoy, h2spec or grpc-xds-client" ;;
+            build | demo | test | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, order, envoy, h2spec, grpc-xds-client or authz-server" ;;
         esac
     done
 }
@@ -44,6 +44,7 @@ need_test() {
     need_envoy
     need_h2spec
     need_grpc_xds_client
+    need_authz_server
 }
 
 need_lint() {
@@ -76,6 +77,7 @@ is_cargo_deny() {
 
 need_bench() {
     need_build
+    need_authz_server
     debian wrk:wrk h2load:nghttp2-client nginx:nginx-light haproxy:haproxy taskset:util-linux
     need_envoy
 }
@@ -135,6 +137,14 @@ need_grpc_xds_client() {
     find_go
     say "building grpc-xds-client"
     (cd "$root/scripts/grpc-xds-client" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
+}
+
+# A server that decides about requests, built on Envoy's published API.
+need_authz_server() {
+    [ "$tools/bin/authz-server" -nt "$root/scripts/authz-server/main.go" ] && return
+    find_go
+    say "building authz-server"
+    (cd "$root/scripts/authz-server" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
 }
 
 find_go() {

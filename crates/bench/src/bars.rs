@@ -11,9 +11,9 @@ use crate::metric::Metric::{
 };
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
 use crate::scenarios::{
-    AT_REST, CHANGING, ENDPOINTS_CASE, ENVOY_HTTP1, EVENKEEL_500, EVENKEEL_10000, EVENKEEL_MESH, EVENKEEL_RULES,
-    GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE, POLICY_CASE, REQUESTS_CASE, RESUMED_CASE, ROUTES_CASE,
-    SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
+    AT_REST, AUTHORIZATION_CASE, CHANGING, ENDPOINTS_CASE, ENVOY_ASKS, ENVOY_HTTP1, EVENKEEL_500, EVENKEEL_10000,
+    EVENKEEL_ASKS, EVENKEEL_MESH, EVENKEEL_RULES, GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE,
+    POLICY_CASE, REQUESTS_CASE, RESUMED_CASE, ROUTES_CASE, SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
 };
 
 /// One bar.
@@ -33,6 +33,8 @@ enum Measure {
     Ratio(&'static str, &'static str),
     /// What a peer adds to no proxy at all, divided by what another adds.
     AddedRatio(&'static str, &'static str),
+    /// What something adds to a peer that does without it, divided by what it adds to another; each as with and without.
+    AddedToEach([&'static str; 2], [&'static str; 2]),
 }
 
 enum Limit {
@@ -42,10 +44,15 @@ enum Limit {
 }
 
 use Limit::{AtLeast, AtMost, Below};
-use Measure::{AddedRatio, Ratio, Value as Own};
+use Measure::{AddedRatio, AddedToEach, Ratio, Value as Own};
 
 const fn bar(scenario: &'static str, case: &'static str, measure: Measure, metric: Metric, limit: Limit) -> Bar {
     Bar { scenario, case, measure, metric, limit }
+}
+
+/// What asking adds to Evenkeel, and to Envoy.
+const fn asking(way: usize) -> Measure {
+    AddedToEach([EVENKEEL_ASKS[way], EVENKEEL_ASKS[0]], [ENVOY_ASKS[way], ENVOY_ASKS[0]])
 }
 
 const C1: &str = "1 connection";
@@ -95,6 +102,8 @@ pub const BARS: &[Bar] = &[
     bar("change", ROUTES_CASE, Ratio(EVENKEEL_10000, EVENKEEL_500), CpuMsPerChange, AtMost(1.5)),
     bar("change", REQUESTS_CASE, Ratio(CHANGING, AT_REST), P99Us, AtMost(1.1)),
     bar("policy", POLICY_CASE, Ratio(EVENKEEL_RULES[1], EVENKEEL_RULES[0]), CpuUsPerRequest, AtMost(1.03)),
+    bar("authorization", AUTHORIZATION_CASE, asking(1), CpuUsPerRequest, AtMost(0.5)),
+    bar("authorization", AUTHORIZATION_CASE, asking(2), CpuUsPerRequest, AtMost(0.5)),
 ];
 
 /// A bar, and what was measured of it.
@@ -114,7 +123,10 @@ impl Bar {
         match self.measure {
             Own(peer) => table.spread(peer, self.metric),
             Ratio(peer, other) => table.ratio(peer, other, self.metric),
-            AddedRatio(peer, other) => table.added_ratio(peer, other, DIRECT, self.metric),
+            AddedRatio(peer, other) => table.added_ratio((peer, DIRECT), (other, DIRECT), self.metric),
+            AddedToEach([peer, without], [other, base]) => {
+                table.added_ratio((peer, without), (other, base), self.metric)
+            }
         }
     }
 
@@ -124,7 +136,9 @@ impl Bar {
         match self.measure {
             Own(peer) => format!("{scenario}, {case}: {metric}, {peer}"),
             Ratio(peer, other) => format!("{scenario}, {case}: {metric}, {peer} ÷ {other}"),
-            AddedRatio(peer, other) => format!("{scenario}, {case}: added {metric}, {peer} ÷ {other}"),
+            AddedRatio(peer, other) | AddedToEach([peer, _], [other, _]) => {
+                format!("{scenario}, {case}: added {metric}, {peer} ÷ {other}")
+            }
         }
     }
 

@@ -213,13 +213,14 @@ impl<'a> Table<'a> {
         self.each_round(peer, other, metric, |own, base| own / base)
     }
 
-    /// What a peer adds to `none`, divided by what another adds, formed inside each round. A peer that adds nothing measurable
-    /// counts as 0.
-    pub fn added_ratio(&self, peer: &str, other: &str, none: &str, metric: Metric) -> Option<Spread> {
-        let base = |round| self.value(none, metric, round);
-        Spread::of(self.series(peer, metric).filter_map(|(round, own)| {
-            let (other, base) = (self.value(other, metric, round)?, base(round)?);
-            Some((own - base).max(0.0) / (other - base)).filter(|ratio| ratio.is_finite())
+    /// What the first of two peers has more than the second, divided by the same of other two, formed inside each round. A
+    /// peer that adds nothing measurable counts as 0.
+    pub fn added_ratio(&self, own: (&str, &str), others: (&str, &str), metric: Metric) -> Option<Spread> {
+        let added = |(with, without): (&str, &str), round| {
+            Some(self.value(with, metric, round)? - self.value(without, metric, round)?)
+        };
+        Spread::of(self.series(own.0, metric).filter_map(|(round, _)| {
+            Some(added(own, round)?.max(0.0) / added(others, round)?).filter(|ratio| ratio.is_finite())
         }))
     }
 
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(table.ratio("a", "b", Metric::CpuUsPerRequest), always(0.5));
         assert_eq!(table.ratio("a", "c", Metric::CpuUsPerRequest), None);
         assert_eq!(table.ratio("a", "b", Metric::P50Us), None);
-        assert_eq!(table.added_ratio("a", "b", "none", Metric::CpuUsPerRequest), always(1.0 / 3.0));
+        assert_eq!(table.added_ratio(("a", "none"), ("b", "none"), Metric::CpuUsPerRequest), always(1.0 / 3.0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rcgen::{
 };
 
 use crate::config::policy::CLIENT_IDENTITY;
-use crate::config::{MutualTls, Protocol, Proxy, SERVER_NAME};
+use crate::config::{Asks, MutualTls, Protocol, Proxy, SERVER_NAME};
 use crate::load::idle::Idle;
 use crate::measure::Findings;
 use crate::process::{LOAD_CORE, PROXY_CORE, Pinned, find, get};
@@ -34,6 +34,7 @@ pub struct Setup {
     pub evenkeel: PathBuf,
     /// Envoy, from its package.
     pub envoy: PathBuf,
+    authz_server: PathBuf,
     bench: PathBuf,
     folder: tempfile::TempDir,
     wanted: Vec<String>,
@@ -73,12 +74,14 @@ pub struct Role<'a> {
     pub tls: Option<&'a MutualTls>,
     /// Rules of the authorization policy in the proxy that terminates TLS.
     pub rules: usize,
+    /// How the authorization server is asked, and where it is.
+    pub authorization: Option<(Asks, SocketAddr)>,
 }
 
 impl Role<'_> {
     /// Plain, the same protocol everywhere, no policy.
     pub fn plain(protocol: Protocol) -> Self {
-        Self { protocol, to_backend: protocol, tls: None, rules: 0 }
+        Self { protocol, to_backend: protocol, tls: None, rules: 0, authorization: None }
     }
 }
 
@@ -88,12 +91,13 @@ impl Setup {
         let bench = std::env::current_exe().context("this program's own path")?;
         let built = bench.parent().context("a folder above this program")?;
         let (evenkeel, envoy) = (built.join("evenkeel"), built.join("../tools/envoy/envoy/_bin/envoy"));
+        let authz_server = built.join("../tools/bin/authz-server");
         ensure!(
             std::thread::available_parallelism()?.get() > PROXY_CORE,
             "two cores are needed: one for the load and the backend, one for the proxies"
         );
         let folder = tempfile::Builder::new().prefix("evenkeel-bench.").tempdir()?;
-        let setup = Self { evenkeel, envoy, bench, folder, wanted: wanted.to_vec() };
+        let setup = Self { evenkeel, envoy, authz_server, bench, folder, wanted: wanted.to_vec() };
         for (name, program, remedy) in
             [(EVENKEEL, &setup.evenkeel, "cargo build --release"), (ENVOY, &setup.envoy, "scripts/setup.sh bench")]
         {
@@ -156,6 +160,25 @@ impl Setup {
         Ok((backend, listen))
     }
 
+    /// Starts the authorization server, which permits everything, on the load's core; returns where it is asked either way.
+    pub fn start_authz_server(&self) -> Result<(Pinned, [(Asks, SocketAddr); 2])> {
+        let ways = [(Asks::Grpc, free_address()?), (Asks::Http, free_address()?)];
+        let mut args = vec!["-permit".to_owned()];
+        for (flag, (_, address)) in ["-grpc", "-http"].into_iter().zip(&ways) {
+            args.extend([flag.to_owned(), address.to_string()]);
+        }
+        ensure!(
+            self.authz_server.is_file(),
+            "{} does not exist: run scripts/setup.sh bench",
+            self.authz_server.display()
+        );
+        let mut server = Pinned::start(LOAD_CORE, &self.authz_server, &args, &self.file("authz-server.out"))?;
+        for (_, address) in &ways {
+            server.wait_for_port(*address)?;
+        }
+        Ok((server, ways))
+    }
+
     /// The backend itself as a peer: no proxy at all.
     pub fn direct(&self, upstream: SocketAddr) -> Peer {
         Peer { name: DIRECT, entry: upstream, processes: Vec::new() }
@@ -173,6 +196,7 @@ impl Setup {
             downstream_tls: role.tls,
             upstream_tls: None,
             rules: role.rules,
+            authorization: role.authorization,
             log: self.file(&format!("{name}-access.log")),
         };
         let args = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -215,6 +239,7 @@ impl Setup {
                 downstream_tls: role.tls.filter(|_| server),
                 upstream_tls: role.tls.filter(|_| !server),
                 rules: if server { role.rules } else { 0 },
+                authorization: role.authorization.filter(|_| server),
                 log: self.file(&format!("{file}-access.log")),
             };
             let mut process = self.start_ready(name, &file, &proxy)?;

@@ -192,8 +192,11 @@ pub struct Considered {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
-    /// `ALLOW` or `DENY`.
+    /// `CUSTOM`, `AUDIT`, `DENY` or `ALLOW`.
     pub action: String,
+    /// The extension provider that decides about what a CUSTOM policy matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
     /// The policy, or its rule.
     pub source: Source,
     /// Whether one of its rules matches the call.

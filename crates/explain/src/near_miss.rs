@@ -28,7 +28,7 @@ pub struct Facts<'a> {
     pub sni: Option<&'a str>,
     /// The request; `None` for a TCP connection.
     pub request: Option<&'a PlainRequest>,
-    /// Denying policies ignore what TCP does not have.
+    /// All policies but ALLOW ignore what TCP does not have.
     pub is_deny: bool,
     /// The mesh's trust domain, which `cluster.local` stands for.
     pub trust_domain: &'a str,
@@ -50,6 +50,13 @@ impl Facts<'_> {
         let account = principal.and_then(|principal| Some((namespace?, principal.rsplit_once("/sa/")?.1)));
         let of_mesh = |wanted: &StringMatch, has: &str| self.is_principal(wanted, has);
         test.texts("principals", &source.principals, &source.not_principals, principal, &of_mesh);
+        let domain = principal.and_then(|principal| principal.split_once('/')).map(|(domain, _)| domain);
+        test.texts("trustDomains", &source.trust_domains, &source.not_trust_domains, domain, &matches);
+        // Which token a call has is only known to the proxy.
+        if !(self.request.is_none() && self.is_deny) {
+            let (wanted, unwanted) = (&source.request_principals, &source.not_request_principals);
+            test.texts("requestPrincipals", wanted, unwanted, None, &matches);
+        }
         test.texts("namespaces", &source.namespaces, &source.not_namespaces, namespace, &matches);
         let accounts = |list: &[(std::sync::Arc<str>, std::sync::Arc<str>)]| -> Vec<StringMatch> {
             list.iter().map(|(namespace, name)| StringMatch::Exact(format!("{namespace}/{name}").into())).collect()
@@ -100,6 +107,14 @@ impl Facts<'_> {
                     .map(|value| String::from_utf8_lossy(&value).into_owned());
                 (format!("request.headers[{name}]"), header.as_deref())
             }
+            ConditionKey::RequestPrincipal | ConditionKey::RequestClaim(_)
+                if self.request.is_none() && self.is_deny =>
+            {
+                return Vec::new();
+            }
+            ConditionKey::RequestPrincipal => ("request.auth.principal".to_owned(), None),
+            ConditionKey::RequestClaim(path) => (format!("request.auth.claims[{}]", path.join("][")), None),
+            ConditionKey::FilterMetadata { filter, key } => (format!("experimental.{filter}[{key}]"), None),
             ConditionKey::SourceIp => ("source.ip".to_owned(), Some(&source)),
             ConditionKey::RemoteIp => ("remote.ip".to_owned(), Some(&client)),
             ConditionKey::SourceNamespace => ("source.namespace".to_owned(), principal.and_then(namespace)),
@@ -108,8 +123,6 @@ impl Facts<'_> {
             ConditionKey::DestinationIp => ("destination.ip".to_owned(), Some(&destination)),
             ConditionKey::DestinationPort => ("destination.port".to_owned(), Some(&port)),
             ConditionKey::ConnectionSni => ("connection.sni".to_owned(), Some(self.sni.unwrap_or_default())),
-            #[allow(unreachable_patterns, reason = "further keys are decided by the filter only")]
-            _ => return Vec::new(),
         };
         let at = format!("when[{at}]");
         let mut test = Test { at: &at, all: Vec::new() };

@@ -24,7 +24,8 @@ fn asked(
     facts: &Facts<'_>,
     decided: &[Named<'_>],
 ) -> Policy {
-    let is_deny = policy.action == AuthorizationAction::Deny;
+    // Like DENY, CUSTOM and AUDIT ignore what TCP does not have.
+    let is_deny = policy.action != AuthorizationAction::Allow;
     let facts = Facts { is_deny, principal: facts.principal.clone(), ..*facts };
     let named = decided.iter().find_map(|(_, name)| rule_of(policy, (*name)?));
     let needs_http = |rule| facts.request.is_none() && !is_deny && evenkeel_model::policy::Rule::needs_http(rule);
@@ -57,6 +58,7 @@ fn asked(
     let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
     Policy {
         action: policy.action.to_string(),
+        provider: policy.provider.as_ref().map(ToString::to_string),
         source: world.source(object, &policy.origin, &field),
         matches,
         decides: named.is_some(),
@@ -69,6 +71,11 @@ fn asked(
 /// The number of the rule, if an RBAC filter's name is this policy's: `ns[NAMESPACE]-policy[NAME]-rule[N]`. A refused
 /// policy's name has no number.
 fn rule_of(policy: &AuthorizationPolicy, name: &str) -> Option<Option<usize>> {
+    // The rules of CUSTOM policies are named after their provider, and if that cannot be asked, after this fact.
+    let of_provider =
+        policy.provider.as_ref().and_then(|provider| name.strip_prefix(&format!("istio-ext-authz-{provider}-")));
+    let name = of_provider.unwrap_or(name);
+    let name = name.strip_suffix("-deny-due-to-bad-CUSTOM-action").unwrap_or(name);
     let rest = name.strip_prefix(&format!("ns[{}]-policy[{}]", policy.namespace, policy.name))?;
     Some(rest.strip_prefix("-rule[").and_then(|rest| rest.strip_suffix(']')?.parse().ok()))
 }

@@ -213,10 +213,17 @@ impl Text {
         let is_deny = policy.action == "DENY";
         let rule = policy.rule.map(|rule| format!(" rule {rule}")).unwrap_or_default();
         let (mark, colour, says) = match (policy.matches, is_deny) {
+            (true, _) if policy.action == "CUSTOM" => {
+                let provider = policy.provider.as_deref().unwrap_or_default();
+                match policy.decides {
+                    true => ("✗", bad, format!("matches{rule}; its provider `{provider}` cannot be asked")),
+                    false => ("?", warn, format!("matches{rule}: the provider `{provider}` decides")),
+                }
+            }
             (true, true) => ("✗", bad, format!("matches{rule}")),
             (true, false) => ("✓", good, format!("matches{rule}")),
             (false, true) => ("·", dim, "does not match".to_owned()),
-            (false, false) if denied => ("✗", warn, "does not match".to_owned()),
+            (false, false) if denied && policy.action == "ALLOW" => ("✗", warn, "does not match".to_owned()),
             (false, false) => ("·", dim, "does not match".to_owned()),
         };
         let mut lines = vec![format!(
@@ -226,7 +233,7 @@ impl Text {
             policy.source.position().unwrap_or_default()
         )];
         // That a DENY policy does not match needs no reason.
-        if !policy.matches && !is_deny {
+        if !policy.matches && policy.action == "ALLOW" {
             for missing in &policy.missing {
                 let rule = policy.rule.map(|rule| format!("rules[{rule}].")).unwrap_or_default();
                 lines.push(format!(

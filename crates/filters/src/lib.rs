@@ -15,6 +15,7 @@ pub mod cors;
 pub mod decide;
 pub mod dynamic_forward_proxy;
 pub mod explain;
+pub mod ext_authz;
 pub mod fault;
 pub mod grpc_stats;
 pub mod grpc_web;

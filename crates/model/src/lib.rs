@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod address_book;
+pub mod authz_provider;
 mod changes;
 pub mod credential;
 mod derive;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility};
 
+use crate::authz_provider::AuthzProvider;
 use crate::{
     ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, TcpKeepalive, TrafficPolicy, Visibility, ZoneAwareLb,
 };
@@ -38,6 +39,8 @@ pub struct MeshConfig {
     pub access_log_json: bool,
     /// The access logs of `defaultProviders.accessLogging`; if there are any, they replace `access_log_file`.
     pub access_log_providers: Vec<AccessLogFile>,
+    /// The services that decide about the requests of CUSTOM policies.
+    pub authz_providers: Vec<Arc<AuthzProvider>>,
     /// Whether connections that match no filter chain are logged.
     pub logs_unmatched: bool,
     /// Timeout for new connections.
@@ -248,6 +251,7 @@ impl Default for MeshConfig {
             access_log_format: None,
             access_log_json: false,
             access_log_providers: Vec::new(),
+            authz_providers: Vec::new(),
             logs_unmatched: true,
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,

@@ -51,10 +51,14 @@ pub struct PeerAuthentication {
     pub refused: bool,
 }
 
-/// What a policy does with the requests it matches.
+/// What a policy does with the requests it matches. In the order of evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AuthorizationAction {
-    /// Refuses them. It is evaluated first.
+    /// Has a provider decide about them.
+    Custom,
+    /// Marks them for logs.
+    Audit,
+    /// Refuses them.
     Deny,
     /// Allows them; requests that no ALLOW policy of a workload matches are refused.
     Allow,
@@ -63,6 +67,8 @@ pub enum AuthorizationAction {
 impl fmt::Display for AuthorizationAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Custom => "CUSTOM",
+            Self::Audit => "AUDIT",
             Self::Deny => "DENY",
             Self::Allow => "ALLOW",
         })
@@ -80,6 +86,8 @@ pub struct AuthorizationPolicy {
     pub selector: Labels,
     /// What it does.
     pub action: AuthorizationAction,
+    /// The extension provider that decides, of CUSTOM policies.
+    pub provider: Option<Arc<str>>,
     /// The policy matches if any of these does; without rules it matches nothing.
     pub rules: Vec<Rule>,
     /// Where it was written.
@@ -110,6 +118,14 @@ pub struct Source {
     pub principals: Vec<StringMatch>,
     /// Identities that must not match.
     pub not_principals: Vec<StringMatch>,
+    /// Subjects of tokens, `ISSUER/SUBJECT`.
+    pub request_principals: Vec<StringMatch>,
+    /// Subjects that must not match.
+    pub not_request_principals: Vec<StringMatch>,
+    /// Trust domains of identities.
+    pub trust_domains: Vec<StringMatch>,
+    /// Trust domains that must not match.
+    pub not_trust_domains: Vec<StringMatch>,
     /// Namespaces of identities.
     pub namespaces: Vec<StringMatch>,
     /// Namespaces that must not match.
@@ -190,11 +206,23 @@ pub enum ConditionKey {
     DestinationPort,
     /// `connection.sni`
     ConnectionSni,
+    /// `request.auth.principal`
+    RequestPrincipal,
+    /// `request.auth.audiences`, `request.auth.presenter` and `request.auth.claims[…]`: the path of the claim.
+    RequestClaim(Arc<[Arc<str>]>),
+    /// `experimental.envoy.filters.NAME[KEY]`: metadata of a filter.
+    FilterMetadata {
+        /// `envoy.filters.NAME`.
+        filter: Arc<str>,
+        /// The key in it.
+        key: Arc<str>,
+    },
 }
 
 impl AuthorizationPolicy {
-    /// Whether some rule needs properties that only HTTP has (hosts, methods, paths, headers). On a TCP port such a
-    /// rule of an ALLOW policy never matches; in a DENY policy the HTTP parts are ignored, so that it refuses more.
+    /// Whether some rule needs properties that only HTTP has (hosts, methods, paths, headers, tokens). On a TCP port
+    /// such a rule of an ALLOW policy never matches; in any other policy the HTTP parts are ignored, so that it refuses,
+    /// or asks about, more.
     pub fn needs_http(&self) -> bool {
         self.rules.iter().any(Rule::needs_http)
     }
@@ -211,8 +239,14 @@ impl Rule {
                 && o.paths.is_empty()
                 && o.not_paths.is_empty())
         };
-        let condition = |c: &Condition| matches!(c.key, ConditionKey::RequestHeader(_));
-        self.to.iter().any(operation) || self.when.iter().any(condition)
+        let condition = |c: &Condition| {
+            matches!(
+                c.key,
+                ConditionKey::RequestHeader(_) | ConditionKey::RequestPrincipal | ConditionKey::RequestClaim(_)
+            )
+        };
+        let source = |s: &Source| !(s.request_principals.is_empty() && s.not_request_principals.is_empty());
+        self.to.iter().any(operation) || self.when.iter().any(condition) || self.from.iter().any(source)
     }
 }
 

@@ -16,9 +16,8 @@ use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::workload_group::WorkloadGroup;
 use crate::{
-    AuthorizationAction, AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped,
-    Labels, List, MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer,
-    Workload,
+    AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List, MeshConfig,
+    MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer, Workload,
 };
 
 /// Everything the control plane knows at one moment. It is immutable; the next snapshot shares all unchanged parts with
@@ -237,13 +236,14 @@ impl Snapshot {
         of_namespace(&self.peer_authentications, namespace, |p| &p.namespace)
     }
 
-    /// The AuthorizationPolicies for a workload: DENY before ALLOW, the mesh's before the namespace's, then by name.
+    /// The AuthorizationPolicies for a workload: in the order of evaluation (CUSTOM, AUDIT, DENY, ALLOW), the mesh's before
+    /// the namespace's, then by name.
     pub fn policies_for(&self, namespace: &str, workload: &impl Selectable) -> Vec<&Arc<AuthorizationPolicy>> {
         let of = |wanted: &str| of_namespace(&self.authorization_policies, wanted, |p| &p.namespace);
         let root = &*self.mesh.root_namespace;
         let own = if namespace == root { &[] } else { of(namespace) };
         let mut found: Vec<_> = of(root).iter().chain(own).filter(|p| workload.selected_by(&p.selector)).collect();
-        found.sort_by_key(|p| p.action != AuthorizationAction::Deny);
+        found.sort_by_key(|p| p.action);
         found
     }
 

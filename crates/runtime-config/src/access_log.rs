@@ -200,6 +200,8 @@ pub enum Operator {
     FilterChainName,
     /// An HTTP filter's state object under this key (`FILTER_STATE`).
     FilterState(Box<str>, FilterStateFormat),
+    /// One field of such an object.
+    FilterStateField(Box<str>, Box<str>),
     /// Dynamic metadata set by a filter (`DYNAMIC_METADATA`).
     DynamicMetadata {
         /// The filter's name.

@@ -178,7 +178,9 @@ impl<'t> Command<'t> {
         let format = match format {
             "TYPED" => FilterStateFormat::Typed,
             "PLAIN" => FilterStateFormat::Plain,
-            field if field.starts_with("FIELD:") => return Ok(Operator::Unset),
+            field if let Some(field) = field.strip_prefix("FIELD:") => {
+                return Ok(Operator::FilterStateField(key.into(), field.into()));
+            }
             _ => return Err(self.wrong_argument("takes a key, and TYPED, PLAIN or FIELD:NAME behind a colon")),
         };
         Ok(match (key, format) {

@@ -64,6 +64,9 @@ http_filters! {
     DynamicForwardProxy(crate::dynamic_forward_proxy::HttpForwardProxy) =
         messages::dynamic_forward_proxy::v3::FilterConfig, compile::dynamic_forward_proxy::http_filter,
         per route messages::dynamic_forward_proxy::v3::PerRouteConfig, compile::dynamic_forward_proxy::per_route;
+    /// `envoy.filters.http.ext_authz`.
+    ExtAuthz(crate::ext_authz::ExtAuthz) = messages::ext_authz::v3::ExtAuthz, compile::ext_authz::http_filter,
+        per route messages::ext_authz::v3::ExtAuthzPerRoute, compile::ext_authz::per_route;
     /// `envoy.filters.http.fault`.
     Fault(crate::fault::Fault) = messages::fault::v3::HttpFault, compile::fault::fault,
         per route messages::fault::v3::HttpFault, compile::fault::per_route;

@@ -27,6 +27,7 @@ pub mod dns;
 pub mod domains;
 pub mod dynamic_forward_proxy;
 pub mod dynamic_metadata;
+pub mod ext_authz;
 pub mod fault;
 pub mod filter_chain_match;
 pub mod fraction;

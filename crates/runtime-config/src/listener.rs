@@ -9,8 +9,9 @@ use evenkeel_tls::downstream::DownstreamTls;
 
 use crate::access_log::{AccessLog, Format};
 use crate::demand::OnDemandClusters;
+use crate::ext_authz::AuthzService;
 use crate::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch};
-use crate::hcm::{HttpConnectionManager, RouteSource};
+use crate::hcm::{HttpConnectionManager, HttpFilterConfig, RouteSource};
 use crate::header_edits::HeaderAddition;
 use crate::metadata::MetadataMatch;
 use crate::proxy_protocol::ProxyProtocol;
@@ -85,7 +86,8 @@ impl Listener {
                 },
             };
             let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
-            tcp.chain(table.into_iter().flat_map(|table| table.clusters()))
+            let asked = chain.authz_services().map(AuthzService::cluster).chain(chain.network_authz_clusters());
+            tcp.chain(table.into_iter().flat_map(|table| table.clusters())).chain(asked)
         })
     }
 
@@ -183,6 +185,44 @@ pub struct FilterChain {
     pub network_filters: Vec<NetworkFilter>,
     /// The terminal filter, which serves the connection.
     pub terminal: Terminal,
+}
+
+impl FilterChain {
+    /// Services that decide about its requests.
+    fn authz_services(&self) -> impl Iterator<Item = &AuthzService> {
+        let filters = match &self.terminal {
+            Terminal::Http(hcm) => hcm.filters.as_slice(),
+            Terminal::Tcp(_) => &[],
+        };
+        filters.iter().filter_map(|filter| match &filter.config {
+            HttpFilterConfig::ExtAuthz(filter) => Some(&filter.service),
+            _ => None,
+        })
+    }
+
+    /// Clusters whose services decide about its connections.
+    fn network_authz_clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.network_filters.iter().filter_map(|filter| match &filter.config {
+            NetworkFilterConfig::ExtAuthz(filter) => Some(&filter.service.call.cluster),
+            _ => None,
+        })
+    }
+
+    /// A filter tells another service the client's certificate.
+    pub fn passes_certificate_on(&self) -> bool {
+        let network = self.network_filters.iter().any(|filter| match &filter.config {
+            NetworkFilterConfig::ExtAuthz(filter) => filter.told.peer_certificate,
+            _ => false,
+        });
+        let http = match &self.terminal {
+            Terminal::Http(hcm) => hcm.filters.iter().any(|filter| match &filter.config {
+                HttpFilterConfig::ExtAuthz(filter) => filter.told.peer_certificate,
+                _ => false,
+            }),
+            Terminal::Tcp(_) => false,
+        };
+        network || http
+    }
 }
 
 /// A network filter before the terminal one.

@@ -46,6 +46,8 @@ network_filters! {
     /// `envoy.filters.network.connection_limit`.
     ConnectionLimit(crate::connection_limit::ConnectionLimit) = messages::connection_limit::v3::ConnectionLimit,
         compile::connection_limit::connection_limit;
+    /// `envoy.filters.network.ext_authz`.
+    ExtAuthz(crate::ext_authz::NetworkExtAuthz) = messages::ext_authz::v3::ExtAuthz, compile::ext_authz::network_filter;
     /// `envoy.filters.network.sni_dynamic_forward_proxy`.
     SniDynamicForwardProxy(crate::dynamic_forward_proxy::SniForwardProxy) =
         messages::sni_dynamic_forward_proxy::v3::FilterConfig, compile::dynamic_forward_proxy::sni_filter;

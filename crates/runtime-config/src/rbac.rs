@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::index::PolicyIndex;
-use crate::dynamic_metadata::FilterMetadata;
+use crate::dynamic_metadata::{DynamicMetadata, FilterMetadata};
 use crate::metadata::MetadataValue;
 use crate::rbac::policy::{OutcomeMetadata, Permission, Policy};
 use crate::view::PeerIdentity;
@@ -90,15 +90,14 @@ impl Rules {
         self.policies.iter().find(is_idle)
     }
 
-    /// The first policy, in the order of names, for which `matches` is true. Only those are asked that may match this peer and path
-    /// (without its query; `None` where there is no request), so the cost does not grow with their number.
+    /// The first policy, in the order of names, for which `matches` is true. Only those are asked that may match this peer, path
+    /// (without its query; `None` where there is no request) and dynamic metadata, so the cost does not grow with their number.
     pub fn first_match(
         &self,
-        peer: Option<&PeerIdentity>,
-        path: Option<&[u8]>,
+        of: (Option<&PeerIdentity>, Option<&[u8]>, Option<&DynamicMetadata>),
         matches: impl Fn(&Policy) -> bool,
     ) -> Option<&Policy> {
-        self.index.first_match(&self.policies, peer, path, matches)
+        self.index.first_match(&self.policies, of, matches)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use crate::dynamic_metadata::MetadataMatcher;
+use crate::dynamic_metadata::{DynamicMetadata, MetadataMatcher};
 use crate::hash_policy::HashPolicies;
 use crate::header_edits::HeaderEdits;
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
@@ -84,6 +84,8 @@ pub struct Route {
     pub filters: FilterOverrides,
     /// The user's object it was generated from (such as `metadata.filter_metadata.istio.config`), for `/config_dump` and explanations.
     pub origin: Option<Arc<str>>,
+    /// Its other metadata (`metadata.filter_metadata`), for filters that pass it on.
+    pub metadata: DynamicMetadata,
 }
 
 /// `RouteMatch`.

@@ -83,7 +83,15 @@ fn equal(a: &[u8], b: &[u8], ignore_case: bool) -> bool {
 pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
     // Compiled by itself first: in `a)|(b` the wrapping group would balance the parentheses.
     search_regex(pattern)?;
-    search_regex(&format!(r"\A(?:{pattern})\z"))
+    search_regex(&format!(r"{WHOLE}{pattern}{END}"))
+}
+
+const WHOLE: &str = r"\A(?:";
+const END: &str = r")\z";
+
+/// The pattern that [`full_match_regex`] has compiled.
+pub(crate) fn pattern_of(regex: &Regex) -> Option<&str> {
+    regex.as_str().strip_prefix(WHOLE)?.strip_suffix(END)
 }
 
 /// Compiles an RE2-style pattern that may match anywhere in the value.

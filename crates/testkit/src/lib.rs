@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authz;
 pub mod dns;
 pub mod envoy;
 pub mod exposition;
@@ -23,6 +24,7 @@ pub mod tls;
 pub mod wait;
 pub mod workspace;
 
+pub use authz::{AuthzServer, authz_server};
 pub use envoy::{envoy, envoy_validate};
 pub use grpc_xds::grpc_xds_client;
 pub use h2spec::assert_h2spec_passes;

@@ -10,8 +10,9 @@
 //! | which virtual hosts and routes? | `routes/{outbound,inbound,gateway}.rs` |
 //! | how is a VirtualService's route translated? | `routes/{matches,action,headers}.rs` |
 //! | how is a service called (subsets, limits, TLS)? | `clusters.rs`, `tls.rs` |
-//! | which callers are allowed? | `rbac.rs` |
 //! | which requests could be read in several ways? | `ambiguous.rs` |
+//! | which callers are allowed? | `rbac.rs`; conditions on tokens: `tokens.rs` |
+//! | which requests does another service decide about? | `ext_authz.rs` |
 //! | what does a Sidecar let a proxy see? | `scope.rs` |
 //! | what do proxyless gRPC programs get? | `grpc/` |
 //! | what is generated together, and again after a change? | `plan.rs`, `incremental/` |
@@ -23,6 +24,7 @@ pub mod clusters;
 pub mod context;
 mod dynamic_dns;
 pub mod endpoints;
+mod ext_authz;
 mod facts;
 mod grpc;
 mod incremental;
@@ -36,6 +38,7 @@ pub mod rbac;
 pub mod routes;
 pub mod scope;
 pub mod tls;
+mod tokens;
 pub mod view;
 
 mod access_log;

@@ -16,6 +16,7 @@ pub use evenkeel_xds::pb::envoy::config::common::matcher::v3 as common_matcher;
 pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::ext_authz::v3 as http_ext_authz;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_web::v3 as grpc_web;
 pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::client_side_weighted_round_robin::v3 as client_side_weighted_round_robin;
 pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::common::v3 as load_balancing;
@@ -42,6 +43,7 @@ pub use evenkeel_xds::pb::envoy::extensions::filters::listener::http_inspector::
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::original_dst::v3 as original_dst;
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::proxy_protocol::v3 as proxy_protocol;
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::tls_inspector::v3 as tls_inspector;
+pub use evenkeel_xds::pb::envoy::extensions::filters::network::ext_authz::v3 as network_ext_authz;
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network_rbac;
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;

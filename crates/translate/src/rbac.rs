@@ -1,4 +1,5 @@
-//! AuthorizationPolicies as RBAC filters: one for DENY, then one for ALLOW.
+//! AuthorizationPolicies as RBAC filters: one for AUDIT, then one for DENY, then one for ALLOW. CUSTOM policies come
+//! before them ([`crate::ext_authz`]).
 
 use std::collections::BTreeMap;
 
@@ -23,13 +24,14 @@ use crate::pb::matcher::{PathMatcher, StringMatcher, path_matcher};
 use crate::proto::{
     HttpRbac, NetworkRbac, RbacRules, any_named, network_filter, quote, regex, string_matcher, u32_value,
 };
+use crate::tokens;
 
 /// Statistics prefix of network RBAC filters, as Istio's.
 const NETWORK_STAT_PREFIX: &str = "tcp.";
 
 /// The layer of the traffic, which determines which conditions can be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layer {
+pub(crate) enum Layer {
     /// Requests.
     Http,
     /// Connections.
@@ -76,13 +78,14 @@ pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
 
 /// istiod's prefixes of the statistics and dynamic metadata of rules that are not enforced (`pilot/pkg/security/authz`).
 fn stat_prefix(shadow: &RbacRules) -> &'static str {
-    match shadow.action == Action::Deny as i32 {
-        true => "istio_dry_run_deny_",
-        false => "istio_dry_run_allow_",
+    match Action::try_from(shadow.action) {
+        Ok(Action::Deny) => "istio_dry_run_deny_",
+        Ok(Action::Allow) => "istio_dry_run_allow_",
+        _ => "",
     }
 }
 
-/// The rules of the filters, DENY before ALLOW.
+/// The rules of the filters: AUDIT, DENY, ALLOW.
 fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
     let policies = context.snapshot.policies_for(context.namespace(), &context);
     let of = |action, dry_run| -> Vec<&AuthorizationPolicy> {
@@ -103,7 +106,13 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
         enforced: allow_rules(context, &of(AuthorizationAction::Allow, false), layer),
         shadow: allow_rules(context, &of(AuthorizationAction::Allow, true), layer),
     };
-    [deny, allow].into_iter().filter(|rules| rules.enforced.is_some() || rules.shadow.is_some()).collect()
+    let logged = |dry_run| {
+        let policies = of(AuthorizationAction::Audit, dry_run);
+        let policies = compile(&policies, context.snapshot.mesh(), layer);
+        (!policies.is_empty()).then_some(RbacRules { action: Action::Log as i32, policies })
+    };
+    let audit = FilterRules { enforced: logged(false), shadow: logged(true) };
+    [audit, deny, allow].into_iter().filter(|rules| rules.enforced.is_some() || rules.shadow.is_some()).collect()
 }
 
 /// The enforced DENY rules, and the refusals of what the policies could not judge.
@@ -148,11 +157,11 @@ fn allow_rules(context: Context<'_>, allowing: &[&AuthorizationPolicy], layer: L
     Some(RbacRules { action: Action::Allow as i32, policies })
 }
 
-fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -> BTreeMap<String, Policy> {
+pub(crate) fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -> BTreeMap<String, Policy> {
     let mut compiled = BTreeMap::new();
     for policy in policies {
         for (i, rule) in policy.rules.iter().enumerate() {
-            // An ALLOW rule about requests cannot match TCP traffic; a DENY rule is widened by leaving out the parts
+            // An ALLOW rule about requests cannot match TCP traffic; any other rule is widened by leaving out the parts
             // that cannot be evaluated.
             if layer == Layer::Tcp && policy.action == AuthorizationAction::Allow && rule.needs_http() {
                 continue;
@@ -175,7 +184,7 @@ fn nothing() -> Policy {
 }
 
 /// The name that the details of denied calls have, with the number of the rule.
-fn name_of(policy: &AuthorizationPolicy) -> String {
+pub(crate) fn name_of(policy: &AuthorizationPolicy) -> String {
     let refused = if policy.refused { "-refused" } else { "" };
     if policy.of_tokens {
         return format!("ns[{}]-request-authentication[{}]-not-supported", policy.namespace, policy.name);
@@ -194,7 +203,7 @@ fn compile_rule(rule: &Rule, mesh: &MeshConfig, layer: Layer) -> Policy {
         and_rules(all)
     };
     let principal = |source: &Source| {
-        let mut all = source_ids(source, mesh);
+        let mut all = source_ids(source, mesh, layer);
         all.extend(rule.when.iter().flat_map(|c| condition_ids(c, mesh, layer)));
         and_ids(all)
     };
@@ -224,8 +233,16 @@ fn operation_rules(operation: &Operation, layer: Layer) -> Vec<Permission> {
     all
 }
 
-fn source_ids(source: &Source, mesh: &MeshConfig) -> Vec<Principal> {
+fn source_ids(source: &Source, mesh: &MeshConfig, layer: Layer) -> Vec<Principal> {
     let mut all = Vec::new();
+    if layer == Layer::Http {
+        add_ids(&mut all, &source.request_principals, &source.not_request_principals, |value| {
+            vec![tokens::principal(value)]
+        });
+    }
+    add_ids(&mut all, &source.trust_domains, &source.not_trust_domains, |value| {
+        vec![authenticated(trust_domain(value))]
+    });
     add_ids(&mut all, &source.principals, &source.not_principals, |value| principals(value, mesh));
     add_ids(&mut all, &source.namespaces, &source.not_namespaces, |value| vec![authenticated(namespace(value))]);
     add_ids(&mut all, &source.service_accounts, &source.not_service_accounts, |(namespace, account)| {
@@ -239,6 +256,7 @@ fn source_ids(source: &Source, mesh: &MeshConfig) -> Vec<Principal> {
 }
 
 /// Conditions on the request.
+#[allow(deprecated)] // Metadata of any source is what istiod sends.
 fn condition_rules(condition: &Condition) -> Vec<Permission> {
     let mut all = Vec::new();
     let mut add = |rule: &dyn Fn(&StringMatch) -> Option<PermissionRule>| {
@@ -252,12 +270,16 @@ fn condition_rules(condition: &Condition) -> Vec<Permission> {
             add(&|v| text(v).parse::<u16>().ok().map(|p| PermissionRule::DestinationPort(u32::from(p))));
         }
         ConditionKey::ConnectionSni => add(&|v| Some(PermissionRule::RequestedServerName(string(v)))),
+        ConditionKey::FilterMetadata { filter, key } => {
+            add(&|v| Some(PermissionRule::Metadata(tokens::of_filter(filter, key, v))));
+        }
         _ => {}
     }
     all
 }
 
 /// Conditions on the caller.
+#[allow(deprecated)] // Metadata of any source is what istiod sends.
 fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<Principal> {
     let mut all = Vec::new();
     let mut add = |id: &dyn Fn(&StringMatch) -> Vec<Identifier>| {
@@ -266,6 +288,10 @@ fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<
     match &condition.key {
         ConditionKey::RequestHeader(name) if layer == Layer::Http => {
             add(&|v| vec![Identifier::Header(header(name, string(v)))]);
+        }
+        ConditionKey::RequestPrincipal if layer == Layer::Http => add(&|v| vec![tokens::principal(v)]),
+        ConditionKey::RequestClaim(path) if layer == Layer::Http => {
+            add(&|v| vec![Identifier::Metadata(tokens::claim(path, v))]);
         }
         ConditionKey::SourceIp => add(&|v| range(v).map(Identifier::DirectRemoteIp).into_iter().collect()),
         ConditionKey::RemoteIp => add(&|v| range(v).map(Identifier::RemoteIp).into_iter().collect()),
@@ -308,6 +334,18 @@ fn domains_of(principal: &str, mesh: &MeshConfig) -> Vec<String> {
             .collect(),
         false => vec![principal.to_owned()],
     }
+}
+
+/// The trust domain of a SPIFFE id: what stands before its path.
+fn trust_domain(value: &StringMatch) -> StringMatcher {
+    let inner = match value {
+        StringMatch::Exact(text) => quote(text),
+        StringMatch::Prefix(text) => format!("{}[^/]*", quote(text)),
+        StringMatch::Suffix(text) => format!("[^/]*{}", quote(text)),
+        StringMatch::Regex(text) => text.to_string(),
+        StringMatch::Present => "[^/]+".to_owned(),
+    };
+    regex_matcher(&format!("spiffe://{inner}/.*"))
 }
 
 fn namespace(value: &StringMatch) -> StringMatcher {
@@ -355,7 +393,7 @@ fn template_regex(template: &str) -> String {
     template.split('/').map(segment).collect::<Vec<_>>().join("/")
 }
 
-fn string(value: &StringMatch) -> StringMatcher {
+pub(crate) fn string(value: &StringMatch) -> StringMatcher {
     match value {
         StringMatch::Exact(text) => string_matcher(MatchPattern::Exact(text.to_string())),
         StringMatch::Prefix(text) => string_matcher(MatchPattern::Prefix(text.to_string())),

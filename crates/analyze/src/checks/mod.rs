@@ -1,5 +1,6 @@
 //! What an analysis looks for beyond reading and building: things that work as written, and are seldom meant so.
 
+mod authorization;
 mod gateways;
 mod mutual_tls;
 mod rules;
@@ -15,6 +16,8 @@ pub type Check = fn(&[&Object], &Snapshot, &mut Diagnostics);
 
 /// All checks.
 pub const ALL: &[Check] = &[
+    authorization::providers,
+    authorization::requests_on_tcp_ports,
     gateways::duplicate_certificates,
     gateways::ports_not_exposed,
     mutual_tls::conflicts,

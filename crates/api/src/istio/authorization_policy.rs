@@ -24,10 +24,12 @@ object! {
         selector: Option<WorkloadSelector> = "selector",
         /// What happens to requests that a rule matches; ALLOW if not given.
         action: Option<Action> = "action",
+        /// Who decides about the requests of a CUSTOM policy.
+        provider: Option<Provider> = "provider",
         /// The rules.
         rules: Vec<Rule> = "rules",
     }
-    refused: ["targetRef", "targetRefs", "provider"];
+    refused: ["targetRef", "targetRefs"];
     check: check;
 }
 
@@ -38,8 +40,19 @@ choices! {
         Allow = "ALLOW",
         /// The request is refused.
         Deny = "DENY",
+        /// The request is logged; it passes, as far as this policy is concerned.
+        Audit = "AUDIT",
+        /// The provider decides about the request.
+        Custom = "CUSTOM",
     }
-    later: ["AUDIT", "CUSTOM"];
+}
+
+object! {
+    /// Who decides: an extension provider of the MeshConfig.
+    pub struct Provider {
+        /// Its name there.
+        name: Option<Spanned<String>> = "name",
+    }
 }
 
 object! {
@@ -77,6 +90,14 @@ object! {
         principals: Vec<String> = "principals",
         /// The excluded values.
         not_principals: Vec<String> = "notPrincipals",
+        /// Subjects of tokens, `ISSUER/SUBJECT`.
+        request_principals: Vec<String> = "requestPrincipals",
+        /// The excluded values.
+        not_request_principals: Vec<String> = "notRequestPrincipals",
+        /// Trust domains of identities.
+        trust_domains: Vec<String> = "trustDomains",
+        /// The excluded values.
+        not_trust_domains: Vec<String> = "notTrustDomains",
         /// Namespaces.
         namespaces: Vec<String> = "namespaces",
         /// The excluded values.
@@ -94,7 +115,6 @@ object! {
         /// The excluded values.
         not_remote_ip_blocks: Vec<IpNet> = "notRemoteIpBlocks",
     }
-    refused: ["requestPrincipals", "notRequestPrincipals", "trustDomains", "notTrustDomains"];
     check: check_source;
 }
 
@@ -139,9 +159,34 @@ fn check(spec: &AuthorizationPolicySpec, node: &Node, cx: &mut Context) {
         let help = "add a rule; `rules: [{}]` refuses everything";
         cx.warning("no-rules", node.span_of_path("action"), "a DENY policy without rules refuses nothing", help);
     }
-    let denies = spec.action == Some(Action::Deny);
+    check_provider(spec, node, cx);
+    // A rule of a CUSTOM policy that matches nothing keeps its provider from being asked.
+    let denies = matches!(spec.action, Some(Action::Deny | Action::Custom));
     for (at, rule) in node.get("rules").and_then(Node::as_sequence).into_iter().flatten().enumerate() {
         cx.at_field("rules", |cx| cx.at_index(at, |cx| never_matching::check(rule, denies, cx)));
+    }
+}
+
+/// CUSTOM policies have a provider and rules; no other policy has a provider.
+fn check_provider(spec: &AuthorizationPolicySpec, node: &Node, cx: &mut Context) {
+    let name = spec.provider.as_ref().and_then(|provider| provider.name.as_ref()).filter(|name| !name.is_empty());
+    let action = node.span_of_path("action");
+    match (spec.action == Some(Action::Custom), name) {
+        (true, None) => {
+            let help = "add `provider: {name: …}` with the name of one of `meshConfig.extensionProviders`";
+            cx.error("missing-field", action, "a CUSTOM policy needs a provider", help);
+        }
+        (false, _) if spec.provider.is_some() => {
+            let message = "only CUSTOM policies have a provider";
+            let span = node.span_of_path("provider");
+            cx.error("conflict", span, message, "remove `provider`, or write `action: CUSTOM`");
+        }
+        _ => {}
+    }
+    if spec.action == Some(Action::Custom) && spec.rules.is_empty() {
+        let help = "add a rule; with `rules: [{}]` the provider decides about everything";
+        let span = node.span_of_path("action");
+        cx.warning("no-rules", span, "a CUSTOM policy without rules never asks its provider", help);
     }
 }
 
@@ -212,9 +257,8 @@ fn check_template(path: &Spanned<String>, cx: &mut Context) {
     }
 }
 
-/// Keys of conditions that work; `request.headers` stands for `request.headers[name]`.
+/// Keys of conditions; those with brackets are at the end.
 const KEYS: &[&str] = &[
-    "request.headers",
     "source.ip",
     "remote.ip",
     "source.namespace",
@@ -223,34 +267,51 @@ const KEYS: &[&str] = &[
     "destination.ip",
     "destination.port",
     "connection.sni",
-];
-
-/// Keys of conditions that Istio knows and that do not work yet.
-const LATER_KEYS: &[&str] = &[
     "request.auth.principal",
     "request.auth.audiences",
     "request.auth.presenter",
+    "request.headers",
     "request.auth.claims",
-    "experimental.envoy.filters",
 ];
+/// How many of them, from the last, have a name in brackets.
+const IN_BRACKETS: usize = 2;
+/// Metadata of any filter: followed by its name without `envoy.filters.`, and a key in brackets.
+const OF_FILTER: &str = "experimental.envoy.filters.";
+
+/// The names in brackets behind a key: `[a][b]` has two. `None`: the text is something else.
+pub fn names_in_brackets(text: &str) -> Option<Vec<&str>> {
+    let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+    let names: Vec<&str> = inner.split("][").collect();
+    names.iter().all(|name| !name.is_empty() && !name.contains(['[', ']'])).then_some(names)
+}
+
+fn check_key(key: &Spanned<String>, cx: &mut Context) {
+    let at = key.find('[').unwrap_or(key.len());
+    let (name, rest) = key.split_at(at);
+    let (plain, bracketed) = KEYS.split_at(KEYS.len() - IN_BRACKETS);
+    let names = names_in_brackets(rest).map_or(0, |names| names.len());
+    let is_known = match name {
+        "request.auth.claims" => names > 0,
+        name if bracketed.contains(&name) => names == 1,
+        name if name.starts_with(OF_FILTER) => name.len() > OF_FILTER.len() && names == 1,
+        name => plain.contains(&name) && rest.is_empty(),
+    };
+    if is_known {
+        return;
+    }
+    let help = match closest(name, KEYS.iter().copied()) {
+        _ if name.starts_with("experimental.") => format!("expected `{OF_FILTER}http.jwt_authn[key]` or such"),
+        Some("request.headers") => "did you mean `request.headers[x-name]`?".to_owned(),
+        Some("request.auth.claims") => "did you mean `request.auth.claims[name]`?".to_owned(),
+        Some(known) => format!("did you mean `{known}`?"),
+        None => format!("allowed: {}", evenkeel_base::suggest::one_of(KEYS.iter().copied())),
+    };
+    cx.error("bad-value", &key.span, format!("`{}` is not an attribute", key.value), help);
+}
 
 fn check_condition(condition: &Condition, node: &Node, cx: &mut Context) {
     let key = condition.key.as_str();
-    let (name, index) = key.split_once('[').map_or((key, None), |(name, rest)| (name, rest.strip_suffix(']')));
-    let header = name == "request.headers" && index.is_some_and(|i| !i.is_empty());
-    let later = LATER_KEYS.contains(&name) || name.starts_with("experimental.");
-    if later {
-        let message =
-            format!("`{key}` is known to Istio, but not supported yet; ignoring it would change what the rule means");
-        cx.error("unsupported-value", &condition.key.span, message, "remove the rule, or use another condition");
-    } else if !header && !KEYS.get(1..).is_some_and(|keys| keys.contains(&key)) {
-        let help = match closest(name, KEYS.iter().copied()) {
-            Some("request.headers") => "did you mean `request.headers[x-name]`?".to_owned(),
-            Some(known) => format!("did you mean `{known}`?"),
-            None => format!("allowed: {}", evenkeel_base::suggest::one_of(KEYS.iter().copied())),
-        };
-        cx.error("bad-value", &condition.key.span, format!("`{key}` is not an attribute"), help);
-    }
+    check_key(&condition.key, cx);
     if condition.values.is_empty() && condition.not_values.is_empty() {
         cx.error("missing-field", &node.span, "a condition needs `values` or `notValues`", "add `values: [...]`");
     }

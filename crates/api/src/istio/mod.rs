@@ -20,7 +20,8 @@ mod workload_entry;
 mod workload_group;
 
 pub use authorization_policy::{
-    Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
+    Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Provider, Rule, Source, To,
+    names_in_brackets,
 };
 pub use destination_rule::{
     BackendUtilization, ClientTlsMode, ClientTlsSettings, ConnectionPool, ConsistentHash, CookieAttribute,
@@ -38,11 +39,11 @@ pub use http_route::{
     HttpRetry, HttpRewrite, HttpRoute, HttpRouteDestination, RegexRewrite,
 };
 pub use mesh_config::{
-    AccessLogEncoding, CertificateData, DefaultProviders, DefaultTrafficPolicy, ExtensionProvider, FileAccessLog,
-    FileLogFormat, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression,
-    MatchOperator, MeshConfig, MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization,
-    OutboundTrafficPolicy, PathNormalization, ProviderKind, ServiceEntryVisibility, ServiceSettings, TlsConfig,
-    VisibilityLevel, VisibilityPolicy, VisibilityRule,
+    AccessLogEncoding, CertificateData, DefaultProviders, DefaultTrafficPolicy, ExtAuthzGrpc, ExtAuthzHttp,
+    ExtensionProvider, FileAccessLog, FileLogFormat, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode,
+    IngressControllerMode, MatchExpression, MatchOperator, MeshConfig, MeshOutboundMode, MinTlsVersion,
+    NamespaceSelector, Normalization, OutboundTrafficPolicy, PathNormalization, ProviderKind, RequestBody,
+    ServiceEntryVisibility, ServiceSettings, TlsConfig, VisibilityLevel, VisibilityPolicy, VisibilityRule,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{

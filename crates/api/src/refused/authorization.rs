@@ -60,7 +60,9 @@ const ANYTHING: Rule = Rule { from: Vec::new(), to: Vec::new(), when: Vec::new()
 
 fn of(selector: BTreeMap<String, String>, action: Action, rules: Vec<Rule>) -> AuthorizationPolicy {
     let selector = (!selector.is_empty()).then_some(WorkloadSelector { match_labels: selector });
-    AuthorizationPolicy { spec: Some(AuthorizationPolicySpec { selector, action: Some(action), rules }) }
+    AuthorizationPolicy {
+        spec: Some(AuthorizationPolicySpec { selector, action: Some(action), provider: None, rules }),
+    }
 }
 
 /// A rule whose parts with a mistake match anything. All parts of a rule must match, so leaving one out widens it.

@@ -32,7 +32,7 @@ static_resources:
       cluster_name: backend
       endpoints:
       - lb_endpoints:
-        - endpoint: {{address: {upstream}}}{protocol}{upstream_tls}
+        - endpoint: {{address: {upstream}}}{protocol}{upstream_tls}{authorization}
 "#,
             id = self.id,
             patience = PATIENCE.as_secs(),
@@ -45,6 +45,8 @@ static_resources:
             downstream_tls = self.downstream_tls.map_or_else(String::new, |tls| self.downstream_tls(tls)),
             protocol = if self.protocol == Protocol::Http2 { HTTP2_UPSTREAM } else { "" },
             upstream_tls = self.upstream_tls.map_or_else(String::new, |tls| self.upstream_tls(tls)),
+            authorization =
+                self.authorization.map_or_else(String::new, |(asks, server)| asks.cluster(&address(server))),
         )
     }
 
@@ -72,7 +74,7 @@ static_resources:
               routes:
               - match: {{prefix: "/"}}
                 route: {{cluster: backend, timeout: 0s}}
-          http_filters:{policy}
+          http_filters:{policy}{authorization}
           - name: envoy.filters.http.router
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
@@ -85,6 +87,7 @@ static_resources:
                 text_format_source:
                   inline_string: "{ACCESS_LOG_LINE}""#,
             policy = if self.rules == 0 { String::new() } else { policy::http_filter(self.rules) },
+            authorization = self.authorization.map_or_else(String::new, |(asks, _)| asks.http_filter()),
             log = self.log.display(),
         )
     }
@@ -148,7 +151,7 @@ static_resources:
     }
 }
 
-const HTTP2_UPSTREAM: &str = r#"
+pub(super) const HTTP2_UPSTREAM: &str = r#"
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions

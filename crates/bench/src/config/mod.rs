@@ -1,9 +1,12 @@
 //! The peers' configurations: the same work for each, one worker, keep-alive on both sides, an access log line per request.
 //! Evenkeel and Envoy are started from the very same file.
 
+pub mod authorization;
 mod bootstrap;
 mod others;
 pub mod policy;
+
+pub use authorization::Asks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -57,6 +60,8 @@ pub struct Proxy<'a> {
     pub upstream_tls: Option<&'a MutualTls>,
     /// Rules of the authorization policy, the last of which allows the load's requests; none: no policy.
     pub rules: usize,
+    /// How the authorization server is asked about every request, and where it is.
+    pub authorization: Option<(Asks, SocketAddr)>,
     /// The access log's file.
     pub log: PathBuf,
 }

@@ -22,7 +22,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;
 
-use super::{Counts, callgrind, changes, matching, series};
+use super::{Counts, callgrind, changes, matching, policies, series};
 use crate::config::policy::CLIENT_IDENTITY;
 use crate::config::{Protocol, Proxy};
 
@@ -68,6 +68,9 @@ const SERIES: &[(&str, &str)] = &[
 /// Those in [`matching`].
 const MATCHING: &[(&str, &str)] = &[("matching::of_few", matching::OF_FEW), ("matching::of_many", matching::OF_MANY)];
 
+/// Those in [`policies`].
+const POLICIES: &[(&str, &str)] = &[("policies::of_few", policies::OF_FEW), ("policies::of_many", policies::OF_MANY)];
+
 const REQUEST: &[u8] = b"GET /api/v1/items/42?verbose=1 HTTP/1.1\r\n\
     Host: items.shop.svc.cluster.local:8080\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n\
@@ -95,9 +98,11 @@ pub fn count(folder: &Path) -> Result<Counts> {
     let changes = CHANGES.iter().map(|case| (case, changes::ITERATIONS));
     let series = SERIES.iter().map(|case| (case, series::ITERATIONS));
     let matching = MATCHING.iter().map(|case| (case, matching::ITERATIONS));
+    let policies = POLICIES.iter().map(|case| (case, policies::ITERATIONS));
     cases
         .chain(changes)
         .chain(matching)
+        .chain(policies)
         .chain(series)
         .map(|((function, what), iterations)| Ok(((*what).to_owned(), profile.inclusive(function)? / iterations)))
         .collect()
@@ -115,6 +120,7 @@ pub fn run() -> Result<()> {
         ensure!(evaluate_policy(&fixture.rules, &fixture.connection, black_box(&hello)), "denied");
     }
     matching::run()?;
+    policies::run()?;
     series::run()?;
     changes::run()
 }
@@ -258,6 +264,7 @@ impl Fixture {
             downstream_tls: None,
             upstream_tls: None,
             rules: RULES,
+            authorization: None,
             log: "/dev/null".into(),
         }
         .bootstrap()
@@ -332,6 +339,7 @@ mod tests {
             downstream_tls: Some(&tls),
             upstream_tls: Some(&tls),
             rules: 0,
+            authorization: None,
             log: "/dev/null".into(),
         };
         let config = compiled(proxy.bootstrap()).unwrap();

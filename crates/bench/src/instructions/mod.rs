@@ -12,6 +12,7 @@ mod counted;
 mod hop;
 mod matching;
 mod pair;
+mod policies;
 mod series;
 
 use std::collections::BTreeMap;
@@ -94,6 +95,7 @@ impl Recorded {
         let mut complaints = changes::complaints(&now.counts);
         complaints.append(&mut series::complaints(&now.counts));
         complaints.append(&mut matching::complaints(&now.counts));
+        complaints.append(&mut policies::complaints(&now.counts));
         for (name, &count) in &now.counts {
             let Some(&before) = self.counts.get(name) else {
                 complaints.push(format!("{name}: {count}, not recorded yet"));

@@ -1,5 +1,6 @@
 //! Every row of the project's speed table as a scenario: who takes part, what load, what is measured.
 
+mod authorization;
 mod change;
 mod handshakes;
 mod hop;
@@ -11,6 +12,7 @@ mod policy;
 mod startup;
 mod tcp;
 
+pub use authorization::{CASE as AUTHORIZATION_CASE, ENVOY_ASKS, EVENKEEL_ASKS};
 pub use change::{AT_REST, CHANGING, ENDPOINTS_CASE, EVENKEEL_500, EVENKEEL_10000, REQUESTS_CASE, ROUTES_CASE};
 pub use handshakes::{RESUMED_CASE, X25519_CASE};
 pub use http2::{GRPC_CASE, HTTP_CASE};
@@ -66,6 +68,7 @@ pub const ALL: &[Scenario] = &[
     tcp::SCENARIO,
     handshakes::SCENARIO,
     policy::SCENARIO,
+    authorization::SCENARIO,
     change::SCENARIO,
 ];
 

@@ -32,7 +32,7 @@ impl Filter for HttpFilter {
             Body::Empty => Decision::Continue,
             // Another filter had it collected, and this one's limit allows its length.
             Body::Whole(body) if body.len() <= max_bytes => Decision::Continue,
-            Body::Coming | Body::Whole(_) => Decision::Collect { max_bytes },
+            Body::Coming | Body::Start(_) | Body::Whole(_) => Decision::Collect { max_bytes },
         }
     }
 }

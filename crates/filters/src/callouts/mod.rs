@@ -58,9 +58,10 @@ pub struct CallOptions {
     pub retry: Option<Arc<RetryPolicy>>,
     /// Largest response body that is collected, in bytes. A larger one is [`Problem::TooLarge`].
     pub max_answer_bytes: usize,
-    /// Send `x-envoy-internal`, `x-envoy-expected-rq-timeout-ms` and, in `x-forwarded-for`, this proxy's address, as
-    /// Envoy's own calls do.
+    /// Send `x-envoy-internal` and `x-envoy-expected-rq-timeout-ms`, as Envoy's own calls do.
     pub envoy_headers: bool,
+    /// Besides, send this proxy's address in `x-forwarded-for`.
+    pub names_itself: bool,
     /// The hash, for clusters that choose hosts by one.
     pub hash: Option<u64>,
     /// The metadata match criteria, for clusters with subsets.
@@ -74,6 +75,7 @@ impl Default for CallOptions {
             retry: None,
             max_answer_bytes: MAX_ANSWER_BYTES,
             envoy_headers: true,
+            names_itself: true,
             hash: None,
             metadata_match: None,
         }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::listener::{FilterChain, NetworkFilterConfig, TcpProxy, Terminal};
 use evenkeel_runtime_config::route::{Route, VirtualHost};
@@ -20,6 +21,7 @@ use evenkeel_stats::{Registry, ScopeName};
 use crate::decide::tcp_destination;
 use crate::http::{HttpFilters, Setup};
 use crate::rbac::Verdict;
+use crate::{ext_authz, rbac};
 
 pub use step::{Retries, Says, Step};
 
@@ -152,12 +154,21 @@ impl Explainer {
 
 /// Whether the chain's network filters admit the connection.
 fn admits(chain: &FilterChain, connection: &ConnectionView, steps: &mut Vec<Step>) -> bool {
+    let mut metadata = DynamicMetadata::default();
     chain.network_filters.iter().all(|filter| match &filter.config {
         NetworkFilterConfig::Rbac(rbac) => {
+            rbac::leave_shadow(&rbac.filter, connection, &mut metadata);
             let verdict = Verdict::of_connection(&rbac.filter, connection);
             let allowed = verdict.allowed;
             steps.push(Step::Rbac { verdict });
             allowed
+        }
+        NetworkFilterConfig::ExtAuthz(authz) => {
+            if let Some(text) = ext_authz::who_decides(authz, &metadata) {
+                let says = Says::Remarks { text, state: true };
+                steps.push(Step::Filter { name: Arc::clone(&filter.name), says, chance: false });
+            }
+            true
         }
         NetworkFilterConfig::ConnectionLimit(_) | NetworkFilterConfig::SniDynamicForwardProxy(_) => true,
     })

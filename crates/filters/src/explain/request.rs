@@ -178,7 +178,12 @@ impl<'c> Written<'c> {
         let Asked { name, decision, remark } = asked;
         let chance = self.numbers.drawn.get();
         let mut say = |says| self.steps.push(Step::Filter { name: Arc::clone(&name), says, chance });
-        let ends_turn = !matches!(decision, Decision::Pause(_) | Decision::Collect { .. });
+        let ends_turn =
+            !matches!(decision, Decision::Pause(_) | Decision::Collect { .. } | Decision::CollectStart { .. });
+        let while_waiting = match &remark {
+            Some(Remark::ByState(text)) => Some(text.clone()),
+            _ => None,
+        };
         let verdict = matches!(remark, Some(Remark::Verdict(_)));
         match remark.filter(|_| ends_turn) {
             Some(Remark::Verdict(verdict)) => self.steps.push(Step::Rbac { verdict }),
@@ -202,7 +207,10 @@ impl<'c> Written<'c> {
                 Some(Filtered::Answered(reply))
             }
             Decision::Pause(pause) => {
-                say(Says::Waits { limit: pause.limit, answer: pause.wait.is_some() });
+                say(match while_waiting.filter(|_| pause.wait.is_some()) {
+                    Some(text) => Says::Remarks { text, state: true },
+                    None => Says::Waits { limit: pause.limit, answer: pause.wait.is_some() },
+                });
                 match pause.wait {
                     None => self.streams.wake(Woken::TimedOut),
                     // What the filter waits for is not available here.
@@ -210,7 +218,7 @@ impl<'c> Written<'c> {
                 }
                 None
             }
-            Decision::Collect { max_bytes } => {
+            Decision::Collect { max_bytes } | Decision::CollectStart { bytes: max_bytes } => {
                 say(Says::Collects { max_bytes });
                 self.collected = true;
                 None

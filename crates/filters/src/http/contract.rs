@@ -29,6 +29,8 @@ pub trait Services {
     fn random(&self) -> u64;
     /// Makes calls to other clusters. A call is cancelled when dropped: a filter keeps it in its state, or in the future it waits for.
     fn callouts(&self) -> &dyn Callouts;
+    /// Counts a filter's reply among the responses of the cluster that the request would have gone to.
+    fn charge_response(&self, _cluster: &str, _status: u16) {}
     /// The cluster of this name, if its hosts are resolved by filters (`envoy.clusters.dynamic_forward_proxy`).
     fn forward_proxy(&self, _cluster: &str) -> Option<ForwardProxyFacts> {
         None
@@ -116,6 +118,8 @@ pub enum Body<'r> {
     Empty,
     /// It is still arriving, and passes in pieces unless a filter wants it collected.
     Coming,
+    /// Its beginning, because a filter had that collected; the rest is still to come.
+    Start(&'r [u8]),
     /// All of it, because a filter had it collected.
     Whole(&'r [u8]),
 }
@@ -135,6 +139,11 @@ pub enum Decision {
     Collect {
         /// Longest body, in bytes.
         max_bytes: usize,
+    },
+    /// Call the filter again with the beginning of the body, or with all of it if it is shorter. It goes on as it came.
+    CollectStart {
+        /// How many bytes, at least, if there are as many. What arrived with the last of them is there as well.
+        bytes: usize,
     },
 }
 

@@ -22,7 +22,8 @@ use evenkeel_stats::{Registry, ScopeName};
 
 use crate::info::StreamInfo;
 use crate::{
-    buffer, cors, dynamic_forward_proxy, fault, grpc_stats, grpc_web, header_mutation, rbac, stateful_session,
+    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, rbac,
+    stateful_session,
 };
 
 pub(crate) use chain::Asked;
@@ -198,6 +199,8 @@ filters! {
     Cors => cors::HttpFilter,
     /// `envoy.filters.http.dynamic_forward_proxy`.
     DynamicForwardProxy => dynamic_forward_proxy::HttpFilter,
+    /// `envoy.filters.http.ext_authz`.
+    ExtAuthz => ext_authz::HttpFilter,
     /// `envoy.filters.http.fault`.
     Fault => fault::HttpFilter,
     /// `envoy.filters.http.grpc_stats`.

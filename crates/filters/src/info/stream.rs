@@ -59,7 +59,7 @@ pub struct StreamInfo {
     /// A filter has made a gRPC call of it: the client expects no replies for gRPC, the server's outcome is in its trailers.
     pub made_grpc: bool,
     /// Objects for logs, by their keys (`%FILTER_STATE%`).
-    objects: Vec<(&'static str, Rc<dyn StateObject>)>,
+    objects: Vec<(Cow<'static, str>, Rc<dyn StateObject>)>,
 }
 
 /// The host that a filter selected for a request.
@@ -88,6 +88,11 @@ pub enum Form {
 pub trait StateObject {
     /// Appends it; false if there is nothing to print.
     fn write(&self, form: Form, out: &mut Vec<u8>) -> bool;
+
+    /// Appends one field; false if there is none of this name.
+    fn field(&self, _name: &str, _out: &mut Vec<u8>) -> bool {
+        false
+    }
 }
 
 impl StreamInfo {
@@ -161,7 +166,8 @@ impl StreamInfo {
     }
 
     /// Sets an object for logs.
-    pub fn set_object(&mut self, key: &'static str, object: Rc<dyn StateObject>) {
+    pub fn set_object(&mut self, key: impl Into<Cow<'static, str>>, object: Rc<dyn StateObject>) {
+        let key = key.into();
         self.objects.retain(|(known, _)| *known != key);
         self.objects.push((key, object));
     }

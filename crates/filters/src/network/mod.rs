@@ -17,7 +17,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::listener;
 use evenkeel_stats::Registry;
 
-use crate::{connection_limit, dynamic_forward_proxy, rbac};
+use crate::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
 
 pub use chain::{FilteredConnection, NetworkFilters, Way};
 pub use contract::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
@@ -169,6 +169,8 @@ macro_rules! filters {
 filters! {
     /// `envoy.filters.network.connection_limit`.
     ConnectionLimit => connection_limit::NetworkFilter,
+    /// `envoy.filters.network.ext_authz`.
+    ExtAuthz => ext_authz::NetworkFilter,
     /// `envoy.filters.network.rbac`.
     Rbac => rbac::NetworkFilter,
     /// `envoy.filters.network.sni_dynamic_forward_proxy`.

@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
-use evenkeel_runtime_config::rbac::{NetworkRbac, RbacFilter, RbacPerRoute, Rules};
+use evenkeel_runtime_config::metadata::MetadataValue;
+use evenkeel_runtime_config::rbac::{NetworkRbac, RbacAction, RbacFilter, RbacPerRoute, Rules};
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
@@ -55,6 +56,7 @@ impl Filter for HttpFilter {
         for (outcome, rules) in [(shadow, &config.shadow_rules), (enforced, &config.rules)] {
             leave(outcome, rules.as_deref(), &mut context.info.metadata);
         }
+        hint(enforced, config.rules.as_deref(), &mut context.info.metadata);
         match enforced {
             // Envoy sets no response flag here; the details say it all.
             Some(Outcome { allowed: false, policy }) => {
@@ -87,6 +89,22 @@ fn leave(outcome: Option<Outcome<'_>>, rules: Option<&Rules>, metadata: &mut Dyn
     if let (Some(Outcome { allowed, policy }), Some(rules)) = (outcome, rules) {
         metadata.share(rules.metadata(allowed, policy));
     }
+}
+
+/// Tells logs whether a LOG policy has matched.
+fn hint(outcome: Option<Outcome<'_>>, rules: Option<&Rules>, metadata: &mut DynamicMetadata) {
+    if let (Some(Outcome { policy, .. }), Some(rules)) = (outcome, rules)
+        && rules.action == RbacAction::Log
+    {
+        metadata.merge("envoy.common", &[("access_log_hint".into(), MetadataValue::Bool(policy.is_some()))]);
+    }
+}
+
+/// Leaves what shadow rules say of a connection, without counting it.
+pub(crate) fn leave_shadow(filter: &RbacFilter, connection: &ConnectionView, metadata: &mut DynamicMetadata) {
+    let subject = Subject::of_connection(connection, None);
+    let outcome = filter.shadow_rules.as_deref().map(|rules| evaluate(rules, &subject));
+    leave(outcome, filter.shadow_rules.as_deref(), metadata);
 }
 
 /// `envoy.filters.network.rbac`.
@@ -157,6 +175,7 @@ impl NetworkFilter {
         let shadow = self.counts.decide_in_shadow(config, &subject);
         let decided = self.counts.decide(config, &subject);
         leave(shadow, config.shadow_rules.as_deref(), &mut context.facts.metadata);
+        hint(decided, config.rules.as_deref(), &mut context.facts.metadata);
         match decided {
             Some(Outcome { allowed: false, policy }) => {
                 network::Decision::Close(Close::new(denied_details(policy)).after(self.config.delay_deny))

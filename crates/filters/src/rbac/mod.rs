@@ -14,6 +14,7 @@ use evenkeel_runtime_config::rbac::{RbacAction, Rules};
 use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
+pub(crate) use filter::leave_shadow;
 pub use filter::{HttpFilter, NetworkFilter, Verdict, stats};
 
 /// What rules are evaluated over.
@@ -42,7 +43,7 @@ pub struct Outcome<'r> {
 pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) -> Outcome<'r> {
     let evaluation = Evaluation::of(subject);
     let peer = subject.connection.peer.as_deref();
-    let policy = rules.first_match(peer, evaluation.path, |policy| evaluation.matches(policy));
+    let policy = rules.first_match((peer, evaluation.path, subject.metadata), |policy| evaluation.matches(policy));
     let allowed = match rules.action {
         RbacAction::Allow => policy.is_some(),
         RbacAction::Deny => policy.is_none(),

@@ -97,12 +97,17 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
             // Its namespace cannot be read.
             policy.namespace = cx.mesh().root_namespace.clone();
         }
-        if is_ignored && policy.dry_run {
+        if is_ignored && (policy.dry_run || policy.action == AuthorizationAction::Audit) {
             // It would have refused nothing.
             continue;
         }
         if is_ignored {
             policy.refused = true;
+            // Whoever would have decided is not asked: what was to be decided is refused.
+            if policy.action == AuthorizationAction::Custom {
+                policy.action = AuthorizationAction::Deny;
+                policy.provider = None;
+            }
             policy.rules.retain(|_| policy.action == AuthorizationAction::Deny);
         }
         match policy.refused {
@@ -118,9 +123,14 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
 fn effect(policy: &AuthorizationPolicy) -> &'static str {
     let is_anything = |rule: &Rule| *rule == Rule::default();
     match policy.action {
+        AuthorizationAction::Audit => "its requests are not marked for logs",
         AuthorizationAction::Allow => "its workloads accept only calls that other ALLOW policies allow",
-        AuthorizationAction::Deny if policy.rules.iter().any(is_anything) => "its workloads refuse every call",
-        AuthorizationAction::Deny => "its workloads refuse every call that its rules might match",
+        AuthorizationAction::Deny | AuthorizationAction::Custom if policy.rules.iter().any(is_anything) => {
+            "its workloads refuse every call"
+        }
+        AuthorizationAction::Deny | AuthorizationAction::Custom => {
+            "its workloads refuse every call that its rules might match"
+        }
     }
 }
 
@@ -233,8 +243,11 @@ fn of_object(object: &Object, spec: Option<&AuthorizationPolicySpec>) -> Authori
         selector: selector(spec.and_then(|s| s.selector.as_ref())),
         action: match spec.and_then(|s| s.action) {
             Some(istio::Action::Deny) => AuthorizationAction::Deny,
+            Some(istio::Action::Audit) => AuthorizationAction::Audit,
+            Some(istio::Action::Custom) => AuthorizationAction::Custom,
             Some(istio::Action::Allow) | None => AuthorizationAction::Allow,
         },
+        provider: spec.and_then(|s| s.provider.as_ref()?.name.as_ref()).map(|name| shared(name)),
         rules: spec.map(|s| s.rules.iter().map(|r| rule(r, &object.namespace)).collect()).unwrap_or_default(),
         origin: object.origin.clone(),
         refused: object.refused.is_some(),
@@ -270,6 +283,10 @@ fn source(source: &istio::Source, namespace: &str) -> Source {
     Source {
         principals: strings(&source.principals),
         not_principals: strings(&source.not_principals),
+        request_principals: strings(&source.request_principals),
+        not_request_principals: strings(&source.not_request_principals),
+        trust_domains: strings(&source.trust_domains),
+        not_trust_domains: strings(&source.not_trust_domains),
         namespaces: strings(&source.namespaces),
         not_namespaces: strings(&source.not_namespaces),
         service_accounts: accounts(&source.service_accounts),
@@ -308,17 +325,26 @@ fn path(text: &str) -> PathMatch {
 /// The decoder has checked that the key is one of these.
 fn condition(condition: &istio::Condition) -> Option<Condition> {
     let key = condition.key.as_str();
-    let header = key.strip_prefix("request.headers[").and_then(|rest| rest.strip_suffix(']'));
-    let key = match (header, key) {
-        (Some(name), _) => ConditionKey::RequestHeader(name.to_ascii_lowercase().into()),
-        (None, "source.ip") => ConditionKey::SourceIp,
-        (None, "remote.ip") => ConditionKey::RemoteIp,
-        (None, "source.namespace") => ConditionKey::SourceNamespace,
-        (None, "source.principal") => ConditionKey::SourcePrincipal,
-        (None, "source.serviceAccount") => ConditionKey::SourceServiceAccount,
-        (None, "destination.ip") => ConditionKey::DestinationIp,
-        (None, "destination.port") => ConditionKey::DestinationPort,
-        (None, "connection.sni") => ConditionKey::ConnectionSni,
+    let (name, names) = key.split_at(key.find('[').unwrap_or(key.len()));
+    let names = istio::names_in_brackets(names).unwrap_or_default();
+    let claim = |path: &[&str]| ConditionKey::RequestClaim(path.iter().map(|name| shared(name)).collect());
+    let key = match (name, names.as_slice()) {
+        ("request.headers", [name]) => ConditionKey::RequestHeader(name.to_ascii_lowercase().into()),
+        ("request.auth.principal", []) => ConditionKey::RequestPrincipal,
+        ("request.auth.audiences", []) => claim(&["aud"]),
+        ("request.auth.presenter", []) => claim(&["azp"]),
+        ("request.auth.claims", path @ [_, ..]) => claim(path),
+        ("source.ip", []) => ConditionKey::SourceIp,
+        ("remote.ip", []) => ConditionKey::RemoteIp,
+        ("source.namespace", []) => ConditionKey::SourceNamespace,
+        ("source.principal", []) => ConditionKey::SourcePrincipal,
+        ("source.serviceAccount", []) => ConditionKey::SourceServiceAccount,
+        ("destination.ip", []) => ConditionKey::DestinationIp,
+        ("destination.port", []) => ConditionKey::DestinationPort,
+        ("connection.sni", []) => ConditionKey::ConnectionSni,
+        (filter, [key]) => {
+            ConditionKey::FilterMetadata { filter: shared(filter.strip_prefix("experimental.")?), key: shared(key) }
+        }
         _ => return None,
     };
     let (values, not_values) = (spanned_strings(&condition.values), spanned_strings(&condition.not_values));

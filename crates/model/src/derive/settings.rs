@@ -8,13 +8,15 @@ use evenkeel_api::istio::{
     MeshOutboundMode, Normalization,
 };
 use evenkeel_base::Spanned;
+use evenkeel_base::hostname::Hostname;
 
 use super::destination_rules::{connection_pool, locality, outlier_detection, tcp_keepalive, zone_aware};
 use super::http_fields::retries_of;
 use super::shared;
+use crate::authz_provider::{AuthzBody, AuthzHttp, AuthzProtocol, AuthzProvider};
 use crate::{
     AccessLogFile, AccessLogFormat, IngressMode, LocalityLb, MeshConfig, OutboundTrafficPolicy, PathNormalization,
-    TlsRules, ZoneAwareLb,
+    StringMatch, TlsRules, ZoneAwareLb,
 };
 
 /// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
@@ -104,6 +106,9 @@ fn connections(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
 }
 
 fn logs(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    if !said.extension_providers.is_empty() {
+        mesh.authz_providers = authz_providers(&said.extension_providers);
+    }
     // An empty text turns the log off.
     let text = |text: &str| (!text.is_empty()).then(|| shared(text));
     if let Some(file) = &said.access_log_file {
@@ -119,6 +124,73 @@ fn logs(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     if said.default_providers.is_some() {
         mesh.access_log_providers = said.default_file_logs().map(file_log).collect();
     }
+}
+
+/// The providers of external authorization. Of two with the same name neither is used: nobody could tell which decides.
+fn authz_providers(said: &[istio::ExtensionProvider]) -> Vec<Arc<AuthzProvider>> {
+    let is_alone = |provider: &&istio::ExtensionProvider| {
+        said.iter().filter(|other| other.name.value == provider.name.value).count() == 1
+    };
+    said.iter().filter(is_alone).filter_map(authz_provider).map(Arc::new).collect()
+}
+
+fn authz_provider(provider: &istio::ExtensionProvider) -> Option<AuthzProvider> {
+    let name = shared(&provider.name);
+    let place = |service: &str| {
+        let (namespace, host) = service.split_once('/').map_or((None, service), |(ns, host)| (Some(shared(ns)), host));
+        (namespace, Hostname::parse(host).ok())
+    };
+    let status = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
+    let body = |body: &Option<istio::RequestBody>| {
+        body.as_ref().and_then(|body| {
+            let max_bytes = body.max_request_bytes.filter(|most| *most > 0)?;
+            let (partial, as_bytes) = (body.allow_partial_message, body.pack_as_bytes);
+            Some(AuthzBody { max_bytes, partial: partial.unwrap_or_default(), as_bytes: as_bytes.unwrap_or_default() })
+        })
+    };
+    if let Some(http) = &provider.envoy_ext_authz_http {
+        let (namespace, host) = place(&http.service);
+        let strings = |list: &[String]| list.iter().map(|text| StringMatch::from_policy_value(text)).collect();
+        // The older name counts only where the newer is not used.
+        let in_check = match http.include_request_headers_in_check.is_empty() {
+            true => &http.include_headers_in_check,
+            false => &http.include_request_headers_in_check,
+        };
+        let additional = http.include_additional_headers_in_check.iter();
+        return Some(AuthzProvider {
+            name,
+            namespace,
+            host,
+            port: http.port.0,
+            timeout: http.timeout,
+            fail_open: http.fail_open.unwrap_or_default(),
+            clear_route_cache: http.clear_route_cache.unwrap_or_default(),
+            status_on_error: status(&http.status_on_error),
+            body: body(&http.include_request_body_in_check),
+            protocol: AuthzProtocol::Http(AuthzHttp {
+                path_prefix: shared(http.path_prefix.as_deref().unwrap_or_default()),
+                headers_in_check: strings(in_check),
+                additional_headers: additional.map(|(name, value)| (shared(name), shared(value))).collect(),
+                upstream_on_allow: strings(&http.headers_to_upstream_on_allow),
+                downstream_on_deny: strings(&http.headers_to_downstream_on_deny),
+                downstream_on_allow: strings(&http.headers_to_downstream_on_allow),
+            }),
+        });
+    }
+    let grpc = provider.envoy_ext_authz_grpc.as_ref()?;
+    let (namespace, host) = place(&grpc.service);
+    Some(AuthzProvider {
+        name,
+        namespace,
+        host,
+        port: grpc.port.0,
+        timeout: grpc.timeout,
+        fail_open: grpc.fail_open.unwrap_or_default(),
+        clear_route_cache: grpc.clear_route_cache.unwrap_or_default(),
+        status_on_error: status(&grpc.status_on_error),
+        body: body(&grpc.include_request_body_in_check),
+        protocol: AuthzProtocol::Grpc,
+    })
 }
 
 fn file_log(log: Option<&FileAccessLog>) -> AccessLogFile {

@@ -76,6 +76,7 @@ fn policy(
         namespace: namespace.clone(),
         selector: selector(spec.and_then(|spec| spec.selector.as_ref())),
         action: AuthorizationAction::Deny,
+        provider: None,
         rules,
         origin: object.origin.clone(),
         refused: object.refused.is_some(),

@@ -308,6 +308,7 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::RequestId => sink.header(record.request, "x-request-id", None),
         Operator::Hostname => sink.string(hostname()),
         Operator::FilterState(key, format) => filter_state(key, *format, record, sink),
+        Operator::FilterStateField(key, field) => filter_state_field(key, field, record, sink),
         Operator::DynamicMetadata { filter, path } => dynamic_metadata(filter, path, record, sink),
         Operator::LocalReplyBody => sink.bytes(record.local_reply_body),
         Operator::TunnelHeaders => json_of(stream.tunnel_headers.as_deref(), sink),
@@ -360,6 +361,14 @@ fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink:
     match format {
         FilterStateFormat::Plain => sink.bytes(&text),
         FilterStateFormat::Typed => sink.json(&String::from_utf8_lossy(&text)),
+    }
+}
+
+fn filter_state_field(key: &str, field: &str, record: &Record<'_>, sink: &mut impl Sink) {
+    let mut text = Vec::new();
+    match record.stream.object(key).is_some_and(|object| object.field(field, &mut text)) {
+        true => sink.bytes(&text),
+        false => sink.absent(),
     }
 }
 

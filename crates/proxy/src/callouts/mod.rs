@@ -114,7 +114,7 @@ impl WorkerCallouts {
             retry: options.retry.clone(),
             hash: options.hash,
             metadata_match: options.metadata_match.clone(),
-            names_itself: options.envoy_headers,
+            names_itself: options.envoy_headers && options.names_itself,
         };
         let call = Call::new(cluster, head, framing, wanted, Rc::new(self.clone()));
         Ok((call, Active(Rc::clone(&self.active))))

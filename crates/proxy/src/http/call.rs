@@ -422,6 +422,8 @@ impl<'c> Running<'c> {
                 Decision::Continue | Decision::Reroute => return Ok(()),
                 Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),
                 Decision::Pause(pause) => side.wake(until_woken(pause).await),
+                // Filters that may stand here do not ask for that.
+                Decision::CollectStart { .. } => return Err(Failure::BodyTooLarge),
                 Decision::Collect { .. } if upload.collected.is_some() => return Err(Failure::BodyTooLarge),
                 Decision::Collect { max_bytes } => {
                     let collected = collect(source, max_bytes).await?;

@@ -1,4 +1,4 @@
-//! Collects the body of a request before the request goes upstream, for a filter that needs all of it.
+//! Collects the body of a request, or its beginning, before the request goes upstream, for a filter that needs it.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -14,6 +14,15 @@ use super::failure::Failure;
 use super::framed::Piece;
 use super::timers::Timers;
 
+/// How much of a body a filter wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// All of it; more than a limit is too much.
+    All,
+    /// Its beginning.
+    Start,
+}
+
 impl ActiveStream<'_> {
     /// Collects the body, whose length is known from then on. If a filter asks for it again, it is too long for that filter.
     pub(super) async fn collect(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
@@ -21,46 +30,76 @@ impl ActiveStream<'_> {
             Framing::Length(bytes) => bytes,
             _ => 0,
         };
-        let collected = match self.request.body.is_some() || announced > max_bytes as u64 {
+        let is_whole = self.request.body.is_some() && !self.request.body_begins;
+        let collected = match is_whole || announced > max_bytes as u64 {
             true => Err(Failure::BodyTooLarge),
-            false => self.receive_all(max_bytes, route).await,
+            false => self.receive(max_bytes, Wanted::All, route).await,
         };
-        let body = collected?;
+        let (body, _) = collected?;
         let request = &mut *self.request;
+        request.body_begins = false;
         request.note(TimePoint::DownstreamRxEnd);
         request.info.framing = Framing::Length(body.len() as u64);
         request.body = Some(body);
         Ok(())
     }
 
-    async fn receive_all(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<HeldBytes, Failure> {
-        // The upstream cannot send 100: it gets the request only when the body is complete.
-        self.send_continue();
-        let mut timers = self.waiting_timers(route);
-        let mut body = HeldBytes::default();
-        poll_fn(|cx| self.poll_collect(&mut body, max_bytes, &mut timers, cx)).await?;
-        Ok(body)
+    /// Collects the beginning of the body: `bytes` at least, unless it is shorter. Its length is known only if that was all.
+    pub(super) async fn collect_start(&mut self, bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
+        let (body, complete) = self.receive(bytes, Wanted::Start, route).await?;
+        let request = &mut *self.request;
+        request.body_begins = !complete;
+        if complete {
+            request.note(TimePoint::DownstreamRxEnd);
+            request.info.framing = Framing::Length(body.len() as u64);
+        }
+        request.body = Some(body);
+        Ok(())
     }
 
+    /// Receives the body behind what was received before. Also returns whether it is complete.
+    async fn receive(
+        &mut self,
+        bytes: usize,
+        wanted: Wanted,
+        route: Option<&Route>,
+    ) -> Result<(HeldBytes, bool), Failure> {
+        // The upstream cannot send 100: it gets the request only when enough of the body is there.
+        self.send_continue();
+        let mut timers = self.waiting_timers(route);
+        let mut body = self.request.body.take().unwrap_or_default();
+        let complete = poll_fn(|cx| self.poll_collect(&mut body, (bytes, wanted), &mut timers, cx)).await?;
+        Ok((body, complete))
+    }
+
+    /// Ready when as much as is wanted is there; true: nothing follows.
     fn poll_collect(
         &mut self,
         body: &mut HeldBytes,
-        max_bytes: usize,
+        (bytes, wanted): (usize, Wanted),
         timers: &mut Timers,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>> {
+    ) -> Poll<Result<bool, Failure>> {
         if !self.down.is_flushed() && matches!(self.down.poll_flush(cx), Poll::Ready(Err(_))) {
             return Poll::Ready(Err(Failure::ClientGone));
         }
         let request = &mut *self.request;
         loop {
-            let mut take = |data: &[u8], _| {
+            let mut ends = false;
+            let mut take = |data: &[u8], last: bool| {
                 request.stream.bytes_received += data.len() as u64;
+                ends |= last;
                 body.extend(data);
             };
             match self.down.piece(&mut request.trailers, &mut take, cx)? {
-                Piece::End => return Poll::Ready(Ok(())),
-                Piece::Data if body.len() > max_bytes => return Poll::Ready(Err(Failure::BodyTooLarge)),
+                Piece::End => return Poll::Ready(Ok(true)),
+                Piece::Data if wanted == Wanted::All && body.len() > bytes => {
+                    return Poll::Ready(Err(Failure::BodyTooLarge));
+                }
+                // What ends here is complete with the next piece, which is there already.
+                Piece::Data if wanted == Wanted::Start && body.len() >= bytes && !ends => {
+                    return Poll::Ready(Ok(false));
+                }
                 Piece::Data => timers.move_on(),
                 Piece::Nothing => match self.down.poll_receive(cx) {
                     Poll::Ready(received) => received?,

@@ -32,6 +32,7 @@ use super::pause::Held;
 use super::reply::Reply;
 use super::request::Request;
 use super::timers::Timers;
+use super::upstream::count::count_status;
 use crate::dns_cache::Lookup;
 use crate::listener::socket::ListenerKey;
 use crate::stats::http::Counter;
@@ -40,6 +41,7 @@ use crate::worker::Worker;
 /// What a filter waits for before it is called again.
 pub(super) enum Waits {
     ForBody { max_bytes: usize },
+    ForStart { bytes: usize },
     ForFilter(Pause),
 }
 
@@ -66,6 +68,12 @@ impl Services for Worker {
 
     fn callouts(&self) -> &dyn Callouts {
         &self.callouts
+    }
+
+    fn charge_response(&self, cluster: &str, status: u16) {
+        if let Some(cluster) = self.upstreams.cluster(cluster) {
+            count_status(&cluster, status);
+        }
     }
 
     fn forward_proxy(&self, cluster: &str) -> Option<ForwardProxyFacts> {
@@ -117,6 +125,7 @@ impl ActiveStream<'_> {
             Decision::Reroute => Ok(Filtered::Rerouted),
             Decision::Reply(reply) => Ok(Filtered::Answered(Reply::from(reply))),
             Decision::Collect { max_bytes } => Err(Waits::ForBody { max_bytes }),
+            Decision::CollectStart { bytes } => Err(Waits::ForStart { bytes }),
             Decision::Pause(pause) => Err(Waits::ForFilter(pause)),
         }
     }
@@ -132,6 +141,7 @@ impl ActiveStream<'_> {
         loop {
             let waited = match waits {
                 Waits::ForBody { max_bytes } => self.collect(max_bytes, route).await,
+                Waits::ForStart { bytes } => self.collect_start(bytes, route).await,
                 Waits::ForFilter(pause) => {
                     let woken = self.pause(pause, route).await;
                     woken.map(|woken| self.request.filters.wake(woken))
@@ -154,9 +164,14 @@ impl ActiveStream<'_> {
             request.info.framing = announced(request.info.framing, &request.head.headers);
             return Ok(());
         };
-        let mut data = Data { bytes: (&*body).into(), ends: true, now: turn::now().into_std() };
+        let mut data = Data { bytes: (&*body).into(), ends: !request.body_begins, now: turn::now().into_std() };
         self.conn.manager.filters.request_data(&mut request.filters, &mut data)?;
         let changed = data.bytes.into_owned();
+        if request.body_begins {
+            request.info.framing = announced(request.info.framing, &request.head.headers);
+            request.body = Some(HeldBytes::from(changed));
+            return Ok(());
+        }
         let mut digits = itoa::Buffer::new();
         if request.head.headers.contains(HeaderId::ContentLength) {
             request.head.headers.set(HeaderId::ContentLength, digits.format(changed.len()).as_bytes());
@@ -171,6 +186,7 @@ impl ActiveStream<'_> {
         let now = turn::now().into_std();
         let no_body = request.tunnel.is_some() || request.info.framing.is_empty();
         let body = match &request.body {
+            Some(body) if request.body_begins => Body::Start(body),
             Some(body) => Body::Whole(body),
             None if no_body => Body::Empty,
             None => Body::Coming,

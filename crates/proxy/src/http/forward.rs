@@ -67,12 +67,18 @@ impl ActiveStream<'_> {
         let paused = self.request.tunnel.is_some() && self.request.info.framing.is_empty();
         let small = matches!(self.request.info.framing, Framing::Length(bytes) if bytes <= MAX_KEPT_BYTES);
         let keep = small || forward.retry.is_some() || forward.to.cluster.may_refuse();
+        let begins = std::mem::take(&mut self.request.body_begins);
         let mut upload = match self.request.body.take() {
+            Some(body) if begins => Upload::begun(body),
             Some(body) => Upload::collected(body),
             None => Upload::new(keep, paused),
         };
         if self.request.filters.sees_request_data() && !paused {
             upload.filtered(self.request.info.framing);
+            // The filters have seen what was collected.
+            if !upload.filtered_end && !upload.left.take(upload.known().map_or(0, <[u8]>::len)) {
+                return self.give_up(forward, Failure::FilteredLength).await;
+            }
         }
         let started = self.request.started();
         let request_until = after(started, forward.limits.request).filter(|_| !paused);

@@ -65,6 +65,8 @@ pub(super) struct Request {
     pub(super) random: Option<u64>,
     /// Its whole body, if a filter collected it, until it is sent upstream.
     pub(super) body: Option<HeldBytes>,
+    /// `body` is only the beginning: the rest is still to come.
+    pub(super) body_begins: bool,
     /// The upstream's response head had `transfer-encoding: chunked`, for responses to HEAD.
     pub(super) head_chunked: bool,
     /// Holding it for on-demand discovery has failed: it is not held again.
@@ -94,6 +96,7 @@ impl Request {
             filters: FilterStreams::default(),
             random: None,
             body: None,
+            body_begins: false,
             head_chunked: false,
             hold_failed: false,
             load_reported: false,
@@ -138,6 +141,7 @@ impl Request {
             filters,
             random,
             body,
+            body_begins,
             head_chunked,
             hold_failed,
             load_reported,
@@ -158,6 +162,7 @@ impl Request {
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
         *load_reported = false;
         *edge = None;
+        *body_begins = false;
         *sampled = None;
     }
 

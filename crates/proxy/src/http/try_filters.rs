@@ -30,6 +30,8 @@ impl ActiveStream<'_> {
                 Decision::Continue | Decision::Reroute => return Ok(()),
                 Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),
                 Decision::Pause(pause) => side.wake(self.unless_over(timers, until_woken(pause)).await?),
+                // Filters that may stand here do not ask for that.
+                Decision::CollectStart { .. } => return Err(Failure::BodyTooLarge),
                 Decision::Collect { max_bytes } => {
                     self.collect(max_bytes, Some(forward.matched.route)).await?;
                     timers.complete(turn::now());

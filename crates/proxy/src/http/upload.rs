@@ -73,6 +73,11 @@ impl Upload {
         Self { replay: Some(body), begun: true, filtered_end: true, ..Self::new(false, false) }
     }
 
+    /// A body whose beginning was collected. More of it is kept up to the limit, as of any body.
+    pub(super) fn begun(body: HeldBytes) -> Self {
+        Self { replay: Some(body), begun: true, ..Self::new(false, false) }
+    }
+
     /// Appends the collected rest of the body to what is known already, and sends it to the mirrors as well.
     pub(super) fn take_collected(&mut self, rest: HeldBytes, trailers: &Headers) {
         if let Some(mut mirrors) = self.mirrors.take() {

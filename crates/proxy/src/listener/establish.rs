@@ -152,10 +152,11 @@ fn refuse_handshake(
 /// Adds the results of the TLS handshake, if there was one.
 fn complete(info: &mut ConnectionInfo, stream: &Stream, chain: &FilterChain) {
     let Some(session) = stream.session() else { return };
-    let forwarded = match &chain.terminal {
+    let mut forwarded = match &chain.terminal {
         Terminal::Http(hcm) => hcm.client_cert_details,
         Terminal::Tcp(_) => ClientCertDetails::default(),
     };
+    forwarded.cert |= chain.passes_certificate_on();
     let view = &mut info.view;
     view.tls = true;
     view.peer = session.peer.as_deref().map(|peer| Arc::new(identity(peer, session, forwarded)));

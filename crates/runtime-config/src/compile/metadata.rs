@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
+use crate::dynamic_metadata::DynamicMetadata;
 use crate::metadata::{MetadataMatch, MetadataValue};
 
 /// The metadata that load balancing uses.
@@ -13,6 +14,19 @@ pub(crate) const LB_METADATA: &str = "envoy.lb";
 /// `filter_metadata.istio.config`: the user's object that a resource was generated from.
 pub(crate) fn origin(metadata: Option<&core::Metadata>) -> Option<Arc<str>> {
     text_of(metadata, "istio", "config").map(Into::into)
+}
+
+/// All metadata but the object that a resource was generated from, where the control plane says nothing else.
+pub(crate) fn besides_origin(metadata: Option<&core::Metadata>) -> DynamicMetadata {
+    let mut all = DynamicMetadata::default();
+    let Some(metadata) = metadata else { return all };
+    let is_origin = |name: &str, object: &Struct| {
+        name == "istio" && object.fields.keys().all(|field| field == "config") && origin(Some(metadata)).is_some()
+    };
+    let mut named: Vec<_> = metadata.filter_metadata.iter().filter(|(name, object)| !is_origin(name, object)).collect();
+    named.sort_by_key(|(name, _)| *name);
+    named.into_iter().for_each(|(name, object)| all.merge(name, &fields(object)));
+    all
 }
 
 /// A text in metadata.

@@ -7,7 +7,7 @@ use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use super::fraction::{PARTS_PER_MILLION, parts_per_million};
 use super::headers::{edits, header_fields};
 use super::inherited::{Inherited, filter_overrides};
-use super::metadata::origin;
+use super::metadata::{besides_origin, origin};
 use super::mirror::mirror_policies;
 use super::retry::retry_policy;
 use super::route_action::route_action;
@@ -230,6 +230,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
         headers,
         filters,
         origin: origin(route.metadata.as_ref()),
+        metadata: besides_origin(route.metadata.as_ref()),
     })
 }
 

@@ -113,6 +113,17 @@ pub(crate) fn api_source(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Option
     let Some(core::grpc_service::TargetSpecifier::EnvoyGrpc(grpc)) = &service.target_specifier else {
         return cx.fail_at("grpc_services[0].envoy_grpc", "is required");
     };
+    if service.timeout.is_some() || !service.initial_metadata.is_empty() {
+        return cx.fail_at(
+            "grpc_services[0]",
+            "timeout and initial_metadata are not supported for sources of configuration",
+        );
+    }
+    let only_cluster = core::grpc_service::EnvoyGrpc { cluster_name: grpc.cluster_name.clone(), ..Default::default() };
+    if *grpc != only_cluster {
+        return cx
+            .fail_at("grpc_services[0].envoy_grpc", "only cluster_name is supported for sources of configuration");
+    }
     let cluster = cx.non_empty("grpc_services[0].envoy_grpc.cluster_name", &grpc.cluster_name)?;
     Some(Source::Grpc { cluster: cluster.into(), delta })
 }

@@ -3,6 +3,7 @@
 //! A field that is set but not in the table is rejected, by its full path. A field is listed as accepted without effect
 //! only if ignoring it cannot change what a user sees, with the reason.
 
+mod authorization;
 mod extensions;
 mod load_balancing;
 mod render;
@@ -69,7 +70,11 @@ impl MessageSupport {
 
 /// The table.
 pub fn messages() -> impl Iterator<Item = &'static MessageSupport> {
-    resources::MESSAGES.iter().chain(extensions::MESSAGES).chain(load_balancing::MESSAGES)
+    resources::MESSAGES
+        .iter()
+        .chain(extensions::MESSAGES)
+        .chain(authorization::MESSAGES)
+        .chain(load_balancing::MESSAGES)
 }
 
 /// The entry of a message type.

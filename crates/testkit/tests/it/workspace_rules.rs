@@ -23,7 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("http", &[]),
     ("stats", &[]),
     ("runtime-config", &["xds", "tls", "base"]),
-    ("filters", &["runtime-config", "http", "tls", "stats", "base"]),
+    ("filters", &["runtime-config", "envoy-api", "http", "tls", "stats", "base"]),
     ("explain", &["filters", "runtime-config", "translate", "model", "api", "xds", "tls", "base"]),
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),

@@ -16,7 +16,7 @@ use crate::names;
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
-use crate::{rbac, tls};
+use crate::{ext_authz, rbac, tls};
 
 /// The route configuration of a server whose requests are routed (Istio's `gatewayRDSRouteName`): servers of one address
 /// share one for plain HTTP, and each HTTPS server has its own. `listening` is the port of the listener.
@@ -171,7 +171,8 @@ fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<F
 fn chains_to(context: Context<'_>, server: &Server, targets: Vec<l4::Target<'_>>) -> Vec<FilterChain> {
     let route_context = context.route_context(server.port);
     let chain = |(wanted, destinations): l4::Target<'_>| {
-        let mut filters = rbac::network_filters(context);
+        let mut filters = ext_authz::network_filters(context);
+        filters.extend(rbac::network_filters(context));
         filters.push(to_destinations(route_context, destinations));
         chain("", wanted, filters)
     };

@@ -20,7 +20,7 @@ use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
 use crate::proto::u32_value;
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
-use crate::{rbac, routes};
+use crate::{ext_authz, rbac, routes};
 
 /// The TLS inspector's name for TLS.
 const TLS: &str = "tls";
@@ -219,7 +219,8 @@ fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, t
 }
 
 fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
-    let mut filters: Vec<Filter> = rbac::network_filters(context);
+    let mut filters: Vec<Filter> = ext_authz::network_filters(context);
+    filters.extend(rbac::network_filters(context));
     filters.push(http::tcp(context, &target.cluster));
     with_tls(context, chain(&target.tcp_name, wanted, filters), terminate)
 }

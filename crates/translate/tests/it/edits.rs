@@ -343,7 +343,7 @@ impl Draw<'_> {
     }
 
     fn authorization_policy(&mut self) -> (String, String) {
-        let action = self.pick(&["ALLOW", "DENY"]);
+        let action = self.pick(&["ALLOW", "DENY", "AUDIT", "CUSTOM, provider: {name: nobody}"]);
         let selector = self.pick(&["", "selector: {matchLabels: {app: b}}, "]);
         let rules = "[{from: [{source: {namespaces: [shop]}}]}]";
         self.object(SECURITY, "AuthorizationPolicy", 'z', &format!("{{{selector}action: {action}, rules: {rules}}}"))

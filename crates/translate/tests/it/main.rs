@@ -3,6 +3,7 @@
 mod bootstrap;
 mod calls;
 mod decisions;
+mod decisions_authorization;
 mod decisions_destination_rules;
 mod decisions_dynamic_dns;
 mod decisions_fields;

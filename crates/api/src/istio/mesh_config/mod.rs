@@ -9,7 +9,10 @@ pub use policies::{
     IngressControllerMode, MeshOutboundMode, MinTlsVersion, Normalization, OutboundTrafficPolicy, PathNormalization,
     TlsConfig,
 };
-pub use providers::{CertificateData, DefaultProviders, ExtensionProvider, FileAccessLog, FileLogFormat, ProviderKind};
+pub use providers::{
+    CertificateData, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat,
+    ProviderKind, RequestBody,
+};
 pub use visibility::{
     MatchExpression, MatchOperator, NamespaceSelector, ServiceEntryVisibility, ServiceSettings, VisibilityLevel,
     VisibilityPolicy, VisibilityRule,

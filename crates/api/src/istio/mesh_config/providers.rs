@@ -73,13 +73,38 @@ object! {
         /// Headers that the service gets in addition, with fixed values.
         include_additional_headers_in_check: BTreeMap<String, String> = "includeAdditionalHeadersInCheck",
         /// The part of the body that the service gets.
-        include_request_body_in_check: Option<Anything> = "includeRequestBodyInCheck",
+        include_request_body_in_check: Option<RequestBody> = "includeRequestBodyInCheck",
         /// Headers of the answer that an allowed request gets.
         headers_to_upstream_on_allow: Vec<String> = "headersToUpstreamOnAllow",
         /// Headers of the answer that the client of a denied request gets.
         headers_to_downstream_on_deny: Vec<String> = "headersToDownstreamOnDeny",
         /// Headers of the answer that the client of an allowed request gets.
         headers_to_downstream_on_allow: Vec<String> = "headersToDownstreamOnAllow",
+    }
+}
+
+object! {
+    /// The part of a request's body that an authorization service gets.
+    pub struct RequestBody {
+        /// Most bytes that it gets.
+        max_request_bytes: Option<u32> = "maxRequestBytes",
+        /// Of a longer body it gets the beginning; otherwise the request is refused with 413.
+        allow_partial_message: Option<bool> = "allowPartialMessage",
+        /// It gets bytes, not text (gRPC).
+        pack_as_bytes: Option<bool> = "packAsBytes",
+    }
+    check: check_body;
+}
+
+fn check_body(body: &RequestBody, node: &Node, cx: &mut Context) {
+    if body.max_request_bytes == Some(0) {
+        let span = node.span_of_path("maxRequestBytes");
+        cx.error(
+            "bad-value",
+            span,
+            "no byte is no body",
+            "write a number above 0, or remove `includeRequestBodyInCheck`",
+        );
     }
 }
 
@@ -99,7 +124,7 @@ object! {
         /// The status if the service does not answer.
         status_on_error: Option<String> = "statusOnError",
         /// The part of the body that the service gets.
-        include_request_body_in_check: Option<Anything> = "includeRequestBodyInCheck",
+        include_request_body_in_check: Option<RequestBody> = "includeRequestBodyInCheck",
     }
 }
 
@@ -286,6 +311,24 @@ fn check_provider(provider: &ExtensionProvider, _: &Node, cx: &mut Context) {
             "e.g. `envoyExtAuthzHttp`",
         ),
         _ => cx.error("conflict", &provider.name.span, "it has several providers", "write one entry for each"),
+    }
+    let http = provider.envoy_ext_authz_http.as_ref();
+    let statuses = [
+        http.and_then(|http| http.status_on_error.as_deref()),
+        provider.envoy_ext_authz_grpc.as_ref().and_then(|grpc| grpc.status_on_error.as_deref()),
+    ];
+    for status in statuses.into_iter().flatten().filter(|status| !status.is_empty()) {
+        if !status.parse::<u16>().is_ok_and(|status| (200..600).contains(&status)) {
+            let message = format!("`{status}` is no status that a refusal can have");
+            cx.error("bad-value", &provider.name.span, message, "expected a number from 200 to 599, e.g. `\"503\"`");
+        }
+    }
+    if let Some(prefix) = http.and_then(|http| http.path_prefix.as_deref())
+        && !prefix.is_empty()
+        && !prefix.starts_with('/')
+    {
+        let message = format!("the path prefix `{prefix}` does not begin with `/`");
+        cx.error("bad-value", &provider.name.span, message, format!("write `/{prefix}`"));
     }
     if let Some(FileLogFormat { text: Some(_), labels: Some(_) }) =
         provider.envoy_file_access_log.as_ref().and_then(|log| log.log_format.as_ref())

@@ -2,6 +2,7 @@
 //! the command makes itself; only free ports of the machine's loopback are used.
 
 mod asking;
+mod authorization;
 mod bad_input;
 mod check;
 mod confinement;

@@ -1,0 +1,99 @@
+//! AuthorizationPolicies whose provider cannot be asked, and rules about requests on ports without any.
+
+use evenkeel_api::{Kind, Object};
+use evenkeel_base::suggest::instead;
+use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_model::authz_provider::AuthzProvider;
+use evenkeel_model::workload::selects;
+use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, Protocol, Service, Snapshot};
+
+/// CUSTOM policies whose provider is not declared, or whose service does not exist. Proxies refuse what they match.
+pub fn providers(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
+    let custom = snapshot.authorization_policies.iter().filter(|policy| policy.action == AuthorizationAction::Custom);
+    for policy in custom {
+        let name = policy.provider.as_deref().unwrap_or_default();
+        let known = &snapshot.mesh.authz_providers;
+        let problem = match known.iter().find(|provider| *provider.name == *name) {
+            None => {
+                let help = instead(name, known.iter().map(|provider| &*provider.name));
+                Some((format!("there is no provider `{name}` of external authorization"), help))
+            }
+            Some(provider) => unreachable_service(provider, snapshot),
+        };
+        if let Some((problem, help)) = problem {
+            let message = format!(
+                "AuthorizationPolicy {}/{}: {problem}; calls that the policy matches are refused",
+                policy.namespace, policy.name
+            );
+            let finding = Diagnostic::error("unknown-provider", policy.origin.clone(), message).with_help(help);
+            found.push(about(objects, policy, finding));
+        }
+    }
+}
+
+/// Why the provider's service cannot be asked, and what to do.
+fn unreachable_service(provider: &AuthzProvider, snapshot: &Snapshot) -> Option<(String, String)> {
+    let name = &provider.name;
+    let Some(host) = &provider.host else {
+        let help = "write `service: [NAMESPACE/]HOST` in `meshConfig.extensionProviders`".to_owned();
+        return Some((format!("the service of the provider `{name}` is no host"), help));
+    };
+    let services = snapshot.services_of(host.as_str());
+    let in_namespace = |service: &&std::sync::Arc<Service>| {
+        provider.namespace.as_ref().is_none_or(|namespace| *namespace == service.namespace)
+    };
+    let Some(service) = services.iter().find(in_namespace) else {
+        let place = provider.namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
+        let help = "add a Service or ServiceEntry for it; write the full name, e.g. `ext-authz.foo.svc.cluster.local`";
+        return Some((
+            format!("the provider `{name}` has the service {host}{place}, which does not exist"),
+            help.into(),
+        ));
+    };
+    if service.port(provider.port).is_none() {
+        let ports: Vec<_> = service.ports.iter().map(|port| port.number.to_string()).collect();
+        let problem = format!("the provider `{name}` has port {} of {host}, which does not exist", provider.port);
+        return Some((problem, format!("its ports: {}", ports.join(", "))));
+    }
+    None
+}
+
+/// Rules about requests (hosts, methods, paths, headers, tokens) of policies for workloads with a TCP port.
+pub fn requests_on_tcp_ports(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
+    for policy in snapshot.authorization_policies.iter().filter(|policy| !policy.of_tokens && !policy.refused) {
+        let Some(rule) = policy.rules.iter().position(|rule| rule.needs_http()) else { continue };
+        let is_of_policy = |service: &&std::sync::Arc<Service>| {
+            let in_namespace =
+                service.namespace == policy.namespace || policy.namespace == snapshot.mesh.root_namespace;
+            in_namespace && !service.selector.is_empty() && selects(&policy.selector, &service.selector)
+        };
+        let tcp = snapshot.services.iter().filter(is_of_policy).find_map(|service| {
+            let port = service.ports.iter().find(|port| port.protocol == Protocol::Tcp)?;
+            Some((service, port.number))
+        });
+        let Some((service, port)) = tcp else { continue };
+        let effect = match policy.action {
+            AuthorizationAction::Allow => "there it never matches",
+            AuthorizationAction::Deny => "there these conditions are left out, so it refuses more",
+            AuthorizationAction::Custom => "there these conditions are left out, so its provider is asked about more",
+            AuthorizationAction::Audit => "there these conditions are left out, so it logs more",
+        };
+        let message = format!(
+            "AuthorizationPolicy {}/{}: rule {rule} looks at requests, and port {port} of {} is TCP; {effect}",
+            policy.namespace, policy.name, service.host
+        );
+        let help = "name the ports that the rule is about (`to[].operation.ports`), or write one rule for each kind";
+        let finding = Diagnostic::warning("http-on-tcp", policy.origin.clone(), message).with_help(help);
+        found.push(about(objects, policy, finding.with_related(service.origin.clone(), "this Service")));
+    }
+}
+
+fn about(objects: &[&Object], policy: &AuthorizationPolicy, finding: Diagnostic) -> Diagnostic {
+    let is_it = |object: &&&Object| {
+        object.kind() == Kind::AuthorizationPolicy && object.namespace == policy.namespace && object.name == policy.name
+    };
+    match objects.iter().find(is_it) {
+        Some(object) => finding.about(object.reference()),
+        None => finding,
+    }
+}

@@ -1,0 +1,232 @@
+//! What a service has decided: from a `CheckResponse`, or from a response of HTTP.
+
+use evenkeel_envoy_api::envoy::config::core::v3 as core;
+use evenkeel_envoy_api::envoy::service::auth::v3::{CheckResponse, DeniedHttpResponse, check_response::HttpResponse};
+use evenkeel_envoy_api::google::protobuf::{Struct, Value, value::Kind};
+use evenkeel_http::{HeaderId, Headers};
+use evenkeel_runtime_config::dynamic_metadata::Fields;
+use evenkeel_runtime_config::ext_authz::HttpTarget;
+use evenkeel_runtime_config::metadata::{MetadataMatch, MetadataValue};
+use prost::Message;
+
+use crate::callouts::HttpAnswer;
+
+const FORBIDDEN: u16 = 403;
+const OK: u16 = 200;
+/// Names that an HTTP service wants to have removed from the request.
+const TO_REMOVE: &[u8] = b"x-envoy-auth-headers-to-remove";
+
+/// A decision.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) verdict: Verdict,
+    /// Dynamic metadata for others.
+    pub(super) metadata: Fields,
+    /// It says of some header how to add it in a way that does not exist.
+    pub(super) unknown_action: bool,
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub(super) enum Verdict {
+    /// The request passes, changed like this.
+    Allowed(Box<Wanted>),
+    /// It is refused like this.
+    Denied(Box<Refusal>),
+    /// There is no decision. The service may have said how to tell the client.
+    #[default]
+    Failed,
+    /// As `Failed`, in the service's own words.
+    FailedWith(Box<Refusal>),
+}
+
+/// Changes that a service wants.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Of the request's headers.
+    pub(super) request: Vec<Edit>,
+    /// Request headers to remove.
+    pub(super) remove: Vec<String>,
+    /// Of the response's headers.
+    pub(super) response: Vec<Edit>,
+    /// Query parameters to set.
+    pub(super) set_parameters: Vec<(String, String)>,
+    /// Query parameters to remove.
+    pub(super) remove_parameters: Vec<String>,
+}
+
+impl Wanted {
+    /// Something about the request changes.
+    pub(super) fn changes_request(&self) -> bool {
+        let Self { request, remove, set_parameters, remove_parameters, response: _ } = self;
+        !(request.is_empty() && remove.is_empty() && set_parameters.is_empty() && remove_parameters.is_empty())
+    }
+}
+
+/// A header to add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Edit {
+    pub(super) name: Vec<u8>,
+    pub(super) value: Vec<u8>,
+    pub(super) action: Action,
+}
+
+/// How.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// One more.
+    Add,
+    /// Behind the values that there are, if there are any (`append: true` of old).
+    Append,
+    /// If there is none.
+    AddIfAbsent,
+    /// In place of those that there are.
+    Set,
+    /// The same, if there are any.
+    SetIfPresent,
+}
+
+/// A refusal.
+#[derive(Debug, Default)]
+pub(super) struct Refusal {
+    /// 0: the filter's own.
+    pub(super) status: u16,
+    pub(super) headers: Vec<Edit>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    fn of(verdict: Verdict) -> Self {
+        Self { verdict, ..Self::default() }
+    }
+
+    /// Reads the message of a gRPC service. One that cannot be decoded is no decision.
+    #[allow(deprecated)] // `dynamic_metadata` of the permission is what older services send.
+    pub(super) fn of_grpc(message: &[u8]) -> Self {
+        let Ok(response) = CheckResponse::decode(message) else { return Self::default() };
+        let CheckResponse { status, dynamic_metadata, http_response } = response;
+        let mut unknown_action = false;
+        let mut metadata = dynamic_metadata;
+        if let Some(HttpResponse::OkResponse(ok)) = &http_response
+            && ok.dynamic_metadata.is_some()
+        {
+            metadata.clone_from(&ok.dynamic_metadata);
+        }
+        let verdict = match (status.map_or(0, |status| status.code), http_response) {
+            (0, Some(HttpResponse::OkResponse(ok))) => Verdict::Allowed(Box::new(Wanted {
+                request: edits(ok.headers, Of::Request, &mut unknown_action),
+                remove: ok.headers_to_remove,
+                response: edits(ok.response_headers_to_add, Of::Response, &mut unknown_action),
+                set_parameters: ok.query_parameters_to_set.into_iter().map(|one| (one.key, one.value)).collect(),
+                remove_parameters: ok.query_parameters_to_remove,
+            })),
+            (0, _) => Verdict::Allowed(Box::default()),
+            (_, Some(HttpResponse::ErrorResponse(error))) => {
+                Verdict::FailedWith(Box::new(refusal(error, 0, &mut unknown_action)))
+            }
+            (_, Some(HttpResponse::DeniedResponse(denied))) => {
+                Verdict::Denied(Box::new(refusal(denied, FORBIDDEN, &mut unknown_action)))
+            }
+            (_, _) => Verdict::Denied(Box::new(Refusal { status: FORBIDDEN, ..Refusal::default() })),
+        };
+        Self { verdict, metadata: metadata.map(|metadata| fields(&metadata)).unwrap_or_default(), unknown_action }
+    }
+
+    /// Reads the response of an HTTP service: 200 permits, a status from 500 is no decision, any other refuses.
+    pub(super) fn of_http(target: &HttpTarget, answer: HttpAnswer) -> Self {
+        let HttpAnswer { head, body, .. } = answer;
+        let headers = &head.headers;
+        match head.status {
+            OK => Self::permission(target, headers),
+            status @ 200..=499 => {
+                let wanted = |name: &[u8]| match &target.client_headers {
+                    None => name != b"host",
+                    Some(names) => names.has(name),
+                };
+                let headers = selected(headers, wanted, Action::Set);
+                Self::of(Verdict::Denied(Box::new(Refusal { status, headers, body })))
+            }
+            _ => Self::default(),
+        }
+    }
+
+    fn permission(target: &HttpTarget, headers: &Headers) -> Self {
+        let lists = headers.find_all(TO_REMOVE).map(String::from_utf8_lossy);
+        let remove: Vec<String> = lists
+            .flat_map(|list| list.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>())
+            .filter(|name| !name.is_empty())
+            .collect();
+        let mut request = selected(headers, |name| target.upstream_headers.has(name), Action::Set);
+        request.extend(selected(headers, |name| target.upstream_headers_to_append.has(name), Action::Add));
+        let response = selected(headers, |name| target.client_headers_on_success.has(name), Action::Add);
+        let named = headers.iter().filter(|(_, name, _)| target.metadata_headers.has(name));
+        let text = |bytes| String::from_utf8_lossy(bytes).into();
+        let metadata = named.map(|(_, name, value)| (text(name), MetadataValue::Text(text(value)))).collect();
+        let wanted = Wanted { request, remove, response, ..Wanted::default() };
+        Self { verdict: Verdict::Allowed(Box::new(wanted)), metadata, unknown_action: false }
+    }
+}
+
+/// The headers of an HTTP service's response whose names are `wanted`.
+fn selected(headers: &Headers, wanted: impl Fn(&[u8]) -> bool, action: Action) -> Vec<Edit> {
+    let of_service = |id: HeaderId, name: &[u8]| !super::check::is_of_framing(id) && name != TO_REMOVE;
+    let selected = headers.iter().filter(|(id, name, _)| of_service(*id, name) && wanted(name));
+    selected.map(|(_, name, value)| Edit { name: name.to_vec(), value: value.to_vec(), action }).collect()
+}
+
+/// `without_status`: the status when the message has none.
+fn refusal(response: DeniedHttpResponse, without_status: u16, unknown_action: &mut bool) -> Refusal {
+    let DeniedHttpResponse { status, headers, body } = response;
+    let status = match status.and_then(|status| u16::try_from(status.code).ok()) {
+        Some(status @ 200..=599) => status,
+        // What no response may begin with is no reason to let the request pass.
+        _ => without_status,
+    };
+    Refusal { status, headers: edits(headers, Of::Response, unknown_action), body: body.into_bytes() }
+}
+
+/// Whose headers are edited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Request,
+    Response,
+}
+
+#[allow(deprecated)] // `append` is what most services send.
+fn edits(options: Vec<core::HeaderValueOption>, of: Of, unknown_action: &mut bool) -> Vec<Edit> {
+    use core::header_value_option::HeaderAppendAction as Wire;
+    let mut edit = |option: core::HeaderValueOption| {
+        let header = option.header?;
+        let wanted = Wire::try_from(option.append_action);
+        *unknown_action |= wanted.is_err();
+        // Of a request's headers `append` alone decides: Envoy knows of no actions there.
+        let action = match (option.append.as_ref().map(|append| append.value), of, wanted) {
+            (Some(true), Of::Request, _) => Action::Append,
+            (Some(true), Of::Response, _) | (None, Of::Response, Ok(Wire::AppendIfExistsOrAdd)) => Action::Add,
+            (None, Of::Response, Ok(Wire::AddIfAbsent)) => Action::AddIfAbsent,
+            (None, Of::Response, Ok(Wire::OverwriteIfExists)) => Action::SetIfPresent,
+            _ => Action::Set,
+        };
+        let value = if header.value.is_empty() { header.raw_value } else { header.value.into_bytes() };
+        Some(Edit { name: header.key.into_bytes(), value, action })
+    };
+    options.into_iter().filter_map(&mut edit).collect()
+}
+
+/// An object of the message's, sorted by name.
+fn fields(object: &Struct) -> Fields {
+    let pairs = object.fields.iter().map(|(name, value)| (name.as_str().into(), metadata_value(value)));
+    MetadataMatch::new(pairs).iter().cloned().collect()
+}
+
+/// Recursion depth is bounded by the decoder of the message.
+fn metadata_value(value: &Value) -> MetadataValue {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => MetadataValue::Null,
+        Some(Kind::BoolValue(value)) => MetadataValue::Bool(*value),
+        Some(Kind::NumberValue(value)) => MetadataValue::Number(value.to_bits()),
+        Some(Kind::StringValue(value)) => MetadataValue::Text(value.as_str().into()),
+        Some(Kind::ListValue(list)) => MetadataValue::List(list.values.iter().map(metadata_value).collect()),
+        Some(Kind::StructValue(object)) => MetadataValue::Object(fields(object)),
+    }
+}

@@ -1,0 +1,137 @@
+//! The network filter: a service decides about a connection once its client has sent something.
+
+use std::sync::Arc;
+
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
+use evenkeel_runtime_config::ext_authz::NetworkExtAuthz;
+use evenkeel_stats::{ScopeName, Writer};
+
+use super::answer::Verdict;
+use super::check;
+use super::counts::{ConnectionStats, Connections, OfConnections};
+use super::service::{self, Asked, Reply as Came};
+use crate::http::Woken;
+use crate::network::{Close, ConnectionContext, ConnectionFacts, Data, Decision, End, Filter, Hooks, Setup};
+
+/// The namespace of the dynamic metadata that services set, whatever the filter's name.
+const NAMESPACE: &str = "envoy.filters.network.ext_authz";
+
+/// `envoy.filters.network.ext_authz`.
+#[derive(Debug)]
+pub struct NetworkFilter {
+    config: Arc<NetworkExtAuthz>,
+    counts: Writer<ConnectionStats>,
+}
+
+/// How far the decision about a connection is.
+#[derive(Debug, Default)]
+pub enum Admission {
+    /// The client has sent nothing.
+    #[default]
+    New,
+    /// The service is asked.
+    Asked(Box<Call>),
+    /// The connection may proceed.
+    Admitted,
+}
+
+/// A call that a connection waits for.
+#[derive(Debug)]
+pub struct Call(Asked);
+
+impl Filter for NetworkFilter {
+    type Config = NetworkExtAuthz;
+    type State = Admission;
+
+    fn new(config: Arc<NetworkExtAuthz>, setup: &Setup<'_>) -> Self {
+        let name = ScopeName::plain(&format!("ext_authz.{}.", config.stat_prefix));
+        Self { counts: setup.registry.scope(name).writer(), config }
+    }
+
+    fn hooks(&self) -> Hooks {
+        Hooks::DATA.and(Hooks::COMPLETE)
+    }
+
+    fn data(&self, state: &mut Admission, _: &mut Data<'_>, context: &mut ConnectionContext<'_>) -> Decision {
+        match std::mem::take(state) {
+            Admission::Admitted => {
+                *state = Admission::Admitted;
+                Decision::Continue
+            }
+            Admission::New => self.ask(state, context),
+            Admission::Asked(call) => {
+                self.counts.shift(Connections::active, -1);
+                *state = Admission::Admitted;
+                let came = match context.woken {
+                    Some(Woken::Ready) => call.0.take_grpc(),
+                    Some(Woken::TimedOut) | None => Came::default(),
+                };
+                self.decide(came, context)
+            }
+        }
+    }
+
+    fn complete(&self, state: &mut Admission, _: &End, _: &mut ConnectionFacts) {
+        if let Admission::Asked(_) = std::mem::take(state) {
+            self.counts.shift(Connections::active, -1);
+        }
+    }
+}
+
+/// What an explanation says of a connection with this metadata; `None`: nobody is asked about it.
+pub(crate) fn who_decides(config: &NetworkExtAuthz, metadata: &DynamicMetadata) -> Option<String> {
+    let asks = config.enabled_metadata.as_ref().is_none_or(|matcher| matcher.matches(Some(metadata)));
+    let otherwise = if config.failure_mode_allow { "passes" } else { "is closed" };
+    let cluster = &config.service.call.cluster;
+    asks.then(|| format!("cluster {cluster} decides (gRPC); without its answer the connection {otherwise}"))
+}
+
+impl NetworkFilter {
+    fn ask(&self, state: &mut Admission, context: &mut ConnectionContext<'_>) -> Decision {
+        let config = &self.config;
+        let metadata = &context.facts.metadata;
+        if config.enabled_metadata.as_ref().is_some_and(|matcher| !matcher.matches(Some(metadata))) {
+            self.counts.inc(OfConnections::disabled);
+            *state = Admission::Admitted;
+            return Decision::Continue;
+        }
+        self.counts.inc(OfConnections::total);
+        self.counts.shift(Connections::active, 1);
+        let message = check::connection(context.connection, &config.told, metadata);
+        let callouts = context.services.callouts();
+        let (asked, pause) = service::grpc(&config.service, callouts, message, None, context.now);
+        *state = Admission::Asked(Box::new(Call(asked)));
+        Decision::Pause(pause)
+    }
+
+    fn decide(&self, came: Came, context: &mut ConnectionContext<'_>) -> Decision {
+        let answer = came.answer;
+        if !answer.metadata.is_empty() {
+            context.facts.metadata.merge(NAMESPACE, &answer.metadata);
+        }
+        match answer.verdict {
+            Verdict::Allowed(_) => {
+                self.counts.inc(OfConnections::ok);
+                Decision::Continue
+            }
+            Verdict::Denied(_) => {
+                self.counts.inc(OfConnections::denied);
+                self.close()
+            }
+            Verdict::Failed | Verdict::FailedWith(_) => {
+                self.counts.inc(OfConnections::error);
+                if self.config.failure_mode_allow {
+                    self.counts.inc(OfConnections::failure_mode_allowed);
+                    return Decision::Continue;
+                }
+                self.close()
+            }
+        }
+    }
+
+    // Without details, as Envoy logs it.
+    fn close(&self) -> Decision {
+        self.counts.inc(OfConnections::cx_closed);
+        Decision::Close(Close { flag: Some("UAEX"), ..Close::default() })
+    }
+}

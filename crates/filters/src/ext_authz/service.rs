@@ -1,0 +1,146 @@
+//! Calls a service.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use evenkeel_http::{Headers, RequestHead};
+use evenkeel_runtime_config::ext_authz::{AuthzService, CallTarget, GrpcTarget, HttpTarget};
+
+use super::answer::Answer;
+use super::check::Question;
+use crate::callouts::grpc::{self, GrpcMethod};
+use crate::callouts::{CallOptions, Callouts, HttpAnswer, HttpCall, MAX_ANSWER_BYTES};
+use crate::header_mutation;
+use crate::http::Pause;
+
+const METHOD: &str = "/envoy.service.auth.v3.Authorization/Check";
+/// Longest wait for a service whose configuration has no time limit. The request's own limits are lower, usually.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// A call that a request or connection waits for. It ends with its [`Pause`].
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) since: Instant,
+    came: Rc<RefCell<Option<Came>>>,
+}
+
+/// What has come back, unread.
+#[derive(Debug)]
+enum Came {
+    /// A message, if the call has succeeded, and how long the call's own was.
+    Grpc {
+        message: Option<Vec<u8>>,
+        sent: usize,
+    },
+    Http(HttpAnswer),
+}
+
+/// What has come back.
+#[derive(Debug, Default)]
+pub(super) struct Reply {
+    pub(super) answer: Answer,
+    /// Bytes of a gRPC call's messages, sent and received.
+    pub(super) bytes: Option<(usize, usize)>,
+}
+
+impl Asked {
+    /// What a service has said; a call without a reply has failed.
+    pub(super) fn take(&self, service: &AuthzService) -> Reply {
+        match (self.came.borrow_mut().take(), service) {
+            (Some(came @ Came::Grpc { .. }), AuthzService::Grpc(_)) => came.of_grpc(),
+            (Some(Came::Http(answer)), AuthzService::Http(target)) => {
+                Reply { answer: Answer::of_http(target, answer), bytes: None }
+            }
+            _ => Reply::default(),
+        }
+    }
+
+    /// What a gRPC service has said.
+    pub(super) fn take_grpc(&self) -> Reply {
+        self.came.borrow_mut().take().map(Came::of_grpc).unwrap_or_default()
+    }
+}
+
+impl Came {
+    fn of_grpc(self) -> Reply {
+        match self {
+            Self::Grpc { message: Some(message), sent } => {
+                Reply { answer: Answer::of_grpc(&message), bytes: Some((sent, message.len())) }
+            }
+            Self::Grpc { message: None, sent } => Reply { answer: Answer::default(), bytes: Some((sent, 0)) },
+            Self::Http(_) => Reply::default(),
+        }
+    }
+}
+
+/// Asks whoever decides by this configuration. The body of the request is known.
+pub(super) fn ask(service: &AuthzService, question: &Question<'_, '_>) -> (Asked, Pause) {
+    let context = question.context;
+    let (callouts, now) = (context.services.callouts(), context.now);
+    match service {
+        AuthzService::Grpc(target) => grpc(target, callouts, question.to_grpc(), Some(context.head), now),
+        AuthzService::Http(target) => http(target, question, now),
+    }
+}
+
+/// Asks a gRPC service. `head`: what headers of the call may refer to.
+pub(super) fn grpc(
+    target: &GrpcTarget,
+    callouts: &dyn Callouts,
+    message: Vec<u8>,
+    head: Option<&RequestHead>,
+    now: Instant,
+) -> (Asked, Pause) {
+    let mut metadata = Headers::default();
+    let nothing = RequestHead::default();
+    for addition in &target.metadata {
+        let value = header_mutation::value_for(addition, head.unwrap_or(&nothing));
+        header_mutation::add_header(&mut metadata, addition, &value);
+    }
+    let mut options = options(&target.call);
+    options.envoy_headers = !target.skip_envoy_headers;
+    options.max_answer_bytes = target.max_message_bytes.unwrap_or(MAX_ANSWER_BYTES);
+    let method = GrpcMethod {
+        cluster: target.call.cluster.clone(),
+        path: METHOD.into(),
+        authority: target.authority.clone(),
+        metadata,
+        options,
+    };
+    let (call, sent) = (grpc::call(callouts, &method, &message), message.len());
+    let came = Rc::new(RefCell::new(None));
+    let place = Rc::clone(&came);
+    let wait = async move {
+        let message = call.await.ok().map(|answer| answer.message);
+        *place.borrow_mut() = Some(Came::Grpc { message, sent });
+    };
+    (Asked { since: now, came }, Pause::until(wait, limit(&target.call)))
+}
+
+fn http(target: &HttpTarget, question: &Question<'_, '_>, now: Instant) -> (Asked, Pause) {
+    let head = question.to_http(target);
+    let came = Rc::new(RefCell::new(None));
+    // It would ask the service for a tunnel.
+    if head.method() == b"CONNECT" {
+        return (Asked { since: now, came }, Pause::until(std::future::ready(()), limit(&target.call)));
+    }
+    let call = HttpCall {
+        cluster: target.call.cluster.clone(),
+        head,
+        body: question.body.map(|body| body.bytes.to_vec()).unwrap_or_default(),
+        options: CallOptions { names_itself: false, ..options(&target.call) },
+    };
+    let call = question.context.services.callouts().http(call);
+    let place = Rc::clone(&came);
+    let wait = async move { *place.borrow_mut() = call.await.ok().map(Came::Http) };
+    (Asked { since: now, came }, Pause::until(wait, limit(&target.call)))
+}
+
+fn options(target: &CallTarget) -> CallOptions {
+    CallOptions { timeout: target.timeout, retry: target.retry.clone(), ..CallOptions::default() }
+}
+
+fn limit(target: &CallTarget) -> Duration {
+    target.timeout.unwrap_or(LONGEST_WAIT)
+}

@@ -1,0 +1,70 @@
+//! Services that decide about requests: `envoyExtAuthzHttp` and `envoyExtAuthzGrpc` of `meshConfig.extensionProviders`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_base::hostname::Hostname;
+
+use crate::StringMatch;
+
+/// A service that decides about the requests of CUSTOM policies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuthzProvider {
+    /// Its name, by which policies refer to it.
+    pub name: Arc<str>,
+    /// The namespace of its service; `None`: any.
+    pub namespace: Option<Arc<str>>,
+    /// The host of its service; `None`: what is written there is no host.
+    pub host: Option<Hostname>,
+    /// Its port.
+    pub port: u16,
+    /// Time limit of a check.
+    pub timeout: Option<Duration>,
+    /// Calls pass if the service does not answer.
+    pub fail_open: bool,
+    /// The route is chosen again after a check.
+    pub clear_route_cache: bool,
+    /// The status if the service does not answer.
+    pub status_on_error: Option<u16>,
+    /// The service gets the request's body.
+    pub body: Option<AuthzBody>,
+    /// What it speaks.
+    pub protocol: AuthzProtocol,
+}
+
+/// The part of a body that a service gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuthzBody {
+    /// Most bytes.
+    pub max_bytes: u32,
+    /// Of a longer body it gets the beginning; otherwise the request is refused with 413.
+    pub partial: bool,
+    /// It gets bytes, not text.
+    pub as_bytes: bool,
+}
+
+/// What a service speaks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AuthzProtocol {
+    /// `envoy.service.auth.v3.Authorization`.
+    Grpc,
+    /// HTTP.
+    Http(AuthzHttp),
+}
+
+/// Settings of HTTP.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct AuthzHttp {
+    /// Prefix of the path of a check; may be empty.
+    pub path_prefix: Arc<str>,
+    /// Headers of the request that the service gets.
+    pub headers_in_check: Vec<StringMatch>,
+    /// Headers that it gets in addition.
+    pub additional_headers: Vec<(Arc<str>, Arc<str>)>,
+    /// Headers of a permission that the request gets.
+    pub upstream_on_allow: Vec<StringMatch>,
+    /// Headers of a refusal that the client gets.
+    pub downstream_on_deny: Vec<StringMatch>,
+    /// Headers of a permission that the client gets.
+    pub downstream_on_allow: Vec<StringMatch>,
+}

@@ -1,0 +1,294 @@
+//! `envoy.filters.http.ext_authz` and `envoy.filters.network.ext_authz`, compiled. Their implementation is in crate
+//! `filters`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use regex::bytes::Regex;
+
+use crate::dynamic_metadata::MetadataMatcher;
+use crate::fraction::Fraction;
+use crate::header_edits::HeaderAddition;
+use crate::retry::RetryPolicy;
+use crate::string_match::StringMatcher;
+
+/// The HTTP filter.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct ExtAuthz {
+    /// Who decides.
+    pub service: AuthzService,
+    /// Which requests are decided about.
+    pub when: When,
+    /// A request passes if there is no decision about it.
+    pub failure_mode_allow: bool,
+    /// Such a request gets `x-envoy-auth-failure-mode-allowed: true`.
+    pub failure_mode_allow_header_add: bool,
+    /// The service gets the request's body.
+    pub body: Option<RequestBody>,
+    /// The route is chosen again if the service changes the request.
+    pub clear_route_cache: bool,
+    /// The status of a request that is refused without a decision.
+    pub status_on_error: u16,
+    /// An answer with names or values that HTTP does not allow is an error (500).
+    pub validate_mutations: bool,
+    /// What the service is told besides the request.
+    pub told: Told,
+    /// Suffix of the statistics' prefix; may be empty.
+    pub stat_prefix: Arc<str>,
+    /// Headers that a gRPC service gets; `None`: all.
+    pub allowed_headers: Option<Names>,
+    /// Headers that no service gets.
+    pub disallowed_headers: Names,
+    /// A refused request counts among the responses of the cluster it would have gone to.
+    pub charge_cluster_response_stats: bool,
+    /// Header values are sent as they are, each by itself.
+    pub encode_raw_headers: bool,
+    /// Which headers of the request the service may change.
+    pub mutation_rules: Option<MutationRules>,
+    /// The service may set dynamic metadata.
+    pub ingest_dynamic_metadata: bool,
+    /// Logs get figures about the call, under the filter's name.
+    pub emit_filter_state_stats: bool,
+    /// Longest body of a refusal in bytes, which is cut off there; `None`: whatever a call may answer.
+    pub max_denied_body_bytes: Option<usize>,
+}
+
+/// Which requests or connections are decided about.
+#[derive(Debug)]
+pub struct When {
+    /// Share of all.
+    pub share: Fraction,
+    /// And only those with this dynamic metadata.
+    pub metadata: Option<MetadataMatcher>,
+    /// The others are refused.
+    pub deny_others: bool,
+}
+
+/// What the service is told of connection and route.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Namespaces of dynamic metadata.
+    pub metadata_namespaces: Vec<Box<str>>,
+    /// Namespaces of the route's metadata.
+    pub route_metadata_namespaces: Vec<Box<str>>,
+    /// The client's certificate.
+    pub peer_certificate: bool,
+    /// The SNI.
+    pub tls_session: bool,
+}
+
+/// `BufferSettings`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestBody {
+    /// Most bytes that the service gets.
+    pub max_bytes: usize,
+    /// Of a longer body it gets the beginning; otherwise the request is refused with 413.
+    pub partial: bool,
+    /// A gRPC service gets it as bytes, not as text.
+    pub as_bytes: bool,
+}
+
+/// Who decides.
+#[derive(Debug)]
+pub enum AuthzService {
+    /// `envoy.service.auth.v3.Authorization/Check`.
+    Grpc(GrpcTarget),
+    /// A request that resembles the client's.
+    Http(Box<HttpTarget>),
+}
+
+impl ExtAuthz {
+    /// Which headers a service gets, also one that a route names; `None`: all.
+    pub fn allowed_headers(&self) -> Option<&Names> {
+        match &self.service {
+            AuthzService::Http(target) => Some(&target.allowed_headers),
+            AuthzService::Grpc(_) => self.allowed_headers.as_ref(),
+        }
+    }
+}
+
+impl AuthzService {
+    /// The cluster that is called.
+    pub fn cluster(&self) -> &Arc<str> {
+        match self {
+            Self::Grpc(grpc) => &grpc.call.cluster,
+            Self::Http(http) => &http.call.cluster,
+        }
+    }
+}
+
+/// How a cluster is called.
+#[derive(Debug, Clone)]
+pub struct CallTarget {
+    /// The cluster.
+    pub cluster: Arc<str>,
+    /// Time limit of a call (200 ms when unset); `None`: none but the request's own.
+    pub timeout: Option<Duration>,
+    /// Which failures to retry.
+    pub retry: Option<Arc<RetryPolicy>>,
+}
+
+/// A gRPC service.
+#[derive(Debug)]
+pub struct GrpcTarget {
+    /// How it is called.
+    pub call: CallTarget,
+    /// `:authority`; empty: the cluster's name.
+    pub authority: Arc<str>,
+    /// Headers of the call (`initial_metadata`).
+    pub metadata: Vec<HeaderAddition>,
+    /// Longest answer in bytes; `None`: the limit of calls.
+    pub max_message_bytes: Option<usize>,
+    /// Do not add `x-envoy-internal` and such headers.
+    pub skip_envoy_headers: bool,
+}
+
+/// An HTTP service.
+#[derive(Debug)]
+pub struct HttpTarget {
+    /// How it is called.
+    pub call: CallTarget,
+    /// How the client's path is changed.
+    pub path: PathChange,
+    /// Headers that it gets, `:authority`, `:method`, `:path` and `authorization` among them.
+    pub allowed_headers: Names,
+    /// Headers that it gets from this proxy.
+    pub headers_to_add: Vec<HeaderAddition>,
+    /// Which headers of a permission replace the request's.
+    pub upstream_headers: Names,
+    /// Which headers of a permission are added to the request's.
+    pub upstream_headers_to_append: Names,
+    /// Which headers of a refusal the client gets; `None`: all but the authority.
+    pub client_headers: Option<Names>,
+    /// Which headers of a permission the client gets.
+    pub client_headers_on_success: Names,
+    /// Which headers of an answer become dynamic metadata.
+    pub metadata_headers: Names,
+}
+
+/// The path of a call to an HTTP service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathChange {
+    /// The client's with this in front, which may be empty.
+    Prefix(Box<str>),
+    /// This one.
+    Override(Box<str>),
+}
+
+/// Matchers of header names.
+#[derive(Debug, Clone, Default)]
+pub struct Names(pub Vec<StringMatcher>);
+
+impl Names {
+    /// Whether any of them matches; none does without matchers.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|matcher| matcher.matches(name))
+    }
+}
+
+/// `HeaderMutationRules`.
+#[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct MutationRules {
+    /// `:authority`, `:method`, `:scheme` and `host` may be changed.
+    pub allow_all_routing: bool,
+    /// `x-envoy-…` may be changed.
+    pub allow_envoy: bool,
+    /// Names that begin with `:` may not.
+    pub disallow_system: bool,
+    /// No name may.
+    pub disallow_all: bool,
+    /// Names that may, whatever is said above.
+    pub allow: Option<Regex>,
+    /// Names that may not, whatever is said elsewhere.
+    pub disallow: Option<Regex>,
+    /// A change that is not allowed is an error (500), and not only left out.
+    pub disallow_is_error: bool,
+}
+
+impl MutationRules {
+    /// Whether a header may be set, or be removed. `name`: in lower case.
+    pub fn allow(&self, name: &[u8]) -> bool {
+        let says = |expression: &Option<Regex>| expression.as_ref().is_some_and(|regex| regex.is_match(name));
+        if says(&self.disallow) {
+            return false;
+        }
+        if says(&self.allow) {
+            return true;
+        }
+        let is_routing = matches!(name, b"host" | b":authority" | b":scheme" | b":method");
+        !(self.disallow_all
+            || name.starts_with(b":") && self.disallow_system
+            || name.starts_with(b"x-envoy") && !self.allow_envoy
+            || is_routing && !self.allow_all_routing)
+    }
+}
+
+/// What a route says (`ExtAuthzPerRoute`).
+#[derive(Debug, Default)]
+pub struct ExtAuthzPerRoute {
+    /// Its requests are not decided about.
+    pub disabled: bool,
+    /// What a gRPC service is told besides.
+    pub context_extensions: Vec<(Box<str>, Box<str>)>,
+    /// Whether the service gets the body.
+    pub body: BodyOverride,
+    /// Who decides instead.
+    pub service: Option<AuthzService>,
+}
+
+/// A route's setting for bodies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BodyOverride {
+    /// As the filter says.
+    #[default]
+    Inherit,
+    /// The service gets none.
+    Off,
+    /// It gets it like this.
+    With(RequestBody),
+}
+
+/// The network filter.
+#[derive(Debug)]
+pub struct NetworkExtAuthz {
+    /// `ext_authz.PREFIX.`
+    pub stat_prefix: Arc<str>,
+    /// Who decides.
+    pub service: GrpcTarget,
+    /// Which connections are decided about.
+    pub enabled_metadata: Option<MetadataMatcher>,
+    /// A connection passes if there is no decision about it.
+    pub failure_mode_allow: bool,
+    /// What the service is told besides the addresses.
+    pub told: Told,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::string_match::full_match_regex;
+
+    #[test]
+    fn rules_of_changes() {
+        let regex = |text: &str| Some(full_match_regex(text).unwrap());
+        let all = || MutationRules { allow_all_routing: true, allow_envoy: true, ..MutationRules::default() };
+        for (rules, allowed, not) in [
+            (
+                MutationRules::default(),
+                &["a", ":path"][..],
+                &["x-envoy-a", "host", ":authority", ":scheme", ":method"][..],
+            ),
+            (all(), &["a", "x-envoy-a", "host", ":authority", ":path"], &[]),
+            (MutationRules { disallow_system: true, ..all() }, &["a", "host"], &[":authority", ":path"]),
+            (MutationRules { disallow_all: true, ..all() }, &[], &["a", ":path"]),
+            (MutationRules { disallow_all: true, allow: regex("a|:method"), ..all() }, &["a", ":method"], &["ab", "b"]),
+            (MutationRules { allow: regex(".*"), disallow: regex("a.*"), ..all() }, &["b"], &["a", "ab"]),
+        ] {
+            for (names, expected) in [(allowed, true), (not, false)] {
+                names.iter().for_each(|name| assert_eq!(rules.allow(name.as_bytes()), expected, "{name} {rules:?}"));
+            }
+        }
+    }
+}
