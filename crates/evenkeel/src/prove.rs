@@ -1,6 +1,6 @@
 //! `evenkeel prove`: whether any request gets from one party to another.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -86,7 +86,8 @@ pub fn run(arguments: &ProveArguments, out: &mut dyn Write) -> anyhow::Result<u8
         Ok(status) => Ok(status),
         Err(error) => {
             // 1 is an answer of this command.
-            eprintln!("error: {error:#}");
+            // Nothing can be done if standard error is gone.
+            let _ = writeln!(io::stderr(), "error: {error:#}");
             Ok(MISTAKE)
         }
     }

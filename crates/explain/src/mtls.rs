@@ -205,47 +205,35 @@ fn namespace(id: &str) -> Option<String> {
     id.rsplit_once("/ns/").and_then(|(_, rest)| rest.split_once('/')).map(|(namespace, _)| namespace.to_owned())
 }
 
+/// How an edge is secured, for people.
+fn secured(row: &Row) -> String {
+    match &row.tls {
+        None => "plain text".to_owned(),
+        Some(tls) => {
+            let parts = [&*tls.version, &tls.cipher, &tls.group];
+            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
 /// Compares what the two sides of an edge say, where both were asked.
 fn add_disagreements(rows: &mut [Row], silent: &[String]) {
-    let told = |row: &Row| match &row.tls {
-        None => "plain text".to_owned(),
-        Some(tls) => [&*tls.version, &tls.cipher, &tls.group]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(" "),
-    };
-    let all: Vec<(String, String, u16, String, bool, bool)> = rows
-        .iter()
-        .map(|row| {
-            (
-                row.client.name.clone(),
-                row.server.name.clone(),
-                row.port,
-                told(row),
-                row.by_client.is_some(),
-                row.by_server.is_some(),
-            )
-        })
-        .collect();
+    let before = rows.to_vec();
     for row in rows.iter_mut() {
         if silent.contains(&row.client.name) || silent.contains(&row.server.name) || row.seen_by == "both" {
             continue;
         }
-        let is_same = |other: &&(String, String, u16, String, bool, bool)| {
-            (&other.0, &other.1, other.2) == (&row.client.name, &row.server.name, row.port)
-        };
         // What the other side says of the same edge.
-        let by_client = row.seen_by == "server";
-        let others: Vec<&str> = all
-            .iter()
-            .filter(is_same)
-            .filter(|other| if by_client { other.4 } else { other.5 })
-            .map(|other| other.3.as_str())
-            .collect();
+        let by_server = row.seen_by == "server";
+        let is_other = |other: &&Row| {
+            (&other.client.name, &other.server.name, other.port) == (&row.client.name, &row.server.name, row.port)
+                && if by_server { other.by_client.is_some() } else { other.by_server.is_some() }
+        };
+        let others: Vec<String> = before.iter().filter(is_other).map(secured).collect();
         if !others.is_empty() {
-            let (own, other) = if by_client { ("server", "client") } else { ("client", "server") };
-            row.disagreement = Some(format!("the {own} says {}, the {other} says {}", told(row), others.join(" and ")));
+            let (own, other) = if by_server { ("server", "client") } else { ("client", "server") };
+            row.disagreement =
+                Some(format!("the {own} says {}, the {other} says {}", secured(row), others.join(" and ")));
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Rules are told from the user's YAML and not from the model's types, so a new attribute is told without a change here.
 
+mod answer;
 mod gaps;
 mod text;
 mod words;
@@ -17,120 +18,12 @@ use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{AuthorizationPolicy, Protocol, Selectable, Workload};
 use evenkeel_xds::json::any_to_json;
 use evenkeel_xds::{ResourceType, Schema};
-use serde::Serialize;
 
 use crate::place::Source;
 use crate::policies;
 use crate::world::World;
 
-/// What holds at a workload.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Protection {
-    /// The workload.
-    pub workload: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its Pods.
-    pub pods: Vec<String>,
-    /// Its identity.
-    pub identity: String,
-    /// `sidecar`, `gateway` or `none`.
-    pub proxy: &'static str,
-    /// Its ports. The last entry has no number: it stands for all other ports.
-    pub ports: Vec<Port>,
-    /// RequestAuthentications, which are asked first.
-    pub request_authentications: Vec<RequestAuthentication>,
-    /// AuthorizationPolicies in the order in which they are asked.
-    pub policies: Vec<Policy>,
-    /// What is not protected, one sentence each.
-    pub not_protected: Vec<String>,
-    /// What the running proxy says; `null`: it was not asked.
-    pub running: Option<Running>,
-}
-
-/// A port of the workload.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Port {
-    /// Its number; `null`: all others.
-    pub port: Option<u16>,
-    /// Its protocol.
-    pub protocol: String,
-    /// The service that leads there, as `NAMESPACE/NAME:PORT`.
-    pub service: Option<String>,
-    /// Whether connections to it go through the proxy.
-    pub captured: bool,
-    /// `STRICT`, `PERMISSIVE` or `DISABLE`.
-    pub mutual_tls: String,
-    /// The PeerAuthentication that says so; `null`: the default.
-    pub source: Option<Source>,
-    /// Who may call, one sentence each.
-    pub who_may_call: Vec<String>,
-}
-
-/// A RequestAuthentication.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RequestAuthentication {
-    /// Where it is written.
-    pub source: Source,
-    /// `mesh`, `namespace` or `workload`.
-    pub scope: &'static str,
-    /// The issuers, each with its audiences and where its keys come from.
-    pub issuers: Vec<String>,
-    /// What is wrong with it, or what stands in for it.
-    pub notes: Vec<String>,
-}
-
-/// An AuthorizationPolicy.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Policy {
-    /// When it is asked, from 1.
-    pub order: usize,
-    /// `CUSTOM`, `DENY`, `ALLOW` or `AUDIT`.
-    pub action: String,
-    /// Where it is written.
-    pub source: Source,
-    /// `mesh`, `namespace` or `workload`.
-    pub scope: &'static str,
-    /// It is only logged and counted.
-    pub dry_run: bool,
-    /// It has mistakes, so a stand-in that refuses more applies.
-    pub refused: bool,
-    /// The external authorizer of a CUSTOM policy.
-    pub provider: Option<String>,
-    /// Its rules.
-    pub rules: Vec<Rule>,
-    /// What is wrong with it.
-    pub notes: Vec<String>,
-}
-
-/// A rule.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Rule {
-    /// Where it is written.
-    pub source: Source,
-    /// Whom and what it matches.
-    pub text: String,
-    /// The callers that it matches.
-    pub callers: String,
-    /// It asks for what only HTTP has.
-    pub needs_http: bool,
-    /// The ports that it is limited to; empty: all.
-    pub ports: Vec<u16>,
-}
-
-/// What the running proxies of the workload say.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Running {
-    /// They enforce exactly these rules.
-    pub agrees: bool,
-    /// Rules that a proxy does not have, or has beyond them, one line each.
-    pub differs: Vec<String>,
-}
+pub use self::answer::{Policy, Port, Protection, RequestAuthentication, Rule, Running};
 
 impl World {
     /// What protects a workload.

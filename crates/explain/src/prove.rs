@@ -11,18 +11,23 @@
 //! | which values must be tried? | `prove/atoms.rs`, `prove/space.rs` |
 //! | what does a filter or a route ask? | `prove/rules.rs` |
 //! | who calls which address, over which proxies? | `prove/ways.rs` |
-//! | which conditions does a way have? | `prove/way.rs` |
+//! | which ways are there, and which condition does each have? | `prove/find.rs`, `prove/way.rs` |
+//! | is there a request that meets it, and does it pass? | `prove/search.rs`, `prove/trial.rs` |
 //! | which policies are the reason that nothing gets through? | `prove/reasons.rs` |
 
+mod answer;
 mod atoms;
 #[cfg(test)]
 mod brute;
+mod find;
 mod formula;
 mod language;
 mod reasons;
 mod rules;
+mod search;
 mod space;
 mod text;
+mod trial;
 mod way;
 mod ways;
 
@@ -31,153 +36,19 @@ use std::sync::Arc;
 
 use evenkeel_model::policy::ConditionKey;
 use evenkeel_model::{Snapshot, Workload};
-use serde::Serialize;
 
-use self::way::{Found, Way};
+use self::search::{Found, search};
+use self::way::Way;
 use self::ways::Client;
-use crate::place::Source;
 use crate::question::QuestionError;
 use crate::world::World;
+
+pub use self::answer::{Claim, Party, Proof, Reachability, Reason, Witness};
 
 /// Most ways that are looked at, in ways; beyond it nothing is decided.
 const MAX_WAYS: usize = 50_000;
 /// Most reasons that are told, in reasons.
 const MAX_REASONS: usize = 20;
-
-/// A party.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Party {
-    /// A workload, and its namespace.
-    Workload(String, Option<String>),
-    /// All workloads of a namespace.
-    Namespace(String),
-    /// Clients outside the mesh; hosts outside it.
-    Outside,
-    /// Everybody.
-    Any,
-}
-
-/// What is asked.
-#[derive(Debug, Clone)]
-pub struct Claim {
-    /// Who calls.
-    pub from: Party,
-    /// Who is called.
-    pub to: Party,
-    /// Only this path, with or without a query.
-    pub path: Option<String>,
-    /// Only this method.
-    pub method: Option<String>,
-    /// Only this port, as the caller sees it.
-    pub port: Option<u16>,
-    /// Only this host.
-    pub host: Option<String>,
-    /// Requests carry no token.
-    pub without_jwt: bool,
-}
-
-/// What holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reachability {
-    /// Some request gets through.
-    Reachable,
-    /// None does.
-    Unreachable,
-    /// That is not decided.
-    Undecided,
-}
-
-/// The answer.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Proof {
-    /// Who calls.
-    pub from: String,
-    /// Who is called.
-    pub to: String,
-    /// What holds.
-    pub verdict: Reachability,
-    /// A request that gets through.
-    pub witness: Option<Witness>,
-    /// Why none does.
-    pub reasons: Vec<Reason>,
-    /// Ways that were looked at.
-    pub ways: usize,
-    /// What else is worth knowing: what was not decided, and why.
-    pub notes: Vec<String>,
-    /// Gateways that callers inside the mesh may call, each with what to say if a way leads on from there.
-    #[serde(skip)]
-    gateways: Vec<(Arc<Workload>, String)>,
-}
-
-/// A request that gets through.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Witness {
-    /// Who sends it.
-    pub from: String,
-    /// The Pod that gets it, as `POD.NAMESPACE`, or an address.
-    pub to: String,
-    /// `http`, `bytes` or `tls`.
-    pub kind: &'static str,
-    /// The method.
-    pub method: String,
-    /// The URL.
-    pub url: String,
-    /// Its authority.
-    pub authority: String,
-    /// Its further headers.
-    pub headers: Vec<(String, String)>,
-    /// The address from which it is sent, if that matters.
-    pub source: Option<String>,
-    /// How the connection to the workload is secured.
-    pub transport: &'static str,
-    /// The policy that allows it; `null`: no policy has to.
-    pub allowed_by: Option<String>,
-    /// The command that sends it.
-    pub curl: String,
-    /// The command that explains it; `null`: `explain` cannot be asked about such a call.
-    pub explain: Option<String>,
-}
-
-/// Why nothing gets through on some ways.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reason {
-    /// The reason in one sentence.
-    pub text: String,
-    /// The objects that say so.
-    pub sources: Vec<Source>,
-}
-
-impl Party {
-    /// Reads `WORKLOAD[.NAMESPACE]`, `NAMESPACE/WORKLOAD`, `NAMESPACE/*`, `outside` or `*`.
-    pub fn parse(text: &str) -> Self {
-        match text {
-            "*" => Self::Any,
-            "outside" => Self::Outside,
-            _ => match (text.split_once('/'), text.rsplit_once('.')) {
-                (Some((namespace, "*")), _) => Self::Namespace(namespace.to_owned()),
-                (Some((namespace, name)), _) | (None, Some((name, namespace))) => {
-                    Self::Workload(name.to_owned(), Some(namespace.to_owned()))
-                }
-                (None, None) => Self::Workload(text.to_owned(), None),
-            },
-        }
-    }
-}
-
-impl std::fmt::Display for Party {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Workload(name, Some(namespace)) => write!(f, "{name}.{namespace}"),
-            Self::Workload(name, None) => f.write_str(name),
-            Self::Namespace(namespace) => write!(f, "{namespace}/*"),
-            Self::Outside => f.write_str("outside"),
-            Self::Any => f.write_str("*"),
-        }
-    }
-}
 
 impl World {
     /// Decides whether any request gets through.
@@ -187,16 +58,7 @@ impl World {
             Party::Outside => Vec::new(),
             _ => self.of_party(&claim.to)?,
         };
-        let mut proof = Proof {
-            from: claim.from.to_string(),
-            to: claim.to.to_string(),
-            verdict: Reachability::Unreachable,
-            witness: None,
-            reasons: Vec::new(),
-            ways: 0,
-            notes: Vec::new(),
-            gateways: Vec::new(),
-        };
+        let mut proof = Proof::new(claim);
         if clients.is_empty() {
             proof.notes.push("there is no such caller in these files".to_owned());
         }
@@ -208,7 +70,7 @@ impl World {
                 continue;
             }
             for client in &clients {
-                for way in way::of(self, claim, client, &targets, &mut proof) {
+                for way in find::of(self, claim, client, &targets, &mut proof) {
                     if requests != (way.dialled.kind == ways::Kind::Http) || !known.insert(way.same()) {
                         continue;
                     }
@@ -218,7 +80,7 @@ impl World {
                         proof.notes.push(format!("there are more than {MAX_WAYS} ways: ask about fewer parties"));
                         return Ok(proof);
                     }
-                    match way.search(self, claim) {
+                    match search(&way, self, claim) {
                         Found::Witness(witness) => {
                             proof.verdict = Reachability::Reachable;
                             proof.witness = Some(*witness);
@@ -248,8 +110,8 @@ impl World {
         for (gateway, note) in std::mem::take(&mut proof.gateways) {
             let client = Client::Outside(gateway);
             let onward = Claim { port: None, host: None, ..claim.clone() };
-            let ways = way::of(self, &onward, &client, targets, proof);
-            if ways.iter().any(|way| !matches!(way.search(self, &onward), Found::Nothing)) {
+            let ways = find::of(self, &onward, &client, targets, proof);
+            if ways.iter().any(|way| !matches!(search(way, self, &onward), Found::Nothing)) {
                 proof.verdict = Reachability::Undecided;
                 proof.notes.push(note);
             }
@@ -361,21 +223,12 @@ pub(crate) fn open_ports(
 ) -> BTreeSet<(u16, Option<Arc<str>>)> {
     let mut declared: BTreeSet<u16> = server.inbound_ports().iter().map(|port| port.port).collect();
     declared.extend(server.ports.iter().map(|port| port.number));
-    let mut proof = Proof {
-        from: String::new(),
-        to: String::new(),
-        verdict: Reachability::Unreachable,
-        witness: None,
-        reasons: Vec::new(),
-        ways: 0,
-        notes: Vec::new(),
-        gateways: Vec::new(),
-    };
+    let mut proof = Proof::new(claim);
     let client = match world.is_gateway(client) {
         true => Client::Outside(Arc::clone(client)),
         false => Client::Workload(Arc::clone(client)),
     };
-    let ways = way::of(world, claim, &client, std::slice::from_ref(server), &mut proof);
+    let ways = find::of(world, claim, &client, std::slice::from_ref(server), &mut proof);
     let mut open = BTreeSet::new();
     for way in ways {
         let port = way.leg.to.port();

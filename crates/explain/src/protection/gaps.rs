@@ -1,6 +1,6 @@
 //! Who may call, and what nothing protects, in sentences.
 
-use super::{Policy, Protection, Rule};
+use super::answer::{Policy, Protection, Rule};
 
 /// Who may call a port, from its mutual TLS and the policies that are enforced there.
 pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, policies: &[Policy]) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! What protects a workload, for people.
 
-use super::{Policy, Port, Protection};
+use super::answer::{Policy, Port, Protection};
 use crate::place::Source;
 
 impl Protection {

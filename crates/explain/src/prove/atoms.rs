@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn every_class_of_short_texts_is_found_and_every_member_is_right() {
-        let normal = Normal { dots: true, slashes: false, escapes: false };
+        let normal = Normal { dots: true, slashes: false, ..Normal::default() };
         let path = |language| Language::Path(Box::new(language));
         let languages = vec![
             path(Language::Exact(text("/a/b"))),
@@ -275,8 +275,8 @@ mod tests {
                 }
             }
         };
-        check(Normal { dots: true, slashes: false, escapes: false });
-        check(Normal { dots: true, slashes: true, escapes: false });
+        check(Normal { dots: true, slashes: false, ..Normal::default() });
+        check(Normal { dots: true, slashes: true, ..Normal::default() });
         check(Normal::default());
     }
 

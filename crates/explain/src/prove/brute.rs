@@ -9,7 +9,7 @@ use evenkeel_filters::explain::{Explainer, Step};
 use evenkeel_model::Workload;
 use evenkeel_runtime_config::view::PlainRequest;
 
-use super::{Claim, Party, Reachability};
+use super::answer::{Claim, Party, Reachability};
 use crate::hop::{self, Arrival, CLIENT_PORT, Side};
 use crate::world::World;
 
@@ -188,6 +188,9 @@ fn routes(numbers: &mut Numbers) -> String {
             "redirect: {uri: /x}",
             "directResponse: {status: 418}",
         ]);
+        // What a regular expression matches has no prefix that could be replaced.
+        let action =
+            if uri.contains("regex") { action.replace("rewrite: {uri: /b/}, ", "") } else { action.to_owned() };
         all.push_str(&format!("    - {{match: [{{uri: {uri}{more}}}], {action}}}\n"));
     }
     if numbers.is(2) {

@@ -78,6 +78,8 @@ pub struct Normal {
     pub slashes: bool,
     /// Escaped slashes are decoded or refused.
     pub escapes: bool,
+    /// Only paths without escapes, parameters and backslashes are looked at.
+    pub plain: bool,
 }
 
 /// A regular expression that is too large to be decided about.
@@ -491,6 +493,9 @@ fn connect(state: &mut [u32], byte: u8) -> u32 {
 }
 
 impl Normal {
+    /// The bytes that plain paths do not have.
+    pub const NOT_PLAIN: [u8; 3] = [b'%', b';', b'\\'];
+
     fn step(self, state: &mut [u32], byte: u8) {
         let is_plain = matches!(byte, b'!'..=b'~')
             && !matches!(byte, b'#' | b'\\' | b'"' | b'<' | b'>' | b'^' | b'`' | b'{' | b'|' | b'}');
@@ -499,6 +504,7 @@ impl Normal {
             (QUERY, _) if is_plain => QUERY,
             (0, b'/') => SLASH,
             (0 | QUERY, _) => DEAD,
+            (_, b'%' | b';' | b'\\') if self.plain => DEAD,
             (DOT | DOTS, b'/' | b'?') if self.dots => DEAD,
             (_, b'\\') if self.dots => DEAD,
             (PERCENT, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
@@ -529,6 +535,7 @@ impl Normal {
             dots: self.dots || other.dots,
             slashes: self.slashes || other.slashes,
             escapes: self.escapes || other.escapes,
+            plain: self.plain || other.plain,
         }
     }
 

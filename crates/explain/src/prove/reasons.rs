@@ -1,7 +1,8 @@
 //! Why no request gets through on a way: the objects without which one would.
 
+use super::answer::{Claim, Party, Reason};
+use super::search::is_open;
 use super::way::{LeftOut, Way};
-use super::{Claim, Party, Reason};
 use crate::place::Source;
 use crate::policies;
 use crate::world::World;
@@ -35,11 +36,11 @@ pub fn of(world: &World, claim: &Claim, way: &Way) -> Reason {
     for policy in denying.clone() {
         left_out.policies.push(named(policy));
     }
-    let needs_allow = !way.is_open(world, claim, &left_out);
+    let needs_allow = !is_open(way, world, claim, &left_out);
     left_out.allow = !needs_allow;
     if needs_allow {
         let without_any = LeftOut { allow: true, ..left_out.clone() };
-        if !way.is_open(world, claim, &without_any) {
+        if !is_open(way, world, claim, &without_any) {
             let text = format!("no route or filter chain leads such requests from {from} to {name}, port {port}");
             return Reason { text, sources: Vec::new() };
         }
@@ -53,7 +54,7 @@ pub fn of(world: &World, claim: &Claim, way: &Way) -> Reason {
     for policy in denying {
         let mut tried = left_out.clone();
         tried.policies.retain(|own| *own != named(policy));
-        if way.is_open(world, claim, &tried) {
+        if is_open(way, world, claim, &tried) {
             left_out = tried;
         } else {
             kept.push(source(world, policy));

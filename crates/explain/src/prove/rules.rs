@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::{Format, FormatPart};
-use evenkeel_runtime_config::hcm::EscapedSlashes;
+use evenkeel_runtime_config::hcm::{EscapedSlashes, HttpFilterConfig};
 use evenkeel_runtime_config::header_edits::{AppendAction, HeaderEdits};
 use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher, split_path};
 use evenkeel_runtime_config::rbac::policy::{Permission, Policy, Principal};
@@ -81,6 +81,13 @@ pub fn normal(manager: &HttpConnectionManager) -> Normal {
         dots: manager.normalize_path,
         slashes: manager.merge_slashes,
         escapes: manager.escaped_slashes != EscapedSlashes::KeepUnchanged,
+        plain: manager.filters.iter().any(|filter| match &filter.config {
+            HttpFilterConfig::Rbac(rbac) => {
+                let policies = rbac.rules.iter().flat_map(|rules| rules.policies());
+                policies.into_iter().any(|policy| is_about_escapes(&policy.name))
+            }
+            _ => false,
+        }),
     }
 }
 
@@ -107,11 +114,15 @@ pub struct Judge<'e> {
     pub without: Vec<String>,
     /// Requests carry no tokens.
     pub without_tokens: bool,
+    /// Only plain paths are looked at ([`Normal::plain`]).
+    pub plain: bool,
 }
 
 impl<'e> Judge<'e> {
     fn policy(&self, policy: &'e Policy) -> Expr<'e> {
-        if self.without.iter().any(|name| is_of_object(&policy.name, name)) {
+        if (self.plain && is_about_escapes(&policy.name))
+            || self.without.iter().any(|name| is_of_object(&policy.name, name))
+        {
             return Expr::Const(false);
         }
         Expr::And(vec![
@@ -293,6 +304,14 @@ fn constant(value: &Format) -> Option<String> {
     }
 }
 
+/// Whether a policy refuses paths because servers may read their escapes, parameters or backslashes otherwise. Paths without
+/// these are looked at instead ([`Normal::plain`]): where nobody else tells these bytes from letters, a request with them that
+/// gets through has a counterpart without them.
+pub fn is_about_escapes(policy: &str) -> bool {
+    let reason = policy.strip_prefix("ambiguous-path[");
+    reason.is_some_and(|reason| !reason.starts_with("dot-segment") && !reason.starts_with("empty-segment"))
+}
+
 /// Whether a policy of a filter was made from this object.
 pub fn is_of_object(policy: &str, object: &str) -> bool {
     policy.strip_prefix(object).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -393,6 +412,7 @@ fn matches(route: &RouteMatch) -> Expr<'_> {
         through: None,
         without: Vec::new(),
         without_tokens: true,
+        plain: false,
     };
     all.extend(route.headers.iter().map(|header| sees.header(header)));
     for parameter in &route.query_parameters {

@@ -82,6 +82,8 @@ pub struct Given {
 /// The classes of each attribute's values.
 pub struct Space {
     attributes: Vec<(Name, Vec<Value>)>,
+    /// Whether what is not found is not there: false if paths that were left out may be judged otherwise.
+    pub exact: bool,
 }
 
 impl Space {
@@ -93,6 +95,7 @@ impl Space {
         }
         collect(expr, &mut parts);
         let mut attributes = Vec::new();
+        let mut exact = true;
         for (name, (languages, ranges)) in parts {
             let texts = |domain, given: &Option<String>, liked: &[String]| match given {
                 Some(given) => Ok(vec![Value::Text(given.clone())]),
@@ -101,6 +104,13 @@ impl Space {
                     Ok(found.into_iter().map(|(_, text)| Value::Text(text)).collect())
                 }
             };
+            if name == Name::Path && given.normal.plain && given.path.is_none() {
+                let mut told = [false; 256];
+                // That a rewritten path is in its form does not depend on them.
+                let is_form = |language: &&Language| matches!(language, Language::Rewritten(_, inner) if matches!(**inner, Language::Domain(_)));
+                languages.iter().filter(|one| !is_form(one)).for_each(|language| language.bytes(&mut told));
+                exact = Normal::NOT_PLAIN.iter().all(|byte| !told.get(usize::from(*byte)).copied().unwrap_or_default());
+            }
             let values = match &name {
                 Name::Method => texts(Domain::Method, &given.method, &["GET", "POST"].map(str::to_owned))?,
                 Name::Authority => texts(Domain::Authority, &given.authority, &given.liked)?,
@@ -116,7 +126,7 @@ impl Space {
             };
             attributes.push((name, values));
         }
-        Ok(Self { attributes })
+        Ok(Self { attributes, exact })
     }
 
     /// How many classes each attribute has.

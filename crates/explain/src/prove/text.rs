@@ -1,6 +1,6 @@
 //! The answer for people.
 
-use super::{Proof, Reachability};
+use super::answer::{Proof, Reachability};
 
 impl Proof {
     /// The text.
@@ -22,6 +22,7 @@ impl Proof {
             if let Some(policy) = &witness.allowed_by {
                 out.push_str(&format!("  allowed by {policy}\n"));
             }
+            witness.provided.iter().for_each(|text| out.push_str(&format!("  provided that: {text}\n")));
             out.push_str(&format!("  {}\n", witness.curl));
             witness.explain.iter().for_each(|explain| out.push_str(&format!("  {explain}\n")));
         }

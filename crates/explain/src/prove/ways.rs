@@ -281,7 +281,7 @@ pub fn secured(tls: Option<&TlsClient>) -> &'static str {
 }
 
 /// Addresses outside the mesh that no object names.
-pub fn elsewhere(claim: &super::Claim) -> Vec<Dialled> {
+pub fn elsewhere(claim: &super::answer::Claim) -> Vec<Dialled> {
     let address: IpAddr = crate::proxy::SOMEWHERE.into();
     let named = claim.host.clone();
     let ports = claim.port.map_or_else(|| vec![80, 443, 5432], |port| vec![port]);

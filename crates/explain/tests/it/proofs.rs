@@ -169,6 +169,7 @@ fn the_keys_of_the_answer_are_stable() {
             "source",
             "transport",
             "allowedBy",
+            "provided",
             "curl",
             "explain"
         ]

@@ -1,0 +1,75 @@
+//! The search for a request that gets through on one way.
+
+use super::answer::{Claim, Witness};
+use super::formula::Formula;
+use super::space::{Expr, Space};
+use super::trial;
+use super::way::{LeftOut, Way};
+use crate::world::World;
+
+/// Requests that are tried on one way before it is given up, in requests.
+const MAX_TRIALS: usize = 32;
+
+/// What a search has found.
+pub enum Found {
+    /// A request.
+    Witness(Box<Witness>),
+    /// There is none.
+    Nothing,
+    /// That is not decided, for this reason.
+    Undecided(String),
+}
+
+/// Searches for a request that gets through.
+pub fn search(way: &Way, world: &World, claim: &Claim) -> Found {
+    let space;
+    let formula;
+    {
+        let server = way.at_server(world);
+        let expr = way.expr(claim, server.as_ref(), &LeftOut::default());
+        if matches!(expr, Expr::Const(false)) {
+            return Found::Nothing;
+        }
+        let given = way.given(claim, server.as_ref());
+        space = match Space::new(&expr, &given) {
+            Ok(space) => space,
+            Err(error) => return Found::Undecided(error.to_string()),
+        };
+        formula = space.formula(&expr);
+    }
+    let mut all = vec![formula];
+    for _ in 0..MAX_TRIALS {
+        let conditions = Formula::And(all.clone());
+        match conditions.solve(&space.counts()) {
+            Err(error) => return Found::Undecided(error.to_string()),
+            Ok(None) if all.len() == 1 && space.exact => return Found::Nothing,
+            Ok(None) if all.len() == 1 => {
+                let why = "policies or routes tell escapes or parameters in paths apart, some of which are refused as ambiguous";
+                return Found::Undecided(why.to_owned());
+            }
+            Ok(None) => break,
+            Ok(Some(classes)) => {
+                let values = space.values(&classes);
+                if let Some(witness) = trial::tried(way, world, &values) {
+                    return Found::Witness(Box::new(witness));
+                }
+                all.push(space.except(&classes));
+            }
+        }
+    }
+    Found::Undecided(format!(
+        "{} to {}: policies allow requests there, but something else decides about them (a token, a header that \
+         proxies make, chance, a path that is rewritten to another form)",
+        way.client.name(),
+        way.leg.to
+    ))
+}
+
+/// Whether there is a request, with some policies left out; what nobody knows counts as met.
+pub fn is_open(way: &Way, world: &World, claim: &Claim, left_out: &LeftOut) -> bool {
+    let server = way.at_server(world);
+    let expr = way.expr(claim, server.as_ref(), left_out);
+    let Ok(space) = Space::new(&expr, &way.given(claim, server.as_ref())) else { return true };
+    let formula = space.formula(&expr);
+    !matches!(formula.solve(&space.counts()), Ok(None))
+}
