@@ -6,8 +6,6 @@ use std::process::Command;
 
 use evenkeel_testkit::{Connection, Process, eventually};
 
-use super::talk;
-
 /// Debian's user without rights.
 const NOBODY: u32 = 65534;
 
@@ -47,6 +45,13 @@ fn post_as_nobody(admin: SocketAddr, path: &str, waits: bool) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// The status that a request is answered with.
+fn status(admin: SocketAddr, request: &str) -> u16 {
+    let mut connection = Connection::open(admin).expect("it accepts");
+    connection.send(request).expect("it reads");
+    connection.response().expect("an answer").status
+}
+
 fn is_live(admin: SocketAddr) -> bool {
     let ready = Connection::open(admin).and_then(|mut connection| connection.get("localhost", "/ready", ""));
     ready.is_ok_and(|response| response.text() == "LIVE\n")
@@ -76,9 +81,8 @@ fn a_program_of_another_user_changes_nothing() {
     assert!(String::from_utf8_lossy(&looked.stdout).contains("LIVE"), "{looked:?}");
     process.wait_for_line("admin: a change refused");
     // The proxy's own user may.
-    let mut own = Connection::open(admin).expect("it accepts");
-    own.send("POST /logging?level=debug HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").expect("it reads");
-    assert_eq!(own.response().expect("an answer").status, 200);
+    let own = "POST /logging?level=debug HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(status(admin, own), 200);
     drop(process);
     let (_process, admin, _folder) = start(&["--admin-changes-from", "anyone"]);
     assert!(post_as_nobody(admin, "/reopen_logs", true).starts_with("HTTP/1.1 200"));
@@ -97,14 +101,11 @@ fn a_web_page_reads_and_changes_nothing() {
         "POST /drain_listeners HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: null\r\nContent-Length: 0\r\n\r\n",
     ];
     for row in rows {
-        let answer = talk(admin, row.as_bytes()).expect("it accepts");
-        assert!(answer.starts_with("HTTP/1.1 403"), "{row}: {answer}");
+        assert_eq!(status(admin, row), 403, "{row}");
     }
     // An image or a link of another page.
     for path in CHANGES {
-        let answer =
-            talk(admin, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes());
-        assert!(answer.expect("it accepts").starts_with("HTTP/1.1 405"), "{path}");
+        assert_eq!(status(admin, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")), 405, "{path}");
     }
     assert!(is_live(admin) && process.exited().is_none(), "{}", process.output());
 }

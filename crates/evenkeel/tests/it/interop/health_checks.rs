@@ -83,7 +83,8 @@ fn counted(admin: u16) -> BTreeSet<String> {
 
 fn get(port: u16, path: &str) -> (u16, String) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let response = Connection::open(address).and_then(|mut client| client.get("a.test", path, "")).expect("an answer");
+    let response =
+        Connection::open(address).and_then(|mut client| client.get("localhost", path, "")).expect("an answer");
     (response.status, response.text())
 }
 

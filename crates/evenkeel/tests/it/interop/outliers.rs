@@ -266,7 +266,7 @@ impl Host {
 
 fn ask(port: u16, path: &str) -> std::io::Result<Response> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    Connection::open(address).and_then(|mut client| client.get("a.test", path, ""))
+    Connection::open(address).and_then(|mut client| client.get("localhost", path, ""))
 }
 
 fn get(port: u16, path: &str) -> String {

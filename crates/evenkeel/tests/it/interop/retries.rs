@@ -195,7 +195,7 @@ type Seen = (String, Vec<String>, Vec<String>);
 fn look(row: &Row, port: u16, admin: u16, backend: &Backend) -> Seen {
     let ask = |port: u16, path: &str, headers: &str| {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Connection::open(address).and_then(|mut client| client.get("a.test", path, headers)).expect("an answer")
+        Connection::open(address).and_then(|mut client| client.get("localhost", path, headers)).expect("an answer")
     };
     let path = format!("/{}", row.name);
     let response = ask(port, &path, row.headers);
