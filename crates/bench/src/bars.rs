@@ -11,9 +11,9 @@ use crate::metric::Metric::{
 };
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
 use crate::scenarios::{
-    AT_REST, CHANGING, ENDPOINTS_CASE, ENVOY_HTTP1, EVENKEEL_500, EVENKEEL_10000, EVENKEEL_MESH, EVENKEEL_RULES,
-    GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE, POLICY_CASE, REQUESTS_CASE, RESUMED_CASE, ROUTES_CASE,
-    SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
+    AT_REST, CHANGING, ENDPOINTS_CASE, ENVOY_HTTP1, ENVOY_TOKENS, EVENKEEL_500, EVENKEEL_10000, EVENKEEL_MESH,
+    EVENKEEL_RULES, EVENKEEL_TOKENS, GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE, POLICY_CASE,
+    REQUESTS_CASE, RESUMED_CASE, ROUTES_CASE, SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, TOKENS_CASE, X25519_CASE,
 };
 
 /// One bar.
@@ -33,6 +33,8 @@ enum Measure {
     Ratio(&'static str, &'static str),
     /// What a peer adds to no proxy at all, divided by what another adds.
     AddedRatio(&'static str, &'static str),
+    /// What a peer adds to another one, divided by what a third adds to a fourth.
+    AddedEach([&'static str; 2], [&'static str; 2]),
 }
 
 enum Limit {
@@ -42,7 +44,7 @@ enum Limit {
 }
 
 use Limit::{AtLeast, AtMost, Below};
-use Measure::{AddedRatio, Ratio, Value as Own};
+use Measure::{AddedEach, AddedRatio, Ratio, Value as Own};
 
 const fn bar(scenario: &'static str, case: &'static str, measure: Measure, metric: Metric, limit: Limit) -> Bar {
     Bar { scenario, case, measure, metric, limit }
@@ -95,6 +97,7 @@ pub const BARS: &[Bar] = &[
     bar("change", ROUTES_CASE, Ratio(EVENKEEL_10000, EVENKEEL_500), CpuMsPerChange, AtMost(1.5)),
     bar("change", REQUESTS_CASE, Ratio(CHANGING, AT_REST), P99Us, AtMost(1.1)),
     bar("policy", POLICY_CASE, Ratio(EVENKEEL_RULES[1], EVENKEEL_RULES[0]), CpuUsPerRequest, AtMost(1.03)),
+    bar("jwt", TOKENS_CASE, AddedEach(EVENKEEL_TOKENS, ENVOY_TOKENS), CpuUsPerRequest, AtMost(0.5)),
 ];
 
 /// A bar, and what was measured of it.
@@ -115,6 +118,7 @@ impl Bar {
             Own(peer) => table.spread(peer, self.metric),
             Ratio(peer, other) => table.ratio(peer, other, self.metric),
             AddedRatio(peer, other) => table.added_ratio(peer, other, DIRECT, self.metric),
+            AddedEach(peer, other) => table.added_each(peer, other, self.metric),
         }
     }
 
@@ -124,7 +128,9 @@ impl Bar {
         match self.measure {
             Own(peer) => format!("{scenario}, {case}: {metric}, {peer}"),
             Ratio(peer, other) => format!("{scenario}, {case}: {metric}, {peer} ÷ {other}"),
-            AddedRatio(peer, other) => format!("{scenario}, {case}: added {metric}, {peer} ÷ {other}"),
+            AddedRatio(peer, other) | AddedEach([_, peer], [_, other]) => {
+                format!("{scenario}, {case}: added {metric}, {peer} ÷ {other}")
+            }
         }
     }
 

@@ -223,6 +223,17 @@ impl<'a> Table<'a> {
         }))
     }
 
+    /// What the second of a pair adds to the first, divided by what that of another pair adds, formed inside each round. A
+    /// peer that adds nothing measurable counts as 0.
+    pub fn added_each(&self, pair: [&str; 2], other: [&str; 2], metric: Metric) -> Option<Spread> {
+        let added = |[without, with]: [&str; 2], round| {
+            Some(self.value(with, metric, round)? - self.value(without, metric, round)?)
+        };
+        Spread::of(self.series(pair[1], metric).filter_map(|(round, _)| {
+            Some(added(pair, round)?.max(0.0) / added(other, round)?).filter(|ratio| ratio.is_finite())
+        }))
+    }
+
     fn each_round(&self, peer: &str, other: &str, metric: Metric, of: fn(f64, f64) -> f64) -> Option<Spread> {
         Spread::of(self.series(peer, metric).filter_map(|(round, own)| {
             Some(of(own, self.value(other, metric, round)?)).filter(|ratio| ratio.is_finite())

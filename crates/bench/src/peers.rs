@@ -9,6 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256, SanType,
 };
 
+use crate::config::jwt::Issuer;
 use crate::config::policy::CLIENT_IDENTITY;
 use crate::config::{MutualTls, Protocol, Proxy, SERVER_NAME};
 use crate::load::idle::Idle;
@@ -73,12 +74,14 @@ pub struct Role<'a> {
     pub tls: Option<&'a MutualTls>,
     /// Rules of the authorization policy in the proxy that terminates TLS.
     pub rules: usize,
+    /// Whose tokens a single proxy checks; `None`: it reads none.
+    pub issuer: Option<&'a Issuer>,
 }
 
 impl Role<'_> {
     /// Plain, the same protocol everywhere, no policy.
     pub fn plain(protocol: Protocol) -> Self {
-        Self { protocol, to_backend: protocol, tls: None, rules: 0 }
+        Self { protocol, to_backend: protocol, tls: None, rules: 0, issuer: None }
     }
 }
 
@@ -173,6 +176,7 @@ impl Setup {
             downstream_tls: role.tls,
             upstream_tls: None,
             rules: role.rules,
+            issuer: role.issuer,
             log: self.file(&format!("{name}-access.log")),
         };
         let args = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -215,6 +219,7 @@ impl Setup {
                 downstream_tls: role.tls.filter(|_| server),
                 upstream_tls: role.tls.filter(|_| !server),
                 rules: if server { role.rules } else { 0 },
+                issuer: None,
                 log: self.file(&format!("{file}-access.log")),
             };
             let mut process = self.start_ready(name, &file, &proxy)?;

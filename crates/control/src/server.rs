@@ -26,6 +26,7 @@ use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
+use crate::jwks::{self, Fetcher};
 use crate::lease::Lease;
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
@@ -151,6 +152,7 @@ struct Parts {
     scopes: Arc<Scopes>,
     registrations: Arc<Registrations>,
     server_certificates: ServerCertificates,
+    fetcher: Fetcher,
 }
 
 impl ControlPlane {
@@ -179,7 +181,8 @@ impl ControlPlane {
         // Watched before it is read: no change falls in between.
         // What workloads register as is configuration like that of the user.
         let registered = registration::folder(&options.state).map_err(state)?;
-        let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered]).collect();
+        let jwks = jwks::folder(&options.state).map_err(state)?;
+        let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered, jwks.clone()]).collect();
         let mut configuration = Configuration::open(directories.clone(), &options.state, mesh)?;
         let watch = Watch::new(&directories)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
@@ -187,6 +190,7 @@ impl ControlPlane {
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
         let authority = Arc::new(Authority::open(&options.state, &trust_domain, SystemTime::now())?);
         let tokens = Arc::new(TokenKey::open(&options.state)?);
+        let fetcher = Fetcher::new(jwks, jwks::Client::new(&[authority.trust_bundle_pem().to_owned()]));
         drop(lease);
         let server_certificates = ServerCertificates::new(authority.clone(), &options.server_names)?;
         let metrics = Arc::new(Metrics::default());
@@ -218,6 +222,7 @@ impl ControlPlane {
             scopes: Scopes::open(&options.state),
             registrations,
             server_certificates,
+            fetcher,
         };
         Ok(Self { addresses, parts })
     }
@@ -233,6 +238,7 @@ impl ControlPlane {
         let certificates = self.parts.certificates.clone();
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
         let registering = tokio::spawn(registrations.keep());
+        let fetching = tokio::spawn(self.parts.fetcher.keep(world.subscribe()));
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates)
@@ -279,6 +285,7 @@ impl ControlPlane {
         remembering.abort();
         catching_up.abort();
         registering.abort();
+        fetching.abort();
         scopes.write(SystemTime::now());
         match failed {
             Some(result) => result,

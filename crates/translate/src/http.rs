@@ -20,7 +20,7 @@ use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, network_filter, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
-use crate::{dynamic_dns, load_balancer, rbac, routes, sessions};
+use crate::{dynamic_dns, jwt, load_balancer, rbac, routes, sessions};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -84,11 +84,13 @@ pub fn manager_with_routes(
 /// The HTTP filters, in Istio's order (`buildHTTPConnectionManager`). `looks_up`: hosts are looked up when they are called.
 fn filters(context: Context<'_>, side: Direction, calls: Calls, looks_up: bool) -> Vec<HttpFilter> {
     let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
-    let judged = if side == Direction::Outbound { Vec::new() } else { rbac::http_filters(context) };
+    let is_judged = side != Direction::Outbound;
+    let tokens = if is_judged { jwt::filter(context, side) } else { None };
+    let judged = if is_judged { rbac::http_filters(context) } else { Vec::new() };
     let web = (calls == Calls::GrpcWeb).then(routes::filters::grpc_web);
     // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
-    let first = learns.then(on_demand).into_iter().chain(judged).chain(web);
+    let first = learns.then(on_demand).into_iter().chain(tokens).chain(judged).chain(web);
     let last = session.into_iter().chain(looks_up.then(dynamic_dns::http_filter));
     first.chain(routes::filters::all()).chain(last).chain([router_of(context)]).collect()
 }

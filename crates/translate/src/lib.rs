@@ -24,6 +24,7 @@ pub mod endpoints;
 mod facts;
 mod grpc;
 mod incremental;
+pub mod jwt;
 pub mod listeners;
 mod load_balancer;
 pub mod name_table;

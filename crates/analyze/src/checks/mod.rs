@@ -1,5 +1,6 @@
 //! What an analysis looks for beyond reading and building: things that work as written, and are seldom meant so.
 
+mod claims;
 mod gateways;
 mod mutual_tls;
 mod rules;
@@ -15,6 +16,7 @@ pub type Check = fn(&[&Object], &Snapshot, &mut Diagnostics);
 
 /// All checks.
 pub const ALL: &[Check] = &[
+    claims::without_tokens,
     gateways::duplicate_certificates,
     gateways::ports_not_exposed,
     mutual_tls::conflicts,

@@ -72,7 +72,7 @@ static_resources:
               routes:
               - match: {{prefix: "/"}}
                 route: {{cluster: backend, timeout: 0s}}
-          http_filters:{policy}
+          http_filters:{tokens}{policy}
           - name: envoy.filters.http.router
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
@@ -84,6 +84,7 @@ static_resources:
               log_format:
                 text_format_source:
                   inline_string: "{ACCESS_LOG_LINE}""#,
+            tokens = self.issuer.map_or_else(String::new, |issuer| issuer.http_filter()),
             policy = if self.rules == 0 { String::new() } else { policy::http_filter(self.rules) },
             log = self.log.display(),
         )

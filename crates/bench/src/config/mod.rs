@@ -2,6 +2,7 @@
 //! Evenkeel and Envoy are started from the very same file.
 
 mod bootstrap;
+pub mod jwt;
 mod others;
 pub mod policy;
 
@@ -57,6 +58,8 @@ pub struct Proxy<'a> {
     pub upstream_tls: Option<&'a MutualTls>,
     /// Rules of the authorization policy, the last of which allows the load's requests; none: no policy.
     pub rules: usize,
+    /// Whose tokens it checks; `None`: it reads none.
+    pub issuer: Option<&'a jwt::Issuer>,
     /// The access log's file.
     pub log: PathBuf,
 }

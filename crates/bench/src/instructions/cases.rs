@@ -258,6 +258,7 @@ impl Fixture {
             downstream_tls: None,
             upstream_tls: None,
             rules: RULES,
+            issuer: None,
             log: "/dev/null".into(),
         }
         .bootstrap()
@@ -332,6 +333,7 @@ mod tests {
             downstream_tls: Some(&tls),
             upstream_tls: Some(&tls),
             rules: 0,
+            issuer: None,
             log: "/dev/null".into(),
         };
         let config = compiled(proxy.bootstrap()).unwrap();

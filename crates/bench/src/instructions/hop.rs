@@ -43,6 +43,7 @@ fn run(folder: &Path, (protocol, upstream): (Protocol, SocketAddr), requests: u6
         downstream_tls: None,
         upstream_tls: None,
         rules: 0,
+        issuer: None,
         log: folder.join(format!("{id}.log")),
     };
     let counted = Counted::start(folder, &proxy)?;

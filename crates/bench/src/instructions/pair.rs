@@ -41,6 +41,7 @@ fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> R
         downstream_tls: Some(tls),
         upstream_tls: None,
         rules: RULES,
+        issuer: None,
         log: folder.join(format!("{server_id}.log")),
     };
     let client = Proxy {
@@ -52,6 +53,7 @@ fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> R
         downstream_tls: None,
         upstream_tls: Some(tls),
         rules: 0,
+        issuer: None,
         log: folder.join(format!("{client_id}.log")),
     };
     let (server, client) = (Counted::start(folder, &server)?, Counted::start(folder, &client)?);

@@ -62,6 +62,7 @@ fn start_proxy(setup: &Setup, name: &str) -> Result<Values> {
         downstream_tls: None,
         upstream_tls: None,
         rules: 0,
+        issuer: None,
         log: setup.file(&format!("{file}.log")),
     };
     let start = Instant::now();

@@ -9,3 +9,4 @@ mod policies;
 mod recents;
 mod running;
 mod texts;
+mod tokens;

@@ -29,6 +29,12 @@ pub trait Services {
     fn random(&self) -> u64;
     /// Makes calls to other clusters. A call is cancelled when dropped: a filter keeps it in its state, or in the future it waits for.
     fn callouts(&self) -> &dyn Callouts;
+    /// Runs a task on this worker that belongs to no request. False: nothing is run here, as in explanations.
+    fn runs_tasks(&self) -> bool {
+        false
+    }
+    /// Runs such a task.
+    fn background(&self, _task: Wait) {}
     /// The cluster of this name, if its hosts are resolved by filters (`envoy.clusters.dynamic_forward_proxy`).
     fn forward_proxy(&self, _cluster: &str) -> Option<ForwardProxyFacts> {
         None

@@ -20,6 +20,7 @@ mod health;
 mod health_checks;
 mod hostile;
 mod http2;
+mod jwt;
 mod local_replies;
 mod malformed;
 mod messages;
