@@ -9,6 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256, SanType,
 };
 
+use crate::config::jwt::Issuer;
 use crate::config::policy::CLIENT_IDENTITY;
 use crate::config::{Asks, MutualTls, Protocol, Proxy, SERVER_NAME};
 use crate::load::idle::Idle;
@@ -76,12 +77,14 @@ pub struct Role<'a> {
     pub rules: usize,
     /// How the authorization server is asked, and where it is.
     pub authorization: Option<(Asks, SocketAddr)>,
+    /// Whose tokens a single proxy checks; `None`: it reads none.
+    pub issuer: Option<&'a Issuer>,
 }
 
 impl Role<'_> {
     /// Plain, the same protocol everywhere, no policy.
     pub fn plain(protocol: Protocol) -> Self {
-        Self { protocol, to_backend: protocol, tls: None, rules: 0, authorization: None }
+        Self { protocol, to_backend: protocol, tls: None, rules: 0, authorization: None, issuer: None }
     }
 }
 
@@ -197,6 +200,7 @@ impl Setup {
             upstream_tls: None,
             rules: role.rules,
             authorization: role.authorization,
+            issuer: role.issuer,
             log: self.file(&format!("{name}-access.log")),
         };
         let args = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -240,6 +244,7 @@ impl Setup {
                 upstream_tls: role.tls.filter(|_| !server),
                 rules: if server { role.rules } else { 0 },
                 authorization: role.authorization.filter(|_| server),
+                issuer: None,
                 log: self.file(&format!("{file}-access.log")),
             };
             let mut process = self.start_ready(name, &file, &proxy)?;

@@ -30,6 +30,7 @@ use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
+use crate::jwks::{self, Fetcher};
 use crate::lease::Lease;
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
@@ -156,6 +157,7 @@ struct Parts {
     scopes: Arc<Scopes>,
     registrations: Arc<Registrations>,
     server_certificates: ServerCertificates,
+    fetcher: Fetcher,
 }
 
 impl ControlPlane {
@@ -184,7 +186,8 @@ impl ControlPlane {
         // Watched before it is read: no change falls in between.
         // What workloads register as is configuration like that of the user.
         let registered = registration::folder(&options.state).map_err(state)?;
-        let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered]).collect();
+        let jwks = jwks::folder(&options.state).map_err(state)?;
+        let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered, jwks.clone()]).collect();
         let mut configuration = Configuration::open(directories.clone(), &options.state, mesh)?;
         let watch = Watch::new(&directories)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
@@ -194,6 +197,7 @@ impl ControlPlane {
         let (folder, plugged) = (options.state.clone(), options.plugged_authority());
         let authorities = Authorities::open(folder, plugged, world.subscribe(), metrics.clone(), SystemTime::now())?;
         let tokens = Arc::new(TokenKey::open(&options.state)?);
+        let fetcher = Fetcher::new(jwks, jwks::Client::new(&[authorities.subscribe().borrow().bundle.to_string()]));
         drop(lease);
         let server_certificates = ServerCertificates::new(authorities.subscribe(), &options.server_names)?;
         let mut certificates = Certificates::new(authorities.clone(), tokens, trust_domain, metrics.clone());
@@ -225,6 +229,7 @@ impl ControlPlane {
             scopes: Scopes::open(&options.state),
             registrations,
             server_certificates,
+            fetcher,
         };
         Ok(Self { addresses, parts })
     }
@@ -245,6 +250,7 @@ impl ControlPlane {
         let trusting = tokio::spawn(spread_trust(authorities.clone(), proxies.clone()));
         let rotating = tokio::spawn(authorities.keep());
         let registering = tokio::spawn(registrations.keep());
+        let fetching = tokio::spawn(self.parts.fetcher.keep(world.subscribe()));
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates)
@@ -293,6 +299,7 @@ impl ControlPlane {
         remembering.abort();
         catching_up.abort();
         registering.abort();
+        fetching.abort();
         scopes.write(SystemTime::now());
         match failed {
             Some(result) => result,

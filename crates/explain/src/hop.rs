@@ -356,6 +356,9 @@ fn add_policies(
         trust_domain: &world.snapshot.mesh.trust_domain,
     };
     hop.policies = policies::authorization(world, &proxy.workload, &facts, &decided);
+    if arrival.request.is_some() {
+        hop.notes.extend(policies::tokens(world, &proxy.workload));
+    }
     if side == Side::Inbound {
         hop.peer_authentication = Some(policies::authentication(world, &proxy.workload, arrival.destination.port()));
     }

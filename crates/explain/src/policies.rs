@@ -1,7 +1,8 @@
 //! What the policies of a workload say about a call.
 
 use evenkeel_model::{
-    AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, Selectable, Workload,
+    AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, RequestAuthentication, Selectable,
+    Workload,
 };
 
 use crate::answer::{Missing, PeerAuthentication, Policy};
@@ -15,6 +16,23 @@ pub type Named<'a> = (bool, Option<&'a str>);
 pub fn authorization(world: &World, workload: &Workload, facts: &Facts<'_>, decided: &[Named<'_>]) -> Vec<Policy> {
     let all = world.snapshot.policies_for(&workload.namespace, &workload.labels);
     all.into_iter().map(|policy| asked(world, workload, policy, facts, decided)).collect()
+}
+
+/// The rules that judge the tokens of calls to a workload, in the order of the proxy's providers, each with where it is.
+pub fn tokens(world: &World, workload: &Workload) -> Vec<String> {
+    let all = world.snapshot.request_authentications_for(&workload.namespace, &workload.labels);
+    let rule = |(authentication, index): (&RequestAuthentication, usize)| {
+        let rule = authentication.rules.get(index)?;
+        let object = format!("RequestAuthentication {}/{}", authentication.namespace, authentication.name);
+        let source = world.source(object, &authentication.origin, &format!("spec.jwtRules[{index}].issuer"));
+        let place = source.position().map(|position| format!(" ({position})")).unwrap_or_default();
+        let keys = if rule.keys.text().is_some() { "" } else { ", whose keys are not known here" };
+        Some((rule.issuer.clone(), format!("tokens of {}{keys} are judged by {}{place}", rule.issuer, source.object)))
+    };
+    let indexes = all.iter().flat_map(|one| (0..one.rules.len()).map(move |index| (&***one, index)));
+    let mut rules: Vec<_> = indexes.filter_map(rule).collect();
+    rules.sort_by(|(a, _), (b, _)| a.cmp(b));
+    rules.into_iter().map(|(_, text)| text).collect()
 }
 
 fn asked(

@@ -22,6 +22,7 @@ pub mod grpc_web;
 pub mod header_mutation;
 mod http;
 mod info;
+pub mod jwt_authn;
 pub mod network;
 pub mod rbac;
 mod resolution;

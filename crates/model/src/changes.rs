@@ -77,6 +77,9 @@ impl Changes {
         for policy in differing(&old.authorization_policies, &new.authorization_policies) {
             all.exact.insert(Key::AuthorizationPolicies(policy.namespace.clone()));
         }
+        for one in differing(&old.request_authentications, &new.request_authentications) {
+            all.exact.insert(Key::RequestAuthentications(one.namespace.clone()));
+        }
         all
     }
 

@@ -17,6 +17,7 @@ mod list;
 pub mod mesh;
 pub mod policy;
 pub mod proxy_rule;
+pub mod request_authentication;
 pub mod route_set;
 pub mod service;
 pub mod sidecar;
@@ -46,6 +47,7 @@ pub use mesh::{
     TlsRules,
 };
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
+pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RequestAuthentication};
 pub use route_set::{
     AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,
     HttpRoute, L4Match, L4Route, Millionths, Mirror, Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_base::hostname::Hostname;
 
@@ -16,8 +17,9 @@ use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::workload_group::WorkloadGroup;
 use crate::{
-    AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List, MeshConfig,
-    MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer, Workload,
+    AuthorizationAction, AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped,
+    JwksSource, Labels, List, MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RequestAuthentication,
+    RouteSet, Service, Sidecar, Viewer, Workload,
 };
 
 /// Everything the control plane knows at one moment. It is immutable; the next snapshot shares all unchanged parts with
@@ -48,6 +50,8 @@ pub struct Snapshot {
     pub sidecars: List<Sidecar>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: List<AuthorizationPolicy>,
+    /// All RequestAuthentications, ordered by namespace and name.
+    pub request_authentications: List<RequestAuthentication>,
     /// All ProxyConfigs, in the order of precedence.
     pub proxy_rules: List<ProxyRule>,
     /// All WorkloadGroups, in the order of precedence.
@@ -245,6 +249,26 @@ impl Snapshot {
         let mut found: Vec<_> = of(root).iter().chain(own).filter(|p| workload.selected_by(&p.selector)).collect();
         found.sort_by_key(|p| p.action);
         found
+    }
+
+    /// The RequestAuthentications for a workload: the mesh's before the namespace's, then by name. All apply.
+    pub fn request_authentications_for(
+        &self,
+        namespace: &str,
+        workload: &impl Selectable,
+    ) -> Vec<&Arc<RequestAuthentication>> {
+        let of = |wanted: &str| of_namespace(&self.request_authentications, wanted, |p| &p.namespace);
+        let root = &*self.mesh.root_namespace;
+        let own = if namespace == root { &[] } else { of(namespace) };
+        let selects = |one: &&Arc<RequestAuthentication>| {
+            one.selectors.is_empty() || one.selectors.iter().any(|selector| workload.selected_by(selector))
+        };
+        of(root).iter().chain(own).filter(selects).collect()
+    }
+
+    /// Where keys of issuers have to be fetched from, each with the shortest limit that a rule sets for it.
+    pub fn jwks_sources(&self) -> BTreeMap<JwksSource, Option<Duration>> {
+        crate::derive::jwks_sources(self)
     }
 
     /// The Sidecar that applies to a workload: the first in its namespace that selects it, otherwise that of the

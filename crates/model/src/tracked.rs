@@ -11,7 +11,7 @@ use evenkeel_base::hostname::Hostname;
 use crate::workload::Selectable;
 use crate::{
     AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
-    PeerAuthentication, RouteSet, Service, Snapshot, Viewer,
+    PeerAuthentication, RequestAuthentication, RouteSet, Service, Snapshot, Viewer,
 };
 
 /// What an answer depends on. Two snapshots that agree on all keys of an answer give the same answer.
@@ -49,6 +49,8 @@ pub enum Key {
     PeerAuthentications(Arc<str>),
     /// The AuthorizationPolicies of this namespace.
     AuthorizationPolicies(Arc<str>),
+    /// The RequestAuthentications of this namespace.
+    RequestAuthentications(Arc<str>),
 }
 
 /// The keys recorded while one answer is made.
@@ -227,6 +229,16 @@ impl<'a> Tracked<'a> {
     pub fn policies_for(self, namespace: &Arc<str>, workload: &impl Selectable) -> Vec<&'a Arc<AuthorizationPolicy>> {
         self.note_policies(namespace, Key::AuthorizationPolicies);
         self.snapshot.policies_for(namespace, workload)
+    }
+
+    /// See [`Snapshot::request_authentications_for`].
+    pub fn request_authentications_for(
+        self,
+        namespace: &Arc<str>,
+        workload: &impl Selectable,
+    ) -> Vec<&'a Arc<RequestAuthentication>> {
+        self.note_policies(namespace, Key::RequestAuthentications);
+        self.snapshot.request_authentications_for(namespace, workload)
     }
 
     /// Records the policies of the namespace and those of the root namespace, which also apply.

@@ -39,13 +39,17 @@ impl Cookie {
 
 /// The value of the first cookie with that name in the lines of a `cookie` header, without surrounding quotes.
 pub fn find<'h>(lines: impl Iterator<Item = &'h [u8]>, name: &str) -> Option<&'h [u8]> {
-    let mut pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).filter_map(|pair| {
+    find_all(lines, name).next()
+}
+
+/// The values of all cookies with that name, as [`find`].
+pub fn find_all<'h>(lines: impl Iterator<Item = &'h [u8]>, name: &str) -> impl Iterator<Item = &'h [u8]> {
+    let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).filter_map(|pair| {
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
     });
-    let (_, value) = pairs.find(|(own, _)| *own == name.as_bytes())?;
-    match value {
-        [b'"', inner @ .., b'"'] => Some(inner),
-        value => Some(value),
-    }
+    pairs.filter(move |(own, _)| *own == name.as_bytes()).map(|(_, value)| match value {
+        [b'"', inner @ .., b'"'] => inner,
+        value => value,
+    })
 }

@@ -78,6 +78,9 @@ http_filters! {
     HeaderMutation(crate::header_mutation::HeaderMutationFilter) = messages::header_mutation::v3::HeaderMutation,
         compile::header_mutation::header_mutation,
         per route messages::header_mutation::v3::HeaderMutationPerRoute, compile::header_mutation::per_route;
+    /// `envoy.filters.http.jwt_authn`.
+    JwtAuthn(crate::jwt_authn::JwtAuthn) = messages::jwt_authn::v3::JwtAuthentication, compile::jwt_authn::jwt_authn,
+        per route messages::jwt_authn::v3::PerRouteConfig, compile::jwt_authn::per_route;
     /// `envoy.filters.http.rbac`.
     Rbac(crate::rbac::RbacFilter) = messages::rbac::v3::Rbac, compile::rbac::http_filter,
         per route messages::rbac::v3::RbacPerRoute, compile::rbac::per_route;

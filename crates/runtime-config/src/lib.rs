@@ -42,6 +42,7 @@ pub mod header_mutation;
 pub mod health_check;
 pub mod http2;
 mod http_filters;
+pub mod jwt_authn;
 pub mod listener;
 pub mod local_reply;
 pub mod matching;

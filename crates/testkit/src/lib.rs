@@ -14,6 +14,7 @@ pub mod grpc_xds;
 pub mod h2spec;
 pub mod http;
 pub mod http2;
+pub mod jwt;
 pub mod load;
 pub mod objects;
 pub mod port;

@@ -20,7 +20,7 @@ use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, network_filter, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
-use crate::{dynamic_dns, ext_authz, load_balancer, rbac, routes, sessions};
+use crate::{dynamic_dns, ext_authz, jwt, load_balancer, rbac, routes, sessions};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -86,11 +86,12 @@ fn filters(context: Context<'_>, side: Direction, calls: Calls, looks_up: bool) 
     let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
     let judges = side != Direction::Outbound;
     let custom = if judges { ext_authz::http_filters(context) } else { Vec::new() };
+    let tokens = if judges { jwt::filter(context, side) } else { None };
     let judged = if judges { rbac::http_filters(context) } else { Vec::new() };
     let web = (calls == Calls::GrpcWeb).then(routes::filters::grpc_web);
     // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
-    let first = learns.then(on_demand).into_iter().chain(custom).chain(judged).chain(web);
+    let first = learns.then(on_demand).into_iter().chain(custom).chain(tokens).chain(judged).chain(web);
     let last = session.into_iter().chain(looks_up.then(dynamic_dns::http_filter));
     first.chain(routes::filters::all()).chain(last).chain([router_of(context)]).collect()
 }

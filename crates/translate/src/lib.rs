@@ -28,6 +28,7 @@ mod ext_authz;
 mod facts;
 mod grpc;
 mod incremental;
+pub mod jwt;
 pub mod listeners;
 mod load_balancer;
 pub mod name_table;

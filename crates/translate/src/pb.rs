@@ -36,6 +36,7 @@ pub mod fault {
     pub use evenkeel_xds::pb::envoy::extensions::filters::common::fault::v3::{FaultDelay, fault_delay};
     pub use evenkeel_xds::pb::envoy::extensions::filters::http::fault::v3::{FaultAbort, HttpFault, fault_abort};
 }
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::jwt_authn::v3 as jwt_authn;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http_rbac;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3 as router;

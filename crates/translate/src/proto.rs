@@ -101,6 +101,20 @@ pub struct RbacRules {
     pub policies: BTreeMap<String, config::rbac::Policy>,
 }
 
+/// `envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication` with its providers in the order of their names.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct JwtAuthentication {
+    /// The providers.
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub providers: BTreeMap<String, crate::pb::jwt_authn::JwtProvider>,
+    /// What requests need.
+    #[prost(message, repeated, tag = "2")]
+    pub rules: Vec<crate::pb::jwt_authn::RequirementRule>,
+    /// Preflight requests pass.
+    #[prost(bool, tag = "4")]
+    pub bypass_cors_preflight: bool,
+}
+
 /// `envoy.extensions.filters.http.rbac.v3.RBAC` over [`RbacRules`].
 #[derive(Clone, PartialEq, Message)]
 pub struct HttpRbac {

@@ -1,6 +1,7 @@
 //! What an analysis looks for beyond reading and building: things that work as written, and are seldom meant so.
 
 mod authorization;
+mod claims;
 mod gateways;
 mod mutual_tls;
 mod rules;
@@ -18,6 +19,7 @@ pub type Check = fn(&[&Object], &Snapshot, &mut Diagnostics);
 pub const ALL: &[Check] = &[
     authorization::providers,
     authorization::requests_on_tcp_ports,
+    claims::without_tokens,
     gateways::duplicate_certificates,
     gateways::ports_not_exposed,
     mutual_tls::conflicts,

@@ -222,3 +222,30 @@ fn programs_can_read_them() {
     assert_eq!(result["locations"][0]["physicalLocation"]["region"]["startLine"], 14);
     assert_eq!(sarif["runs"][0]["tool"]["driver"]["rules"][0]["id"], "IST0101");
 }
+
+#[test]
+fn routes_by_claims_need_tokens() {
+    let gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\n\
+        spec: {selector: {app: web}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}\n---\n";
+    let route = |gateways: &str| {
+        let spec = format!(
+            "{{hosts: [web.test], {gateways}http: [{{match: [{{headers: {{'@request.auth.claims.team': {{exact: a}}}}}}], \
+             route: [{{destination: {{host: web}}}}]}}]}}"
+        );
+        istio("VirtualService", "web", &spec) + "---\n" + gateway
+    };
+    let tokens = |namespace: &str, selector: &str| {
+        format!(
+            "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: jwt, namespace: {namespace}}}\n\
+             spec: {{{selector}jwtRules: [{{issuer: me, jwksUri: 'https://me.test/keys'}}]}}\n"
+        )
+    };
+    let at_edge = route("gateways: [edge], ");
+    let missing = ["error IST0149:14"];
+    check(&at_edge, &missing);
+    check(&(at_edge.clone() + &tokens("shop", "")), &[]);
+    check(&(at_edge.clone() + &tokens("istio-system", "")), &[]);
+    check(&(at_edge.clone() + &tokens("shop", "selector: {matchLabels: {app: web}}, ")), &[]);
+    check(&(at_edge + &tokens("other", "")), &missing);
+    check(&(route("") + &tokens("shop", "")), &missing);
+}

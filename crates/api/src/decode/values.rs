@@ -426,6 +426,47 @@ impl Key for HeaderName {
     }
 }
 
+/// What a route may look at besides the path: a header, in lower case, or a claim of a token (`@request.auth.claims.NAME`).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MatchName(pub Arc<str>);
+
+impl MatchName {
+    /// What the names of claims begin with.
+    pub const CLAIMS: &'static str = "@request.auth.claims";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let is_claim = text.get(..Self::CLAIMS.len()).is_some_and(|start| start.eq_ignore_ascii_case(Self::CLAIMS));
+        if !is_claim {
+            return HeaderName::parse(text).map(|name| Self(name.0));
+        }
+        let rest = text.get(Self::CLAIMS.len()..).unwrap_or_default();
+        let known = match rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(inner) => inner.split("][").all(|part| !part.is_empty()),
+            None => rest.strip_prefix('.').is_some_and(|rest| rest.split('.').all(|part| !part.is_empty())),
+        };
+        match known {
+            true => Ok(Self(format!("{}{rest}", Self::CLAIMS).into())),
+            false => Err(format!("`{text}` does not name a claim")),
+        }
+    }
+}
+
+impl Key for MatchName {
+    fn from_entry(entry: &Entry, cx: &mut Context) -> Option<Self> {
+        let name = Self::parse(&entry.key);
+        if let Err(message) = &name {
+            let help = match entry.key.starts_with('@') {
+                true => {
+                    "write `@request.auth.claims.NAME`, or `@request.auth.claims[OUTER][INNER]` for a claim within another"
+                }
+                false => "expected letters, digits and dashes, such as `x-user`",
+            };
+            cx.error("bad-header", &entry.key_span, message, help);
+        }
+        name.ok()
+    }
+}
+
 /// A DNS label (RFC 1123): the name of most objects, ports and subsets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(pub Arc<str>);

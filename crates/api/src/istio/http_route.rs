@@ -12,7 +12,7 @@ use evenkeel_base::yaml::Node;
 use super::StringMatch;
 use super::http_policy::{CorsPolicy, HttpFaultInjection, HttpMirrorPolicy, Percent, check_whole_percent};
 use super::virtual_service::{Destination, check_gateways, check_weights};
-use crate::decode::{Context, Decode, HeaderName, Label, Port, RegexText, Schema};
+use crate::decode::{Context, Decode, HeaderName, Label, MatchName, Port, RegexText, Schema};
 
 object! {
     /// One HTTP route.
@@ -79,9 +79,9 @@ object! {
         /// The host.
         authority: Option<StringMatch> = "authority",
         /// Headers that must match.
-        headers: BTreeMap<HeaderName, StringMatch> = "headers",
+        headers: BTreeMap<MatchName, StringMatch> = "headers",
         /// Headers that must not match.
-        without_headers: BTreeMap<HeaderName, StringMatch> = "withoutHeaders",
+        without_headers: BTreeMap<MatchName, StringMatch> = "withoutHeaders",
         /// Query parameters that must match.
         query_params: BTreeMap<String, StringMatch> = "queryParams",
         /// Whether `uri` ignores case.

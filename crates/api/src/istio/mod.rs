@@ -54,7 +54,9 @@ pub use proxy_config::{
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,
 };
-pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
+pub use request_authentication::{
+    ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec, TargetRef,
+};
 pub use server_tls::{ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{

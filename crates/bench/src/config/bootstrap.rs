@@ -74,7 +74,7 @@ static_resources:
               routes:
               - match: {{prefix: "/"}}
                 route: {{cluster: backend, timeout: 0s}}
-          http_filters:{policy}{authorization}
+          http_filters:{tokens}{policy}{authorization}
           - name: envoy.filters.http.router
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
@@ -86,6 +86,7 @@ static_resources:
               log_format:
                 text_format_source:
                   inline_string: "{ACCESS_LOG_LINE}""#,
+            tokens = self.issuer.map_or_else(String::new, |issuer| issuer.http_filter()),
             policy = if self.rules == 0 { String::new() } else { policy::http_filter(self.rules) },
             authorization = self.authorization.map_or_else(String::new, |(asks, _)| asks.http_filter()),
             log = self.log.display(),

@@ -3,6 +3,7 @@
 
 pub mod authorization;
 mod bootstrap;
+pub mod jwt;
 mod others;
 pub mod policy;
 
@@ -62,6 +63,8 @@ pub struct Proxy<'a> {
     pub rules: usize,
     /// How the authorization server is asked about every request, and where it is.
     pub authorization: Option<(Asks, SocketAddr)>,
+    /// Whose tokens it checks; `None`: it reads none.
+    pub issuer: Option<&'a jwt::Issuer>,
     /// The access log's file.
     pub log: PathBuf,
 }

@@ -265,6 +265,7 @@ impl Fixture {
             upstream_tls: None,
             rules: RULES,
             authorization: None,
+            issuer: None,
             log: "/dev/null".into(),
         }
         .bootstrap()
@@ -340,6 +341,7 @@ mod tests {
             upstream_tls: Some(&tls),
             rules: 0,
             authorization: None,
+            issuer: None,
             log: "/dev/null".into(),
         };
         let config = compiled(proxy.bootstrap()).unwrap();

@@ -44,6 +44,7 @@ fn run(folder: &Path, (protocol, upstream): (Protocol, SocketAddr), requests: u6
         upstream_tls: None,
         rules: 0,
         authorization: None,
+        issuer: None,
         log: folder.join(format!("{id}.log")),
     };
     let counted = Counted::start(folder, &proxy)?;

@@ -42,6 +42,7 @@ fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> R
         upstream_tls: None,
         rules: RULES,
         authorization: None,
+        issuer: None,
         log: folder.join(format!("{server_id}.log")),
     };
     let client = Proxy {
@@ -54,6 +55,7 @@ fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> R
         upstream_tls: Some(tls),
         rules: 0,
         authorization: None,
+        issuer: None,
         log: folder.join(format!("{client_id}.log")),
     };
     let (server, client) = (Counted::start(folder, &server)?, Counted::start(folder, &client)?);

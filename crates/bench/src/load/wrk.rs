@@ -26,6 +26,7 @@ end
 pub struct Wrk {
     wrk: PathBuf,
     script: PathBuf,
+    headers: Vec<String>,
 }
 
 impl Wrk {
@@ -33,7 +34,13 @@ impl Wrk {
     pub fn new(folder: &Path) -> Result<Self> {
         let script = folder.join("summary.lua");
         std::fs::write(&script, SCRIPT)?;
-        Ok(Self { wrk: find("wrk")?, script })
+        Ok(Self { wrk: find("wrk")?, script, headers: Vec::new() })
+    }
+
+    /// Sends this header line with each request.
+    pub fn with_header(mut self, line: &str) -> Self {
+        self.headers.push(line.to_owned());
+        self
     }
 
     /// Loads `target` over `connections` keep-alive connections, each sending its next request when the answer is there.
@@ -44,6 +51,7 @@ impl Wrk {
             .args(["--threads", "1", "--connections", &connections.to_string()])
             .args(["--duration", &format!("{}s", time.as_secs().max(1)), "--script"])
             .arg(&self.script)
+            .args(self.headers.iter().flat_map(|line| ["--header", line]))
             .arg(format!("http://{target}/hello"))
             .stdin(Stdio::null())
             .output()

@@ -5,6 +5,7 @@ mod change;
 mod handshakes;
 mod hop;
 mod http2;
+mod jwt;
 mod latency;
 mod memory;
 pub mod pair;
@@ -16,6 +17,7 @@ pub use authorization::{CASE as AUTHORIZATION_CASE, ENVOY_ASKS, EVENKEEL_ASKS};
 pub use change::{AT_REST, CHANGING, ENDPOINTS_CASE, EVENKEEL_500, EVENKEEL_10000, REQUESTS_CASE, ROUTES_CASE};
 pub use handshakes::{RESUMED_CASE, X25519_CASE};
 pub use http2::{GRPC_CASE, HTTP_CASE};
+pub use jwt::{CASE as TOKENS_CASE, ENVOY_TOKENS, EVENKEEL_TOKENS};
 pub use latency::CASE as LATENCY_CASE;
 pub use memory::{IDLE_CASE, PLAIN_CASE, STREAM_CASE, TLS_CASE};
 pub use pair::{ENVOY_HTTP1, EVENKEEL_MESH};
@@ -69,6 +71,7 @@ pub const ALL: &[Scenario] = &[
     handshakes::SCENARIO,
     policy::SCENARIO,
     authorization::SCENARIO,
+    jwt::SCENARIO,
     change::SCENARIO,
 ];
 

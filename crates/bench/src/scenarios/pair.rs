@@ -56,5 +56,5 @@ pub fn role<'a>(name: &str, tls: &'a MutualTls) -> Role<'a> {
         ENVOY_HTTP2 => Protocol::Http2,
         _ => Protocol::Http1,
     };
-    Role { protocol, to_backend: Protocol::Http1, tls: Some(tls), rules: RULES, authorization: None }
+    Role { protocol, to_backend: Protocol::Http1, tls: Some(tls), rules: RULES, authorization: None, issuer: None }
 }

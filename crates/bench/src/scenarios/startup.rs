@@ -63,6 +63,7 @@ fn start_proxy(setup: &Setup, name: &str) -> Result<Values> {
         upstream_tls: None,
         rules: 0,
         authorization: None,
+        issuer: None,
         log: setup.file(&format!("{file}.log")),
     };
     let start = Instant::now();

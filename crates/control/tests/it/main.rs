@@ -10,6 +10,7 @@ mod envoy_on_demand;
 mod fixture;
 mod go_client;
 mod grpc_programs;
+mod jwks;
 mod metrics;
 mod registration;
 mod startup;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use evenkeel_testkit::jwt::{Signer, jwks};
 use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::{Backend, Connection, Response, TestCa, free_ports, objects, wait};
 use serde_json::Value;
@@ -152,7 +153,25 @@ fn rows(ca: &TestCa, backends: [SocketAddr; 2], [plain, secure]: [u16; 2]) -> Ve
     );
     let routed = versions("back", backends) + &rule + &to_v2;
     let deny = security("AuthorizationPolicy", "action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]");
-    let tokens = security("RequestAuthentication", "jwtRules: [{issuer: me, jwksUri: 'https://me/keys'}]");
+    let (issuer, stranger) = (Signer::ec("k", "P-256"), Signer::ec("k", "P-256"));
+    let keys = jwks(&[&issuer]);
+    let tokens = security("RequestAuthentication", &format!("jwtRules: [{{issuer: me, jwks: '{keys}'}}]"));
+    let with =
+        |signer: &Signer, claims: &str| -> &'static str { format!("/?access_token={}", signer.token(claims)).leak() };
+    let good = with(&issuer, r#"{"iss":"me","sub":"you","exp":4102444800}"#);
+    let by_claim = networking(
+        "VirtualService",
+        "hosts: ['*'], gateways: [gateway], http: [\
+         {match: [{headers: {'@request.auth.claims.team': {exact: red}}}], directResponse: {status: 410}}, \
+         {match: [{headers: {'@request.auth.claims[realm][roles]': {prefix: adm}}}], redirect: {uri: /new}}, \
+         {match: [{withoutHeaders: {'@request.auth.claims.sub': {regex: .*}}}], directResponse: {status: 451}}, \
+         {route: [{destination: {host: back.test}}]}]",
+    );
+    let claimed = back.clone() + &gateway("", plain, "HTTP") + &by_claim + &tokens;
+    let claims = |path, expected| Row {
+        from: From::Gateway(plain),
+        ..row("VirtualService", claimed.clone(), "any.test", path, expected)
+    };
     let secret = objects::tls_secret(ca, "ingress", "web", "any.test") + "---\n";
     let tls = ", tls: {mode: SIMPLE, credentialName: web}";
     let sealed = back.clone() + &gateway(tls, secure, "HTTPS") + &at_edge + secret.trim_start_matches("---\n");
@@ -176,8 +195,17 @@ fn rows(ca: &TestCa, backends: [SocketAddr; 2], [plain, secure]: [u16; 2]) -> Ve
         outside("Gateway", String::new(), "/", (200, "one")),
         outside("AuthorizationPolicy", deny.clone(), "/admin", (403, "")),
         outside("AuthorizationPolicy", deny, "/", (200, "one")),
-        outside("RequestAuthentication", tokens.clone(), "/?access_token=x", (403, "")),
+        outside("RequestAuthentication", tokens.clone(), "/?access_token=x", (401, "")),
+        outside("RequestAuthentication", tokens.clone(), good, (200, "one")),
+        outside("RequestAuthentication", tokens.clone(), with(&stranger, r#"{"iss":"me"}"#), (401, "")),
+        outside("RequestAuthentication", tokens.clone(), with(&issuer, r#"{"iss":"me","exp":1}"#), (401, "")),
         outside("RequestAuthentication", tokens, "/", (200, "one")),
+        claims(with(&issuer, r#"{"iss":"me","sub":"a","team":"red"}"#), (410, "")),
+        claims(with(&issuer, r#"{"iss":"me","sub":"a","team":["blue","red"]}"#), (410, "")),
+        claims(with(&issuer, r#"{"iss":"me","sub":"a","realm":{"roles":["user","admin"]}}"#), (301, "")),
+        claims(with(&issuer, r#"{"iss":"me","sub":"a","team":"blue"}"#), (200, "one")),
+        claims(with(&stranger, r#"{"iss":"me","sub":"a","team":"red"}"#), (401, "")),
+        claims("/", (451, "")),
         Row { from: From::Secure(secure), ..row("Secret", sealed, "any.test", "/", (200, "one")) },
     ]
 }

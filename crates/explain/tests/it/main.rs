@@ -12,3 +12,4 @@ mod recents;
 mod running;
 mod strict;
 mod texts;
+mod tokens;

@@ -31,6 +31,12 @@ pub trait Services {
     fn callouts(&self) -> &dyn Callouts;
     /// Counts a filter's reply among the responses of the cluster that the request would have gone to.
     fn charge_response(&self, _cluster: &str, _status: u16) {}
+    /// Runs a task on this worker that belongs to no request. False: nothing is run here, as in explanations.
+    fn runs_tasks(&self) -> bool {
+        false
+    }
+    /// Runs such a task.
+    fn background(&self, _task: Wait) {}
     /// The cluster of this name, if its hosts are resolved by filters (`envoy.clusters.dynamic_forward_proxy`).
     fn forward_proxy(&self, _cluster: &str) -> Option<ForwardProxyFacts> {
         None

@@ -22,7 +22,7 @@ use evenkeel_stats::{Registry, ScopeName};
 
 use crate::info::StreamInfo;
 use crate::{
-    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, rbac,
+    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, jwt_authn, rbac,
     stateful_session,
 };
 
@@ -209,6 +209,8 @@ filters! {
     GrpcWeb => grpc_web::HttpFilter,
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation => header_mutation::HttpFilter,
+    /// `envoy.filters.http.jwt_authn`.
+    JwtAuthn => jwt_authn::HttpFilter,
     /// `envoy.filters.http.rbac`.
     Rbac => rbac::HttpFilter,
     /// `envoy.filters.http.stateful_session`.

@@ -2,6 +2,7 @@
 
 mod h1;
 mod h2;
+mod jwt;
 mod proxy;
 
 /// A target: its name, its function, and inputs to begin with.
@@ -25,6 +26,8 @@ pub const ALL: &[Target] = &[
     h2::SERVER,
     h2::CLIENT,
     h2::HEADERS,
+    jwt::TOKEN,
+    jwt::JWKS,
     proxy::PATH,
     proxy::PROXY_PROTOCOL,
     proxy::BOOTSTRAP,

@@ -17,7 +17,7 @@ macro_rules! targets {
     };
 }
 
-targets! { h1_request h1_response h1_chunked h2_server h2_client h2_headers path proxy_protocol bootstrap xds }
+targets! { h1_request h1_response h1_chunked h2_server h2_client h2_headers jwt_token jwt_jwks path proxy_protocol bootstrap xds }
 
 /// A target that is added is tested here and has an entry point for `cargo fuzz`, which runs that target and no other.
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_api::decode::HeaderName;
+use evenkeel_api::decode::{HeaderName, MatchName};
 use evenkeel_api::istio::{self, DerivePort, UnmatchedPreflights};
 use evenkeel_base::Spanned;
 use evenkeel_base::grpc::STATUS_NAMES;
@@ -27,7 +27,7 @@ pub(super) fn string_match(written: &istio::StringMatch) -> StringMatch {
     }
 }
 
-pub(super) fn header_matches(written: &BTreeMap<HeaderName, istio::StringMatch>) -> Vec<HeaderMatch> {
+pub(super) fn header_matches(written: &BTreeMap<MatchName, istio::StringMatch>) -> Vec<HeaderMatch> {
     written.iter().map(|(name, m)| HeaderMatch { name: name.0.clone(), value: string_match(m) }).collect()
 }
 

@@ -157,7 +157,9 @@ derived! {
         Peers(namespace: Arc<str>) = policies::peers_step, for PeerAuthentication by namespace;
         /// The AuthorizationPolicies of a name.
         Policy(key: ObjectKey) = policies::authorization_step, for AuthorizationPolicy by id;
-        /// What stands in for a RequestAuthentication.
+    }
+    tokens: tokens::Table {
+        /// The RequestAuthentications of a name.
         Tokens(key: ObjectKey) = tokens::step, for RequestAuthentication by id;
     }
     workloads: workloads::Table {

@@ -1,74 +1,136 @@
-//! RequestAuthentications, until proxies can check tokens: requests that they would have judged are refused.
+//! RequestAuthentications: which tokens requests may carry.
 //!
-//! A RequestAuthentication accepts requests without a token, and refuses those whose token is not valid. So leaving it
-//! out would let invalid tokens pass, and nothing else: a request without a token is refused by the AuthorizationPolicy
-//! that asks for one, which is closed by its own stand-in. Proxies cannot tell valid tokens from others, so they refuse
-//! every request with something in a place where its rules look for tokens. Besides, its filter would have removed the
-//! headers that it fills from requests that bring their own (`outputPayloadToHeader`, `outputClaimToHeaders`); programs
-//! trust these, so requests with such a header are refused, too. Bytes that are not HTTP carry no tokens and pass.
+//! One that is refused closes what it might have judged: any place may carry a token, so its workloads refuse every request.
+//! One that is ignored because its name is taken stays, without keys: what carries a token of its issuers is refused.
 
-use std::fmt::Write;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use evenkeel_api::istio::{JwtRule, RequestAuthenticationSpec};
-use evenkeel_api::{Object, ObjectKey, Resource};
-use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_api::istio::{self, RequestAuthenticationSpec};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
+use evenkeel_jwt::Jwks;
+use serde_json::Value;
 
+use super::objects::note_idle_selector;
 use super::policies::selector;
 use super::run::Run;
+use super::step::Results;
 use super::tracking::Cx;
-use super::{refused, shared};
-use crate::policy::{Condition, ConditionKey, Rule};
-use crate::{AuthorizationAction, AuthorizationPolicy, StringMatch};
+use super::{refused, renew, reuse_if_equal, shared};
+use crate::policy::Rule;
+use crate::request_authentication::{JWKS_KEY, JwksSource, JwtKeys, JwtRule, RequestAuthentication};
+use crate::{AuthorizationAction, AuthorizationPolicy, Labels, Snapshot};
 
-/// Where tokens are if a rule does not say (Envoy's `JwtProvider`).
-const DEFAULT_HEADER: (&str, &str) = ("authorization", "Bearer ");
-const DEFAULT_PARAMETER: &str = "access_token";
+/// The label by which a Gateway of the Gateway API finds its Pods.
+const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+
+/// RequestAuthentications, by key: the one in force, and others of its name.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    all: BTreeMap<ObjectKey, Vec<Arc<RequestAuthentication>>>,
+    changed: bool,
+}
 
 pub(super) fn step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
-    let (policies, keep) = run.read(|cx, found| (policies(cx, key, found), cx.object(key).is_some()));
-    run.tables.policies.set_authorization(key, policies);
+    let (read, keep) = run.read(|cx, found| (read(cx, key, found), cx.object(key).is_some()));
+    run.tables.policies.set_authorization(key, read.closing);
+    run.tables.tokens.set(key, read.built);
     keep
 }
 
-/// The policies that stand in for an object, and for others of the same name.
-fn policies(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
-    let Some(object) = cx.object(key) else { return Vec::new() };
-    let mut policies = Vec::new();
-    for object in std::iter::once(object).chain(refused::ignored(cx, object)) {
+impl Table {
+    fn set(&mut self, key: &ObjectKey, new: Vec<RequestAuthentication>) {
+        let old = self.all.remove(key).unwrap_or_default();
+        let new = new.into_iter().map(|one| reuse_if_equal(old.iter().find(|old| ***old == one), one));
+        let new: Vec<Arc<RequestAuthentication>> = new.collect();
+        self.changed |= !old.iter().map(Arc::as_ptr).eq(new.iter().map(Arc::as_ptr));
+        if !new.is_empty() {
+            self.all.insert(key.clone(), new);
+        }
+    }
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let changed = std::mem::take(&mut self.changed).then(|| self.all.values().flatten().cloned());
+        renew(&mut next.request_authentications, changed)
+    }
+}
+
+/// What an object, and others of its name, come to.
+#[derive(Default)]
+struct Read {
+    built: Vec<RequestAuthentication>,
+    /// What stands in for those that are refused.
+    closing: Vec<AuthorizationPolicy>,
+}
+
+fn read(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Read {
+    let mut read = Read::default();
+    let Some(first) = cx.object(key) else { return read };
+    for object in std::iter::once(first).chain(refused::ignored(cx, first)) {
         let Resource::RequestAuthentication(authentication) = &object.resource else { continue };
+        let spec = authentication.spec.as_ref();
         if object.refused.is_some() {
             found.push(refused::closed(object, "its workloads refuse every request, because any might carry a token"));
-            policies.push(policy(cx, object, authentication.spec.as_ref(), vec![Rule::default()]));
+            read.closing.push(closing(cx, object, spec));
             continue;
         }
-        let rules: Vec<Rule> =
-            authentication.spec.iter().flat_map(|spec| &spec.jwt_rules).flat_map(judged).map(rule).collect();
-        if rules.is_empty() {
-            continue;
+        let is_ignored = !Arc::ptr_eq(object, first);
+        if is_ignored {
+            found.push(refused::closed(object, "its workloads refuse every request with a token of its issuers"));
         }
-        if cx.mesh().leave_out_refused {
-            found.push(note(object, "it is left out, so requests with an invalid token pass"));
-            continue;
+        let Some(spec) = spec else { continue };
+        let Some(selectors) = selectors(cx, object, spec, found) else { continue };
+        let mut rules: Vec<JwtRule> = spec.jwt_rules.iter().map(|rule| jwt_rule(cx, object, rule, found)).collect();
+        if is_ignored {
+            rules.iter_mut().for_each(|rule| rule.keys = JwtKeys::None);
         }
-        found.push(note(object, "until then its workloads refuse every request with a token"));
-        policies.push(policy(cx, object, authentication.spec.as_ref(), rules));
+        if !rules.is_empty() {
+            read.built.push(RequestAuthentication {
+                name: object.name.clone(),
+                namespace: object.namespace.clone(),
+                selectors,
+                rules,
+                origin: object.origin.clone(),
+            });
+        }
     }
-    policies
+    read
 }
 
-fn note(object: &Object, effect: &str) -> Diagnostic {
-    let message = format!("{object}: tokens cannot be checked yet; {effect}");
-    let finding = Diagnostic::warning("closed", object.origin.clone(), message).about(object.reference());
-    finding.with_help("requests without a token are judged by AuthorizationPolicies alone, as before")
-}
-
-fn policy(
+/// Labels of the workloads it is for; `None`: it is for none here.
+fn selectors(
     cx: &Cx<'_>,
     object: &Object,
-    spec: Option<&RequestAuthenticationSpec>,
-    rules: Vec<Rule>,
-) -> AuthorizationPolicy {
+    spec: &RequestAuthenticationSpec,
+    found: &mut Diagnostics,
+) -> Option<Vec<Labels>> {
+    let targets: Vec<_> = spec.target_ref.iter().chain(&spec.target_refs).collect();
+    if targets.is_empty() {
+        let own = selector(spec.selector.as_ref());
+        note_idle_selector(cx, object, &own, found);
+        return Some(if own.is_empty() { Vec::new() } else { vec![own] });
+    }
+    let mut selectors = Vec::new();
+    for target in targets {
+        if target.is_gateway() {
+            selectors.push(Labels::from([(GATEWAY_NAME.to_owned(), target.name.value.clone())]));
+            continue;
+        }
+        let message = format!(
+            "{object} has no effect on {} `{}`: only waypoints look at it",
+            target.kind.value, target.name.value
+        );
+        let finding = Diagnostic::warning("no-effect", target.kind.span.clone(), message).about(object.reference());
+        found.push(finding.with_help("select the workloads by `selector`"));
+    }
+    (!selectors.is_empty()).then_some(selectors)
+}
+
+fn closing(cx: &Cx<'_>, object: &Object, spec: Option<&RequestAuthenticationSpec>) -> AuthorizationPolicy {
     // A namespace that cannot be read may be any.
     let namespace = if object.namespace.is_empty() { &cx.mesh().root_namespace } else { &object.namespace };
     AuthorizationPolicy {
@@ -77,62 +139,133 @@ fn policy(
         selector: selector(spec.and_then(|spec| spec.selector.as_ref())),
         action: AuthorizationAction::Deny,
         provider: None,
-        rules,
+        rules: vec![Rule::default()],
         origin: object.origin.clone(),
-        refused: object.refused.is_some(),
+        refused: true,
         dry_run: false,
         of_tokens: true,
     }
 }
 
-/// What a rule judges: headers, each with an expression for its value.
-fn judged(rule: &JwtRule) -> Vec<(Arc<str>, String)> {
-    let contains = |text: &str| format!(".*{}.*", quoted(text));
-    let header = |header: &evenkeel_api::istio::JwtHeader| {
-        let prefix = header.prefix.as_deref().unwrap_or_default();
-        (header.name.0.clone(), contains(prefix))
-    };
-    let parameter = |name: &str| (shared(":path"), format!(".*[?&]{}=.*", encoded(name)));
-    let cookie = |name: &String| (shared("cookie"), format!("(?:.*[;,]\\s*)?\"?{}\"?\\s*=.*", quoted(name)));
-    let mut places: Vec<_> = rule.from_headers.iter().map(header).collect();
-    places.extend(rule.from_params.iter().map(|name| parameter(name)));
-    places.extend(rule.from_cookies.iter().map(cookie));
-    if places.is_empty() {
-        let (name, prefix) = DEFAULT_HEADER;
-        places.extend([(shared(name), contains(prefix)), parameter(DEFAULT_PARAMETER)]);
+fn jwt_rule(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Diagnostics) -> JwtRule {
+    let list = |texts: &[String]| texts.iter().map(|text| shared(text)).collect();
+    let header =
+        |header: &istio::JwtHeader| (header.name.0.clone(), shared(header.prefix.as_deref().unwrap_or_default()));
+    JwtRule {
+        issuer: shared(&rule.issuer),
+        audiences: list(&rule.audiences),
+        keys: keys(cx, object, rule, found),
+        from_headers: rule.from_headers.iter().map(header).collect(),
+        from_params: list(&rule.from_params),
+        from_cookies: list(&rule.from_cookies),
+        forward: rule.forward_original_token,
+        payload_header: rule.output_payload_to_header.as_ref().map(|header| header.0.clone()),
+        claim_headers: rule
+            .output_claim_to_headers
+            .iter()
+            .map(|claim| (claim.header.0.clone(), shared(&claim.claim)))
+            .collect(),
+        space_delimited_claims: list(&rule.space_delimited_claims),
+        origin: rule.issuer.span.clone(),
     }
-    let payload = rule.output_payload_to_header.iter().map(|header| &header.0);
-    let filled = payload.chain(rule.output_claim_to_headers.iter().map(|claim| &claim.header.0));
-    places.extend(filled.map(|name| (name.clone(), ".*".to_owned())));
-    places
 }
 
-fn rule((name, pattern): (Arc<str>, String)) -> Rule {
-    let values = vec![StringMatch::Regex(pattern.as_str().into())];
-    let condition = Condition { key: ConditionKey::RequestHeader(name), values, not_values: Vec::new() };
-    Rule { when: vec![condition], ..Rule::default() }
-}
-
-/// The expression that matches only this text.
-fn quoted(text: &str) -> String {
-    text.chars().fold(String::new(), |mut quoted, c| {
-        if !c.is_alphanumeric() && !matches!(c, '_' | ' ') {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-        quoted
-    })
-}
-
-/// The expression for the name of a query parameter, any byte of which may be percent-encoded.
-fn encoded(name: &str) -> String {
-    name.bytes().fold(String::new(), |mut pattern, byte| {
-        let plain = quoted(&char::from(byte).to_string());
-        // Writing to a String cannot fail.
-        let _ = match byte.is_ascii() {
-            true => write!(pattern, "(?:{plain}|(?i:%{byte:02x}))"),
-            false => write!(pattern, "(?i:%{byte:02x})"),
+fn keys(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Diagnostics) -> JwtKeys {
+    if let Some(inline) = &rule.jwks {
+        return match Jwks::parse(inline.as_bytes()) {
+            Ok(set) => {
+                for (index, reason) in &set.skipped {
+                    let message = format!("{object}: keys[{index}] of `{}` is not used: {reason}", *rule.issuer);
+                    let finding = Diagnostic::warning("bad-jwks", inline.span.clone(), message);
+                    found.push(finding.about(object.reference()).with_help("tokens that it has signed are refused"));
+                }
+                JwtKeys::Inline(usable(inline, &set))
+            }
+            Err(reason) => {
+                let message = format!(
+                    "{object}: every token of `{}` is refused, because `jwks` has no usable key: {reason}",
+                    *rule.issuer
+                );
+                let finding = Diagnostic::warning("bad-jwks", inline.span.clone(), message).about(object.reference());
+                found.push(finding.with_help(
+                    "write a JSON Web Key Set with public keys: `{\"keys\": [{\"kty\": \"RSA\", …}]}` (RFC 7517)",
+                ));
+                JwtKeys::None
+            }
         };
-        pattern
-    })
+    }
+    let from = match &rule.jwks_uri {
+        Some(uri) => JwksSource::Uri(shared(uri)),
+        None if rule.issuer.starts_with("https://") || rule.issuer.starts_with("http://") => {
+            JwksSource::Issuer(shared(&rule.issuer))
+        }
+        None => {
+            let message = format!(
+                "{object}: every token of `{}` is refused, because nothing says where its keys are",
+                *rule.issuer
+            );
+            found.push(no_keys(
+                object,
+                &rule.issuer.span,
+                message,
+                "write `jwks` or `jwksUri`; without them the issuer has to be the URL of an OpenID provider",
+            ));
+            return JwtKeys::None;
+        }
+    };
+    let keys = fetched(cx, &from);
+    if keys.is_none() {
+        let message = format!(
+            "{object}: every token of `{}` is refused until its keys are fetched from {}",
+            *rule.issuer,
+            from.uri()
+        );
+        found.push(no_keys(
+            object,
+            &rule.issuer.span,
+            message,
+            "check that the control plane reaches this URI; it tries again and keeps the last good keys",
+        ));
+    }
+    JwtKeys::Fetched { from, timeout: rule.timeout, keys }
+}
+
+fn no_keys(object: &Object, span: &Span, message: String, help: &str) -> Diagnostic {
+    Diagnostic::warning("no-jwks", span.clone(), message).about(object.reference()).with_help(help)
+}
+
+/// The keys that the control plane has fetched.
+fn fetched(cx: &Cx<'_>, from: &JwksSource) -> Option<Arc<str>> {
+    let name = shared(&from.config_map());
+    let key = ObjectKey { kind: Kind::ConfigMap, namespace: cx.mesh().root_namespace.clone(), name };
+    let Resource::ConfigMap(map) = &cx.object(&key)?.resource else { return None };
+    let text = map.data.get(JWKS_KEY)?;
+    Some(usable(text, &Jwks::parse(text.as_bytes()).ok()?))
+}
+
+/// A key set without the keys that are not used: stock Envoy would verify tokens with a shared secret.
+fn usable(text: &str, set: &Jwks) -> Arc<str> {
+    let keys = evenkeel_jwt::parse_object(text.as_bytes()).and_then(|mut object| object.remove("keys"));
+    match keys {
+        Some(Value::Array(keys)) if !set.skipped.is_empty() => {
+            let is_used = |index: usize| !set.skipped.iter().any(|(skipped, _)| *skipped == index);
+            let keys = keys.into_iter().enumerate().filter(|(index, _)| is_used(*index));
+            let keys: Vec<Value> = keys.map(|(_, key)| key).collect();
+            shared(&serde_json::json!({ "keys": keys }).to_string())
+        }
+        _ => shared(text),
+    }
+}
+
+/// Where keys have to be fetched from, each with the shortest limit that a rule has for it.
+pub(crate) fn sources(snapshot: &Snapshot) -> BTreeMap<JwksSource, Option<Duration>> {
+    let rules = snapshot.request_authentications.iter().flat_map(|authentication| &authentication.rules);
+    let mut sources = BTreeMap::new();
+    for rule in rules {
+        if let JwtKeys::Fetched { from, timeout, .. } = &rule.keys {
+            let known = sources.entry(from.clone()).or_insert(*timeout);
+            *known = known.iter().chain(timeout).min().copied();
+        }
+    }
+    sources
 }

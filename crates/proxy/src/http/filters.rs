@@ -11,7 +11,7 @@ use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
     BadBody, Body, ClusterScope, Data, Decision, Flow, ForwardProxyFacts, HostLookup, LookupError, Pause,
-    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, TrailersContext, Woken,
+    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, TrailersContext, Wait, Woken,
 };
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::cluster::Discovery;
@@ -74,6 +74,14 @@ impl Services for Worker {
         if let Some(cluster) = self.upstreams.cluster(cluster) {
             count_status(&cluster, status);
         }
+    }
+
+    fn runs_tasks(&self) -> bool {
+        true
+    }
+
+    fn background(&self, task: Wait) {
+        turn::spawn(task);
     }
 
     fn forward_proxy(&self, cluster: &str) -> Option<ForwardProxyFacts> {

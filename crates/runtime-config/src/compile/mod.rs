@@ -26,6 +26,7 @@ pub(crate) mod health_check;
 pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
 mod inherited;
+pub(crate) mod jwt_authn;
 pub(crate) mod listener;
 mod load_balancer;
 mod local_reply;

@@ -234,7 +234,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     })
 }
 
-fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
+pub(super) fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
     let path = path_match(cx, m);
     let headers = cx.each("headers", &m.headers, matcher::header);
     let query_parameters = cx.each("query_parameters", &m.query_parameters, matcher::query_parameter);

@@ -20,6 +20,7 @@ const HCM: &str =
 const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
 const FAULT: &str = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault";
 /// In the schema, and not supported.
+const LUA: &str = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua";
 const JWT: &str = "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication";
 const WITH_MATCHER: &str = "type.googleapis.com/envoy.extensions.common.matching.v3.ExtensionWithMatcher";
 const WRAPPED: &str = "type.googleapis.com/envoy.config.route.v3.FilterConfig";
@@ -192,16 +193,16 @@ fn what_is_optional_may_be_unknown_but_not_wrong() {
         )
     };
     let wrapped = |rest: &str| table(&format!("{{ \"@type\": {WRAPPED}, {rest} }}"));
-    let unknown = format!("{{ \"@type\": {JWT} }}");
+    let unknown = format!("{{ \"@type\": {LUA} }}");
     let no_table = "virtual_hosts: []\n".to_owned();
     let at = "filter_chains[0].filters[0].typed_config";
-    let jwt = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication is not supported";
+    let lua = "envoy.extensions.filters.http.lua.v3.Lua is not supported";
     let host = format!("{at}.route_config.virtual_hosts[0].typed_per_filter_config[\"f\"]");
     for (filters, table, expected) in [
         (
             filter(&format!("typed_config: {unknown}")),
             no_table.clone(),
-            Some(format!("{at}.http_filters[0].typed_config: extension {jwt}")),
+            Some(format!("{at}.http_filters[0].typed_config: extension {lua}")),
         ),
         (filter(&format!("typed_config: {unknown}, is_optional: true")), no_table.clone(), None),
         (
@@ -210,8 +211,8 @@ fn what_is_optional_may_be_unknown_but_not_wrong() {
             Some(format!("{at}.http_filters[0].typed_config.delay: one of fixed_delay, header_delay is required")),
         ),
         (String::new(), wrapped(&format!("config: {unknown}, is_optional: true")), None),
-        (String::new(), wrapped(&format!("config: {unknown}")), Some(format!("{host}.config: extension {jwt}"))),
-        (String::new(), table(&unknown), Some(format!("{host}: extension {jwt}"))),
+        (String::new(), wrapped(&format!("config: {unknown}")), Some(format!("{host}.config: extension {lua}"))),
+        (String::new(), table(&unknown), Some(format!("{host}: extension {lua}"))),
         (String::new(), wrapped("is_optional: true"), Some(format!("{host}.config: is required"))),
         (
             String::new(),
@@ -302,4 +303,71 @@ fn what_a_matcher_cannot_do_is_refused() {
             (outcome, expected) => panic!("{expected:?}: {:?}\n{filters}", outcome.err()),
         }
     }
+}
+
+#[test]
+fn mistakes_in_what_tokens_requests_need_are_rejected() {
+    let at = "filter_chains[0].filters[0].typed_config.http_filters[0].typed_config";
+    let fails = |config: &str, path: &str, reason: &str| {
+        let filter = format!("      - {{ name: j, typed_config: {{ \"@type\": {JWT}, {config} }} }}\n");
+        let error = manager(&filter, "virtual_hosts: []\n").expect_err(config);
+        assert!(error.contains(&format!("{at}{path}")) && error.contains(reason), "{config}: {error}");
+    };
+    let keys = r#"local_jwks: { inline_string: '{"keys":[{"kty":"EC","x":"J_l_srxIoxg1EXQJzNZXKunxXGyhJUAJKrSgIE_RCeM","y":"IEvCIZNHKJLIhjkiRorUuPlu4FNxr7_wDbXGXipiq0o"}]}' }"#;
+    let provider = |fields: &str| match fields.contains("_jwks") {
+        true => format!("providers: {{ p: {{ {fields} }} }}"),
+        false => format!("providers: {{ p: {{ {fields}, {keys} }} }}"),
+    };
+    let rule = |requires: &str| {
+        format!("providers: {{ p: {{ {keys} }} }}, rules: [ {{ match: {{ prefix: / }}, {requires} }} ]")
+    };
+    for (config, path, reason) in [
+        (rule("requires: { provider_name: q }"), ".rules[0].requires.provider_name", "is not in providers"),
+        (rule("requirement_name: q"), ".rules[0].requirement_name", "is not in requirement_map"),
+        (
+            rule("requires: { requires_any: { requirements: [ { provider_name: p } ] } }"),
+            ".rules[0].requires.requires_any.requirements",
+            "at least 2 entries",
+        ),
+        ("rules: [ {} ]".to_owned(), ".rules[0].match", "is required"),
+        (provider("forward_payload_header: \"a b\""), ".providers[\"p\"].forward_payload_header", "no header name"),
+        (provider("from_headers: [ { name: \"\" } ]"), ".providers[\"p\"].from_headers[0].name", "must not be empty"),
+        (provider("from_params: [ \"\" ]"), ".providers[\"p\"].from_params[0]", "must not be empty"),
+        (provider("claim_to_headers: [ { header_name: \":path\", claim_name: a } ]"), ".header_name", "no header name"),
+        (provider("claim_to_headers: [ { header_name: a } ]"), ".claim_name", "must not be empty"),
+        (provider("subjects: { safe_regex: { regex: \"(\" } }"), ".subjects", "regular expression"),
+        (provider("jwt_cache_config: { jwt_cache_size: 1000000 }"), ".jwt_cache_size", "at most 100000"),
+        ("providers: { p: {} }".to_owned(), ".providers[\"p\"]", "one of remote_jwks, local_jwks is required"),
+        (provider("local_jwks: { inline_string: x }"), ".local_jwks", "not valid JSON"),
+        (
+            provider("local_jwks: { inline_string: '{\"keys\":[{\"kty\":\"oct\",\"k\":\"AA\"}]}' }"),
+            ".local_jwks",
+            "shared secret",
+        ),
+        (provider("local_jwks: { filename: /nowhere }"), ".local_jwks.filename", "cannot read"),
+        (provider("remote_jwks: {}"), ".remote_jwks.http_uri", "is required"),
+        (
+            provider("remote_jwks: { http_uri: { uri: keys, cluster: c, timeout: 1s } }"),
+            ".http_uri.uri",
+            "no http:// or https:// URI",
+        ),
+        (
+            provider("remote_jwks: { http_uri: { uri: \"http://u@h/\", cluster: c, timeout: 1s } }"),
+            ".http_uri.uri",
+            "no http://",
+        ),
+        (
+            provider("remote_jwks: { http_uri: { uri: \"http://h/\", timeout: 1s } }"),
+            ".http_uri.cluster",
+            "is required",
+        ),
+        (provider("remote_jwks: { http_uri: { uri: \"http://h/\", cluster: c } }"), ".http_uri.timeout", "is required"),
+    ] {
+        fails(&config, path, reason);
+    }
+    let filter = format!(
+        "      - {{ name: j, typed_config: {{ \"@type\": {JWT}, {} }} }}\n",
+        rule("requires: { provider_name: p }")
+    );
+    manager(&filter, "virtual_hosts: []\n").expect("accepted");
 }

@@ -12,18 +12,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("process", &["base"]),
     ("api", &["base"]),
-    ("model", &["api", "tls", "base"]),
+    ("model", &["api", "jwt", "tls", "base"]),
     ("analyze", &["model", "api", "base"]),
+    ("jwt", &[]),
     ("envoy-api", &[]),
     ("xds", &["envoy-api", "http", "base"]),
     ("translate", &["model", "api", "xds", "base"]),
     ("tls", &["base"]),
     ("ca", &["tls", "base"]),
-    ("control", &["translate", "analyze", "model", "api", "xds", "ca", "tls", "stats", "process", "base"]),
+    ("control", &["translate", "analyze", "model", "api", "xds", "ca", "jwt", "tls", "stats", "process", "base"]),
     ("http", &[]),
     ("stats", &[]),
-    ("runtime-config", &["xds", "tls", "base"]),
-    ("filters", &["runtime-config", "envoy-api", "http", "tls", "stats", "base"]),
+    ("runtime-config", &["xds", "jwt", "tls", "base"]),
+    ("filters", &["runtime-config", "envoy-api", "http", "jwt", "tls", "stats", "base"]),
     ("explain", &["filters", "runtime-config", "translate", "model", "api", "xds", "tls", "base"]),
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
@@ -53,14 +54,27 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "bench",
-        &["base", "ca", "proxy", "upstream", "filters", "runtime-config", "http", "process", "stats", "tls", "xds"],
+        &[
+            "base",
+            "ca",
+            "proxy",
+            "upstream",
+            "filters",
+            "runtime-config",
+            "http",
+            "jwt",
+            "process",
+            "stats",
+            "tls",
+            "xds",
+        ],
     ),
-    ("fuzz", &["proxy", "upstream", "runtime-config", "http", "stats", "tls", "xds"]),
+    ("fuzz", &["proxy", "upstream", "runtime-config", "http", "jwt", "stats", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
 
 /// Crates whose sources and manifests know no runtime, clock or socket.
-const PURE: &[&str] = &["base", "api", "model", "analyze", "translate", "runtime-config", "http"];
+const PURE: &[&str] = &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt"];
 
 /// What a pure crate may not depend on.
 const IMPURE_DEPENDENCIES: &[&str] =

@@ -13,7 +13,7 @@ use crate::pb::config::route::{NonForwardingAction, Route, RouteConfiguration, V
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, http_connection_manager::RouteSpecifier};
 use crate::proto::{address, any, network_filter};
 use crate::routes::matches;
-use crate::{ext_authz, http, rbac, tls};
+use crate::{ext_authz, http, jwt, rbac, tls};
 
 /// The prefix of these listeners' names, as in the `server_listener_resource_name_template` of Istio's agent.
 const NAME_PREFIX: &str = "xds.istio.io/grpc/lds/inbound/";
@@ -69,12 +69,16 @@ fn chain(context: Context<'_>, port: u16) -> FilterChain {
     }
 }
 
-/// The RBAC filters, then the router. gRPC requires a unique name for each filter.
+/// The RBAC filters, first the one in place of what checks tokens, then the router. gRPC requires a unique name for each filter.
 fn filters(context: Context<'_>) -> Vec<HttpFilter> {
     let mut filters = ext_authz::refusing_filters(context);
     filters.extend(rbac::http_filters(context));
     if let [deny, _allow] = filters.as_mut_slice() {
         deny.name.push_str(".DENY");
+    }
+    if let Some(mut tokens) = jwt::grpc_filter(context) {
+        tokens.name.push_str(".TOKENS");
+        filters.insert(0, tokens);
     }
     filters.push(http::router());
     filters

@@ -93,7 +93,9 @@ fn known_route(route: Route) -> Vec<Route> {
 
 fn known_match(condition: RouteMatch) -> Vec<RouteMatch> {
     // A call has no query, so conditions on the query never match.
-    let is_possible = condition.query_parameters.is_empty() && condition.headers.iter().all(may_hold);
+    // A program does not check tokens, so there are no claims: conditions on one never hold, and those on none always do.
+    let has_no_claims = condition.dynamic_metadata.iter().all(|claim| claim.invert);
+    let is_possible = condition.query_parameters.is_empty() && has_no_claims && condition.headers.iter().all(may_hold);
     let Some(path) = condition.path_specifier.filter(|_| is_possible) else { return Vec::new() };
     let headers = condition.headers.into_iter().filter(|header| header.name != ":method");
     with_and_without(headers.collect())

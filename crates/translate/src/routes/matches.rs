@@ -2,12 +2,15 @@
 
 use evenkeel_model::{HeaderMatch, HttpMatch, StringMatch};
 
+use crate::jwt;
 use crate::pb::config::route::header_matcher::HeaderMatchSpecifier;
 use crate::pb::config::route::query_parameter_matcher::QueryParameterMatchSpecifier;
 use crate::pb::config::route::route_match::PathSpecifier;
 use crate::pb::config::route::{HeaderMatcher, QueryParameterMatcher, RouteMatch};
-use crate::pb::matcher::StringMatcher;
+use crate::pb::matcher::metadata_matcher::{PathSegment, path_segment::Segment};
 use crate::pb::matcher::string_matcher::MatchPattern;
+use crate::pb::matcher::value_matcher::MatchPattern as ValuePattern;
+use crate::pb::matcher::{ListMatcher, MetadataMatcher, OrMatcher, StringMatcher, ValueMatcher, list_matcher};
 use crate::proto::{bool_value, regex, string_matcher};
 
 /// Every request.
@@ -33,12 +36,16 @@ pub fn route_match(condition: &HttpMatch) -> RouteMatch {
     };
     let pseudo = [(":method", &condition.method), (":authority", &condition.authority), (":scheme", &condition.scheme)];
     let pseudo = pseudo.into_iter().filter_map(|(name, value)| Some(header(name, value.as_ref()?)));
-    let wanted = condition.headers.iter().map(|h| header(&h.name, &h.value));
-    let unwanted = condition.without_headers.iter().map(without_header);
+    let is_header = |matched: &&HeaderMatch| claims(&matched.name).is_none();
+    let wanted = condition.headers.iter().filter(is_header).map(|h| header(&h.name, &h.value));
+    let unwanted = condition.without_headers.iter().filter(is_header).map(without_header);
+    let wanted_claims = condition.headers.iter().filter_map(|matched| claim(matched, false));
+    let unwanted_claims = condition.without_headers.iter().filter_map(|matched| claim(matched, true));
     RouteMatch {
         path_specifier: Some(path),
         case_sensitive: condition.ignore_uri_case.then(|| bool_value(false)),
         headers: pseudo.chain(wanted).chain(unwanted).collect(),
+        dynamic_metadata: wanted_claims.chain(unwanted_claims).collect(),
         query_parameters: condition.query_params.iter().map(query_parameter).collect(),
         ..Default::default()
     }
@@ -57,6 +64,41 @@ fn without_header(unwanted: &HeaderMatch) -> HeaderMatcher {
     let matcher = header(&unwanted.name, &unwanted.value);
     let by_value = unwanted.value != StringMatch::Present;
     HeaderMatcher { invert_match: true, treat_missing_header_as_empty: by_value, ..matcher }
+}
+
+/// What the name of a claim begins with in a condition on headers.
+const CLAIMS: &str = "@request.auth.claims";
+
+/// The keys of a claim, from the outermost object in (`@request.auth.claims.a.b`, `@request.auth.claims[a][b]`); `None`: it
+/// is the name of a header.
+fn claims(name: &str) -> Option<Vec<&str>> {
+    let rest = name.strip_prefix(CLAIMS)?;
+    Some(match rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(inner) => inner.split("][").collect(),
+        None => rest.trim_start_matches('.').split('.').collect(),
+    })
+}
+
+/// A condition on a claim of the request's token: its value, or one in its list (Istio's `MetadataMatcherForJWTClaims`).
+fn claim(matched: &HeaderMatch, invert: bool) -> Option<MetadataMatcher> {
+    let keys = claims(&matched.name)?;
+    let segment = |key: &str| PathSegment { segment: Some(Segment::Key(key.to_owned())) };
+    let of = |pattern| ValueMatcher { match_pattern: Some(pattern) };
+    let value = match string(&matched.value) {
+        None => of(ValuePattern::PresentMatch(true)),
+        Some(matcher) => {
+            let text = of(ValuePattern::StringMatch(matcher));
+            let one_of = ListMatcher { match_pattern: Some(list_matcher::MatchPattern::OneOf(Box::new(text.clone()))) };
+            let in_list = of(ValuePattern::ListMatch(Box::new(one_of)));
+            of(ValuePattern::OrMatch(OrMatcher { value_matchers: vec![in_list, text] }))
+        }
+    };
+    Some(MetadataMatcher {
+        filter: jwt::FILTER.to_owned(),
+        path: [jwt::PAYLOAD].into_iter().chain(keys).map(segment).collect(),
+        value: Some(value),
+        invert,
+    })
 }
 
 fn query_parameter(wanted: &HeaderMatch) -> QueryParameterMatcher {

@@ -1,7 +1,10 @@
-//! Dry-run policies, and RequestAuthentications whose tokens cannot be checked: what calls come to.
+//! Dry-run policies, and RequestAuthentications: what calls come to.
+
+use std::sync::LazyLock;
 
 use evenkeel_base::Severity;
-use evenkeel_model::{AddressBook, MeshConfig};
+use evenkeel_model::{AddressBook, JwksSource, MeshConfig};
+use evenkeel_testkit::jwt::{Signer, jwks};
 use serde_json::Value;
 
 use crate::decisions::{Client, PLAIN_HTTP, mesh, outcome};
@@ -111,63 +114,204 @@ fn rbac_filters<'v>(value: &'v Value, found: &mut Vec<&'v Value>) {
 }
 
 const REFUSED: &str = "denied by ns[shop]-request-authentication[jwt]-not-supported-rule";
+/// What the explanation of a request that passes to the workload is.
+const OPEN: &str = "inbound|8080|| web/";
 
-/// Checks requests, each with whether it is refused.
+/// Keys of two issuers and of a stranger.
+static SIGNERS: LazyLock<[Signer; 3]> =
+    LazyLock::new(|| [Signer::ec("me", "P-256"), Signer::ec("you", "P-384"), Signer::ec("me", "P-256")]);
+
+/// A token of `me`, `you`, or of a stranger who says that he is `me`.
+fn token(signer: usize, claims: &str) -> String {
+    SIGNERS[signer].token(claims)
+}
+
+/// The key set of an issuer, as a YAML string.
+fn keys(signer: usize) -> String {
+    format!("'{}'", jwks(&[&SIGNERS[signer]]))
+}
+
+/// Checks requests to a workload, each with what its end contains.
 #[track_caller]
-fn check(spec: &str, requests: &[(&str, bool)]) {
-    let authentication = object("RequestAuthentication", "jwt", "", spec);
-    let texts: Vec<&str> = requests.iter().map(|(request, _)| *request).collect();
+fn check_objects(objects: &str, pod: &str, requests: &[(String, &str)]) {
+    let texts: Vec<&str> = requests.iter().map(|(request, _)| request.as_str()).collect();
     let client = mesh("shop/sa/web");
-    let (ends, told) = calls(&authentication, "web-0", 8080, &client, &texts, MeshConfig::default());
-    let refused: Vec<(&str, bool)> =
-        texts.iter().copied().zip(ends.iter().map(|end| end.starts_with(REFUSED))).collect();
-    assert_eq!((refused.as_slice(), told), (requests, 1), "{spec}: {ends:?}");
+    let (ends, _) = calls(objects, pod, 8080, &client, &texts, MeshConfig::default());
+    for ((request, expected), end) in requests.iter().zip(&ends) {
+        assert!(end.contains(expected), "{request}: {end}, expected {expected}\n{objects}");
+    }
+}
+
+#[track_caller]
+fn check(spec: &str, requests: &[(String, &str)]) {
+    check_objects(&object("RequestAuthentication", "jwt", "", spec), "web-0", requests);
 }
 
 #[test]
-fn requests_with_a_token_are_refused_until_it_can_be_checked() {
+fn a_missing_token_passes_and_a_bad_one_does_not() {
+    let keys = keys(0);
+    let good = token(0, r#"{"iss":"me","sub":"a","aud":"app"}"#);
+    let with = |token: &str| format!("GET web /?access_token={token}");
+    let rows = [
+        ("GET web /".to_owned(), OPEN),
+        ("GET web / authorization=Basic".to_owned(), OPEN),
+        // The token is removed.
+        (with(&good), "inbound|8080|| web/\u{0}"),
+        ("GET web /?access_token=x".to_owned(), "Jwt_is_not_in_the_form"),
+        (with(&token(2, r#"{"iss":"me"}"#)), "Jwt_verification_fails"),
+        (with(&token(0, r#"{"iss":"you"}"#)), "Jwt_issuer_is_not_configured"),
+        (with(&token(0, r#"{"iss":"me","exp":1}"#)), "Jwt_is_expired"),
+        (with(&format!("{good}&access_token=x")), "Jwt_is_not_in_the_form"),
+    ];
+    let rows = rows.map(|(request, expected)| (request, expected.trim_end_matches('\u{0}')));
+    check(&format!("selector: {{matchLabels: {{app: web}}}}, jwtRules: [{{issuer: me, jwks: {keys}}}]"), &rows);
+    let kept = format!("web/?access_token={good}");
+    check(&format!("jwtRules: [{{issuer: me, jwks: {keys}, forwardOriginalToken: true}}]"), &[(with(&good), &kept)]);
     check(
-        "selector: {matchLabels: {app: web}}, jwtRules: [{issuer: me, jwksUri: 'https://me/keys'}]",
-        &[
-            ("GET web /", false),
-            ("GET web / authorization=Basic", false),
-            ("GET web /?access_token=x", true),
-            ("GET web /?a=b&access_token=x", true),
-            ("GET web /?access%5Ftoken=x", true),
-            ("GET web /?my_access_token=x", false),
-            ("GET web /access_token=x", false),
-        ],
-    );
-    check(
-        "jwtRules: [{issuer: me, fromHeaders: [{name: x-jwt}, {name: x-auth, prefix: 'T:'}]}]",
-        &[
-            ("GET web / x-jwt=x", true),
-            ("GET web / x-jwt=", true),
-            ("GET web / x-auth=T:x", true),
-            ("GET web / x-auth=x", false),
-            ("GET web /?access_token=x", false),
-        ],
-    );
-    check("jwtRules: [{issuer: me, fromParams: [t.x]}]", &[("GET web /?t.x=1", true), ("GET web /?tyx=1", false)]);
-    check(
-        "jwtRules: [{issuer: me, fromCookies: [jwt]}]",
-        &[("GET web / cookie=jwt=x", true), ("GET web / cookie=a=b;jwt=x", true), ("GET web / cookie=myjwt=x", false)],
-    );
-    // Programs trust headers that the filter would have filled, and removed before.
-    check(
-        "jwtRules: [{issuer: me, fromCookies: [jwt], outputPayloadToHeader: x-payload, outputClaimToHeaders: [{header: x-group, claim: group}]}]",
-        &[("GET web / x-payload=e30", true), ("GET web / x-group=admin", true), ("GET web /", false)],
+        &format!("jwtRules: [{{issuer: me, jwks: {keys}, audiences: [app]}}]"),
+        &[(with(&good), OPEN), (with(&token(0, r#"{"iss":"me","aud":"b"}"#)), "Audiences_in_Jwt_are_not_allowed")],
     );
 }
 
 #[test]
-fn a_bearer_token_is_one() {
-    let authentication = object("RequestAuthentication", "jwt", "", "jwtRules: [{issuer: me}]");
+fn tokens_are_where_the_rule_says() {
+    let keys = keys(0);
+    let good = token(0, r#"{"iss":"me"}"#);
+    let rows = |places: &str, rows: &[(String, &str)]| {
+        check(&format!("jwtRules: [{{issuer: me, jwks: {keys}, {places}}}]"), rows);
+    };
+    rows(
+        "fromHeaders: [{name: x-jwt}, {name: X-Auth, prefix: 'T:'}]",
+        &[
+            (format!("GET web / x-jwt={good}"), OPEN),
+            ("GET web / x-jwt=x".to_owned(), "Jwt_is_not_in_the_form"),
+            (format!("GET web / x-auth=T:{good}"), OPEN),
+            ("GET web / x-auth=T:x".to_owned(), "Jwt_is_not_in_the_form"),
+            ("GET web / x-auth=x".to_owned(), OPEN),
+            ("GET web /?access_token=x".to_owned(), OPEN),
+        ],
+    );
+    rows(
+        "fromParams: [t.x]",
+        &[
+            (format!("GET web /?t.x={good}"), OPEN),
+            ("GET web /?t%2Ex=1".to_owned(), "Jwt_is_not_in_the_form"),
+            ("GET web /?tyx=1".to_owned(), OPEN),
+        ],
+    );
+    rows(
+        "fromCookies: [jwt]",
+        &[
+            (format!("GET web / cookie=a=b;jwt={good}"), OPEN),
+            ("GET web / cookie=jwt=x".to_owned(), "Jwt_is_not_in_the_form"),
+            ("GET web / cookie=myjwt=x".to_owned(), OPEN),
+        ],
+    );
+}
+
+#[test]
+fn all_that_apply_are_merged() {
+    let rule = |issuer: &str, signer: usize| format!("jwtRules: [{{issuer: {issuer}, jwks: {}}}]", keys(signer));
+    let own = object("RequestAuthentication", "own", "", &rule("me", 0));
+    let selecting = object(
+        "RequestAuthentication",
+        "selecting",
+        "",
+        &format!("selector: {{matchLabels: {{app: web}}}}, {}", rule("you", 1)),
+    );
+    let of_root = own.replace("namespace: shop", "namespace: istio-system").replace("name: own", "name: root");
+    let (me, you) = (token(0, r#"{"iss":"me"}"#), token(1, r#"{"iss":"you"}"#));
+    let with = |token: &str| format!("GET web /?access_token={token}");
+    let unknown = "Jwt_issuer_is_not_configured";
+    for (objects, pod, expected) in [
+        (own.clone(), "web-0", [OPEN, unknown]),
+        (selecting.clone(), "web-0", [unknown, OPEN]),
+        (own.clone() + &selecting, "web-0", [OPEN, OPEN]),
+        (of_root.clone(), "web-0", [OPEN, unknown]),
+        (of_root + &selecting, "web-0", [OPEN, OPEN]),
+        (selecting.clone(), "other-0", ["InboundPassthroughCluster", "InboundPassthroughCluster"]),
+    ] {
+        check_objects(&objects, pod, &[(with(&me), expected[0]), (with(&you), expected[1])]);
+    }
+    // Several rules: each issuer's tokens have to be valid, whoever says that he is one.
+    let both = own + &selecting;
+    check_objects(
+        &both,
+        "web-0",
+        &[
+            ("GET web /".to_owned(), OPEN),
+            (with(&token(1, r#"{"iss":"me"}"#)), "Jwks_doesn't_have_key"),
+            (with(&token(2, r#"{"iss":"me"}"#)), "Jwt_verification_fails"),
+            (with("x"), "Jwt_is_not_in_the_form"),
+            (with(&token(0, r#"{"iss":"nobody"}"#)), unknown),
+        ],
+    );
+}
+
+#[test]
+fn without_usable_keys_every_token_fails() {
+    let good = format!("GET web /?access_token={}", token(0, r#"{"iss":"me"}"#));
+    let no_keys = "Jwks_doesn't_have_key_to_match_kid_or_alg_from_Jwt";
+    let rows = |expected| [("GET web /".to_owned(), OPEN), (good.clone(), expected)];
+    let uri = "jwtRules: [{issuer: me, jwksUri: 'https://me.test/keys'}]";
+    for spec in [
+        "jwtRules: [{issuer: me}]",
+        "jwtRules: [{issuer: me, jwks: '{}'}]",
+        "jwtRules: [{issuer: me, jwks: 'no JSON'}]",
+        r#"jwtRules: [{issuer: me, jwks: '{"keys":[{"kty":"oct","k":"AAAA"}]}'}]"#,
+        uri,
+    ] {
+        check(spec, &rows(no_keys));
+    }
+    // What the control plane has fetched.
+    let name = JwksSource::Uri("https://me.test/keys".into()).config_map();
+    let fetched = format!(
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: istio-system}}\ndata: {{jwks: {}}}\n",
+        keys(0)
+    );
+    let authentication = object("RequestAuthentication", "jwt", "", uri);
+    check_objects(&(authentication.clone() + &fetched), "web-0", &rows(OPEN));
+    check_objects(&(authentication + &fetched.replace("istio-system", "shop")), "web-0", &rows(no_keys));
+}
+
+/// Stock Envoy would verify tokens with a shared secret, so it is not told of one.
+#[test]
+fn shared_secrets_reach_no_proxy() {
+    let mixed = format!(r#"'{{"keys":[{{"kty":"oct","k":"c2VjcmV0"}},{}]}}'"#, SIGNERS[0].jwk());
+    let authentication =
+        object("RequestAuthentication", "jwt", "", &format!("jwtRules: [{{issuer: me, jwks: {mixed}}}]"));
+    let good = token(0, r#"{"iss":"me"}"#);
+    check_objects(&authentication, "web-0", &[(format!("GET web /?access_token={good}"), OPEN)]);
     let (loaded, _) = crate::recorded::load(&[("mesh.yaml".into(), (mesh_text() + &authentication).into())]);
     let (snapshot, _) = evenkeel_model::build(&loaded, &MeshConfig::default(), &mut AddressBook::default());
-    let policy = snapshot.authorization_policies.first().expect("a stand-in");
-    let shown = format!("{:?}", policy.rules);
-    assert!(shown.contains("authorization") && shown.contains("Bearer "), "{shown}");
+    let shown = as_json(&translate(&view_of("sidecar web-0.shop", &snapshot), &snapshot)).to_string();
+    assert!(shown.contains("local_jwks") && !shown.contains("c2VjcmV0"), "{shown}");
+}
+
+/// Each mistake with keys is reported where it is.
+#[test]
+fn mistakes_with_keys_are_found() {
+    for (spec, code, expected) in [
+        ("jwtRules: [{issuer: me, jwks: '{}'}]", "bad-jwks", "no JSON object with the list `keys`"),
+        (r#"jwtRules: [{issuer: me, jwks: '{"keys":[{"kty":"oct","k":"AA"}]}'}]"#, "bad-jwks", "shared secret"),
+        ("jwtRules: [{issuer: me}]", "no-jwks", "nothing says where its keys are"),
+        ("jwtRules: [{issuer: me, jwksUri: 'https://me.test/keys'}]", "no-jwks", "https://me.test/keys"),
+        ("jwtRules: [{issuer: 'https://me.test/'}]", "no-jwks", "https://me.test/.well-known/openid-configuration"),
+        ("jwtRules: [{issuer: me, jwksUri: 'me.test/keys'}]", "bad-value", "no URL"),
+        ("targetRefs: [{kind: Service, group: '', name: web}], jwtRules: [{issuer: me}]", "no-effect", "waypoints"),
+        (
+            "selector: {matchLabels: {app: web}}, targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: g}]",
+            "conflict",
+            "exclude",
+        ),
+    ] {
+        let text = mesh_text() + &object("RequestAuthentication", "jwt", "", spec);
+        let (loaded, found) = crate::recorded::load(&[("mesh.yaml".into(), text.into())]);
+        let (_, built) = evenkeel_model::build(&loaded, &MeshConfig::default(), &mut AddressBook::default());
+        let finding = found.iter().chain(built.iter()).find(|finding| finding.code == code);
+        let finding = finding.unwrap_or_else(|| panic!("{spec}: {found} {built}"));
+        assert!(finding.message.contains(expected), "{spec}: {}", finding.message);
+    }
 }
 
 #[test]
@@ -206,11 +350,6 @@ fn an_option_leaves_out_what_is_refused() {
     };
     let open = "inbound|8080|| web/";
     check(&object("AuthorizationPolicy", "p", "", "action: DENNY"), "GET web /", open);
-    check(
-        &object("RequestAuthentication", "jwt", "", "jwtRules: [{issuer: me}]"),
-        "GET web /?access_token=x",
-        "inbound|8080|| web/?access_token=x",
-    );
     check(&object("RequestAuthentication", "jwt", "", "jwtRulez: []"), "GET web /", open);
     check(&object("PeerAuthentication", "p", "", "mtls: {mode: STRIKT}"), "GET web /", open);
     // A sound policy still holds.

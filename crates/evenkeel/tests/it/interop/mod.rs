@@ -23,6 +23,7 @@ mod health;
 mod health_checks;
 mod hostile;
 mod http2;
+mod jwt;
 mod load_reports;
 mod local_replies;
 mod malformed;

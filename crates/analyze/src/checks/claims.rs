@@ -1,0 +1,46 @@
+//! Routes by the claims of tokens.
+
+use evenkeel_api::Object;
+use evenkeel_api::decode::MatchName;
+use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_model::workload::selects;
+use evenkeel_model::{Gateway, GatewayRef, HttpRoute, Snapshot};
+
+/// Routes that look at claims where no RequestAuthentication puts any (IST0149): a condition on a claim never holds there,
+/// and one in `withoutHeaders` always does.
+pub fn without_tokens(_: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
+    for set in snapshot.route_sets.iter() {
+        let Some(rule) = set.http.iter().find(|rule| has_claims(rule)) else { continue };
+        for at in &set.gateways {
+            let what = match at {
+                GatewayRef::Mesh => "sidecars do not read tokens of calls that their workload makes".to_owned(),
+                GatewayRef::Named { namespace, name } => {
+                    let gateways = snapshot.gateways.iter();
+                    let mut named = gateways.filter(|own| own.namespace == *namespace && own.name == *name);
+                    if !named.any(|gateway| !is_judged(snapshot, gateway)) {
+                        continue;
+                    }
+                    format!("no RequestAuthentication is for the proxies of Gateway {namespace}/{name}")
+                }
+            };
+            let (kind, namespace, name) = (set.kind, &set.namespace, &set.name);
+            let message = format!("{kind} {namespace}/{name} routes by claims of tokens, and {what}");
+            let finding = Diagnostic::warning("claims-without-tokens", rule.origin.clone(), message);
+            found.push(finding.with_help("write a RequestAuthentication that selects the gateway's Pods"));
+        }
+    }
+}
+
+fn has_claims(rule: &HttpRoute) -> bool {
+    let names = rule.matches.iter().flat_map(|matched| matched.headers.iter().chain(&matched.without_headers));
+    names.map(|header| &header.name).any(|name| name.starts_with(MatchName::CLAIMS))
+}
+
+/// Whether a RequestAuthentication is for the proxies of a Gateway. They may be in any namespace.
+fn is_judged(snapshot: &Snapshot, gateway: &Gateway) -> bool {
+    let root = &snapshot.mesh.root_namespace;
+    snapshot.request_authentications.iter().any(|one| match one.selectors.is_empty() {
+        true => one.namespace == *root || one.namespace == gateway.namespace,
+        false => one.selectors.iter().any(|selector| selects(selector, &gateway.selector)),
+    })
+}

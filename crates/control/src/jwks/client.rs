@@ -1,0 +1,215 @@
+//! A small HTTP client: GET over HTTP/1.1, with or without TLS, a bounded body, few redirects.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_jwt::{JwksError, MAX_JWKS_BYTES};
+use http::header::{HOST, LOCATION, USER_AGENT};
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+/// Most redirects that are followed.
+const MAX_REDIRECTS: usize = 3;
+/// Where systems keep the roots that they trust.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+/// The variable that names another file of roots, as for OpenSSL.
+const ROOTS_VARIABLE: &str = "SSL_CERT_FILE";
+/// Largest file of roots, in bytes.
+const MAX_ROOTS_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Why keys cannot be fetched.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    /// The URI is not usable.
+    #[error("`{0}` is no http:// or https:// URL")]
+    Uri(String),
+    /// No connection.
+    #[error("no connection to {0}: {1}")]
+    Connect(String, std::io::Error),
+    /// The exchange failed.
+    #[error("the exchange failed: {0}")]
+    Exchange(#[from] hyper::Error),
+    /// The body cannot be read.
+    #[error("the answer ended early: {0}")]
+    Body(String),
+    /// The body is too long.
+    #[error("the answer has more than {MAX_JWKS_BYTES} bytes")]
+    TooLarge,
+    /// Another status than 200.
+    #[error("the server answered {0}")]
+    Status(StatusCode),
+    /// Too many redirects, or one that is not followed.
+    #[error("the redirect to `{0}` is not followed")]
+    Redirect(String),
+    /// It took too long.
+    #[error("no complete answer within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    /// Not text.
+    #[error("the answer is not text in UTF-8")]
+    NotText,
+    /// The OpenID configuration is not usable.
+    #[error("the OpenID configuration cannot be used: {0}")]
+    Discovery(&'static str),
+    /// The keys are not usable.
+    #[error("the key set cannot be used: {0}")]
+    Keys(#[source] JwksError),
+    /// The task ended.
+    #[error("the fetch was stopped")]
+    Stopped,
+}
+
+/// The client, with the roots that it trusts.
+pub(crate) struct Client {
+    tls: TlsConnector,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl Client {
+    /// Trusts the system's roots, and `further` ones in PEM.
+    pub(crate) fn new(further: &[String]) -> Self {
+        let mut roots = RootCertStore::empty();
+        let system = system_roots().map(|path| std::fs::read(&path).unwrap_or_default()).unwrap_or_default();
+        for pem in further.iter().map(String::as_bytes).chain([system.as_slice()]) {
+            // Some systems have roots that rustls does not read.
+            let (_, _unusable) = roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        // The provider has the default versions, so this cannot fail; a client without roots connects to nobody.
+        let config = match config {
+            Ok(builder) => builder.with_root_certificates(roots).with_no_client_auth(),
+            Err(_) => ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
+        };
+        Self { tls: TlsConnector::from(Arc::new(config)) }
+    }
+
+    /// The body at a URL.
+    pub(crate) async fn get(&self, url: &str) -> Result<Vec<u8>, FetchError> {
+        let mut url = parse(url)?;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.ask(&url).await?;
+            if !response.status().is_redirection() {
+                return body(response).await;
+            }
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let next = redirected(&url, location).ok_or_else(|| FetchError::Redirect(location.to_owned()))?;
+            url = next;
+        }
+        Err(FetchError::Redirect(url.to_string()))
+    }
+
+    async fn ask(&self, url: &Uri) -> Result<hyper::Response<hyper::body::Incoming>, FetchError> {
+        let host = url.host().unwrap_or_default();
+        let https = url.scheme_str() == Some("https");
+        let port = url.port_u16().unwrap_or(if https { 443 } else { 80 });
+        let name = host.trim_matches(['[', ']']);
+        let refused = |error| FetchError::Connect(format!("{host}:{port}"), error);
+        let socket = TcpStream::connect((name, port)).await.map_err(refused)?;
+        if !https {
+            return exchange(socket, url).await;
+        }
+        let server = ServerName::try_from(name.to_owned()).map_err(|_| FetchError::Uri(url.to_string()))?;
+        let stream = self.tls.connect(server, socket).await.map_err(refused)?;
+        exchange(stream, url).await
+    }
+}
+
+async fn exchange<S>(stream: S, url: &Uri) -> Result<hyper::Response<hyper::body::Incoming>, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // It ends with the exchange.
+    tokio::spawn(connection);
+    let path = url.path_and_query().map_or("/", |path| path.as_str());
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    let request = Request::get(path)
+        .header(HOST, authority)
+        .header(USER_AGENT, concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
+        .body(Empty::<Bytes>::new())
+        .map_err(|_| FetchError::Uri(url.to_string()))?;
+    Ok(sender.send_request(request).await?)
+}
+
+async fn body(response: hyper::Response<hyper::body::Incoming>) -> Result<Vec<u8>, FetchError> {
+    if response.status() != StatusCode::OK {
+        return Err(FetchError::Status(response.status()));
+    }
+    match Limited::new(response.into_body(), MAX_JWKS_BYTES).collect().await {
+        Ok(body) => Ok(body.to_bytes().to_vec()),
+        Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge),
+        Err(error) => Err(FetchError::Body(error.to_string())),
+    }
+}
+
+fn parse(url: &str) -> Result<Uri, FetchError> {
+    let uri: Uri = url.parse().map_err(|_| FetchError::Uri(url.to_owned()))?;
+    let known = matches!(uri.scheme_str(), Some("http" | "https"));
+    let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+    match known && !authority.is_empty() && !authority.contains('@') {
+        true => Ok(uri),
+        false => Err(FetchError::Uri(url.to_owned())),
+    }
+}
+
+/// Where a redirect leads. Never from TLS to plain text.
+fn redirected(from: &Uri, location: &str) -> Option<Uri> {
+    let absolute = match location.starts_with('/') && !location.starts_with("//") {
+        true => format!("{}://{}{location}", from.scheme_str()?, from.authority()?),
+        false => location.to_owned(),
+    };
+    let to = parse(&absolute).ok()?;
+    (from.scheme_str() != Some("https") || to.scheme_str() == Some("https")).then_some(to)
+}
+
+fn system_roots() -> Option<PathBuf> {
+    let named = std::env::var_os(ROOTS_VARIABLE).map(PathBuf::from);
+    let known = || SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| is_usable(path));
+    named.filter(|path| is_usable(path)).or_else(known)
+}
+
+fn is_usable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= MAX_ROOTS_BYTES)
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn redirects_keep_tls() {
+        for (from, location, expected) in [
+            ("https://a.test/x", "/keys", Some("https://a.test/keys")),
+            ("https://a.test/x", "https://b.test/keys", Some("https://b.test/keys")),
+            ("https://a.test/x", "http://a.test/keys", None),
+            ("http://a.test/x", "https://a.test/keys", Some("https://a.test/keys")),
+            ("http://a.test/x", "//b.test/keys", None),
+            ("http://a.test/x", "file:///etc/passwd", None),
+            ("http://a.test/x", "http://user@b.test/", None),
+            ("http://a.test/x", "", None),
+        ] {
+            let found = redirected(&parse(from).expect("a URL"), location).map(|uri| uri.to_string());
+            assert_eq!(found.as_deref(), expected, "{from} {location}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Fetches the keys (JWKS) of the issuers that RequestAuthentications name by URI.
+//!
+//! ```text
+//!  world: which sources are named ──► Fetcher::keep     what is due; a fetch at a time for each source
+//!                                        │ client::get  HTTP or HTTPS, bounded
+//!                                        ▼
+//!  files STATE/jwks/NAME.json: ConfigMaps, a directory of the configuration like any other
+//! ```
+//!
+//! The keys are files, so that everything else treats them like objects that somebody wrote: they survive a restart and
+//! an outage of the issuer, the history has them, and other control planes that share the state directory use them, too.
+
+mod client;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_jwt::Jwks;
+use evenkeel_model::JwksSource;
+use evenkeel_model::request_authentication::{JWKS_CONFIG_MAP_PREFIX, JWKS_KEY};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio::time::Instant;
+
+use crate::world::World;
+pub(crate) use client::Client;
+use client::FetchError;
+
+/// The directory of the keys in the state directory.
+const FOLDER: &str = "jwks";
+/// How often keys are fetched again (Istio's `PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`).
+const REFRESH: Duration = Duration::from_secs(20 * 60);
+/// Pause after the first failure; each further one doubles it.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
+/// Longest pause after a failure.
+const MAX_BACK_OFF: Duration = Duration::from_secs(5 * 60);
+/// Limit of one fetch if no rule sets one, as in Istio.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest limit of one fetch.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the keys of a source that nobody names any more are kept.
+const KEEP_IDLE: Duration = Duration::from_secs(60 * 60);
+/// Most sources that are fetched; the keys of further ones are missing, which is logged.
+const MAX_SOURCES: usize = 1_000;
+/// Most fetches at the same time.
+const MAX_FETCHES: usize = 8;
+
+/// The directory of the keys; made if it is not there.
+pub(crate) fn folder(state: &Path) -> std::io::Result<PathBuf> {
+    let folder = state.join(FOLDER);
+    fs::create_dir_all(&folder)?;
+    folder.canonicalize()
+}
+
+/// Keeps the keys of all issuers.
+#[derive(Debug)]
+pub(crate) struct Fetcher {
+    folder: PathBuf,
+    client: Arc<Client>,
+    sources: BTreeMap<JwksSource, Progress>,
+    /// Files of sources that nobody names, and since when.
+    idle: HashMap<String, Instant>,
+    /// Too many sources, which has been said.
+    told: bool,
+}
+
+/// The state of one source.
+#[derive(Debug)]
+struct Progress {
+    due: Instant,
+    failures: u32,
+    timeout: Duration,
+    fetching: bool,
+}
+
+type Fetched = Result<String, FetchError>;
+
+impl Fetcher {
+    pub(crate) fn new(folder: PathBuf, client: Client) -> Self {
+        Self { folder, client: Arc::new(client), sources: BTreeMap::new(), idle: HashMap::new(), told: false }
+    }
+
+    /// Fetches keys as long as the world names sources.
+    pub(crate) async fn keep(mut self, mut world: watch::Receiver<Arc<World>>) {
+        let mut running: JoinSet<Fetched> = JoinSet::new();
+        let mut of_task: HashMap<Id, JwksSource> = HashMap::new();
+        loop {
+            let (wanted, namespace) = {
+                let world = world.borrow_and_update();
+                (world.snapshot.jwks_sources(), world.snapshot.mesh.root_namespace.clone())
+            };
+            self.follow(wanted, Instant::now());
+            let next = loop {
+                let now = Instant::now();
+                let Some((source, progress)) = self.next() else { break None };
+                if progress.due > now || running.len() >= MAX_FETCHES {
+                    break (running.len() < MAX_FETCHES).then_some(progress.due);
+                }
+                let (source, timeout) = (source.clone(), progress.timeout);
+                self.begin(&source);
+                let (client, asked) = (Arc::clone(&self.client), source.clone());
+                let task = running.spawn(async move { fetch(&client, &asked, timeout).await });
+                of_task.insert(task.id(), source);
+            };
+            let due = async {
+                match next {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = world.changed() => if changed.is_err() { return },
+                () = due => {}
+                Some(ended) = running.join_next_with_id() => {
+                    let (id, outcome) = match ended {
+                        Ok((id, outcome)) => (id, outcome),
+                        Err(panic) => (panic.id(), Err(FetchError::Stopped)),
+                    };
+                    if let Some(source) = of_task.remove(&id) {
+                        self.end(&source, outcome, &namespace, Instant::now());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins with sources that are new, and forgets those that nobody names any more, with their files.
+    fn follow(&mut self, wanted: BTreeMap<JwksSource, Option<Duration>>, now: Instant) {
+        self.sources.retain(|source, _| wanted.contains_key(source));
+        let too_many = wanted.len() > MAX_SOURCES;
+        if too_many && !self.told {
+            tracing::error!("RequestAuthentications name {} sources of keys; {MAX_SOURCES} are fetched", wanted.len());
+        }
+        self.told = too_many;
+        let names: Vec<String> = wanted.keys().map(file_name).collect();
+        for (source, timeout) in wanted.into_iter().take(MAX_SOURCES) {
+            let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT).clamp(Duration::from_millis(100), MAX_TIMEOUT);
+            let new = Progress { due: now, failures: 0, timeout, fetching: false };
+            self.sources.entry(source).or_insert(new).timeout = timeout;
+        }
+        self.remove_idle(&names, now);
+    }
+
+    /// Removes the files of sources that nobody has named for a while. Not at once: a rule may come back, and the issuer be
+    /// away then.
+    fn remove_idle(&mut self, wanted: &[String], now: Instant) {
+        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let idle: Vec<String> =
+            names.filter(|name| name.starts_with(JWKS_CONFIG_MAP_PREFIX) && !wanted.contains(name)).collect();
+        self.idle.retain(|name, _| idle.contains(name));
+        for name in idle {
+            let since = *self.idle.entry(name.clone()).or_insert(now);
+            if now.saturating_duration_since(since) < KEEP_IDLE {
+                continue;
+            }
+            let path = self.folder.join(&name);
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::warn!("{}: {error}", path.display());
+            }
+        }
+    }
+
+    /// The source that is due next and not being fetched.
+    fn next(&self) -> Option<(&JwksSource, &Progress)> {
+        let idle = self.sources.iter().filter(|(_, progress)| !progress.fetching);
+        idle.min_by_key(|(_, progress)| progress.due)
+    }
+
+    fn begin(&mut self, source: &JwksSource) {
+        if let Some(progress) = self.sources.get_mut(source) {
+            progress.fetching = true;
+        }
+    }
+
+    /// Stores keys; after a failure, those that are there stay.
+    fn end(&mut self, source: &JwksSource, outcome: Fetched, namespace: &str, now: Instant) {
+        let stored = outcome.map_err(|error| error.to_string()).and_then(|keys| {
+            self.store(source, &keys, namespace).map_err(|error| format!("the keys cannot be stored: {error}"))
+        });
+        let Some(progress) = self.sources.get_mut(source) else { return };
+        progress.fetching = false;
+        match stored {
+            Ok(()) => {
+                if progress.failures > 0 {
+                    tracing::info!("fetched the keys at {} again", source.uri());
+                }
+                progress.failures = 0;
+                progress.due = now + REFRESH;
+            }
+            Err(reason) => {
+                let pause = FIRST_BACK_OFF.saturating_mul(1 << progress.failures.min(16)).min(MAX_BACK_OFF);
+                progress.failures = progress.failures.saturating_add(1);
+                progress.due = now + pause;
+                let uri = source.uri();
+                tracing::warn!("cannot fetch keys (JWKS) from {uri}: {reason}; the last good ones stay in use");
+            }
+        }
+    }
+
+    /// Writes the keys unless the file has them already.
+    fn store(&self, source: &JwksSource, keys: &str, namespace: &str) -> std::io::Result<()> {
+        let path = self.folder.join(file_name(source));
+        let object = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": source.config_map(), "namespace": namespace },
+            "data": { JWKS_KEY: keys, "uri": source.uri() },
+        });
+        let text = format!("{object}\n");
+        match fs::read(&path) {
+            Ok(known) if known == text.as_bytes() => Ok(()),
+            _ => write_atomically(&path, text.as_bytes(), Readers::Owner),
+        }
+    }
+}
+
+fn file_name(source: &JwksSource) -> String {
+    format!("{}.json", source.config_map())
+}
+
+/// The keys of a source. Those of an issuer are where its OpenID configuration says (OpenID Connect Discovery section 4).
+async fn fetch(client: &Client, source: &JwksSource, timeout: Duration) -> Fetched {
+    let fetch = async {
+        let text = match source {
+            JwksSource::Uri(uri) => client.get(uri).await?,
+            JwksSource::Issuer(issuer) => {
+                let document = client.get(&source.uri()).await?;
+                let keys_at = discovered(&document, issuer)?;
+                client.get(&keys_at).await?
+            }
+        };
+        Jwks::parse(&text).map_err(FetchError::Keys)?;
+        String::from_utf8(text).map_err(|_| FetchError::NotText)
+    };
+    tokio::time::timeout(timeout, fetch).await.unwrap_or(Err(FetchError::Timeout(timeout)))
+}
+
+/// `jwks_uri` of an OpenID configuration, which has to be the issuer's own.
+fn discovered(document: &[u8], issuer: &str) -> Result<String, FetchError> {
+    let object = evenkeel_jwt::parse_object(document).ok_or(FetchError::Discovery("it is no JSON object"))?;
+    let text = |name: &str| object.get(name).and_then(serde_json::Value::as_str);
+    if text("issuer").is_some_and(|own| own != issuer) {
+        return Err(FetchError::Discovery("its `issuer` is another one"));
+    }
+    text("jwks_uri").map(str::to_owned).ok_or(FetchError::Discovery("it has no `jwks_uri`"))
+}

@@ -1,0 +1,131 @@
+//! Keys are fetched from real servers, survive outages and restarts, and are forgotten with their rule.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use evenkeel_testkit::jwt::{Signer, jwks};
+use evenkeel_testkit::tls::{TestCa, TlsServer};
+use evenkeel_testkit::{Backend, Reply};
+
+use super::*;
+
+fn source(uri: &str) -> JwksSource {
+    JwksSource::Uri(uri.into())
+}
+
+async fn get(from: &JwksSource) -> Result<String, String> {
+    fetch(&Client::new(&[]), from, Duration::from_secs(5)).await.map_err(|error| error.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_come_from_their_uri_or_from_where_the_issuer_says() {
+    let set = jwks(&[&Signer::ec("a", "P-256")]);
+    let (keys, large) = (set.clone(), " ".repeat(evenkeel_jwt::MAX_JWKS_BYTES + 1));
+    let backend = Backend::start(move |request| {
+        let host = request.header("host").unwrap_or_default().to_owned();
+        let discovery = |issuer: &str, uri: &str| {
+            Reply::text(format!(r#"{{"issuer":"http://{host}{issuer}","jwks_uri":"http://{host}{uri}"}}"#))
+        };
+        let redirect = |to: &str| Reply::Fixed(302, vec![("location".to_owned(), to.to_owned())], Vec::new());
+        match request.target.as_str() {
+            "/keys" => Reply::text(keys.clone()),
+            "/good/.well-known/openid-configuration" => discovery("/good", "/keys"),
+            "/other/.well-known/openid-configuration" => discovery("/good", "/keys"),
+            "/none/.well-known/openid-configuration" => Reply::text("{}"),
+            "/redirect" => redirect("/keys"),
+            "/loop" => redirect("/loop"),
+            "/file" => redirect("file:///etc/passwd"),
+            "/large" => Reply::text(large.clone()),
+            "/secret" => Reply::text(r#"{"keys":[{"kty":"oct","k":"AA"}]}"#),
+            "/page" => Reply::text("<html>"),
+            _ => Reply::Fixed(404, Vec::new(), Vec::new()),
+        }
+    });
+    let at = |path: &str| format!("http://{}{path}", backend.address());
+    for (from, expected) in [
+        (source(&at("/keys")), Ok(())),
+        (source(&at("/redirect")), Ok(())),
+        (JwksSource::Issuer(at("/good").into()), Ok(())),
+        (JwksSource::Issuer(at("/good/").into()), Err("its `issuer` is another one")),
+        (JwksSource::Issuer(at("/other").into()), Err("its `issuer` is another one")),
+        (JwksSource::Issuer(at("/none").into()), Err("it has no `jwks_uri`")),
+        (source(&at("/missing")), Err("the server answered 404")),
+        (source(&at("/loop")), Err("is not followed")),
+        (source(&at("/file")), Err("is not followed")),
+        (source(&at("/large")), Err("more than 262144 bytes")),
+        (source(&at("/secret")), Err("no usable key; keys[0]: `kty: oct` is a shared secret")),
+        (source(&at("/page")), Err("not valid JSON")),
+        (source(&format!("http://127.0.0.1:{}/", evenkeel_testkit::free_port())), Err("no connection to 127.0.0.1")),
+        (source("ftp://a.test/keys"), Err("no http:// or https:// URL")),
+    ] {
+        match (get(&from).await, expected) {
+            (Ok(text), Ok(())) => assert_eq!(text, set, "{from:?}"),
+            (Err(error), Err(part)) if error.contains(part) => {}
+            (found, expected) => panic!("{from:?}: {found:?}, expected {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn failures_keep_the_last_good_keys_and_back_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |fetcher: &Fetcher| fetcher.sources.values().map(|progress| progress.due).next().expect("a source");
+    let files = || std::fs::read_dir(folder.path()).expect("a folder").count();
+    let source = source("http://a.test/keys");
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]));
+    let start = Instant::now();
+    let wanted = || BTreeMap::from([(source.clone(), None)]);
+    fetcher.follow(wanted(), start);
+    fetcher.end(&source, Ok("{}".to_owned()), "root", start);
+    assert_eq!((files(), at(&fetcher)), (1, start + REFRESH));
+    for pause in [1, 2, 4, 8] {
+        fetcher.end(&source, Err(FetchError::TooLarge), "root", start);
+        assert_eq!((files(), at(&fetcher)), (1, start + Duration::from_secs(pause)));
+    }
+    (0..40).for_each(|_| fetcher.end(&source, Err(FetchError::TooLarge), "root", start));
+    assert_eq!((files(), at(&fetcher)), (1, start + MAX_BACK_OFF));
+    // Another process finds the keys, and asks for newer ones at once.
+    let mut again = Fetcher::new(folder.path().to_owned(), Client::new(&[]));
+    again.follow(wanted(), start);
+    assert_eq!((files(), at(&again)), (1, start));
+    let file = std::fs::read_dir(folder.path()).expect("a folder").flatten().next().expect("a file").path();
+    let text = std::fs::read_to_string(file).expect("a file");
+    assert!(text.contains(&source.config_map()) && text.contains("http://a.test/keys"), "{text}");
+    // Nobody names them any more.
+    again.follow(BTreeMap::new(), start);
+    assert_eq!((files(), again.sources.len()), (1, 0));
+    again.follow(BTreeMap::new(), start + KEEP_IDLE);
+    assert_eq!(files(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_needs_a_certificate_that_is_trusted() {
+    let authority = TestCa::new();
+    let set = jwks(&[&Signer::ec("a", "P-256")]);
+    let serve = |names: &[&str]| {
+        let server = TlsServer::new(&authority.for_dns(names));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len());
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let mut connection = server.accept(socket);
+                let mut request = [0; 4096];
+                // A client that does not trust the certificate ends the handshake.
+                if connection.read(&mut request).is_ok_and(|count| count > 0) {
+                    let _ = connection.write_all(answer.as_bytes());
+                    let _ = connection.flush();
+                }
+            }
+        });
+        format!("https://localhost:{port}/keys")
+    };
+    let (own, foreign) = (serve(&["localhost"]), serve(&["other.test"]));
+    let trusting = Client::new(&[authority.root_pem()]);
+    let stranger = Client::new(&[]);
+    assert_eq!(trusting.get(&own).await.expect("an answer"), set.as_bytes());
+    for (client, url) in [(&stranger, &own), (&trusting, &foreign), (&stranger, &foreign)] {
+        let error = client.get(url).await.expect_err("no trust").to_string();
+        assert!(error.contains("certificate"), "{error}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Which tokens (JWT) requests may carry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_base::Span;
+
+use crate::Labels;
+
+/// Which tokens requests to some workloads may carry. A request without a token passes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestAuthentication {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace; in the root namespace it applies to the whole mesh.
+    pub namespace: Arc<str>,
+    /// Labels of the workloads, of which any has to match; empty = all of the namespace.
+    pub selectors: Vec<Labels>,
+    /// The issuers.
+    pub rules: Vec<JwtRule>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// An issuer whose tokens are accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JwtRule {
+    /// `iss` of its tokens.
+    pub issuer: Arc<str>,
+    /// Accepted audiences; empty = all.
+    pub audiences: Vec<Arc<str>>,
+    /// Its keys.
+    pub keys: JwtKeys,
+    /// Headers that may carry a token, each with what stands before it.
+    pub from_headers: Vec<(Arc<str>, Arc<str>)>,
+    /// Query parameters that may carry a token.
+    pub from_params: Vec<Arc<str>>,
+    /// Cookies that may carry a token.
+    pub from_cookies: Vec<Arc<str>>,
+    /// The token stays in the request.
+    pub forward: bool,
+    /// The header that gets the payload.
+    pub payload_header: Option<Arc<str>>,
+    /// Headers that get claims: the header, and the claim's path with dots.
+    pub claim_headers: Vec<(Arc<str>, Arc<str>)>,
+    /// Claims whose values are separated by spaces, besides `scope` and `permission`.
+    pub space_delimited_claims: Vec<Arc<str>>,
+    /// Where the rule was written.
+    pub origin: Span,
+}
+
+/// An issuer's keys.
+#[derive(Debug, Clone, PartialEq)]
+pub enum JwtKeys {
+    /// Written in the rule.
+    Inline(Arc<str>),
+    /// To be fetched.
+    Fetched {
+        /// Where they are.
+        from: JwksSource,
+        /// Limit for fetching.
+        timeout: Option<Duration>,
+        /// The last good ones.
+        keys: Option<Arc<str>>,
+    },
+    /// None can be used: every token fails.
+    None,
+}
+
+impl JwtKeys {
+    /// The keys, if there are usable ones.
+    pub fn text(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Inline(text) => Some(text),
+            Self::Fetched { keys, .. } => keys.as_ref(),
+            Self::None => None,
+        }
+    }
+}
+
+/// Where an issuer's keys are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum JwksSource {
+    /// At this URI (`jwksUri`).
+    Uri(Arc<str>),
+    /// Where the issuer's OpenID configuration says.
+    Issuer(Arc<str>),
+}
+
+impl JwksSource {
+    /// The URI that is asked first.
+    pub fn uri(&self) -> String {
+        match self {
+            Self::Uri(uri) => uri.to_string(),
+            Self::Issuer(issuer) => format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/')),
+        }
+    }
+
+    /// The name of the ConfigMap in the root namespace in which the control plane keeps the keys.
+    pub fn config_map(&self) -> String {
+        format!("{JWKS_CONFIG_MAP_PREFIX}{}", evenkeel_jwt::digest(self.uri().as_bytes()))
+    }
+}
+
+/// What the names of ConfigMaps with fetched keys begin with.
+pub const JWKS_CONFIG_MAP_PREFIX: &str = "evenkeel-jwks-";
+/// The keys in such a ConfigMap.
+pub const JWKS_KEY: &str = "jwks";

@@ -1,0 +1,259 @@
+//! `envoy.filters.http.jwt_authn`, compiled: which tokens (JWT) requests have to carry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_jwt::{Audiences, Jwks};
+
+use crate::retry::RetryPolicy;
+use crate::route::RouteMatch;
+use crate::string_match::StringMatcher;
+
+/// The namespace of the filter's dynamic metadata, whatever its name.
+pub const METADATA: &str = "envoy.filters.http.jwt_authn";
+/// Most tokens that `jwt_cache_config` may ask to keep, in tokens per worker and provider.
+pub const MAX_CACHED_TOKENS: usize = 100_000;
+
+/// The filter's configuration.
+#[derive(Debug)]
+pub struct JwtAuthn {
+    /// The providers, sorted by name.
+    pub providers: Vec<Arc<Provider>>,
+    /// What requests need; the first rule that matches counts.
+    pub rules: Vec<Rule>,
+    /// What requests of no rule need, by an object of the filter state.
+    pub filter_state: Option<FilterStateRules>,
+    /// What routes may name, sorted by name.
+    pub named: Vec<(Box<str>, Requirement)>,
+    /// Preflight requests (CORS) pass.
+    pub bypass_cors_preflight: bool,
+    /// Replies say no reason.
+    pub strip_failure_response: bool,
+    /// Further prefix of its statistics; empty: none.
+    pub stat_prefix: Box<str>,
+    /// The headers that any provider fills: what clients send in them is removed.
+    pub filled_headers: Vec<Box<str>>,
+}
+
+impl JwtAuthn {
+    /// The requirement of this name.
+    pub fn named(&self, name: &str) -> Option<&Requirement> {
+        self.named.iter().find(|(own, _)| **own == *name).map(|(_, requirement)| requirement)
+    }
+
+    /// The names of requirements, for the reply to a request whose route names another.
+    pub fn names(&self) -> String {
+        let names: Vec<&str> = self.named.iter().map(|(name, _)| &**name).collect();
+        names.join(",")
+    }
+}
+
+/// `RequirementRule`.
+#[derive(Debug)]
+pub struct Rule {
+    /// Which requests.
+    pub matches: RouteMatch,
+    /// What they need; `None`: nothing.
+    pub requirement: Option<Requirement>,
+}
+
+/// `FilterStateRule`.
+#[derive(Debug)]
+pub struct FilterStateRules {
+    /// The object's key.
+    pub key: Box<str>,
+    /// Requirements by the object's text.
+    pub requirements: Vec<(Box<str>, Requirement)>,
+}
+
+/// `JwtRequirement`.
+#[derive(Debug)]
+pub enum Requirement {
+    /// Nothing.
+    Nothing,
+    /// A valid token of this provider (by its index).
+    Provider {
+        /// Index of the provider.
+        provider: usize,
+        /// Audiences in place of the provider's.
+        audiences: Option<Audiences>,
+        /// Where its tokens are.
+        locations: Locations,
+    },
+    /// Tokens of any provider, if there are some.
+    Lenient {
+        /// What passes besides requests whose tokens are all valid.
+        lenience: Lenience,
+        /// Where the providers' tokens are.
+        locations: Locations,
+    },
+    /// One of these.
+    Any {
+        /// The requirements.
+        children: Vec<Requirement>,
+        /// What passes besides.
+        lenience: Option<Lenience>,
+    },
+    /// All of these.
+    All(Vec<Requirement>),
+}
+
+/// What passes although no token is valid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lenience {
+    /// Requests without a token.
+    Missing,
+    /// All requests.
+    MissingOrFailed,
+    /// All requests: tokens are read and not verified. The header that says so is set to `false` if there is one.
+    ExtractOnly(Option<Box<str>>),
+}
+
+/// `JwtProvider`.
+#[derive(Debug)]
+pub struct Provider {
+    /// Its name.
+    pub name: Box<str>,
+    /// The issuer of its tokens; empty: any.
+    pub issuer: Box<str>,
+    /// Accepted audiences.
+    pub audiences: Audiences,
+    /// Accepted subjects.
+    pub subjects: Option<StringMatcher>,
+    /// Tokens have to expire, within this time if it is `Some(Some(_))`.
+    pub lifetime: Option<Option<Duration>>,
+    /// Accepted difference of clocks, in seconds.
+    pub clock_skew_seconds: u64,
+    /// Its keys.
+    pub keys: KeySource,
+    /// The token stays in the request.
+    pub forward: bool,
+    /// The header that gets the payload; empty: none.
+    pub payload_header: Box<str>,
+    /// The payload in this header is padded.
+    pub pad_payload_header: bool,
+    /// Headers that get claims.
+    pub claim_headers: Vec<ClaimHeader>,
+    /// The key of the payload in dynamic metadata; empty: not there.
+    pub payload_in_metadata: Box<str>,
+    /// Claims that become lists of words in dynamic metadata.
+    pub space_delimited_claims: Vec<Box<str>>,
+    /// The key of the token's header in dynamic metadata; empty: not there.
+    pub header_in_metadata: Box<str>,
+    /// The key of what is wrong with a token in dynamic metadata; empty: not there.
+    pub failed_status_in_metadata: Box<str>,
+    /// The route is selected again after a token was accepted.
+    pub clear_route_cache: bool,
+    /// Limits of its verified tokens that are kept; `None`: the filter's own.
+    pub cache: Option<TokenCache>,
+}
+
+/// A header that gets a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimHeader {
+    /// Lower-case name.
+    pub header: Box<str>,
+    /// Where the claim is, from the outermost object in.
+    pub path: Vec<Box<str>>,
+}
+
+/// `JwtCacheConfig`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenCache {
+    /// Most tokens.
+    pub tokens: usize,
+    /// Longest token, in bytes.
+    pub token_bytes: usize,
+}
+
+/// Where a provider's keys are.
+#[derive(Debug, Clone)]
+pub enum KeySource {
+    /// In the configuration.
+    Local(Arc<Jwks>),
+    /// At a server.
+    Remote(Arc<RemoteJwks>),
+}
+
+/// `RemoteJwks`.
+#[derive(Debug, Clone)]
+pub struct RemoteJwks {
+    /// The URI, as configured.
+    pub uri: Box<str>,
+    /// `:scheme` of the request.
+    pub https: bool,
+    /// `:authority` of the request.
+    pub authority: Box<str>,
+    /// `:path` of the request.
+    pub path: Box<str>,
+    /// The cluster to ask.
+    pub cluster: Arc<str>,
+    /// Limit for an answer.
+    pub timeout: Duration,
+    /// How long keys are used before they are fetched again.
+    pub cache_duration: Duration,
+    /// How fetching is tried again at once.
+    pub retry: Option<Arc<RetryPolicy>>,
+    /// Time until the next fetch after a failed one.
+    pub failed_refetch: Duration,
+    /// Keys are kept fresh although no request needs them.
+    pub keep_fresh: bool,
+}
+
+/// Where tokens are in a request. Headers and parameters are sorted as in Envoy; the last token is judged first.
+#[derive(Debug, Clone, Default)]
+pub struct Locations {
+    /// Headers.
+    pub headers: Vec<HeaderLocation>,
+    /// Query parameters, and whose tokens they may carry.
+    pub parameters: Vec<(Box<str>, Issuers)>,
+    /// Cookies, and whose tokens they may carry.
+    pub cookies: Vec<(Box<str>, Issuers)>,
+    /// Headers that the providers fill.
+    pub filled: Vec<Box<str>>,
+}
+
+/// A header that may carry tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderLocation {
+    /// Lower-case name.
+    pub name: Box<str>,
+    /// What stands before the token; empty: nothing.
+    pub prefix: Box<str>,
+    /// Whose tokens.
+    pub issuers: Issuers,
+}
+
+/// Issuers whose tokens may stand in some place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Issuers {
+    /// Any.
+    any: bool,
+    /// These.
+    named: Vec<Box<str>>,
+}
+
+impl Issuers {
+    /// Adds an issuer; an empty one stands for all.
+    pub fn add(&mut self, issuer: &str) {
+        match issuer {
+            "" => self.any = true,
+            issuer if self.named.iter().any(|known| **known == *issuer) => {}
+            issuer => self.named.push(issuer.into()),
+        }
+    }
+
+    /// Whether tokens of this issuer may stand there.
+    pub fn allow(&self, issuer: &str) -> bool {
+        self.any || self.named.iter().any(|known| **known == *issuer)
+    }
+}
+
+/// `PerRouteConfig`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PerRoute {
+    /// Nothing is required.
+    Disabled,
+    /// The requirement of this name.
+    Named(Box<str>),
+}
