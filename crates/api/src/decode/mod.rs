@@ -12,7 +12,7 @@ mod values;
 
 pub use context::Context;
 pub use schema::{Field, Schema, Status};
-pub use values::{Anything, Decimal, HeaderName, IntOrString, Key, Label, Port, Quantity, RegexText};
+pub use values::{Anything, Decimal, HeaderName, IntOrString, Key, Label, Port, Quantity, QuotedPort, RegexText};
 
 use evenkeel_base::yaml::Node;
 
