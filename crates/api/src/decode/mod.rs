@@ -11,7 +11,9 @@ mod values;
 
 pub use context::Context;
 pub use schema::{Field, Schema, Status};
-pub use values::{Anything, Decimal, HeaderName, IntOrString, Key, Label, MatchName, Port, Quantity, RegexText};
+pub use values::{
+    Anything, Decimal, HeaderName, IntOrString, Key, Label, MatchName, Port, Quantity, QuotedPort, RegexText,
+};
 
 use evenkeel_base::yaml::Node;
 

@@ -273,6 +273,24 @@ impl Decode for Port {
     }
 }
 
+/// A port number that may also be written as text, as in any message of Protocol Buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotedPort(pub u16);
+
+impl Decode for QuotedPort {
+    fn schema() -> Schema {
+        Port::schema()
+    }
+
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
+        let text = match &node.value {
+            Value::Scalar(Scalar { ty: ScalarType::Str, text, .. }) => text.parse().ok().filter(|port: &u16| *port > 0),
+            _ => None,
+        };
+        text.map(Self).or_else(|| Port::decode(node, cx).map(|port| Self(port.0)))
+    }
+}
+
 /// A number or a name, e.g. a Service's `targetPort`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IntOrString {

@@ -8,7 +8,7 @@ use evenkeel_base::suggest::instead;
 use evenkeel_base::yaml::Node;
 
 use super::MeshConfig;
-use crate::decode::{Anything, Context, Port};
+use crate::decode::{Anything, Context, Port, QuotedPort};
 
 object! {
     /// A service that proxies call. AuthorizationPolicies (`CUSTOM`), Telemetry objects and `defaultProviders` name it.
@@ -55,7 +55,7 @@ object! {
         /// The service, `[NAMESPACE/]HOST`.
         service: String = "service",
         /// Its port.
-        port: Port = "port",
+        port: QuotedPort = "port",
         /// Limit for each check.
         timeout: Option<Duration> = "timeout",
         /// Prefix of the path of a check.
@@ -114,7 +114,7 @@ object! {
         /// The service, `[NAMESPACE/]HOST`.
         service: String = "service",
         /// Its port.
-        port: Port = "port",
+        port: QuotedPort = "port",
         /// Limit for each check.
         timeout: Option<Duration> = "timeout",
         /// Whether calls are allowed if the service does not answer.
