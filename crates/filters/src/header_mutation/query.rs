@@ -9,8 +9,8 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, per
 
 use super::edit::{Seen, format};
 
-/// What is encoded in added values, as in Envoy: all but the unreserved characters (RFC 3986 section 2.3).
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// What is encoded in added values, as in Envoy: all but letters, digits, and these.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 /// What is encoded in names: what would end them, or the query.
 const NAME_ENDS: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%').add(b'&').add(b'+').add(b'=');
 

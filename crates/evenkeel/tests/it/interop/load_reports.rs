@@ -140,11 +140,9 @@ fn evenkeel_and_envoy_weigh_hosts_alike() {
             })
             .unwrap_or_else(|| weights(row, backends, admin));
             assert_eq!(weights, row.weights, "{program:?} {}", row.name);
-            let (seen, total) = (requests(row, port, REQUESTS), row.weights.iter().sum::<u32>() as usize);
-            for (host, weight) in row.weights.iter().enumerate() {
-                let (count, fair) = (seen.get(&host).copied().unwrap_or(0), REQUESTS * *weight as usize / total);
-                assert!(count.abs_diff(fair) <= 8, "{program:?} {}: host {host} got {count}, not {fair}", row.name);
-            }
+            // A worker takes new weights from time to time only.
+            let fair = poll(PATIENCE, || unfair(row, &requests(row, port, REQUESTS)).is_none().then_some(()));
+            assert!(fair.is_some(), "{program:?} {}: {:?}", row.name, unfair(row, &requests(row, port, REQUESTS)));
         }
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
     }
@@ -173,6 +171,15 @@ fn requests(row: &Row, port: u16, count: usize) -> BTreeMap<usize, usize> {
         *seen.entry(response.text().parse().expect("a backend's number")).or_default() += 1;
     }
     seen
+}
+
+/// The host, if any, whose count of requests is far from what its weight says, with both counts.
+fn unfair(row: &Row, seen: &BTreeMap<usize, usize>) -> Option<(usize, usize, usize)> {
+    let total = row.weights.iter().sum::<u32>() as usize;
+    row.weights.iter().enumerate().find_map(|(host, weight)| {
+        let (count, fair) = (seen.get(&host).copied().unwrap_or(0), REQUESTS * *weight as usize / total);
+        (count.abs_diff(fair) > 8).then_some((host, count, fair))
+    })
 }
 
 /// The hosts' weights, as `/clusters` shows them.

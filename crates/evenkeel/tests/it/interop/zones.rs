@@ -68,7 +68,7 @@ const ROWS: &[Row] = &[
         counted: &[DIRECT],
     },
     Row {
-        name: "off",
+        name: "switched-off",
         hosts: &[("a", 1), ("b", 1)],
         settings: "common_lb_config: { zone_aware_lb_config: { min_cluster_size: 1, routing_enabled: { value: 0 } } }",
         expected: &[("a", 50), ("b", 50)],
