@@ -124,9 +124,9 @@ impl NameSubscription {
 
     /// Passes on roots; what cannot be used is refused at once.
     async fn pass_on(&mut self, update: Update) -> Option<Unconfirmed> {
-        let bundle = update.added.iter().find_map(|resource| match unpack::<ProxyConfig>(&resource.any) {
-            Ok(message) => Some(Bundle::read(&message)),
-            Err(error) => Some(Err(error.to_string())),
+        let bundle = update.added.first().map(|resource| match unpack::<ProxyConfig>(&resource.any) {
+            Ok(message) => Bundle::read(&message),
+            Err(error) => Err(error.to_string()),
         });
         let bundle = match bundle {
             Some(Ok(bundle)) => bundle,

@@ -70,7 +70,7 @@ fn nothing_is_signed_with_a_root_before_every_workload_trusts_it() {
     };
     check(&[], START, &[]);
     let web = issued("web", "old", "1", "old", START);
-    check(&[web.clone()], START, &["web"]);
+    check(std::slice::from_ref(&web), START, &["web"]);
     check(&[web.clone(), shown("1", START)], START, &["web"]);
     check(&[web.clone(), trusts("1", "both", START)], START, &[]);
     // Roots of an earlier state are not those.
@@ -82,8 +82,8 @@ fn nothing_is_signed_with_a_root_before_every_workload_trusts_it() {
     check(&[web.clone(), again, shown("2", START + 2)], START + 2, &[]);
     // A workload that was not heard of since is waited for as long as its certificate may be in use.
     let end = END + HOLDER_SKEW.as_secs();
-    check(&[web.clone()], end - 1, &["web"]);
-    check(&[web.clone()], end, &[]);
+    check(std::slice::from_ref(&web), end - 1, &["web"]);
+    check(std::slice::from_ref(&web), end, &[]);
     // The acknowledgement of one says nothing of another, and a Pod that is gone is not waited for.
     let two = [web, issued("api", "old", "3", "old", START), trusts("1", "both", START)];
     check(&two, START, &["api"]);
