@@ -17,9 +17,9 @@ use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::workload_group::WorkloadGroup;
 use crate::{
-    AuthorizationAction, AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped,
-    JwksSource, Labels, List, MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RequestAuthentication,
-    RouteSet, Service, Sidecar, Viewer, Workload,
+    AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, JwksSource, Labels, List,
+    MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RequestAuthentication, RouteSet, Service, Sidecar,
+    Viewer, Workload,
 };
 
 /// Everything the control plane knows at one moment. It is immutable; the next snapshot shares all unchanged parts with
