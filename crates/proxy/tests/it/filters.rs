@@ -72,7 +72,7 @@ impl Doing {
             }
             "collect-request" => match context.body {
                 Body::Coming => Decision::Collect { max_bytes: number(1) as usize },
-                Body::Whole(_) | Body::Empty => Decision::Continue,
+                Body::Start(_) | Body::Whole(_) | Body::Empty => Decision::Continue,
             },
             _ => Decision::Continue,
         }
@@ -123,7 +123,7 @@ impl Doing {
             }
             "collect-answer" => match context.body {
                 Body::Coming => ResponseDecision::Collect { max_bytes: words[1].parse().unwrap_or(0) },
-                Body::Empty => ResponseDecision::Continue,
+                Body::Start(_) | Body::Empty => ResponseDecision::Continue,
                 Body::Whole(body) => {
                     context.head.headers.append(b"x-whole", body.len().to_string().as_bytes());
                     ResponseDecision::Continue
