@@ -223,6 +223,9 @@ fn programs_can_read_them() {
     assert_eq!(sarif["runs"][0]["tool"]["driver"]["rules"][0]["id"], "IST0101");
 }
 
+/// The public key of RFC 7515, appendix A.3.
+const KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
+
 #[test]
 fn routes_by_claims_need_tokens() {
     let gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\n\
@@ -237,7 +240,7 @@ fn routes_by_claims_need_tokens() {
     let tokens = |namespace: &str, selector: &str| {
         format!(
             "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: jwt, namespace: {namespace}}}\n\
-             spec: {{{selector}jwtRules: [{{issuer: me, jwksUri: 'https://me.test/keys'}}]}}\n"
+             spec: {{{selector}jwtRules: [{{issuer: me, jwks: '{KEYS}'}}]}}\n"
         )
     };
     let at_edge = route("gateways: [edge], ");

@@ -120,9 +120,10 @@ impl Question<'_, '_> {
     /// The same with one value for each name: several are joined.
     fn each_joined(&self, mut each: impl FnMut(&[u8], &[u8])) {
         let headers = &self.context.head.headers;
-        self.each_header(|name, value| match joined(headers, name, value) {
-            Some(value) => each(name, &value),
-            None => {}
+        self.each_header(|name, value| {
+            if let Some(value) = joined(headers, name, value) {
+                each(name, &value);
+            }
         });
     }
 
@@ -158,10 +159,11 @@ impl Question<'_, '_> {
             }
             match self.config.encode_raw_headers {
                 true => head.headers.append(name, value),
-                false => match joined(&client.headers, name, value) {
-                    Some(value) => head.headers.append(name, &readable(&value)),
-                    None => {}
-                },
+                false => {
+                    if let Some(value) = joined(&client.headers, name, value) {
+                        head.headers.append(name, &readable(&value));
+                    }
+                }
             }
         }
         if allowed(b":scheme") {

@@ -58,7 +58,7 @@ fn came(name: &str, result: Result<(), impl Into<io::Error>>) {
             _ => format!("{error}"),
         },
     };
-    println!("- {name}: {word}");
+    _ = writeln!(io::stdout(), "- {name}: {word}");
 }
 
 fn refused(name: &str, result: io::Result<()>) {
@@ -67,7 +67,7 @@ fn refused(name: &str, result: io::Result<()>) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => "refused",
         Err(_) => "failed otherwise",
     };
-    println!("- {name}: {word}");
+    _ = writeln!(io::stdout(), "- {name}: {word}");
 }
 
 #[test]

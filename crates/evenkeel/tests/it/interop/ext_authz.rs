@@ -240,11 +240,14 @@ pub fn question(line: &str) -> String {
     for path in ["/attributes/request/http/headers", "/headers"] {
         if let Some(Value::Object(headers)) = value.pointer_mut(path) {
             headers.retain(|name, _| !["x-request-id", "authz-answer", "content-length"].contains(&name.as_str()));
+            // The asking proxy's own address: Envoy names one of the machine's interfaces, Evenkeel the one that it calls from.
+            headers.entry("x-forwarded-for").and_modify(|value| *value = Value::from("some"));
         }
     }
     // Evenkeel announces how long its message is.
     let same = |word: &&str| !word.starts_with("x-request-id") && !word.starts_with("content-length");
-    let metadata: Vec<_> = metadata.split(' ').filter(same).collect();
+    let own = |word| if str::starts_with(word, "x-forwarded-for") { "x-forwarded-for=some" } else { word };
+    let metadata: Vec<_> = metadata.split(' ').filter(same).map(own).collect();
     format!("{kind} {value} {}", metadata.join(" "))
 }
 
