@@ -141,10 +141,10 @@ impl Language {
                 .dfa_size_limit(Some(MAX_AUTOMATON_BYTES))
                 .determinize_size_limit(Some(MAX_AUTOMATON_BYTES));
             let syntax = syntax::Config::new().unicode(unicode).utf8(false);
-            dense::Builder::new().configure(config).syntax(syntax).build(pattern)
+            dense::Builder::new().configure(config).syntax(syntax).build(pattern).ok()
         };
         // As the matcher itself is compiled.
-        let automaton = build(false).or_else(|_| build(true)).map_err(|_| TooLarge(pattern.to_owned()))?;
+        let automaton = build(false).or_else(|| build(true)).ok_or_else(|| TooLarge(pattern.to_owned()))?;
         Ok(Self::Regex(Box::new(automaton)))
     }
 

@@ -150,7 +150,7 @@ impl<'e> Judge<'e> {
             }
             Permission::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
             #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
-            Permission::Metadata(_) | _ => Expr::Unknown,
+            _ => Expr::Unknown,
         }
     }
 
@@ -181,7 +181,7 @@ impl<'e> Judge<'e> {
             Principal::UrlPath(path) => self.path(path),
             Principal::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
             #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
-            Principal::Metadata(_) | _ => Expr::Unknown,
+            _ => Expr::Unknown,
         }
     }
 
@@ -268,7 +268,7 @@ impl<'e> Judge<'e> {
             let Value::Lines(lines) = value else { return None };
             let mut lines = lines.clone();
             for edits in edits {
-                if edits.request_remove.iter().any(|removed| *removed == own) {
+                if edits.request_remove.contains(&own) {
                     lines.clear();
                 }
                 for added in edits.request_add.iter().filter(|added| added.name.eq_ignore_ascii_case(&own)) {

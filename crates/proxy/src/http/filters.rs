@@ -40,9 +40,9 @@ use crate::worker::Worker;
 
 /// What a filter waits for before it is called again.
 pub(super) enum Waits {
-    ForBody { max_bytes: usize },
-    ForStart { bytes: usize },
-    ForFilter(Pause),
+    Body { max_bytes: usize },
+    Start { bytes: usize },
+    Filter(Pause),
 }
 
 /// What is sent in place of the upstream's response.
@@ -132,9 +132,9 @@ impl ActiveStream<'_> {
             }
             Decision::Reroute => Ok(Filtered::Rerouted),
             Decision::Reply(reply) => Ok(Filtered::Answered(Reply::from(reply))),
-            Decision::Collect { max_bytes } => Err(Waits::ForBody { max_bytes }),
-            Decision::CollectStart { bytes } => Err(Waits::ForStart { bytes }),
-            Decision::Pause(pause) => Err(Waits::ForFilter(pause)),
+            Decision::Collect { max_bytes } => Err(Waits::Body { max_bytes }),
+            Decision::CollectStart { bytes } => Err(Waits::Start { bytes }),
+            Decision::Pause(pause) => Err(Waits::Filter(pause)),
         }
     }
 
@@ -148,9 +148,9 @@ impl ActiveStream<'_> {
         let route = matched.map(|matched| &**matched.route);
         loop {
             let waited = match waits {
-                Waits::ForBody { max_bytes } => self.collect(max_bytes, route).await,
-                Waits::ForStart { bytes } => self.collect_start(bytes, route).await,
-                Waits::ForFilter(pause) => {
+                Waits::Body { max_bytes } => self.collect(max_bytes, route).await,
+                Waits::Start { bytes } => self.collect_start(bytes, route).await,
+                Waits::Filter(pause) => {
                     let woken = self.pause(pause, route).await;
                     woken.map(|woken| self.request.filters.wake(woken))
                 }
