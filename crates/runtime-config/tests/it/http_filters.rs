@@ -311,7 +311,7 @@ fn mistakes_in_what_tokens_requests_need_are_rejected() {
     let fails = |config: &str, path: &str, reason: &str| {
         let filter = format!("      - {{ name: j, typed_config: {{ \"@type\": {JWT}, {config} }} }}\n");
         let error = manager(&filter, "virtual_hosts: []\n").expect_err(config);
-        assert!(error.contains(&format!("{at}{path}")) && error.contains(reason), "{config}: {error}");
+        assert!(error.contains(at) && error.contains(path) && error.contains(reason), "{config}: {error}");
     };
     let keys = r#"local_jwks: { inline_string: '{"keys":[{"kty":"EC","x":"J_l_srxIoxg1EXQJzNZXKunxXGyhJUAJKrSgIE_RCeM","y":"IEvCIZNHKJLIhjkiRorUuPlu4FNxr7_wDbXGXipiq0o"}]}' }"#;
     let provider = |fields: &str| match fields.contains("_jwks") {
@@ -333,8 +333,16 @@ fn mistakes_in_what_tokens_requests_need_are_rejected() {
         (provider("forward_payload_header: \"a b\""), ".providers[\"p\"].forward_payload_header", "no header name"),
         (provider("from_headers: [ { name: \"\" } ]"), ".providers[\"p\"].from_headers[0].name", "must not be empty"),
         (provider("from_params: [ \"\" ]"), ".providers[\"p\"].from_params[0]", "must not be empty"),
-        (provider("claim_to_headers: [ { header_name: \":path\", claim_name: a } ]"), ".header_name", "no header name"),
-        (provider("claim_to_headers: [ { header_name: a } ]"), ".claim_name", "must not be empty"),
+        (
+            provider("claim_to_headers: [ { header_name: \":path\", claim_name: a } ]"),
+            ".providers[\"p\"].claim_to_headers[0].header_name",
+            "no header name",
+        ),
+        (
+            provider("claim_to_headers: [ { header_name: a } ]"),
+            ".providers[\"p\"].claim_to_headers[0].claim_name",
+            "must not be empty",
+        ),
         (provider("subjects: { safe_regex: { regex: \"(\" } }"), ".subjects", "regular expression"),
         (provider("jwt_cache_config: { jwt_cache_size: 1000000 }"), ".jwt_cache_size", "at most 100000"),
         ("providers: { p: {} }".to_owned(), ".providers[\"p\"]", "one of remote_jwks, local_jwks is required"),

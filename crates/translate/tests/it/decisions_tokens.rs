@@ -173,6 +173,41 @@ fn a_missing_token_passes_and_a_bad_one_does_not() {
     );
 }
 
+/// What policies read is what the rule writes from a valid token, and never what the client has sent in its place.
+#[test]
+fn claims_and_payload_become_headers() {
+    let good = token(0, r#"{"iss":"me","team":"a"}"#);
+    let rules = format!(
+        "jwtRules: [{{issuer: me, jwks: {}, outputPayloadToHeader: x-payload, \
+         outputClaimToHeaders: [{{header: x-team, claim: team}}]}}]",
+        keys(0)
+    );
+    for (header, values) in [("x-team", "[a]"), ("x-payload", "['*']")] {
+        let condition =
+            format!("action: DENY, rules: [{{when: [{{key: 'request.headers[{header}]', values: {values}}}]}}]");
+        let objects =
+            object("RequestAuthentication", "jwt", "", &rules) + &object("AuthorizationPolicy", "p", "", &condition);
+        let rows = [
+            (format!("GET web /?access_token={good}"), "denied by ns[shop]-policy[p]-rule[0]"),
+            ("GET web /".to_owned(), OPEN),
+            (format!("GET web / {header}=a"), OPEN),
+        ];
+        check_objects(&objects, "web-0", &rows);
+    }
+}
+
+#[test]
+fn rules_for_a_gateway_judge_no_tokens_of_a_sidecar() {
+    // A target of another namespace is a mistake, and the object closes what it could have judged.
+    for (namespace, expected) in [("", OPEN), (", namespace: shop", REFUSED)] {
+        let target = format!("targetRef: {{group: gateway.networking.k8s.io, kind: Gateway, name: edge{namespace}}}");
+        check(
+            &format!("{target}, jwtRules: [{{issuer: me, jwks: {}}}]", keys(0)),
+            &[("GET web /?access_token=x".to_owned(), expected)],
+        );
+    }
+}
+
 #[test]
 fn tokens_are_where_the_rule_says() {
     let keys = keys(0);

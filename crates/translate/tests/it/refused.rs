@@ -67,7 +67,7 @@ fn a_policy_that_is_refused_leaves_nothing_open() {
     let denied = "denied by ns[shop]-policy[web]-refused";
     let admin = "inbound|8080|| web/admin";
     check("", &[OPEN, OPEN, admin], 0);
-    let allow = "rules: [{from: [{source: {requestPrincipals: ['*']}}]}]";
+    let allow = "rules: [{from: [{source: {requestPrincipalz: ['*']}}]}]";
     check(&policy("web", &format!("{SELECTOR}, {allow}")), &[denied, denied, denied], 1);
     // Others that allow something go on doing so.
     let sound = policy(
@@ -81,7 +81,7 @@ fn a_policy_that_is_refused_leaves_nothing_open() {
     let first = "denied by ns[shop]-policy[web]-refused-rule[0]";
     let paths = "to: [{operation: {paths: [/admin]}}]";
     let deny =
-        format!("{SELECTOR}, action: DENY, rules: [{{from: [{{source: {{notRequestPrincipals: ['*']}}}}], {paths}}}]");
+        format!("{SELECTOR}, action: DENY, rules: [{{from: [{{source: {{notRequestPrincipalz: ['*']}}}}], {paths}}}]");
     check(&policy("web", &deny), &[OPEN, OPEN, first], 1);
     check(&policy("web", &deny.replace("DENY", "CUSTOM")), &[OPEN, OPEN, first], 1);
     check(&policy("web", &deny.replace("rules", "rulez")), &[first, first, first], 1);
