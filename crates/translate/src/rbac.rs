@@ -97,7 +97,7 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
     let deny = FilterRules {
         enforced: with_refusals(
             context,
-            policies.iter().filter(|policy| layer == Layer::Http && !policy.dry_run).map(|policy| policy.as_ref()),
+            policies.iter().filter(|policy| layer == Layer::Http && enforces(policy)).map(|policy| policy.as_ref()),
             deny_rules(context, &of(AuthorizationAction::Deny, false), &of(AuthorizationAction::Allow, false), layer),
         ),
         shadow: deny_rules(context, &of(AuthorizationAction::Deny, true), &[], layer),
@@ -113,6 +113,11 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
     };
     let audit = FilterRules { enforced: logged(false), shadow: logged(true) };
     [audit, deny, allow].into_iter().filter(|rules| rules.enforced.is_some() || rules.shadow.is_some()).collect()
+}
+
+/// Whether it may refuse requests: one that is on trial or only logs refuses none, however they are read.
+fn enforces(policy: &AuthorizationPolicy) -> bool {
+    !policy.dry_run && policy.action != AuthorizationAction::Audit
 }
 
 /// The enforced DENY rules, and the refusals of what the policies could not judge.

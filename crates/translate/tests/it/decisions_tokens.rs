@@ -62,6 +62,20 @@ fn a_policy_on_trial_is_not_enforced() {
 }
 
 #[test]
+fn what_is_ambiguous_is_refused_only_where_a_policy_may_refuse() {
+    let check = |annotations: &str, action: &str, expected: &str| {
+        let spec = format!("action: {action}, rules: [{{to: [{{operation: {{paths: [/admin]}}}}]}}]");
+        let policy = object("AuthorizationPolicy", "p", annotations, &spec);
+        let (ends, _) = calls(&policy, "web-0", 8080, &PLAIN_HTTP, &["GET web /x%2Fadmin"], MeshConfig::default());
+        assert_eq!(ends, [expected], "{annotations} {action}");
+    };
+    let open = "inbound|8080|| web/x%2Fadmin";
+    check("", "DENY", "denied by ambiguous-path[encoded-slash]");
+    check("istio.io/dry-run: 'true'", "DENY", open);
+    check("", "AUDIT", open);
+}
+
+#[test]
 fn a_policy_on_trial_is_counted_beside_those_in_force() {
     let policies = object("AuthorizationPolicy", "a", "istio.io/dry-run: 'true'", "action: DENY, rules: [{}]")
         + &object("AuthorizationPolicy", "b", "", "action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]")
