@@ -132,6 +132,17 @@ impl Bar {
         }
     }
 
+    /// The peers whose values it needs.
+    #[cfg(test)]
+    pub fn peers(&self) -> Vec<&'static str> {
+        match self.measure {
+            Own(peer) => vec![peer],
+            Ratio(peer, other) => vec![peer, other],
+            AddedRatio(peer, other) => vec![peer, other, DIRECT],
+            AddedToEach(one, other) => [one, other].concat(),
+        }
+    }
+
     /// What is measured, in words.
     fn what(&self) -> String {
         let (scenario, case, metric) = (self.scenario, self.case, self.metric.head());

@@ -81,6 +81,11 @@ pub struct Role<'a> {
     pub issuer: Option<&'a Issuer>,
 }
 
+/// The program of a peer: the first word of its name.
+fn program(name: &str) -> &str {
+    name.split([' ', ',']).next().unwrap_or_default()
+}
+
 impl Role<'_> {
     /// Plain, the same protocol everywhere, no policy.
     pub fn plain(protocol: Protocol) -> Self {
@@ -125,7 +130,7 @@ impl Setup {
 
     /// Whether this peer is to be measured: by its whole name or its first word.
     pub fn is_wanted(&self, name: &str) -> bool {
-        let program = name.split(' ').next().unwrap_or_default();
+        let program = program(name);
         self.wanted.is_empty() || self.wanted.iter().any(|wanted| wanted == name || wanted == program)
     }
 
@@ -275,12 +280,12 @@ impl Setup {
         let path = self.write(&format!("{file}.yaml"), bootstrap)?;
         let mut args = vec!["-c".to_owned(), path.display().to_string()];
         args.extend(["--concurrency", "1", "-l", "error"].map(str::to_owned));
-        let program = match name.split(' ').next() {
-            Some(EVENKEEL) => {
+        let program = match program(name) {
+            EVENKEEL => {
                 args.insert(0, "proxy".to_owned());
                 &self.evenkeel
             }
-            Some(ENVOY) => {
+            ENVOY => {
                 args.push("--disable-hot-restart".to_owned());
                 &self.envoy
             }
@@ -345,4 +350,18 @@ pub fn free_address() -> Result<SocketAddr> {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let port = ports.find(free).with_context(|| format!("no free TCP port in {FIRST}..{}", FIRST + COUNT))?;
     Ok((Ipv4Addr::LOCALHOST, port).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY, program};
+    use crate::bars::BARS;
+
+    #[test]
+    fn peers_of_bars_name_their_program() {
+        for peer in BARS.iter().flat_map(|bar| bar.peers()) {
+            let known = [EVENKEEL, ENVOY, HAPROXY, NGINX, RELAY].contains(&program(peer));
+            assert!(known || peer == DIRECT, "{peer}");
+        }
+    }
 }

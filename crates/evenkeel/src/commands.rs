@@ -428,9 +428,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Egress { open, log } => {
             logging::start(log.log_level);
-            if let Some(held) = confinement::confine(Writes::Below(&[])) {
-                tracing::info!(confinement = %held, "confined");
-            }
+            confinement::confine(Writes::Below(&[]));
             evenkeel_local::egress::run(open)?;
             Ok(0)
         }
@@ -483,9 +481,8 @@ fn confine(options: &evenkeel_control::Options) {
     let _ = evenkeel_base::files::private_directory(&options.state);
     let state = [options.state.as_path()];
     let writes = Writes::Below(&state);
-    match (!options.no_confinement).then(|| confinement::confine(writes)).flatten() {
-        Some(held) => tracing::info!(confinement = %held, "confined"),
-        None => tracing::warn!("not confined: the process may run programs, make any system call and write anywhere"),
+    if (!options.no_confinement).then(|| confinement::confine(writes)).flatten().is_none() {
+        tracing::warn!("not confined: the process may run programs, make any system call and write anywhere");
     }
 }
 

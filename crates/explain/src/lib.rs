@@ -29,6 +29,7 @@
 
 pub mod answer;
 mod asked;
+mod columns;
 mod considered;
 pub mod effective;
 mod hop;

@@ -1,5 +1,5 @@
-//! What a server gives up once it runs: it gains no privileges, runs no programs, and makes only the system calls that servers of
-//! this program make.
+//! What a server gives up once it runs: it gains no privileges, keeps few of root's, runs no programs, and makes only the system
+//! calls that servers of this program make.
 //!
 //! Whoever takes over such a process by a defect in it finds no `execve` to start a shell with, no `ptrace`, no `mount`, no
 //! namespaces, no kernel modules and none of the kernel's interfaces that defects are found in most often (`bpf`, `io_uring`,
@@ -14,6 +14,7 @@ use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetStatus, Scope,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -22,6 +23,13 @@ use seccompiler::{
 const NAMESPACES: u64 = 0x7e02_0000;
 /// Landlock's rights as of this version of it; older kernels apply those they know.
 const LANDLOCK: ABI = ABI::V6;
+
+/// What a server may keep of root's rights: ports below 1024, marks and addresses of sockets, and files whoever owns them.
+const KEPT: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH);
 
 /// A variable of the environment that switches confinement off, for measurements that write files of their own.
 const SWITCH: &str = "EVENKEEL_NO_CONFINEMENT";
@@ -42,6 +50,15 @@ pub struct Confinement {
     pub seccomp: Result<(), String>,
     /// Files are: whether all that was asked for is enforced, or why not.
     pub landlock: Result<Enforced, String>,
+    /// The capabilities that are left (`capabilities(7)`); or why others could not be given up.
+    pub capabilities: Result<CapabilitySet, String>,
+}
+
+impl Confinement {
+    /// Whether everything holds that was asked for.
+    pub fn is_whole(&self) -> bool {
+        self.seccomp.is_ok() && self.landlock == Ok(Enforced::Fully) && self.capabilities.is_ok()
+    }
 }
 
 /// How much of the rules about files the kernel enforces.
@@ -60,9 +77,18 @@ impl fmt::Display for Confinement {
             Err(reason) => write!(f, "seccomp=off ({reason})")?,
         }
         match &self.landlock {
-            Ok(Enforced::Fully) => f.write_str(" landlock=on"),
-            Ok(Enforced::Partly) => f.write_str(" landlock=partly"),
-            Err(reason) => write!(f, " landlock=off ({reason})"),
+            Ok(Enforced::Fully) => f.write_str(" landlock=on")?,
+            Ok(Enforced::Partly) => f.write_str(" landlock=partly")?,
+            Err(reason) => write!(f, " landlock=off ({reason})")?,
+        }
+        match &self.capabilities {
+            Ok(none) if none.is_empty() => f.write_str(" capabilities=none"),
+            Ok(some) => {
+                f.write_str(" capabilities=")?;
+                let names = some.iter_names().map(|(name, _)| name).collect::<Vec<_>>();
+                f.write_str(&names.join(","))
+            }
+            Err(reason) => write!(f, " capabilities=all ({reason})"),
         }
     }
 }
@@ -79,22 +105,42 @@ pub fn describe() -> String {
     held().map_or_else(|| "off".to_owned(), Confinement::to_string)
 }
 
-/// Confines this process for good, as far as the kernel can, and says what holds; `None`: it is switched off. Rules about files apply
-/// to this thread and those that it starts, so call it before there are others.
+/// Confines this process for good, as far as the kernel can, and logs what holds; `None`: it is switched off. Rules about files and
+/// capabilities apply to this thread and those that it starts, so call it before there are others.
 pub fn confine(writes: Writes<'_>) -> Option<&'static Confinement> {
     if std::env::var_os(SWITCH).is_some() {
         return None;
     }
-    Some(HELD.get_or_init(|| {
+    let held = HELD.get_or_init(|| {
+        // Before the filter, which allows none of the calls that these need.
+        let capabilities = limit_capabilities();
         // Without this, only root may install filters; with it, nothing that is executed gains rights.
         if let Err(error) = nix::sys::prctl::set_no_new_privs() {
             let reason = error.to_string();
-            return Confinement { seccomp: Err(reason.clone()), landlock: Err(reason) };
+            return Confinement { seccomp: Err(reason.clone()), landlock: Err(reason), capabilities };
         }
-        // First the files: afterwards its calls are not allowed any more.
         let landlock = restrict_files(writes);
-        Confinement { seccomp: filter_calls(), landlock }
-    }))
+        Confinement { seccomp: filter_calls(), landlock, capabilities }
+    });
+    if held.is_whole() {
+        tracing::info!(confinement = %held, "confined");
+    } else {
+        tracing::warn!(confinement = %held, "confined in part: this kernel or system does not do the rest");
+    }
+    Some(held)
+}
+
+/// Gives up all capabilities but those of [`KEPT`] that this process has.
+fn limit_capabilities() -> Result<CapabilitySet, String> {
+    let limit = || {
+        let CapabilitySets { permitted, effective, .. } = rustix::thread::capabilities(None)?;
+        let (permitted, effective) = (permitted & KEPT, effective & KEPT);
+        rustix::thread::clear_ambient_capability_set()?;
+        let inheritable = CapabilitySet::empty();
+        rustix::thread::set_capabilities(None, CapabilitySets { effective, permitted, inheritable })?;
+        Ok(permitted)
+    };
+    limit().map_err(|error: rustix::io::Errno| error.to_string())
 }
 
 fn restrict_files(writes: Writes<'_>) -> Result<Enforced, String> {

@@ -80,9 +80,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
     }
     let logging = Logging::install(settings.log_level);
     // Where it may write, its configuration says.
-    match (!options.no_confinement).then(|| confinement::confine(Writes::Anywhere)).flatten() {
-        Some(held) => tracing::info!(confinement = %held, "confined"),
-        None => tracing::warn!("not confined: the process may run programs and make any system call"),
+    if (!options.no_confinement).then(|| confinement::confine(Writes::Anywhere)).flatten().is_none() {
+        tracing::warn!("not confined: the process may run programs and make any system call");
     }
     block_on(serve(settings, loaded, builder, logging, None))
 }

@@ -1,6 +1,7 @@
 //! The ledger, and what a change would break, for people.
 
 use super::{Ledger, WhatIf};
+use crate::columns::columns;
 
 impl Ledger {
     /// The table.
@@ -87,17 +88,4 @@ impl WhatIf {
 /// Names come from files and from peers: control characters are not for the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
-}
-
-/// Columns, two spaces apart.
-fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.first().map_or(0, Vec::len);
-    let width =
-        |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }

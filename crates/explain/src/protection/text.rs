@@ -1,6 +1,7 @@
 //! What protects a workload, for people.
 
 use super::answer::{Policy, Port, Protection};
+use crate::columns::columns;
 use crate::place::Source;
 
 impl Protection {
@@ -84,17 +85,4 @@ fn policy(policy: &Policy) -> Vec<String> {
     };
     let rules = policy.rules.len().to_string();
     vec![action, policy.source.object.clone(), policy.scope.to_owned(), rules, place(&policy.source)]
-}
-
-/// Columns, two spaces apart.
-fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.first().map_or(0, Vec::len);
-    let width =
-        |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }

@@ -13,6 +13,14 @@ fn status(process: &Process, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name} in {status}")).to_owned()
 }
 
+/// `CAP_DAC_OVERRIDE`, `CAP_DAC_READ_SEARCH`, `CAP_NET_BIND_SERVICE`, `CAP_NET_ADMIN` and `CAP_NET_RAW`.
+const KEPT: u64 = 1 << 1 | 1 << 2 | 1 << 10 | 1 << 12 | 1 << 13;
+
+/// The capabilities that a process has, and those that it can get back.
+fn capabilities(process: &Process) -> [u64; 3] {
+    ["CapEff", "CapPrm", "CapInh"].map(|set| u64::from_str_radix(&status(process, set), 16).expect("a number"))
+}
+
 /// Every thread of a process is confined.
 fn is_confined(process: &Process) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.pid())).expect("it runs").flatten();
@@ -46,6 +54,9 @@ fn servers_cannot_run_programs() {
     let said = info["confinement"].as_str().expect("text").to_owned();
     assert!(said.starts_with("seccomp=on"), "{said}");
     assert!(process.output().contains(&said), "{}", process.output());
+    assert_eq!(capabilities(&process).map(|set| set & !KEPT), [0; 3], "{said}");
+    let names = if capabilities(&process)[1] == 0 { "capabilities=none" } else { "NET_BIND_SERVICE" };
+    assert!(said.contains(names), "{said}");
     drop(process);
     let (process, info) = proxy(&["--no-confinement"]);
     assert_eq!((status(&process, "Seccomp"), info["confinement"].as_str()), ("0".to_owned(), Some("off")));
@@ -55,4 +66,5 @@ fn servers_cannot_run_programs() {
     let control = plane.start();
     assert!(is_confined(&control), "{}", control.output());
     assert!(control.output().contains("seccomp=on"), "{}", control.output());
+    assert_eq!(capabilities(&control).map(|set| set & !KEPT), [0; 3], "{}", control.output());
 }

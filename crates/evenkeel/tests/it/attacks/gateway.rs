@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use evenkeel_testkit::{Backend, Connection, Process, Reply, Request, eventually, free_port};
+use evenkeel_testkit::{Backend, Connection, Process, Reply, Request, TestCa, eventually, free_port, objects};
 
 use crate::gateway_secrets::{Program, start};
 use crate::mesh::{Plane, host};
@@ -81,6 +81,21 @@ impl Gateway {
             let _ = connection.get("evil.test", "/", "Connection: close\r\n");
             (!server.requests().is_empty()).then_some(())
         });
+    }
+
+    /// Opens a port where only clients with a certificate of this authority are served.
+    pub fn asks_for_certificates(&self, ca: &TestCa) -> SocketAddr {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let gateway = format!(
+            "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: m, namespace: shop}}\n\
+             spec: {{selector: {{istio: edge}}, servers: [{{port: {{number: {}, name: https, protocol: HTTPS}}, hosts: [a.test], \
+             tls: {{mode: MUTUAL, credentialName: m}}}}]}}\n---\n\
+             apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: m, namespace: shop}}\n\
+             spec: {{hosts: [a.test], gateways: [m], http: [{{route: [{{destination: {{host: back.test}}}}]}}]}}\n",
+            address.port()
+        );
+        self.plane.write("mutual", &(gateway + &objects::tls_secret(ca, "ingress", "m", "a.test")));
+        address
     }
 
     fn wait_for(&self, path: &str, arrives: Option<&str>) {

@@ -1,6 +1,7 @@
 //! Headers by which proxies tell each other about a client, sent by a client.
 
-use evenkeel_testkit::Connection;
+use evenkeel_testkit::tls::TlsClient;
+use evenkeel_testkit::{Connection, Identity, TestCa, eventually};
 
 use super::gateway::Gateway;
 
@@ -78,4 +79,41 @@ fn a_client_says_nothing_about_itself_unless_proxies_in_front_are_trusted() {
             "{details}: {lines:?}"
         );
     }
+}
+
+/// Who the client with a certificate is.
+const CLIENT: &str = "spiffe://partner.example/ns/a/sa/client";
+/// What it says it is.
+const FORGED: &str = "By=spiffe://x;Hash=00;URI=spiffe://cluster.local/ns/x/sa/root";
+
+#[test]
+fn of_a_client_with_a_certificate_a_server_is_told_what_the_certificate_says() {
+    // What arrives begins and ends so: whether the client's own words pass, and whether its certificate is told.
+    let check = |details: &str, forged: bool, told: bool| {
+        let gateway = Gateway::with(&format!("gatewayTopology: {{forwardClientCertDetails: {details}}}"));
+        let (ca, other) = (TestCa::new(), TestCa::new());
+        let address = gateway.asks_for_certificates(&ca);
+        let ask = |identity: Option<&Identity>| {
+            let client = TlsClient { server_name: "a.test", root_pem: ca.root_pem(), identity, ..TlsClient::default() };
+            let headers = format!("x-forwarded-client-cert: {FORGED}\r\nConnection: close\r\n");
+            client.open(address).and_then(|mut connection| connection.get("a.test", "/public", &headers))
+        };
+        let identity = ca.for_spiffe(CLIENT);
+        let response = eventually("an answer", || ask(Some(&identity)).ok().filter(|response| response.status == 200));
+        let text = response.text();
+        let value = text.lines().find_map(|line| line.strip_prefix("x-forwarded-client-cert: ")).unwrap_or_default();
+        let (first, last) = value.rsplit_once(',').unwrap_or((value, value));
+        assert_eq!(first == FORGED, forged, "{details}: {value}");
+        let is_told = last.starts_with("By=") || last.starts_with("Hash=");
+        assert_eq!(is_told && last.contains(&format!("URI={CLIENT}")), told, "{details}: {value}");
+        assert_eq!(value.contains("sa/root"), forged, "{details}: {value}");
+        // Neither without a certificate nor with another authority's.
+        assert!(ask(None).is_err(), "{details}");
+        assert!(ask(Some(&other.for_spiffe(CLIENT))).is_err(), "{details}");
+    };
+    check("SANITIZE", false, false);
+    check("FORWARD_ONLY", true, false);
+    check("APPEND_FORWARD", true, true);
+    check("SANITIZE_SET", false, true);
+    check("ALWAYS_FORWARD_ONLY", true, false);
 }

@@ -91,6 +91,7 @@ fn a_program_reaches_nothing_but_its_own_however_the_mesh_was_started() {
         command.arg(folder.path()).arg("--state").arg(state).envs(environment);
         let mut up = Process::spawn(&mut command);
         wait_ready(&mut up, 2);
+        servers_are_confined(i32::try_from(up.pid()).expect("a process id"));
         let said = eventually("the end of the attempts", || tried(state));
         let (came, uid) = said.rsplit_once("user ").expect("whom it ran as");
         // Process 1 is of the same user then, and the kernel spares it.
@@ -107,6 +108,38 @@ fn a_program_reaches_nothing_but_its_own_however_the_mesh_was_started() {
         up.signal(Signal::SIGINT);
         assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
     }
+}
+
+/// The servers that `up` has started: the kernel filters their system calls, and nothing that they execute gains rights.
+fn servers_are_confined(up: i32) {
+    let below = descendants(up);
+    for server in ["egress", "control-plane"] {
+        let pid = below.iter().find(|pid| argument(**pid).as_deref() == Some(server));
+        let pid = pid.unwrap_or_else(|| panic!("{server} runs"));
+        for (name, value) in [("Seccomp", "2"), ("NoNewPrivs", "1")] {
+            assert_eq!(status(*pid, name).as_deref(), Some(value), "{server}: {name}");
+        }
+    }
+}
+
+/// The first argument of a process.
+fn argument(pid: i32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?.split('\0').nth(1).map(str::to_owned)
+}
+
+/// A line of `/proc/PID/status`.
+fn status(pid: i32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).map(str::to_owned)
+}
+
+/// All processes below one.
+fn descendants(of: i32) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
+    let all: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let parent = |pid: i32| status(pid, "PPid")?.parse::<i32>().ok();
+    let is_below = |pid: &i32| std::iter::successors(Some(*pid), |pid| parent(*pid)).skip(1).any(|pid| pid == of);
+    all.into_iter().filter(is_below).collect()
 }
 
 /// What the attacker has said, when it is through.

@@ -14,6 +14,7 @@ mod envoy;
 mod failing;
 mod gateways;
 mod isolation;
+mod ledger;
 mod load;
 mod mesh;
 mod pods;
