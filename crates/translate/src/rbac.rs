@@ -191,10 +191,8 @@ fn nothing() -> Policy {
 /// The name that the details of denied calls have, with the number of the rule.
 pub(crate) fn name_of(policy: &AuthorizationPolicy) -> String {
     let refused = if policy.refused { "-refused" } else { "" };
-    if policy.of_tokens {
-        return format!("ns[{}]-request-authentication[{}]-not-supported", policy.namespace, policy.name);
-    }
-    format!("ns[{}]-policy[{}]{refused}", policy.namespace, policy.name)
+    let kind = if policy.of_tokens { "request-authentication" } else { "policy" };
+    format!("ns[{}]-{kind}[{}]{refused}", policy.namespace, policy.name)
 }
 
 fn compile_rule(rule: &Rule, mesh: &MeshConfig, layer: Layer) -> Policy {

@@ -127,7 +127,7 @@ fn rbac_filters<'v>(value: &'v Value, found: &mut Vec<&'v Value>) {
     }
 }
 
-const REFUSED: &str = "denied by ns[shop]-request-authentication[jwt]-not-supported-rule";
+const REFUSED: &str = "denied by ns[shop]-request-authentication[jwt]-refused-rule";
 /// What the explanation of a request that passes to the workload is.
 const OPEN: &str = "inbound|8080|| web/";
 
