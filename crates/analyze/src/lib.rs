@@ -50,6 +50,14 @@ pub fn analyze(objects: &[Object], read: Diagnostics, suppressed: &[Suppression]
     findings
 }
 
+/// RequestAuthentications of gRPC programs without a proxy, which cannot execute them.
+pub fn tokens_of_grpc_programs(objects: &[Object], snapshot: &Snapshot) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    let objects: Vec<&Object> = objects.iter().collect();
+    checks::grpc::tokens(&objects, snapshot, &mut found);
+    found
+}
+
 /// The findings that only an analysis looks for, without those that their objects suppress.
 pub fn unsuppressed(objects: &[Object], snapshot: &Snapshot) -> Diagnostics {
     let found = check(objects, snapshot).into_iter().map(Finding::unchanged);

@@ -9,7 +9,7 @@ use std::{fs, io};
 use evenkeel_api::{Kind, in_force};
 use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
-use evenkeel_model::{AddressBook, Builder, Built, MeshConfig, Source};
+use evenkeel_model::{AddressBook, Builder, Built, JwksFetching, MeshConfig, Source};
 use tokio::sync::watch;
 
 use crate::barrier::Barrier;
@@ -78,6 +78,7 @@ pub struct Configuration {
     trust_domain: String,
     /// Refused security objects are left out.
     leave_out_refused: bool,
+    jwks_fetching: JwksFetching,
     started: SystemTime,
     history: EventLog,
     /// The history could not be written, which has been said; when it is tried again.
@@ -100,6 +101,7 @@ impl Configuration {
         let book = read_book(&path)?;
         let stored = StoredBook { path, failed: false, addresses: book.len(), due: None, written: None };
         let (trust_domain, leave_out_refused) = (mesh.trust_domain.to_string(), mesh.leave_out_refused);
+        let jwks_fetching = mesh.jwks_fetching;
         let builder = Builder::new(mesh, book);
         Ok(Self {
             files: Files::new(roots),
@@ -108,6 +110,7 @@ impl Configuration {
             state: state.to_owned(),
             trust_domain,
             leave_out_refused,
+            jwks_fetching,
             started: SystemTime::now(),
             history: EventLog::new(state),
             history_due: None,
@@ -331,6 +334,7 @@ impl Configuration {
             generation,
             trust_domain: self.trust_domain.clone(),
             leave_out_refused: self.leave_out_refused,
+            jwks_fetching: self.jwks_fetching,
             addresses: self.builder.book().clone(),
             files: self.files.texts().map(text).collect(),
             proxies: Vec::new(),

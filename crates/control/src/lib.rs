@@ -24,7 +24,7 @@ pub mod configuration;
 pub mod debug;
 pub mod discovery;
 pub mod history;
-mod jwks;
+pub mod jwks;
 pub mod lease;
 pub mod listen;
 pub mod memory;

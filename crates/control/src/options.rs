@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::jwks::settings::JwksSettings;
+
 /// Reads the mesh's configuration, serves it to proxies over xDS, and issues their certificates.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -53,6 +55,10 @@ pub struct Options {
     /// outside of its state directory.
     #[arg(long)]
     pub no_confinement: bool,
+
+    /// Who fetches the keys of issuers, and how often; `None`: what the environment says.
+    #[arg(skip)]
+    pub jwks: Option<JwksSettings>,
 
     /// Additional DNS name or address in the TLS port's certificate; may be repeated.
     #[arg(long = "server-name", value_name = "NAME")]

@@ -30,6 +30,7 @@ use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
+use crate::jwks::settings::{JwksSettings, JwksSettingsError};
 use crate::jwks::{self, Fetcher};
 use crate::lease::Lease;
 use crate::listen::{self, ListenError};
@@ -84,6 +85,9 @@ pub enum ControlError {
     /// A variable of the environment.
     #[error(transparent)]
     Grace(#[from] GraceError),
+    /// A variable of the environment.
+    #[error(transparent)]
+    Jwks(#[from] JwksSettingsError),
     /// The watch on the directories.
     #[error("cannot watch the configuration directories: {0}")]
     Watch(#[from] notify::Error),
@@ -168,6 +172,7 @@ impl ControlPlane {
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
         let grace = registration::grace_from_env(|name| std::env::var(name).ok())?;
+        let fetching = options.jwks.map_or_else(|| JwksSettings::from_env(|name| std::env::var(name).ok()), Ok)?;
         listen::check_plaintext(options.grpc_address, options.allow_plaintext_from_network)?;
         let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
         let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
@@ -175,7 +180,11 @@ impl ControlPlane {
         let state = |reason| ControlError::State { path: options.state.clone(), reason };
         private_directory(&options.state)?;
 
-        let mut mesh = MeshConfig { leave_out_refused: options.leave_out_refused, ..MeshConfig::default() };
+        let mut mesh = MeshConfig {
+            leave_out_refused: options.leave_out_refused,
+            jwks_fetching: fetching.by,
+            ..MeshConfig::default()
+        };
         if let Some(trust_domain) = &options.trust_domain {
             evenkeel_base::spiffe::SpiffeId::new(trust_domain, "default", "default")?;
             mesh.trust_domain = trust_domain.as_str().into();
@@ -197,7 +206,8 @@ impl ControlPlane {
         let (folder, plugged) = (options.state.clone(), options.plugged_authority());
         let authorities = Authorities::open(folder, plugged, world.subscribe(), metrics.clone(), SystemTime::now())?;
         let tokens = Arc::new(TokenKey::open(&options.state)?);
-        let fetcher = Fetcher::new(jwks, jwks::Client::new(&[authorities.subscribe().borrow().bundle.to_string()]));
+        let client = jwks::Client::new(&[authorities.current().roots.to_string()]);
+        let fetcher = Fetcher::new(jwks, client, fetching.refresh);
         drop(lease);
         let server_certificates = ServerCertificates::new(authorities.subscribe(), &options.server_names)?;
         let mut certificates = Certificates::new(authorities.clone(), tokens, trust_domain, metrics.clone());
@@ -248,9 +258,9 @@ impl ControlPlane {
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
         let discovery = discovery.with_authorities(authorities.clone());
         let trusting = tokio::spawn(spread_trust(authorities.clone(), proxies.clone()));
-        let rotating = tokio::spawn(authorities.keep());
         let registering = tokio::spawn(registrations.keep());
-        let fetching = tokio::spawn(self.parts.fetcher.keep(world.subscribe()));
+        let fetching = tokio::spawn(self.parts.fetcher.keep(world.subscribe(), authorities.subscribe()));
+        let rotating = tokio::spawn(authorities.keep());
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates)

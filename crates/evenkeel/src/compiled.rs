@@ -19,7 +19,7 @@ const GATEWAYS: &str = "istio-system";
 /// Addresses of workloads that do not run (RFC 5737).
 const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 
-/// What the proxies of these objects would refuse.
+/// What the proxies of these objects would refuse, and what gRPC programs in their place cannot execute.
 pub fn refusals(objects: &[Object]) -> Diagnostics {
     refusals_in(objects, &MeshConfig::default())
 }
@@ -32,7 +32,7 @@ pub fn refusals_in(objects: &[Object], mesh: &MeshConfig) -> Diagnostics {
         proxies.iter().enumerate().map(|(n, (proxy, _))| (pod_file(n).into(), pod(proxy).into())).collect();
     let (pods, _) = evenkeel_api::load(&pods);
     let (snapshot, _) = evenkeel_model::build(objects.iter().chain(&pods), mesh, &mut AddressBook::default());
-    let mut found = Diagnostics::new();
+    let mut found = evenkeel_analyze::tokens_of_grpc_programs(objects, &snapshot);
     let mut told = BTreeSet::new();
     // Proxies share most resources: each is generated and compiled once, by one builder, because listeners refer to
     // clusters that were compiled for another proxy.

@@ -143,6 +143,27 @@ mod tests {
         Ok(())
     }
 
+    /// What proxies would do and gRPC programs cannot.
+    #[test]
+    fn tokens_of_grpc_programs_are_warned_of() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: shop}\nspec:\n  selector: {matchLabels: {app: a}}\n  \
+            template:\n    metadata: {labels: {app: a}, annotations: {inject.istio.io/templates: grpc-agent}}\n    \
+            spec: {containers: [{name: a}]}\n---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\n\
+            metadata: {name: jwt, namespace: shop}\nspec: {jwtRules: [{issuer: me, jwksUri: 'http://a.test/keys'}]}\n";
+        fs::write(folder.path().join("a.yaml"), text)?;
+        let (_, out) = checked(&[folder.path().to_path_buf()]);
+        for part in [
+            "a.yaml:12:",
+            "grpc-without-tokens",
+            "RequestAuthentication shop/jwt is for Deployment shop/a",
+            "a.yaml:7:",
+        ] {
+            assert!(out.contains(part), "{part:?} is not in\n{out}");
+        }
+        Ok(())
+    }
+
     fn checked(paths: &[PathBuf]) -> (u8, String) {
         let mut out = Vec::new();
         let status = run(paths, Options::default(), Output::Text, &mut out).expect("written");

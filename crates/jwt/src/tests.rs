@@ -1,10 +1,21 @@
 //! Vectors: each row is a token, or a key set, and what it comes to. Most are attacks.
 
+use std::cell::Cell;
 use std::sync::LazyLock;
 
 use evenkeel_testkit::jwt::{Signer, base64url, jwks};
 
 use super::*;
+
+thread_local! {
+    /// Vectors that this thread has tried.
+    static TRIED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts a vector.
+fn tried() {
+    TRIED.set(TRIED.get() + 1);
+}
 
 struct Keys {
     rsa: Signer,
@@ -34,6 +45,7 @@ fn all() -> Jwks {
 }
 
 fn judge(set: &Jwks, token: &str) -> Status {
+    tried();
     let judge = || {
         let token = Token::parse(token.as_bytes())?;
         token.times.check(NOW, 60)?;
@@ -343,6 +355,7 @@ fn key_sets_use_what_is_safe_and_say_what_they_skip() {
         ("unknown type", r#""kty":"AKP""#.to_owned(), "`kty: AKP`"),
         ("no type", r#""kid":"x""#.to_owned(), "`kty` is missing"),
     ] {
+        tried();
         let said = skipped(&fields);
         assert!(said.contains(expected), "{name}: {said}");
     }
@@ -355,6 +368,7 @@ fn key_sets_use_what_is_safe_and_say_what_they_skip() {
         (r#"{"keys":[1]}"#, JwksError::NoValidKeys(vec![(0, KeyError::NoObject)])),
         (r#"{"keys":[],"keys":[]}"#, JwksError::Json("\"keys\" occurs twice at line 1 column 19".to_owned())),
     ] {
+        tried();
         match (Jwks::parse(text.as_bytes()), expected) {
             (Err(JwksError::Json(_)), JwksError::Json(_)) => {}
             (found, expected) => assert_eq!(found.err(), Some(expected), "{text}"),
@@ -399,9 +413,30 @@ fn audiences_are_compared_without_scheme_and_slash() {
         ("b/", true),
         ("", false),
     ] {
+        tried();
         assert_eq!(accepted.allow([audience].into_iter()), expected, "{audience}");
     }
     assert!(!accepted.allow([].into_iter()) && Audiences::default().allow([].into_iter()));
+}
+
+/// SECURITY.md says how many vectors there are.
+#[test]
+fn the_security_page_has_their_number() {
+    let suites = [
+        every_algorithm_verifies_with_its_own_keys_only,
+        headers_do_not_choose_how_a_token_is_verified,
+        signatures_have_one_form,
+        a_token_has_one_text,
+        claims_have_their_types_and_times_their_range,
+        key_sets_use_what_is_safe_and_say_what_they_skip,
+        a_key_with_an_algorithm_verifies_no_other,
+        audiences_are_compared_without_scheme_and_slash,
+    ];
+    TRIED.set(0);
+    suites.iter().for_each(|suite| suite());
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../SECURITY.md")).expect("the page");
+    let said = format!("`crates/jwt/src/tests.rs`: {} vectors", TRIED.get());
+    assert!(page.contains(&said), "SECURITY.md does not say {said:?}");
 }
 
 fn hex(text: &str) -> Vec<u8> {

@@ -124,7 +124,7 @@ impl Accounts {
         let readable = if let Users::Own(_) = self.users { named_by_environment() } else { Vec::new() };
         let elsewhere = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
         let own = [self.directory.clone(), data.clone()].into_iter().chain(elsewhere).collect();
-        let view = View { account, hidden: self.state.clone(), own, readable };
+        let view = View { account, hidden: self.state.clone(), own, readable, over: Vec::new() };
         let container = ContainerSpec { view, privileges: Privileges::of_application(account), own_processes: true };
         let environment = match self.users {
             Users::Same => Vec::new(),
@@ -148,6 +148,7 @@ impl Accounts {
             hidden: self.state.clone(),
             own: vec![folder.to_path_buf()],
             readable: executable.and_then(Path::parent).map(Path::to_path_buf).into_iter().collect(),
+            over: Vec::new(),
         };
         Ok(ContainerSpec { view, privileges: Privileges::of_proxy(account), own_processes: false })
     }
@@ -166,14 +167,15 @@ impl Accounts {
     /// The container of the name server and egress, which sees nothing of the state directory.
     pub fn of_egress(&mut self) -> ContainerSpec {
         let account = self.next_own();
-        let view = View { account, hidden: self.state.clone(), own: Vec::new(), readable: Vec::new() };
+        let view =
+            View { account, hidden: self.state.clone(), own: Vec::new(), readable: Vec::new(), over: Vec::new() };
         ContainerSpec { view, privileges: Privileges::of_egress(account), own_processes: true }
     }
 
     /// The container of the control plane, which runs as the user who started `up` and sees only these paths of the
-    /// state directory.
-    pub fn of_control_plane(&self, own: Vec<PathBuf>) -> ContainerSpec {
-        let view = View { account: None, hidden: self.state.clone(), own, readable: Vec::new() };
+    /// state directory. `over`: its files of name resolution, each with the machine's.
+    pub fn of_control_plane(&self, own: Vec<PathBuf>, over: Vec<(PathBuf, PathBuf)>) -> ContainerSpec {
+        let view = View { account: None, hidden: self.state.clone(), own, readable: Vec::new(), over };
         ContainerSpec { view, privileges: Privileges::of_control_plane(), own_processes: true }
     }
 }

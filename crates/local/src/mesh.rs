@@ -22,7 +22,7 @@ use crate::egress::rules::EgressAccess;
 use crate::gateway_ports::GatewayPorts;
 use crate::lifecycle::Lifecycle;
 use crate::namespace::Namespace;
-use crate::network::{MAX_PODS, PodNetwork, pod_address, search_list};
+use crate::network::{MAX_PODS, PodNetwork, pod_address, search_list, write_resolver};
 use crate::network_error::NetworkError;
 use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster, RosterView};
@@ -46,6 +46,11 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
 /// How long a restart request waits for the restart to finish; the restart goes on in any case.
 const RESTART_LIMIT: Duration = Duration::from_secs(20);
+
+/// The namespace of the control plane.
+const CONTROL_NAMESPACE: &str = "istio-system";
+/// The name of its folder among those of Pods, which no Pod can have.
+const CONTROL_PLANE: &str = "control.plane.";
 
 /// How often tokens are checked.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(1);
@@ -193,7 +198,10 @@ impl Mesh {
         let state = &self.plan.state;
         let mut own = vec![state.control(), state.runtime(), self.plan.directory.clone()];
         own.extend(self.plan.authority());
-        let spec = self.accounts.of_control_plane(own);
+        // It fetches keys of issuers, which may be workloads.
+        let search = search_list(CONTROL_NAMESPACE, CLUSTER_DOMAIN);
+        let names = write_resolver(&state.pod(CONTROL_PLANE), &search, "")?;
+        let spec = self.accounts.of_control_plane(own, names);
         let control = Process::start(beside(programs::control_plane(&self.plan), spec).await?);
         let state = control.state();
         self.control = Some(control);

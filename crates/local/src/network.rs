@@ -143,20 +143,29 @@ fn is_running(link: &str) -> bool {
     entries.any(|entry| entry.interface_name == link && entry.flags.contains(InterfaceFlags::IFF_RUNNING))
 }
 
-/// Puts pod-like name resolution over the machine's: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two.
+/// Puts pod-like name resolution over the machine's.
 fn mount_resolver(network: &PodNetwork) -> Result<(), NetworkError> {
-    fs::create_dir_all(&network.folder).map_err(|error| file(&network.folder.display().to_string(), error))?;
-    // Below the cluster's domains those of the machine, as in a pod (`dnsPolicy: ClusterFirst`).
-    let machine = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let search = [&network.search, search_of(&machine)].join(" ");
-    let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", search.trim_end());
-    over_etc(network, "resolv.conf", &resolv)?;
-    over_etc(network, "hosts", &format!("127.0.0.1 localhost\n{} {}\n", network.address, network.host_name))?;
-    // nss-resolve and mdns would ask the machine's own resolver over a Unix socket, past the capture.
-    if let Ok(switch) = fs::read_to_string("/etc/nsswitch.conf") {
-        over_etc(network, "nsswitch.conf", &files_and_dns(&switch))?;
+    let host = format!("{} {}\n", network.address, network.host_name);
+    for (source, target) in write_resolver(&network.folder, &network.search, &host)? {
+        mount(Some(&source), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .map_err(|error| file(&format!("{} (it must exist on this machine)", target.display()), error.into()))?;
     }
     Ok(())
+}
+
+/// Writes files for pod-like name resolution: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two. Returns each
+/// with the machine's file that it is to be mounted over.
+pub(crate) fn write_resolver(folder: &Path, search: &str, host: &str) -> Result<Vec<(PathBuf, PathBuf)>, NetworkError> {
+    fs::create_dir_all(folder).map_err(|error| file(&folder.display().to_string(), error))?;
+    // Below the cluster's domains those of the machine, as in a pod (`dnsPolicy: ClusterFirst`).
+    let machine = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let search = [search, search_of(&machine)].join(" ");
+    let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", search.trim_end());
+    let hosts = format!("127.0.0.1 localhost\n{host}");
+    // nss-resolve and mdns would ask the machine's own resolver over a Unix socket, past the capture.
+    let switch = fs::read_to_string("/etc/nsswitch.conf").ok().map(|switch| ("nsswitch.conf", files_and_dns(&switch)));
+    let files = [("resolv.conf", resolv), ("hosts", hosts)].into_iter().chain(switch);
+    files.map(|(name, content)| for_etc(folder, name, &content)).collect()
 }
 
 /// The search list of a resolv.conf: its last `search` or `domain` counts.
@@ -171,14 +180,12 @@ fn files_and_dns(switch: &str) -> String {
     keep.chain(["hosts: files dns"]).map(|line| format!("{line}\n")).collect()
 }
 
-fn over_etc(network: &PodNetwork, name: &str, content: &str) -> Result<(), NetworkError> {
-    let source = network.folder.join(name);
-    let target = Path::new("/etc").join(name);
+fn for_etc(folder: &Path, name: &str, content: &str) -> Result<(PathBuf, PathBuf), NetworkError> {
+    let source = folder.join(name);
     fs::write(&source, content)
         .and_then(|()| fs::set_permissions(&source, fs::Permissions::from_mode(0o644)))
         .map_err(|error| file(&source.display().to_string(), error))?;
-    mount(Some(&source), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-        .map_err(|error| file(&format!("{} (it must exist on this machine)", target.display()), error.into()))
+    Ok((source, Path::new("/etc").join(name)))
 }
 
 fn file(what: &str, source: io::Error) -> NetworkError {

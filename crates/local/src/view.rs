@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, setfsgid, setfsuid};
 
@@ -31,6 +32,8 @@ pub struct View {
     pub own: Vec<PathBuf>,
     /// Directories that it may read like their owner.
     pub readable: Vec<PathBuf>,
+    /// Files that it sees instead of those of the machine: each with the latter.
+    pub over: Vec<(PathBuf, PathBuf)>,
 }
 
 /// A view that cannot be made.
@@ -49,6 +52,10 @@ impl View {
         umask(Mode::from_bits_truncate(0o022));
         if self.account.is_some() {
             drop_groups().map_err(at(&self.hidden))?;
+        }
+        for (source, target) in &self.over {
+            mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                .map_err(|error| at(target)(error.into()))?;
         }
         // Cloned before anything is covered.
         let own: Vec<_> = self.own.iter().map(|path| self.own_tree(path)).collect::<Result<_, _>>()?;

@@ -43,11 +43,11 @@ pub use destination_rule::{
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use list::{Grouped, List, Ordered};
 pub use mesh::{
-    AccessLogFile, AccessLogFormat, IngressMode, IngressSettings, MeshConfig, OutboundTrafficPolicy, PathNormalization,
-    TlsRules,
+    AccessLogFile, AccessLogFormat, IngressMode, IngressSettings, JwksFetching, MeshConfig, OutboundTrafficPolicy,
+    PathNormalization, TlsRules,
 };
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
-pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RequestAuthentication};
+pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};
 pub use route_set::{
     AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,
     HttpRoute, L4Match, L4Route, Millionths, Mirror, Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute,

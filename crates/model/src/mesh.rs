@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility};
 
 use crate::authz_provider::AuthzProvider;
@@ -86,6 +88,20 @@ pub struct MeshConfig {
     /// Whether refused security objects are left out, instead of closing what they would have judged. Only an option of
     /// the control plane sets it.
     pub leave_out_refused: bool,
+    /// Who fetches the keys at a `jwksUri`. Only the environment of the control plane sets it.
+    pub jwks_fetching: JwksFetching,
+}
+
+/// Who fetches the keys at the `jwksUri` of a RequestAuthentication (Istio's `PILOT_JWT_ENABLE_REMOTE_JWKS`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JwksFetching {
+    /// The control plane.
+    #[default]
+    ControlPlane,
+    /// The proxies if the URI's host is a service of the mesh, otherwise the control plane.
+    Hybrid,
+    /// The proxies.
+    Proxies,
 }
 
 /// What happens to calls of unknown hosts.
@@ -279,6 +295,7 @@ impl Default for MeshConfig {
                 selector: "".into(),
             },
             leave_out_refused: false,
+            jwks_fetching: JwksFetching::default(),
         }
     }
 }

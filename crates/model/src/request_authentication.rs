@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use evenkeel_base::Span;
 
+use evenkeel_base::hostname::Hostname;
+
 use crate::Labels;
 
 /// Which tokens requests to some workloads may carry. A request without a token passes.
@@ -63,17 +65,40 @@ pub enum JwtKeys {
         /// The last good ones.
         keys: Option<Arc<str>>,
     },
+    /// To be fetched by the proxies, from a service of the mesh.
+    Remote(Arc<RemoteJwks>),
     /// None can be used: every token fails.
     None,
 }
 
+/// Keys that the proxies fetch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RemoteJwks {
+    /// Where they are (`jwksUri`).
+    pub uri: Arc<str>,
+    /// The service.
+    pub host: Hostname,
+    /// Its port.
+    pub port: u16,
+    /// Limit for fetching.
+    pub timeout: Option<Duration>,
+}
+
 impl JwtKeys {
+    /// Where the proxies fetch the keys, if they do.
+    pub fn remote(&self) -> Option<&RemoteJwks> {
+        match self {
+            Self::Remote(remote) => Some(remote),
+            Self::Inline(_) | Self::Fetched { .. } | Self::None => None,
+        }
+    }
+
     /// The keys, if there are usable ones.
     pub fn text(&self) -> Option<&Arc<str>> {
         match self {
             Self::Inline(text) => Some(text),
             Self::Fetched { keys, .. } => keys.as_ref(),
-            Self::None => None,
+            Self::Remote(_) | Self::None => None,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::ext_authz::AuthzService;
 use crate::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch};
 use crate::hcm::{HttpConnectionManager, HttpFilterConfig, RouteSource};
 use crate::header_edits::HeaderAddition;
+use crate::jwt_authn::KeySource;
 use crate::metadata::MetadataMatch;
 use crate::proxy_protocol::ProxyProtocol;
 
@@ -87,6 +88,7 @@ impl Listener {
             };
             let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
             let asked = chain.authz_services().map(AuthzService::cluster).chain(chain.network_authz_clusters());
+            let asked = asked.chain(chain.jwks_clusters());
             tcp.chain(table.into_iter().flat_map(|table| table.clusters())).chain(asked)
         })
     }
@@ -197,6 +199,22 @@ impl FilterChain {
         filters.iter().filter_map(|filter| match &filter.config {
             HttpFilterConfig::ExtAuthz(filter) => Some(&filter.service),
             _ => None,
+        })
+    }
+
+    /// Clusters from which keys of tokens are fetched.
+    fn jwks_clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        let filters = match &self.terminal {
+            Terminal::Http(hcm) => hcm.filters.as_slice(),
+            Terminal::Tcp(_) => &[],
+        };
+        let providers = filters.iter().flat_map(|filter| match &filter.config {
+            HttpFilterConfig::JwtAuthn(filter) => filter.providers.as_slice(),
+            _ => &[],
+        });
+        providers.filter_map(|provider| match &provider.keys {
+            KeySource::Remote(source) => Some(&source.cluster),
+            KeySource::Local(_) => None,
         })
     }
 

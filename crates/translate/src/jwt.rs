@@ -1,11 +1,13 @@
 //! RequestAuthentications as a `jwt_authn` filter, as istiod writes it (`pilot/pkg/security/authn`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use evenkeel_model::JwtRule;
+use evenkeel_model::{JwtKeys, JwtRule, RemoteJwks, Service};
 
 use crate::context::Context;
 use crate::http::Direction;
+use crate::names;
 use crate::pb::config::rbac::permission::Rule as PermissionRule;
 use crate::pb::config::rbac::principal::Identifier;
 use crate::pb::config::rbac::rbac::Action;
@@ -13,18 +15,19 @@ use crate::pb::config::rbac::{Permission, Policy, Principal};
 use crate::pb::config::route::header_matcher::HeaderMatchSpecifier;
 use crate::pb::config::route::route_match::PathSpecifier;
 use crate::pb::config::route::{HeaderMatcher, RouteMatch};
-use crate::pb::core::{DataSource, data_source};
+use crate::pb::core::http_uri::HttpUpstreamType;
+use crate::pb::core::{DataSource, HttpUri, data_source};
 use crate::pb::hcm::{HttpFilter, http_filter};
 use crate::pb::jwt_authn::jwt_provider::{JwksSourceSpecifier, NormalizePayload};
 use crate::pb::jwt_authn::jwt_requirement::RequiresType;
 use crate::pb::jwt_authn::requirement_rule::RequirementType;
 use crate::pb::jwt_authn::{
-    JwtAuthentication as Message, JwtClaimToHeader, JwtHeader, JwtProvider, JwtRequirement, JwtRequirementAndList,
-    JwtRequirementOrList, RequirementRule,
+    JwksAsyncFetch, JwtAuthentication as Message, JwtClaimToHeader, JwtHeader, JwtProvider, JwtRequirement,
+    JwtRequirementAndList, JwtRequirementOrList, RemoteJwks as RemoteMessage, RequirementRule,
 };
 use crate::pb::matcher::StringMatcher;
 use crate::pb::matcher::string_matcher::MatchPattern;
-use crate::proto::{HttpRbac, JwtAuthentication, RbacRules, any_named, regex};
+use crate::proto::{HttpRbac, JwtAuthentication, RbacRules, any_named, duration, regex};
 use prost::Name;
 
 /// The filter's name, under which its dynamic metadata is.
@@ -33,6 +36,9 @@ pub const FILTER: &str = "envoy.filters.http.jwt_authn";
 pub const PAYLOAD: &str = "payload";
 /// Claims that are lists of words everywhere.
 const WORDS: [&str; 2] = ["permission", "scope"];
+/// Limit of one fetch if no rule sets one, and how long keys are good, as istiod writes them.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+const CACHE_DURATION: Duration = Duration::from_secs(5 * 60);
 /// A key set that verifies nothing, since Envoy refuses one without keys: every token fails. Nobody has its private key: the
 /// point is the first whose x is the SHA-256 of `evenkeel: the key of an issuer whose keys are not known N`.
 const NO_KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"evenkeel-no-keys","x":"J_l_srxIoxg1EXQJzNZXKunxXGyhJUAJKrSgIE_RCeM","y":"IEvCIZNHKJLIhjkiRorUuPlu4FNxr7_wDbXGXipiq0o"}]}"#;
@@ -52,7 +58,7 @@ pub fn filter(context: Context<'_>, side: Direction) -> Option<HttpFilter> {
         return None;
     }
     let names: Vec<String> = (0..rules.len()).map(|index| format!("origins-{index}")).collect();
-    let provider = |(name, rule): (&String, &&JwtRule)| (name.clone(), provider(rule, side));
+    let provider = |(name, rule): (&String, &&JwtRule)| (name.clone(), provider(context, rule, side));
     let config = JwtAuthentication {
         providers: names.iter().zip(&rules).map(provider).collect(),
         rules: vec![RequirementRule {
@@ -71,10 +77,9 @@ pub fn filter(context: Context<'_>, side: Direction) -> Option<HttpFilter> {
     })
 }
 
-fn provider(rule: &JwtRule, side: Direction) -> JwtProvider {
+fn provider(context: Context<'_>, rule: &JwtRule, side: Direction) -> JwtProvider {
     let words: BTreeSet<&str> =
         WORDS.into_iter().chain(rule.space_delimited_claims.iter().map(|claim| &**claim)).collect();
-    let keys = rule.keys.text().map_or(NO_KEYS, |text| text);
     let owned = |texts: &[std::sync::Arc<str>]| texts.iter().map(|text| text.to_string()).collect();
     JwtProvider {
         issuer: rule.issuer.to_string(),
@@ -103,11 +108,39 @@ fn provider(rule: &JwtRule, side: Direction) -> JwtProvider {
             .collect(),
         // Only gateways have routes that look at claims.
         clear_route_cache: side == Direction::Gateway,
-        jwks_source_specifier: Some(JwksSourceSpecifier::LocalJwks(DataSource {
-            specifier: Some(data_source::Specifier::InlineString(keys.to_owned())),
-            ..Default::default()
-        })),
+        jwks_source_specifier: Some(keys(context, &rule.keys)),
         ..Default::default()
+    }
+}
+
+/// Keys as text, or how the proxy fetches them. A proxy that does not see the service with the keys has none.
+fn keys(context: Context<'_>, keys: &JwtKeys) -> JwksSourceSpecifier {
+    if let Some(remote) = keys.remote() {
+        let service = context.service(&remote.host);
+        let has_port = |service: &Service| context.ports(service).iter().any(|(port, _)| port.number == remote.port);
+        if service.is_some_and(|service| has_port(service)) {
+            return JwksSourceSpecifier::RemoteJwks(remote_jwks(remote));
+        }
+    }
+    JwksSourceSpecifier::LocalJwks(DataSource {
+        specifier: Some(data_source::Specifier::InlineString(keys.text().map_or(NO_KEYS, |text| text).to_owned())),
+        ..Default::default()
+    })
+}
+
+fn remote_jwks(remote: &RemoteJwks) -> RemoteMessage {
+    let cluster = names::outbound_cluster(remote.port, "", &remote.host);
+    RemoteMessage {
+        http_uri: Some(HttpUri {
+            uri: remote.uri.to_string(),
+            timeout: Some(duration(remote.timeout.unwrap_or(FETCH_TIMEOUT))),
+            http_upstream_type: Some(HttpUpstreamType::Cluster(cluster)),
+        }),
+        cache_duration: Some(duration(CACHE_DURATION)),
+        // Keys are there before the first token, and new ones before the old ones are outdated. A listener does not wait
+        // for them: the service with the keys may be one of its own.
+        async_fetch: Some(JwksAsyncFetch { fast_listener: true, ..JwksAsyncFetch::default() }),
+        ..RemoteMessage::default()
     }
 }
 

@@ -3,6 +3,7 @@
 mod authorization;
 mod claims;
 mod gateways;
+pub(crate) mod grpc;
 mod mutual_tls;
 mod rules;
 mod services;
@@ -22,6 +23,7 @@ pub const ALL: &[Check] = &[
     claims::without_tokens,
     gateways::duplicate_certificates,
     gateways::ports_not_exposed,
+    grpc::tokens,
     mutual_tls::conflicts,
     rules::duplicate_matches,
     rules::subsets_without_effect,

@@ -252,3 +252,42 @@ fn routes_by_claims_need_tokens() {
     check(&(at_edge + &tokens("other", "")), &missing);
     check(&(route("") + &tokens("shop", "")), &missing);
 }
+
+/// A gRPC program that is an xDS client itself has no filter for tokens.
+#[test]
+fn grpc_programs_without_a_proxy_cannot_verify_tokens() {
+    let program = |annotations: &str, env: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web, namespace: shop}}\nspec: {{selector: {{matchLabels: {{app: web}}}}, \
+             template: {{metadata: {{labels: {{app: web}}, annotations: {{{annotations}}}}}, spec: {{containers: [{{name: web, env: [{env}]}}]}}}}}}\n---\n"
+        )
+    };
+    let tokens = |namespace: &str, selector: &str| {
+        format!(
+            "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: jwt, namespace: {namespace}}}\n\
+             spec: {{{selector}jwtRules: [{{issuer: me, jwks: '{KEYS}'}}]}}\n"
+        )
+    };
+    let agent = "inject.istio.io/templates: grpc-agent";
+    let bootstrap = "{name: GRPC_XDS_BOOTSTRAP, value: /etc/b.json}";
+    let no_sidecar = "sidecar.istio.io/inject: 'false'";
+    let own = tokens("shop", "selector: {matchLabels: {app: web}}, ");
+    let about_it = |text: &str| {
+        let found = findings(text, &[]);
+        found.iter().filter(|finding| finding.diagnostic.code == "grpc-without-tokens").count()
+    };
+    for (text, expected) in [
+        (program(agent, "") + &own, 1),
+        (program("inject.istio.io/templates: 'grpc-simple'", "") + &own, 1),
+        (program(agent, "") + &tokens("istio-system", ""), 1),
+        (program(no_sidecar, bootstrap) + &own, 1),
+        (program(agent, "") + &tokens("shop", "selector: {matchLabels: {app: other}}, "), 0),
+        (program(agent, "") + &tokens("other", ""), 0),
+        (program("", "") + &own, 0),
+        // It has a sidecar, too.
+        (program("", bootstrap) + &own, 0),
+        (program(no_sidecar, "") + &own, 0),
+    ] {
+        assert_eq!(about_it(&text), expected, "{text}");
+    }
+}

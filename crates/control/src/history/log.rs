@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::replica::match_name;
-use evenkeel_model::AddressBook;
+use evenkeel_model::{AddressBook, JwksFetching};
 use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,9 @@ pub struct Checkpoint {
     /// Refused security objects were left out.
     #[serde(default)]
     pub leave_out_refused: bool,
+    /// Who fetched the keys of issuers.
+    #[serde(default)]
+    pub jwks_fetching: JwksFetching,
     /// Addresses allotted so far.
     pub addresses: AddressBook,
     /// Texts of all files by path.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use evenkeel_model::{AddressBook, Builder, Labels, MeshConfig, Snapshot, Source};
+use evenkeel_model::{AddressBook, Builder, JwksFetching, Labels, MeshConfig, Snapshot, Source};
 use evenkeel_testkit::Random;
 use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
@@ -124,6 +124,7 @@ fn checkpoint(files: &Files, builder: &Builder, at: u64, writer: &Writer, genera
         generation,
         trust_domain: "cluster.local".to_owned(),
         leave_out_refused: false,
+        jwks_fetching: JwksFetching::default(),
         addresses: builder.book().clone(),
         files: files.texts().map(text).collect(),
         proxies: Vec::new(),

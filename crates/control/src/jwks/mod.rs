@@ -7,20 +7,26 @@
 //!  files STATE/jwks/NAME.json: ConfigMaps, a directory of the configuration like any other
 //! ```
 //!
+//! The key of a token cannot be asked for: proxies do not tell the control plane of tokens that they refuse. So keys are
+//! fetched again at intervals, sooner after a failure and at once when the roots change that HTTPS servers are trusted by.
+//!
 //! The keys are files, so that everything else treats them like objects that somebody wrote: they survive a restart and
 //! an outage of the issuer, the history has them, and other control planes that share the state directory use them, too.
 
 mod client;
+pub mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_ca::rotation::Signing;
 use evenkeel_jwt::Jwks;
 use evenkeel_model::JwksSource;
 use evenkeel_model::request_authentication::{JWKS_CONFIG_MAP_PREFIX, JWKS_KEY};
@@ -34,8 +40,10 @@ use client::FetchError;
 
 /// The directory of the keys in the state directory.
 const FOLDER: &str = "jwks";
-/// How often keys are fetched again (Istio's `PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`).
-const REFRESH: Duration = Duration::from_secs(20 * 60);
+/// The time between two fetches is shorter by up to this share of it, so that sources are not all asked at once.
+const JITTER_PERCENT: u32 = 10;
+/// Keys are removed if they could not be fetched again for this long, as in Istio: the issuer may have revoked them.
+const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Pause after the first failure; each further one doubles it.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 /// Longest pause after a failure.
@@ -63,6 +71,8 @@ pub(crate) fn folder(state: &Path) -> std::io::Result<PathBuf> {
 pub(crate) struct Fetcher {
     folder: PathBuf,
     client: Arc<Client>,
+    /// The time between two fetches of the same keys.
+    refresh: Duration,
     sources: BTreeMap<JwksSource, Progress>,
     /// Files of sources that nobody names, and since when.
     idle: HashMap<String, Instant>,
@@ -82,14 +92,21 @@ struct Progress {
 type Fetched = Result<String, FetchError>;
 
 impl Fetcher {
-    pub(crate) fn new(folder: PathBuf, client: Client) -> Self {
-        Self { folder, client: Arc::new(client), sources: BTreeMap::new(), idle: HashMap::new(), told: false }
+    pub(crate) fn new(folder: PathBuf, client: Client, refresh: Duration) -> Self {
+        let (sources, idle) = (BTreeMap::new(), HashMap::new());
+        Self { folder, client: Arc::new(client), refresh, sources, idle, told: false }
     }
 
-    /// Fetches keys as long as the world names sources.
-    pub(crate) async fn keep(mut self, mut world: watch::Receiver<Arc<World>>) {
+    /// Fetches keys as long as the world names sources, from servers with certificates of the `trusted` roots.
+    pub(crate) async fn keep(
+        mut self,
+        mut world: watch::Receiver<Arc<World>>,
+        mut trusted: watch::Receiver<Arc<Signing>>,
+    ) {
         let mut running: JoinSet<Fetched> = JoinSet::new();
         let mut of_task: HashMap<Id, JwksSource> = HashMap::new();
+        let mut roots = trusted.borrow_and_update().roots.clone();
+        self.trust(Client::new(&[roots.to_string()]), Instant::now());
         loop {
             let (wanted, namespace) = {
                 let world = world.borrow_and_update();
@@ -116,6 +133,14 @@ impl Fetcher {
             };
             tokio::select! {
                 changed = world.changed() => if changed.is_err() { return },
+                changed = trusted.changed() => {
+                    if changed.is_err() { return }
+                    let now = trusted.borrow_and_update().roots.clone();
+                    if now != roots {
+                        self.trust(Client::new(&[now.to_string()]), Instant::now());
+                        roots = now;
+                    }
+                }
                 () = due => {}
                 Some(ended) = running.join_next_with_id() => {
                     let (id, outcome) = match ended {
@@ -128,6 +153,12 @@ impl Fetcher {
                 }
             }
         }
+    }
+
+    /// Fetches with another client from now on. What has failed is tried again: the reason may have been a root.
+    fn trust(&mut self, client: Client, now: Instant) {
+        self.client = Arc::new(client);
+        self.sources.values_mut().filter(|progress| progress.failures > 0).for_each(|progress| progress.due = now);
     }
 
     /// Begins with sources that are new, and forgets those that nobody names any more, with their files.
@@ -192,19 +223,32 @@ impl Fetcher {
                     tracing::info!("fetched the keys at {} again", source.uri());
                 }
                 progress.failures = 0;
-                progress.due = now + REFRESH;
+                progress.due = now + jittered(self.refresh);
             }
             Err(reason) => {
-                let pause = FIRST_BACK_OFF.saturating_mul(1 << progress.failures.min(16)).min(MAX_BACK_OFF);
+                let pause = FIRST_BACK_OFF.saturating_mul(1 << progress.failures.min(16));
+                let pause = pause.min(MAX_BACK_OFF).min(self.refresh);
                 progress.failures = progress.failures.saturating_add(1);
                 progress.due = now + pause;
                 let uri = source.uri();
-                tracing::warn!("cannot fetch keys (JWKS) from {uri}: {reason}; the last good ones stay in use");
+                let keys = match self.remove_outdated(source, SystemTime::now()) {
+                    true => "every token of the issuer is refused, because its keys are older than 7 days",
+                    false => "the last good ones stay in use",
+                };
+                tracing::warn!("cannot fetch keys (JWKS) from {uri}: {reason}; {keys}");
             }
         }
     }
 
-    /// Writes the keys unless the file has them already.
+    /// Removes keys that were fetched too long ago. Whether it has.
+    fn remove_outdated(&self, source: &JwksSource, now: SystemTime) -> bool {
+        let path = self.folder.join(file_name(source));
+        let fetched = fs::metadata(&path).and_then(|file| file.modified());
+        let is_old = fetched.is_ok_and(|fetched| now.duration_since(fetched).is_ok_and(|age| age > MAX_AGE));
+        is_old && fs::remove_file(&path).inspect_err(|error| tracing::warn!("{}: {error}", path.display())).is_ok()
+    }
+
+    /// Writes the keys unless the file has them already, in whatever order. The file's time says when they were fetched.
     fn store(&self, source: &JwksSource, keys: &str, namespace: &str) -> std::io::Result<()> {
         let path = self.folder.join(file_name(source));
         let object = serde_json::json!({
@@ -213,12 +257,29 @@ impl Fetcher {
             "metadata": { "name": source.config_map(), "namespace": namespace },
             "data": { JWKS_KEY: keys, "uri": source.uri() },
         });
-        let text = format!("{object}\n");
-        match fs::read(&path) {
-            Ok(known) if known == text.as_bytes() => Ok(()),
-            _ => write_atomically(&path, text.as_bytes(), Readers::Owner),
+        let known = fs::read(&path).ok().and_then(|known| serde_json::from_slice::<serde_json::Value>(&known).ok());
+        let is_known = known.is_some_and(|mut known| {
+            let same_keys = known["data"][JWKS_KEY].as_str().is_some_and(|known| set_of(known) == set_of(keys));
+            known["data"][JWKS_KEY] = keys.into();
+            same_keys && known == object
+        });
+        match is_known {
+            true => fs::File::options().write(true).open(&path)?.set_modified(SystemTime::now()),
+            false => write_atomically(&path, format!("{object}\n").as_bytes(), Readers::Owner),
         }
     }
+}
+
+/// The keys of a set, whose order means nothing: some issuers answer with another one each time.
+fn set_of(text: &str) -> Option<BTreeSet<String>> {
+    let object = evenkeel_jwt::parse_object(text.as_bytes())?;
+    Some(object.get("keys")?.as_array()?.iter().map(ToString::to_string).collect())
+}
+
+/// A time that is shorter by a random part.
+fn jittered(time: Duration) -> Duration {
+    let random = u32::try_from(RandomState::new().hash_one(0) % 1_000).unwrap_or(0);
+    time.saturating_sub(time / 100 * JITTER_PERCENT * random / 1_000)
 }
 
 fn file_name(source: &JwksSource) -> String {

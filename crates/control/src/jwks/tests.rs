@@ -9,6 +9,8 @@ use evenkeel_testkit::{Backend, Reply};
 
 use super::*;
 
+const REFRESH: Duration = Duration::from_secs(20 * 60);
+
 fn source(uri: &str) -> JwksSource {
     JwksSource::Uri(uri.into())
 }
@@ -72,12 +74,14 @@ fn failures_keep_the_last_good_keys_and_back_off() {
     let at = |fetcher: &Fetcher| fetcher.sources.values().map(|progress| progress.due).next().expect("a source");
     let files = || std::fs::read_dir(folder.path()).expect("a folder").count();
     let source = source("http://a.test/keys");
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]));
+    let new = || Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH);
+    let mut fetcher = new();
     let start = Instant::now();
     let wanted = || BTreeMap::from([(source.clone(), None)]);
     fetcher.follow(wanted(), start);
     fetcher.end(&source, Ok("{}".to_owned()), "root", start);
-    assert_eq!((files(), at(&fetcher)), (1, start + REFRESH));
+    let is_jittered = |due: Instant| (start + REFRESH * 9 / 10..=start + REFRESH).contains(&due);
+    assert!(files() == 1 && is_jittered(at(&fetcher)), "{:?}", at(&fetcher) - start);
     for pause in [1, 2, 4, 8] {
         fetcher.end(&source, Err(FetchError::TooLarge), "root", start);
         assert_eq!((files(), at(&fetcher)), (1, start + Duration::from_secs(pause)));
@@ -85,7 +89,7 @@ fn failures_keep_the_last_good_keys_and_back_off() {
     (0..40).for_each(|_| fetcher.end(&source, Err(FetchError::TooLarge), "root", start));
     assert_eq!((files(), at(&fetcher)), (1, start + MAX_BACK_OFF));
     // Another process finds the keys, and asks for newer ones at once.
-    let mut again = Fetcher::new(folder.path().to_owned(), Client::new(&[]));
+    let mut again = new();
     again.follow(wanted(), start);
     assert_eq!((files(), at(&again)), (1, start));
     let file = std::fs::read_dir(folder.path()).expect("a folder").flatten().next().expect("a file").path();
@@ -96,6 +100,50 @@ fn failures_keep_the_last_good_keys_and_back_off() {
     assert_eq!((files(), again.sources.len()), (1, 0));
     again.follow(BTreeMap::new(), start + KEEP_IDLE);
     assert_eq!(files(), 0);
+}
+
+/// A file whose keys have another order is not written, and thus nothing is sent to proxies. Each success counts for its age.
+#[test]
+fn only_other_keys_are_written_and_keys_of_long_ago_are_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = source("http://a.test/keys");
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH);
+    fetcher.follow(BTreeMap::from([(source.clone(), None)]), Instant::now());
+    let path = folder.path().join(file_name(&source));
+    let (a, b) = (Signer::ec("a", "P-256"), Signer::ec("b", "P-256"));
+    let both = jwks(&[&a, &b]);
+    let mut ends = |outcome: Fetched| {
+        fetcher.end(&source, outcome, "root", Instant::now());
+        std::fs::read_to_string(&path).ok()
+    };
+    let first = ends(Ok(both)).expect("a file");
+    assert_eq!(ends(Ok(jwks(&[&b, &a]))).as_ref(), Some(&first));
+    let second = ends(Ok(jwks(&[&b]))).expect("a file");
+    assert_ne!(first, second);
+    let fetched = |ago: Duration| {
+        let file = std::fs::File::options().write(true).open(&path).expect("the file");
+        file.set_modified(SystemTime::now() - ago).expect("a time");
+    };
+    fetched(MAX_AGE - Duration::from_secs(60));
+    assert_eq!(ends(Err(FetchError::TooLarge)).as_ref(), Some(&second));
+    assert_eq!(ends(Ok(jwks(&[&b]))).as_ref(), Some(&second));
+    assert!(std::fs::metadata(&path).expect("the file").modified().expect("a time").elapsed().expect("past") < REFRESH);
+    fetched(MAX_AGE + Duration::from_secs(60));
+    assert_eq!(ends(Err(FetchError::TooLarge)), None);
+}
+
+#[test]
+fn other_roots_try_again_what_failed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [failed, good] = ["http://a.test/", "http://b.test/"].map(source);
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH);
+    let start = Instant::now();
+    fetcher.follow(BTreeMap::from([(failed.clone(), None), (good.clone(), None)]), start);
+    fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);
+    fetcher.end(&good, Ok("{}".to_owned()), "root", start);
+    fetcher.trust(Client::new(&[]), start);
+    assert_eq!(fetcher.sources[&failed].due, start);
+    assert!(fetcher.sources[&good].due > start + REFRESH / 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::EgressError;
 use super::broker_client::BrokerClient;
-use super::rules::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
+use super::rules::{self, MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
 use super::services::{ServiceSnapshot, Services};
 use crate::addresses::{BRIDGE_ADDRESS, POD_PREFIX};
 
@@ -96,7 +96,7 @@ impl Shared {
         let Ok(to) = original_destination(&stream) else { return reset(stream) };
         let carried = async {
             let _place = self.count(peer).ok_or(Failure::Refused("too many connections leave the mesh"))?;
-            let mut there = self.connect(to, plain).await?;
+            let mut there = self.connect(to, plain, is_own(peer)).await?;
             keep_alive(&stream)?;
             keep_alive(&there)?;
             match tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut there, BUFFER_BYTES, BUFFER_BYTES).await {
@@ -114,10 +114,11 @@ impl Shared {
         }
     }
 
-    async fn connect(&self, to: SocketAddrV4, plain: bool) -> Result<TcpStream, Failure> {
+    /// `own`: the control plane asks, which the mesh's policy for its workloads is not about.
+    async fn connect(&self, to: SocketAddrV4, plain: bool, own: bool) -> Result<TcpStream, Failure> {
         // Sidecars have already applied this policy, with more knowledge of the host.
         let services = if plain { Some(self.services.now().await) } else { None };
-        match (target_of(to, services.as_deref())?, &self.broker) {
+        match (target_of(to, services.as_deref(), own)?, &self.broker) {
             (Target::Service(replicas), _) => first_of(&replicas).await,
             (Target::Outside(to), Some(broker)) => Ok(broker.tcp(to).await?),
             (Target::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
@@ -140,15 +141,16 @@ enum Target {
     Outside(SocketAddr),
 }
 
-/// Finds the target for one address. `services` has the services, if the connection comes from a replica without a sidecar.
-fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>) -> Result<Target, Failure> {
+/// Finds the target for one address. `services` has the services, if the connection comes from a replica without a sidecar,
+/// or is the mesh's `own`.
+fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>, own: bool) -> Result<Target, Failure> {
     let (ip, refused) = (*to.ip(), |why| Err(Failure::Refused(why)));
     let within = |(first, prefix): (Ipv4Addr, u8)| network(ip, prefix) == first;
     if within(SERVICES) || within(RESERVED) {
         let replicas = services.and_then(|services| services.backends(to));
         return match replicas {
             Some([]) => refused("no replica of the service is ready"),
-            Some(replicas) => Ok(Target::Service(replicas.to_vec())),
+            Some(replicas) => Ok(Target::Service(replicas.iter().copied().filter(is_replica).collect())),
             None => refused("no service has this address and port"),
         };
     }
@@ -158,13 +160,23 @@ fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>) -> Result<Tar
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.octets()[0] == 0 {
         return refused("nothing has this address");
     }
-    if services.is_some_and(|services| !services.allow_any) {
+    if !own && services.is_some_and(|services| !services.allow_any) {
         return refused(
             "the mesh's outboundTrafficPolicy is REGISTRY_ONLY, and the replica has no sidecar to allow it",
         );
     }
     let host = if ip == MACHINE { Ipv4Addr::LOCALHOST } else { ip };
     Ok(Target::Outside(SocketAddr::new(host.into(), to.port())))
+}
+
+fn is_own(peer: SocketAddr) -> bool {
+    matches!(peer, SocketAddr::V4(peer) if rules::is_own(*peer.ip()))
+}
+
+/// Whether an endpoint is in the mesh. Others would be called past the keeper and the mesh's policy.
+fn is_replica(endpoint: &SocketAddr) -> bool {
+    let pods = network(BRIDGE_ADDRESS, POD_PREFIX);
+    matches!(endpoint, SocketAddr::V4(at) if !rules::is_own(*at.ip()) && network(*at.ip(), POD_PREFIX) == pods)
 }
 
 /// Connects to the first replica that accepts, beginning with a random one.
@@ -253,7 +265,7 @@ mod tests {
     #[test]
     fn what_is_the_meshs_own_never_leaves_and_the_machine_is_its_loopback() {
         let check = |to: &str, expected: &str| {
-            let seen = match target_of(to.parse().expect("an address"), None) {
+            let seen = match target_of(to.parse().expect("an address"), None, false) {
                 Ok(Target::Outside(to)) => to.to_string(),
                 Ok(Target::Service(_)) => "a service".to_owned(),
                 Err(error) => error.to_string(),
@@ -276,13 +288,17 @@ mod tests {
     #[test]
     fn without_a_sidecar_the_policy_is_held_here() {
         let to: SocketAddrV4 = "192.0.2.1:443".parse().expect("an address");
-        let refused =
-            target_of(to, Some(&ServiceSnapshot::default())).err().map(|error| error.to_string()).unwrap_or_default();
+        let refused = target_of(to, Some(&ServiceSnapshot::default()), false)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
         assert!(refused.contains("REGISTRY_ONLY"), "{refused}");
         assert_eq!(
-            target_of(to, Some(&ServiceSnapshot { allow_any: true, ..ServiceSnapshot::default() })).ok(),
+            target_of(to, Some(&ServiceSnapshot { allow_any: true, ..ServiceSnapshot::default() }), false).ok(),
             Some(Target::Outside(to.into()))
         );
+        // The control plane fetches keys all the same.
+        assert_eq!(target_of(to, Some(&ServiceSnapshot::default()), true).ok(), Some(Target::Outside(to.into())));
     }
 
     #[test]

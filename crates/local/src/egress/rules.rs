@@ -42,9 +42,22 @@ pub(crate) fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
 /// once.
 pub fn install(tools: &Tools, open: bool) -> Result<(), NetworkError> {
     let machine = if open { format!("addr add {MACHINE}/32 dev lo\n") } else { String::new() };
-    tools.ip(&format!("addr add {NAME_SERVER}/32 dev lo\n{machine}"))?;
+    tools.ip(&format!("addr add {NAME_SERVER}/32 dev lo\n{machine}{}", own_routes(open)))?;
     tools.nft(&ruleset(open))?;
     Ok(())
+}
+
+/// Routes of what runs in the mesh's own network, as a script for `ip`: the control plane fetches keys of issuers, which may be
+/// services of the mesh, programs of the machine, or elsewhere. They lead to rules that redirect these connections, too.
+fn own_routes(open: bool) -> String {
+    let (services, prefix) = SERVICES;
+    let out = if open { format!("route add default dev lo src {BRIDGE_ADDRESS}\n") } else { String::new() };
+    format!("route add {services}/{prefix} dev lo src {BRIDGE_ADDRESS}\n{out}")
+}
+
+/// Whether a connection to the egress process comes from the mesh's own network: only there are these addresses local.
+pub(super) fn is_own(peer: Ipv4Addr) -> bool {
+    [BRIDGE_ADDRESS, MACHINE].contains(&peer)
 }
 
 /// Redirects connections to the egress process, which gets their destination from `SO_ORIGINAL_DST`; nothing else
@@ -62,6 +75,17 @@ fn ruleset(open: bool) -> String {
             format!("    ip daddr {services}/{prefix} meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n")
         }
     };
+    let own = match open {
+        true => format!(
+            "    ip daddr {MACHINE} meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n    \
+             ip daddr {{ {pods}, {NAME_SERVER}, 127.0.0.0/8 }} return\n    \
+             meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n"
+        ),
+        false => format!(
+            "    ip daddr {NAME_SERVER} return\n    \
+             ip daddr {services}/{prefix} meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n"
+        ),
+    };
     format!(
         "\
 table ip evenkeel_egress {{
@@ -72,6 +96,10 @@ table ip evenkeel_egress {{
     iifname != {BRIDGE} return
     ip daddr {NAME_SERVER} return
 {out}  }}
+  # The control plane.
+  chain own {{
+    type nat hook output priority -100; policy accept;
+{own}  }}
   chain refused {{
     type filter hook prerouting priority filter; policy accept;
     iifname != {BRIDGE} return

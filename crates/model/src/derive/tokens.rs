@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use evenkeel_api::istio::{self, RequestAuthenticationSpec};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
+use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_jwt::Jwks;
 use serde_json::Value;
@@ -19,9 +20,10 @@ use super::run::Run;
 use super::step::Results;
 use super::tracking::Cx;
 use super::{refused, renew, reuse_if_equal, shared};
+use crate::mesh::JwksFetching;
 use crate::policy::Rule;
-use crate::request_authentication::{JWKS_KEY, JwksSource, JwtKeys, JwtRule, RequestAuthentication};
-use crate::{AuthorizationAction, AuthorizationPolicy, Labels, Snapshot};
+use crate::request_authentication::{JWKS_KEY, JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};
+use crate::{AuthorizationAction, AuthorizationPolicy, Labels, Service, Snapshot};
 
 /// The label by which a Gateway of the Gateway API finds its Pods.
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
@@ -195,6 +197,23 @@ fn keys(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Diagnos
         };
     }
     let from = match &rule.jwks_uri {
+        Some(uri) if cx.mesh().jwks_fetching != JwksFetching::ControlPlane => match remote(cx, uri, rule.timeout) {
+            Some(remote) => return JwtKeys::Remote(Arc::new(remote)),
+            None if cx.mesh().jwks_fetching == JwksFetching::Hybrid => JwksSource::Uri(shared(uri)),
+            None => {
+                let message = format!(
+                    "{object}: every token of `{}` is refused, because no service of the mesh has the host and port of {}",
+                    *rule.issuer, **uri
+                );
+                found.push(no_keys(
+                    object,
+                    &uri.span,
+                    message,
+                    "write a ServiceEntry for it, or set PILOT_JWT_ENABLE_REMOTE_JWKS=hybrid, so that the control plane fetches",
+                ));
+                return JwtKeys::None;
+            }
+        },
         Some(uri) => JwksSource::Uri(shared(uri)),
         None if rule.issuer.starts_with("https://") || rule.issuer.starts_with("http://") => {
             JwksSource::Issuer(shared(&rule.issuer))
@@ -228,6 +247,24 @@ fn keys(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Diagnos
         ));
     }
     JwtKeys::Fetched { from, timeout: rule.timeout, keys }
+}
+
+/// How proxies fetch the keys at a URI: over the service of the mesh that has its host and port, if there is one.
+fn remote(cx: &Cx<'_>, uri: &str, timeout: Option<Duration>) -> Option<RemoteJwks> {
+    let (default_port, rest) = match uri.split_once("://")? {
+        ("http", rest) => (80, rest),
+        ("https", rest) => (443, rest),
+        _ => return None,
+    };
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok()?),
+        None => (authority, default_port),
+    };
+    let host = Hostname::parse(host).ok().filter(|host| !host.is_wildcard())?;
+    let has_port = |service: &Service| service.ports.iter().any(|own| own.number == port);
+    let is_known = cx.services_of(&host).iter().any(|(_, service)| has_port(service));
+    is_known.then(|| RemoteJwks { uri: shared(uri), host, port, timeout })
 }
 
 fn no_keys(object: &Object, span: &Span, message: String, help: &str) -> Diagnostic {

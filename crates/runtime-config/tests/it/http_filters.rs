@@ -311,7 +311,7 @@ fn mistakes_in_what_tokens_requests_need_are_rejected() {
     let fails = |config: &str, path: &str, reason: &str| {
         let filter = format!("      - {{ name: j, typed_config: {{ \"@type\": {JWT}, {config} }} }}\n");
         let error = manager(&filter, "virtual_hosts: []\n").expect_err(config);
-        assert!(error.contains(at) && error.contains(path) && error.contains(reason), "{config}: {error}");
+        assert!(error.contains(&format!("{at}{path}: ")) && error.contains(reason), "{config}: {error}");
     };
     let keys = r#"local_jwks: { inline_string: '{"keys":[{"kty":"EC","x":"J_l_srxIoxg1EXQJzNZXKunxXGyhJUAJKrSgIE_RCeM","y":"IEvCIZNHKJLIhjkiRorUuPlu4FNxr7_wDbXGXipiq0o"}]}' }"#;
     let provider = |fields: &str| match fields.contains("_jwks") {
@@ -343,33 +343,45 @@ fn mistakes_in_what_tokens_requests_need_are_rejected() {
             ".providers[\"p\"].claim_to_headers[0].claim_name",
             "must not be empty",
         ),
-        (provider("subjects: { safe_regex: { regex: \"(\" } }"), ".subjects", "regular expression"),
-        (provider("jwt_cache_config: { jwt_cache_size: 1000000 }"), ".jwt_cache_size", "at most 100000"),
+        (
+            provider("subjects: { safe_regex: { regex: \"(\" } }"),
+            ".providers[\"p\"].subjects.safe_regex.regex",
+            "regular expression",
+        ),
+        (
+            provider("jwt_cache_config: { jwt_cache_size: 1000000 }"),
+            ".providers[\"p\"].jwt_cache_config.jwt_cache_size",
+            "at most 100000",
+        ),
         ("providers: { p: {} }".to_owned(), ".providers[\"p\"]", "one of remote_jwks, local_jwks is required"),
-        (provider("local_jwks: { inline_string: x }"), ".local_jwks", "not valid JSON"),
+        (provider("local_jwks: { inline_string: x }"), ".providers[\"p\"].local_jwks", "not valid JSON"),
         (
             provider("local_jwks: { inline_string: '{\"keys\":[{\"kty\":\"oct\",\"k\":\"AA\"}]}' }"),
-            ".local_jwks",
+            ".providers[\"p\"].local_jwks",
             "shared secret",
         ),
-        (provider("local_jwks: { filename: /nowhere }"), ".local_jwks.filename", "cannot read"),
-        (provider("remote_jwks: {}"), ".remote_jwks.http_uri", "is required"),
+        (provider("local_jwks: { filename: /nowhere }"), ".providers[\"p\"].local_jwks.filename", "cannot read"),
+        (provider("remote_jwks: {}"), ".providers[\"p\"].remote_jwks.http_uri", "is required"),
         (
             provider("remote_jwks: { http_uri: { uri: keys, cluster: c, timeout: 1s } }"),
-            ".http_uri.uri",
+            ".providers[\"p\"].remote_jwks.http_uri.uri",
             "no http:// or https:// URI",
         ),
         (
             provider("remote_jwks: { http_uri: { uri: \"http://u@h/\", cluster: c, timeout: 1s } }"),
-            ".http_uri.uri",
+            ".providers[\"p\"].remote_jwks.http_uri.uri",
             "no http://",
         ),
         (
             provider("remote_jwks: { http_uri: { uri: \"http://h/\", timeout: 1s } }"),
-            ".http_uri.cluster",
+            ".providers[\"p\"].remote_jwks.http_uri.cluster",
             "is required",
         ),
-        (provider("remote_jwks: { http_uri: { uri: \"http://h/\", cluster: c } }"), ".http_uri.timeout", "is required"),
+        (
+            provider("remote_jwks: { http_uri: { uri: \"http://h/\", cluster: c } }"),
+            ".providers[\"p\"].remote_jwks.http_uri.timeout",
+            "is required",
+        ),
     ] {
         fails(&config, path, reason);
     }

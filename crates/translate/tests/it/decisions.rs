@@ -14,7 +14,7 @@ use crate::scenario::{Scenario, translate};
 /// A call, in words: `FROM [as IDENTITY] to ADDRESS` and `METHOD HOST PATH [NAME=VALUE]`.
 pub struct Client {
     pub from: &'static str,
-    /// `spiffe://cluster.local/ns/` and this; empty for plaintext.
+    /// `spiffe://cluster.local/ns/` and this, or a whole SPIFFE id; empty for plaintext.
     pub identity: &'static str,
     /// What the client offers inside TLS, or the inspector finds in plaintext.
     pub alpn: &'static [&'static str],
@@ -41,7 +41,10 @@ pub fn outcome(config: &Config, listener: &str, client: &Client, to: &str, reque
     let source: SocketAddr = client.from.parse().expect("a source");
     let tls = !client.identity.is_empty() || client.server_name.is_some();
     let peer = PeerIdentity {
-        uri_sans: vec![format!("spiffe://cluster.local/ns/{}", client.identity)],
+        uri_sans: vec![match client.identity.starts_with("spiffe://") {
+            true => client.identity.to_owned(),
+            false => format!("spiffe://cluster.local/ns/{}", client.identity),
+        }],
         ..PeerIdentity::default()
     };
     let connection = ConnectionView {

@@ -278,6 +278,55 @@ fn trust_domain_aliases_name_the_same_identities() {
     check("trustDomainAliases: [other.example]", "denied by default");
 }
 
+/// Istio's `pilot/pkg/security/trustdomain`: which identities a value names when the trust domain changes.
+#[test]
+fn values_that_name_a_trust_domain_of_the_mesh_name_all_of_them() {
+    // The mesh moves from `old-td` to `new-td`. Identities: `new-td`, `old-td`, and one of another mesh.
+    let settings = "trustDomain: new-td\ntrustDomainAliases: [old-td, first.example]";
+    let clients = ["new-td", "old-td", "first.example", "cluster.local", "foreign-td"];
+    let is_named = |source: &str, domain: &str| {
+        let spec = format!("{{action: DENY, rules: [{{from: [{{source: {{{source}}}}}]}}]}}");
+        let policy = format!(
+            "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: a, namespace: shop}}\nspec: {spec}\n"
+        );
+        let client = mesh(format!("spiffe://{domain}/ns/shop/sa/web").leak());
+        call_in(settings, &policy, &client, "GET web /").starts_with("denied")
+    };
+    let own = ["new-td", "old-td", "first.example"];
+    for (source, expected) in [
+        ("principals: [old-td/ns/shop/sa/web]", own.to_vec()),
+        ("principals: [new-td/ns/shop/sa/web]", own.to_vec()),
+        ("principals: [cluster.local/ns/shop/sa/web]", own.to_vec()),
+        ("principals: [foreign-td/ns/shop/sa/web]", vec!["foreign-td"]),
+        ("principals: [old-td/ns/shop/sa/other]", vec![]),
+        // A trust domain that is not compared stands for any.
+        ("principals: ['*/ns/shop/sa/web']", clients.to_vec()),
+        ("principals: ['*/sa/web']", clients.to_vec()),
+        // The end of one names those with this end, and the mesh's others.
+        ("principals: ['*-td/ns/shop/sa/web']", vec!["new-td", "old-td", "first.example", "foreign-td"]),
+        ("principals: ['*foreign-td/ns/shop/sa/web']", vec!["foreign-td"]),
+        // istiod leaves prefixes shorter than a namespace's accounts as they are; here they name the aliases, too.
+        ("principals: ['old-td/ns/shop/*']", own.to_vec()),
+        ("principals: ['old-td/ns/shop/sa/*']", own.to_vec()),
+        ("trustDomains: [old-td]", own.to_vec()),
+        ("trustDomains: [new-td]", own.to_vec()),
+        ("trustDomains: [foreign-td]", vec!["foreign-td"]),
+        // Only in principals `cluster.local` stands for the mesh's.
+        ("trustDomains: [cluster.local]", vec!["cluster.local"]),
+        ("trustDomains: ['*-td']", vec!["new-td", "old-td", "foreign-td"]),
+        ("trustDomains: ['old*']", vec!["old-td"]),
+        ("notTrustDomains: [old-td]", vec!["cluster.local", "foreign-td"]),
+        ("notPrincipals: [old-td/ns/shop/sa/web]", vec!["cluster.local", "foreign-td"]),
+        // Accounts are of any trust domain.
+        ("serviceAccounts: [shop/web]", clients.to_vec()),
+        ("serviceAccounts: [web]", clients.to_vec()),
+        ("serviceAccounts: [other/web]", vec![]),
+    ] {
+        let named: Vec<&str> = clients.into_iter().filter(|domain| is_named(source, domain)).collect();
+        assert_eq!(named, expected, "{source}");
+    }
+}
+
 #[test]
 fn connections_are_made_as_the_mesh_says() {
     check("", "CDS", WEB, "/upstream_connection_options", "-");

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use evenkeel_base::Severity;
-use evenkeel_model::{AddressBook, JwksSource, MeshConfig};
+use evenkeel_model::{AddressBook, JwksFetching, JwksSource, MeshConfig};
 use evenkeel_testkit::jwt::{Signer, jwks};
 use serde_json::Value;
 
@@ -127,7 +127,7 @@ fn rbac_filters<'v>(value: &'v Value, found: &mut Vec<&'v Value>) {
     }
 }
 
-const REFUSED: &str = "denied by ns[shop]-request-authentication[jwt]-not-supported-rule";
+const REFUSED: &str = "denied by ns[shop]-request-authentication[jwt]-refused-rule";
 /// What the explanation of a request that passes to the workload is.
 const OPEN: &str = "inbound|8080|| web/";
 
@@ -321,6 +321,62 @@ fn without_usable_keys_every_token_fails() {
     let authentication = object("RequestAuthentication", "jwt", "", uri);
     check_objects(&(authentication.clone() + &fetched), "web-0", &rows(OPEN));
     check_objects(&(authentication + &fetched.replace("istio-system", "shop")), "web-0", &rows(no_keys));
+}
+
+/// Istio's `PILOT_JWT_ENABLE_REMOTE_JWKS`: whether a proxy fetches the keys itself, and over which cluster.
+#[test]
+fn proxies_fetch_keys_of_services() {
+    use JwksFetching::{ControlPlane, Hybrid, Proxies};
+    let (local, remote) = ("local", |cluster: &str| format!("remote {cluster}"));
+    let web = "outbound|80||web.shop.svc.cluster.local";
+    for (uri, fetching, expected, missing) in [
+        ("http://web.shop.svc.cluster.local/keys", ControlPlane, local.to_owned(), "fetched from http://web"),
+        ("http://web.shop.svc.cluster.local/keys", Hybrid, remote(web), ""),
+        ("http://web.shop.svc.cluster.local:80/keys?a=b", Proxies, remote(web), ""),
+        // The service has no such port, the host is not one of a service.
+        ("https://web.shop.svc.cluster.local/keys", Hybrid, local.to_owned(), "fetched from https://web"),
+        ("http://web.shop/keys", Hybrid, local.to_owned(), "fetched from http://web.shop/keys"),
+        ("https://me.test/keys", Hybrid, local.to_owned(), "fetched from https://me.test/keys"),
+        ("https://me.test/keys", Proxies, local.to_owned(), "no service of the mesh has the host and port"),
+    ] {
+        let spec = format!("jwtRules: [{{issuer: me, jwksUri: '{uri}', timeout: 2s}}]");
+        let text = mesh_text() + &object("RequestAuthentication", "jwt", "", &spec);
+        let (loaded, _) = crate::recorded::load(&[("mesh.yaml".into(), text.into())]);
+        let mesh = MeshConfig { jwks_fetching: fetching, ..MeshConfig::default() };
+        let (snapshot, found) = evenkeel_model::build(&loaded, &mesh, &mut AddressBook::default());
+        let all = as_json(&translate(&view_of("sidecar web-0.shop", &snapshot), &snapshot));
+        let mut providers = Vec::new();
+        each_object(&all, &mut |fields| providers.extend(fields.get("providers").cloned()));
+        let provider = &providers.first().expect("a filter")["origins-0"];
+        let source = &provider["remote_jwks"];
+        let text = match source["http_uri"]["cluster"].as_str() {
+            Some(cluster) => {
+                assert_eq!(source["http_uri"]["uri"], uri);
+                assert_eq!((&source["http_uri"]["timeout"], &source["cache_duration"]), (&"2s".into(), &"300s".into()));
+                remote(cluster)
+            }
+            None if provider["local_jwks"].is_object() => local.to_owned(),
+            None => provider.to_string(),
+        };
+        assert_eq!(text, expected, "{uri} {fetching:?}");
+        let said: Vec<_> = found.iter().filter(|one| one.code == "no-jwks").map(|one| one.message.clone()).collect();
+        assert_eq!(said.is_empty(), missing.is_empty(), "{uri} {fetching:?}: {said:?}");
+        assert!(said.iter().all(|message| message.contains(missing)), "{uri} {fetching:?}: {said:?}");
+        let fetched_here = !missing.is_empty() && fetching != Proxies;
+        assert_eq!(snapshot.jwks_sources().len(), usize::from(fetched_here), "{uri} {fetching:?}");
+    }
+}
+
+/// Calls `with` with each object in a value.
+fn each_object(value: &Value, with: &mut dyn FnMut(&serde_json::Map<String, Value>)) {
+    match value {
+        Value::Array(entries) => entries.iter().for_each(|entry| each_object(entry, with)),
+        Value::Object(fields) => {
+            with(fields);
+            fields.values().for_each(|field| each_object(field, with));
+        }
+        _ => {}
+    }
 }
 
 /// Stock Envoy would verify tokens with a shared secret, so it is not told of one.

@@ -70,6 +70,7 @@ fn filters() -> Vec<(&'static str, String)> {
             ),
         ),
         ("partial", format!("{GRPC}, with_request_body: {{ max_request_bytes: 10, allow_partial_message: true }}")),
+        ("large", format!("{}, with_request_body: {{ max_request_bytes: 8000000 }}", GRPC.replace("0.4s", "10s"))),
         ("metadata", format!("{GRPC}, {when}")),
         ("denies", format!("{GRPC}, {when}, deny_at_disable: {{ runtime_key: k, default_value: true }}")),
         ("never", format!("{GRPC}, filter_enabled: {{ default_value: {{ numerator: 0 }} }}")),
@@ -138,6 +139,31 @@ fn evenkeel_and_envoy_ask_and_obey_alike() {
     assert_eq!(envoy.len(), evenkeel.len());
     for part in ["401", "x-envoy-auth-partial-body", "ext_authz_denied", "UAEX", "http.http.ext_authz.waf."] {
         assert!(envoy.iter().any(|story| story.contains(part)), "{part} is not in Envoy's");
+    }
+}
+
+/// A call about a request that nobody waits for any more is given up, long before its time is up.
+#[test]
+fn a_client_that_leaves_ends_the_call() {
+    for program in [Program::Envoy, Program::Evenkeel] {
+        let mut server = AuthzServer::start();
+        let ports: [u16; 18] = free_ports();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (file, log) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
+        let upstreams = [free_port(), free_port(), server.grpc(), server.http()];
+        let patient = bootstrap(upstreams, &ports, &log).replace("timeout: 0.4s", "timeout: 600s");
+        std::fs::write(&file, patient).expect("a writable folder");
+        let mut process = web::start(program, &file, ports[17], ports[0]);
+        for name in ["grpc", "http"] {
+            let port = ports[filters().iter().position(|(own, _)| *own == name).expect("a listener")];
+            let mut client = Connection::open((Ipv4Addr::LOCALHOST, port).into()).expect("the listener accepts");
+            let head = "GET / HTTP/1.1\r\nHost: x.test\r\nx-ext-authz: allow\r\nauthz-mode: hang\r\n\r\n";
+            client.send(head).expect("an open connection");
+            assert!(server.wait_for("hang").is_some(), "{program:?} does not ask over {name}");
+            drop(client);
+            assert!(server.wait_for("cancelled").is_some(), "{program:?} does not give up over {name}");
+        }
+        assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
     }
 }
 

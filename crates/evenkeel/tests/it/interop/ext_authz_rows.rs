@@ -59,7 +59,7 @@ macro_rules! mode {
 
 /// The rows, in the order in which they are asked.
 pub fn rows() -> Vec<Row> {
-    [plain(), grpc_answers(), failures(), http(), bodies(), others()].concat()
+    [plain(), grpc_answers(), failures(), http(), bodies(), huge(), others()].concat()
 }
 
 fn plain() -> Vec<Row> {
@@ -348,6 +348,21 @@ fn bodies() -> Vec<Row> {
         Row { how: How::Chunks(4), ..post("http-partial", "0123456789abcdef") },
         Row { method: "POST", body: "0123456789abcdef", ..get("http-partial", &[]) },
     ]
+}
+
+/// Bodies and headers that no limit above is near to: 300 KB and 40 KB, and a body that the server does not accept (4 MiB).
+fn huge() -> Vec<Row> {
+    let text = |bytes: usize| -> &'static str { "0123456789abcdef".repeat(bytes / 16).leak() };
+    let (body, header, refused) = (text(300_000), text(40_000), text(5_000_000));
+    let headers: &'static [(&str, &str)] = vec![("x-ext-authz", "allow"), ("authz-huge", header)].leak();
+    let mut rows = Vec::new();
+    for port in ["strict", "partial", "http-partial", "large"] {
+        rows.push(post(port, body));
+        rows.push(Row { how: How::Chunks(16_384), ..post(port, body) });
+    }
+    rows.push(post("large", refused));
+    rows.extend(["grpc", "http", "http-all"].map(|port| get(port, headers)));
+    rows
 }
 
 fn others() -> Vec<Row> {

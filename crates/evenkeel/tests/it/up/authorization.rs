@@ -73,7 +73,7 @@ data:
         includeRequestHeadersInCheck: ["x-ext-authz"]
 "#;
 
-const HTTPBIN: &str = r#"
+pub(super) const HTTPBIN: &str = r#"
 apiVersion: v1
 kind: Service
 metadata: {name: httpbin}
@@ -99,7 +99,7 @@ metadata: {name: httpbin}
 spec: {hosts: ['*'], gateways: [gateway], http: [{route: [{destination: {host: httpbin}}]}]}
 "#;
 
-const APPLICATION: &str = r#"{static_resources: {listeners: [{name: web, address: {socket_address: {address: 0.0.0.0, port_value: 8080}}, filter_chains: [{filters: [{name: hcm, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: web, route_config: {name: local, virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: hello}}}]}]}, http_filters: [{name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]}}]}]}]}}"#;
+pub(super) const APPLICATION: &str = r#"{static_resources: {listeners: [{name: web, address: {socket_address: {address: 0.0.0.0, port_value: 8080}}, filter_chains: [{filters: [{name: hcm, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: web, route_config: {name: local, virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: hello}}}]}]}, http_filters: [{name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]}}]}]}]}}"#;
 
 fn policy(provider: &str) -> String {
     format!(

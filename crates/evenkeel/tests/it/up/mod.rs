@@ -24,6 +24,7 @@ mod rollouts;
 mod rotation;
 mod security;
 mod stateful_sets;
+mod tokens;
 mod unchanged;
 mod upgrade;
 mod user;

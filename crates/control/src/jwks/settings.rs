@@ -1,0 +1,104 @@
+//! Who fetches keys, and how often, by the environment.
+
+use std::time::Duration;
+
+use evenkeel_base::duration::DurationError;
+use evenkeel_model::JwksFetching;
+
+/// Istio's variable that says who fetches.
+const BY: &str = "PILOT_JWT_ENABLE_REMOTE_JWKS";
+/// Istio's variable of the time between two fetches.
+const REFRESH: &str = "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL";
+/// The time between two fetches, unless the environment says otherwise (Istio's default).
+const DEFAULT_REFRESH: Duration = Duration::from_secs(20 * 60);
+/// The shortest time between two fetches: a server of keys is asked by every mesh.
+const MIN_REFRESH: Duration = Duration::from_secs(1);
+
+/// Who fetches keys, and how often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JwksSettings {
+    /// Who fetches (`PILOT_JWT_ENABLE_REMOTE_JWKS`).
+    pub by: JwksFetching,
+    /// The time between two fetches of the control plane (`PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`).
+    pub refresh: Duration,
+}
+
+impl Default for JwksSettings {
+    fn default() -> Self {
+        Self { by: JwksFetching::ControlPlane, refresh: DEFAULT_REFRESH }
+    }
+}
+
+/// A variable of the environment that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JwksSettingsError {
+    /// Not one of Istio's words.
+    #[error(
+        "environment variable {BY}: `{0}` is none of `false` or `istiod` (the control plane fetches keys), `hybrid` or `true` (proxies fetch those of hosts in the mesh), and `envoy` (proxies fetch)"
+    )]
+    By(String),
+    /// Not a time.
+    #[error("environment variable {REFRESH}: {0}")]
+    Refresh(DurationError),
+    /// Too short.
+    #[error("environment variable {REFRESH}: `{0}` is shorter than 1s")]
+    TooShort(String),
+}
+
+impl JwksSettings {
+    /// Reads the variables through `lookup`; what is not set keeps its default.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, JwksSettingsError> {
+        let default = Self::default();
+        let by = match lookup(BY) {
+            None => default.by,
+            Some(word) => match word.to_ascii_lowercase().as_str() {
+                "" | "false" | "istiod" => JwksFetching::ControlPlane,
+                "true" | "hybrid" => JwksFetching::Hybrid,
+                "envoy" => JwksFetching::Proxies,
+                _ => return Err(JwksSettingsError::By(word)),
+            },
+        };
+        let refresh = match lookup(REFRESH) {
+            None => default.refresh,
+            Some(text) => match evenkeel_base::duration::parse(&text).map_err(JwksSettingsError::Refresh)? {
+                time if time < MIN_REFRESH => return Err(JwksSettingsError::TooShort(text)),
+                time => time,
+            },
+        };
+        Ok(Self { by, refresh })
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_read_as_istio_reads_it() {
+        let read = |name: &str, value: &str| {
+            let settings = JwksSettings::from_env(|asked| (asked == name).then(|| value.to_owned()));
+            settings.map(|settings| (settings.by, settings.refresh)).map_err(|error| error.to_string())
+        };
+        for (word, by) in [
+            ("", JwksFetching::ControlPlane),
+            ("false", JwksFetching::ControlPlane),
+            ("istiod", JwksFetching::ControlPlane),
+            ("true", JwksFetching::Hybrid),
+            ("hybrid", JwksFetching::Hybrid),
+            ("Hybrid", JwksFetching::Hybrid),
+            ("envoy", JwksFetching::Proxies),
+        ] {
+            assert_eq!(read(BY, word), Ok((by, DEFAULT_REFRESH)), "{word}");
+        }
+        for (name, value, expected) in [
+            (BY, "yes", "PILOT_JWT_ENABLE_REMOTE_JWKS: `yes` is none of"),
+            (REFRESH, "soon", "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL: `soon`"),
+            (REFRESH, "1ms", "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL: `1ms` is shorter than 1s"),
+        ] {
+            let error = read(name, value).expect_err(value);
+            assert!(error.contains(expected), "{error}");
+        }
+        assert_eq!(read(REFRESH, "1m"), Ok((JwksFetching::ControlPlane, Duration::from_secs(60))));
+        assert_eq!(read("OTHER", "1m"), Ok((JwksFetching::ControlPlane, DEFAULT_REFRESH)));
+    }
+}

@@ -1,0 +1,202 @@
+//! Tokens whose keys are fetched inside a mesh: from a workload of it (Istio's sample `jwt-server`), and from a program that
+//! listens at the machine's loopback address; with the RequestAuthentication and the policies of Istio's documentation.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::PoisonError;
+
+use evenkeel_testkit::jwt::{Signer, jwks};
+use evenkeel_testkit::tls::TestCa;
+use evenkeel_testkit::{Backend, Connection, Process, Reply, Signal, eventually, workspace};
+
+use super::authorization::{APPLICATION, HTTPBIN};
+use super::user::User;
+use super::{MACHINE, PATIENCE, state, url, wait_ready};
+
+/// `samples/jwt-server/jwt-server.yaml`, without its comments and with another key.
+fn sample() -> String {
+    let identity = TestCa::new().for_dns(&["jwt-server", "jwt-server.default.svc.cluster.local"]);
+    let block = |pem: &str| pem.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    SAMPLE.replace("    CERTIFICATE\n", &block(&identity.cert_pem)).replace("    KEY\n", &block(&identity.key_pem))
+}
+
+const SAMPLE: &str = r#"
+apiVersion: v1
+kind: Service
+metadata:
+  name: jwt-server
+  labels:
+    app: jwt-server
+spec:
+  ports:
+  - name: http
+    port: 8000
+    targetPort: 8000
+  - name: https
+    port: 8443
+    targetPort: 8443
+  selector:
+    app: jwt-server
+---
+apiVersion: v1
+kind: Secret
+metadata:
+  name: jwt-cert-key-secret
+stringData: 
+  server.crt: |
+    CERTIFICATE
+  server.key: |
+    KEY
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: jwt-server
+spec:
+  replicas: 1
+  selector:
+    matchLabels:
+      app: jwt-server
+  template:
+    metadata:
+      labels:
+        app: jwt-server
+    spec:
+      containers:
+      - image: registry.istio.io/testing/jwt-server:0.8
+        imagePullPolicy: IfNotPresent
+        name: jwt-server
+        volumeMounts:
+          - name: certkeysecretresource
+            mountPath: "/app/https/secretresources"
+            readOnly: true
+        args: ["-https", "8443", "-cert", "/app/https/secretresources/server.crt", "-key", "/app/https/secretresources/server.key"]
+        ports:
+        - containerPort: 8000
+        - containerPort: 8443
+      volumes:
+      - name: certkeysecretresource
+        secret:
+          secretName: jwt-cert-key-secret
+          defaultMode: 0400
+---
+"#;
+
+/// Serves the keys in `keys.txt`.
+const SERVER: &str = "import http.server as h
+class Handler(h.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        keys = open('keys.txt', 'rb').read()
+        self.send_response(200)
+        self.send_header('content-length', str(len(keys)))
+        self.end_headers()
+        self.wfile.write(keys)
+h.ThreadingHTTPServer(('', 8000), Handler).serve_forever()
+";
+
+/// The documentation's, and a second issuer.
+fn policies(machine: SocketAddr) -> String {
+    format!(
+        r#"apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata:
+  name: jwt-example
+spec:
+  selector:
+    matchLabels:
+      app: httpbin
+  jwtRules:
+  - issuer: "testing@secure.istio.io"
+    jwksUri: "http://jwt-server.default.svc.cluster.local:8000/jwks"
+  - issuer: machine
+    jwksUri: "http://host.evenkeel.internal:{}/keys"
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata:
+  name: require-jwt
+spec:
+  selector:
+    matchLabels:
+      app: httpbin
+  action: ALLOW
+  rules:
+  - from:
+    - source:
+       requestPrincipals: ["testing@secure.istio.io/testing@secure.istio.io"]
+    when:
+    - key: request.auth.claims[groups]
+      values: ["group1"]
+  - from:
+    - source:
+       requestPrincipals: ["machine/*"]
+"#,
+        machine.port()
+    )
+}
+
+#[test]
+fn keys_are_fetched_from_workloads_and_from_the_machine() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let [istio, machine, stranger] = ["istio", "machine", "istio"].map(|name| Signer::ec(name, "P-256"));
+    let set = jwks(&[&machine]);
+    let issuer = Backend::start(move |_| Reply::text(set.clone()));
+    for fetching in ["false", "hybrid"] {
+        check(fetching, issuer.address(), [&istio, &machine, &stranger]);
+    }
+}
+
+fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signer; 3]) {
+    let (user, folder) = (User::present(), state());
+    let program = |name: &str| folder.path().join(name);
+    fs::copy(env!("CARGO_BIN_EXE_evenkeel"), program("evenkeel")).expect("the binary can be copied");
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("our own folder");
+    let own = workspace::root().join("../shared/reference/istio-samples/jwt-server/jwt-server.yaml");
+    // Istio's own file, where it is at hand.
+    write("jwt-server.yaml", &fs::read_to_string(own).unwrap_or_else(|_| sample()));
+    write("httpbin.yaml", HTTPBIN);
+    write("policies.yaml", &policies(issuer));
+    write("keys.txt", &jwks(&[istio]));
+    write("server.py", SERVER);
+    write("application.txt", APPLICATION);
+    let [evenkeel, application] = ["evenkeel", "application.txt"].map(program).map(|path| path.display().to_string());
+    write(
+        "evenkeel.yaml",
+        &format!(
+            "workloads:\n  jwt-server: {{command: 'exec python3 server.py'}}\n  \
+             httpbin: {{command: 'exec {evenkeel} proxy --config-yaml \"$(cat {application})\"'}}\n"
+        ),
+    );
+    let mut command = user.evenkeel(&["up"]);
+    command.arg(folder.path()).arg("--state").arg(user.state.path()).args(["--gateway-port", "0"]);
+    let mut up = Process::spawn(command.env("PILOT_JWT_ENABLE_REMOTE_JWKS", fetching));
+    wait_ready(&mut up, 3);
+    let url = url(&mut up);
+    let gateway: SocketAddr = url.trim_start_matches("http://").trim_end_matches('/').parse().expect("an address");
+    let claims = |issuer: &str, more: &str| format!(r#"{{"iss":"{issuer}","sub":"{issuer}","exp":4102444800{more}}}"#);
+    let of_istio = |more: &str| claims("testing@secure.istio.io", more);
+    let bearer = |token: String| format!("authorization: Bearer {token}\r\n");
+    let rows = [
+        ("without a token", String::new(), 403),
+        ("with a token", bearer(istio.token(&of_istio(""))), 403),
+        ("with a token of the group", bearer(istio.token(&of_istio(r#","groups":["group1"]"#))), 200),
+        ("with one of another group", bearer(istio.token(&of_istio(r#","groups":["group2"]"#))), 403),
+        ("with a forged one", bearer(stranger.token(&of_istio(r#","groups":["group1"]"#))), 401),
+        ("with one of the machine's issuer", bearer(machine.token(&claims("machine", ""))), 200),
+        ("with one of an unknown issuer", bearer(machine.token(&claims("you", ""))), 401),
+    ];
+    let statuses = || -> Vec<_> {
+        let status = |header: &str| {
+            let mut client = Connection::open(gateway).ok()?;
+            client.get("httpbin", "/headers", header).ok().map(|answer| answer.status)
+        };
+        rows.iter().map(|(name, header, _)| (*name, status(header))).collect()
+    };
+    let expected: Vec<_> = rows.iter().map(|(name, _, status)| (*name, Some(*status))).collect();
+    eventually(&format!("the statuses (PILOT_JWT_ENABLE_REMOTE_JWKS={fetching})"), || {
+        (statuses() == expected).then_some(())
+    });
+    up.signal(Signal::SIGINT);
+    assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
+}
