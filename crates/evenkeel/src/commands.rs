@@ -414,6 +414,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::Proxy(options) => {
+            purge::while_starting();
             evenkeel_proxy::run(&options, &mut io::stdout().lock())?;
             Ok(0)
         }
@@ -423,6 +424,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Agent { options, log } => {
             logging::start(log.log_level);
+            purge::while_starting();
             evenkeel_agent::run(*options)?;
             Ok(0)
         }

@@ -1,6 +1,7 @@
 //! `evenkeel-proxy`: the proxy alone, for sidecar images.
 
 mod allocator;
+mod purge;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,12 +17,16 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    evenkeel_proxy::memory::set_collector(allocator::collect);
+    evenkeel_proxy::memory::set_collector(|| {
+        allocator::collect();
+        purge::started();
+    });
     let cli = Cli::parse();
     if let Err(error) = evenkeel_process::secrets::hide() {
         let _ = writeln!(std::io::stderr(), "error: closing this process to others of its user: {error}");
         return ExitCode::FAILURE;
     }
+    purge::while_starting();
     match evenkeel_proxy::run(&cli.options, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -39,7 +39,10 @@ use commands::Cli;
 const USAGE: i32 = 2;
 
 fn main() -> ExitCode {
-    evenkeel_proxy::memory::set_collector(heaps::collect);
+    evenkeel_proxy::memory::set_collector(|| {
+        heaps::collect();
+        purge::started();
+    });
     let matches = help::in_groups(Cli::command()).try_get_matches().unwrap_or_else(|error| {
         let arguments: Vec<String> = std::env::args().collect();
         if let Some(reason) = formats::why_no_output(&error, &arguments) {
