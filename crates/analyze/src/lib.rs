@@ -19,6 +19,7 @@ mod suppress;
 
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
+use evenkeel_model::request_authentication::of_files_alone;
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 
 pub use codes::Code;
@@ -36,6 +37,7 @@ pub struct Finding {
 /// Analyses objects together. `read` are the findings of reading them.
 pub fn analyze(objects: &[Object], read: Diagnostics, suppressed: &[Suppression]) -> Vec<Finding> {
     let (snapshot, built) = evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default());
+    let built = of_files_alone(built);
     let all = read.into_iter().chain(built).chain(check(objects, &snapshot));
     let mut findings: Vec<Finding> = all.map(Finding::new).collect();
     let suppressing = suppress::suppressing(objects);

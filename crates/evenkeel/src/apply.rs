@@ -13,6 +13,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources};
 use evenkeel_control::source::files::{self, Files};
 use evenkeel_local::applied::{Applied, Outcome};
 use evenkeel_local::cleanup::StateDir;
+use evenkeel_model::request_authentication::of_files_alone;
 use evenkeel_model::{AddressBook, MeshConfig};
 use serde_json::json;
 
@@ -213,8 +214,10 @@ impl ParsedInput {
 
     /// Adds the findings about the mesh as a whole that exist with these objects and did not exist before.
     fn check_together(&mut self, present: Vec<Object>) {
-        let build =
-            |objects: &[Object]| evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default()).1;
+        let build = |objects: &[Object]| {
+            let (_, found) = evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default());
+            of_files_alone(found)
+        };
         let present = in_force(present);
         let before: BTreeSet<String> = build(&present).iter().map(ToString::to_string).collect();
         let is_given = |object: &Object| {

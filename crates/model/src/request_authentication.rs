@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::Span;
+use evenkeel_base::{Diagnostics, Span};
 
 use evenkeel_base::hostname::Hostname;
 
@@ -125,6 +125,15 @@ impl JwksSource {
     pub fn config_map(&self) -> String {
         format!("{JWKS_CONFIG_MAP_PREFIX}{}", evenkeel_jwt::digest(self.uri().as_bytes()))
     }
+}
+
+/// The code of findings about keys that are not fetched yet.
+pub(crate) const NOT_FETCHED: &str = "jwks-not-fetched";
+
+/// Findings without those that only a running control plane can settle: files alone say nothing about keys to be fetched.
+pub fn of_files_alone(mut findings: Diagnostics) -> Diagnostics {
+    findings.retain(|finding| finding.code != NOT_FETCHED);
+    findings
 }
 
 /// What the names of ConfigMaps with fetched keys begin with.

@@ -27,7 +27,7 @@ fn authentication(uri: &str) -> String {
 
 /// Waits until keys are missing, or not.
 async fn until_missing(plane: &Plane, missing: bool) {
-    plane.until("/debug/diagnostics", |page| (page.contains("no-jwks") == missing).then_some(())).await;
+    plane.until("/debug/diagnostics", |page| (page.contains("jwks-not-fetched") == missing).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,7 +54,7 @@ async fn fetched_keys_survive_an_outage_and_a_restart() {
     std::fs::remove_file(config.path().join("b.yaml")).expect("a file");
     let plane = Plane::start_in(config, state).await;
     let page = plane.page("/debug/diagnostics").await;
-    assert!(!page.contains("no-jwks"), "{page}");
+    assert!(!page.contains("jwks-not-fetched"), "{page}");
 
     // It is back: what was missing is fetched.
     plane.write("b.yaml", &authentication(&uri("b")).replace("name: jwt", "name: other"));
@@ -131,7 +131,7 @@ async fn an_issuer_may_rotate_its_keys_and_fail_in_every_way() {
         until_stored(&plane, set).await;
     }
     let page = plane.page("/debug/diagnostics").await;
-    assert!(!page.contains("no-jwks"), "{page}");
+    assert!(!page.contains("jwks-not-fetched"), "{page}");
 }
 
 /// The mesh gets a new root, which has signed the issuer's certificate.

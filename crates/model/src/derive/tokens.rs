@@ -22,7 +22,9 @@ use super::tracking::Cx;
 use super::{refused, renew, reuse_if_equal, shared};
 use crate::mesh::JwksFetching;
 use crate::policy::Rule;
-use crate::request_authentication::{JWKS_KEY, JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};
+use crate::request_authentication::{
+    JWKS_KEY, JwksSource, JwtKeys, JwtRule, NOT_FETCHED, RemoteJwks, RequestAuthentication,
+};
 use crate::{AuthorizationAction, AuthorizationPolicy, Labels, Service, Snapshot};
 
 /// The label by which a Gateway of the Gateway API finds its Pods.
@@ -239,12 +241,12 @@ fn keys(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Diagnos
             *rule.issuer,
             from.uri()
         );
-        found.push(no_keys(
-            object,
-            &rule.issuer.span,
-            message,
-            "check that the control plane reaches this URI; it tries again and keeps the last good keys",
-        ));
+        let finding = Diagnostic::warning(NOT_FETCHED, rule.issuer.span.clone(), message).about(object.reference());
+        found.push(
+            finding.with_help(
+                "check that the control plane reaches this URI; it tries again and keeps the last good keys",
+            ),
+        );
     }
     JwtKeys::Fetched { from, timeout: rule.timeout, keys }
 }

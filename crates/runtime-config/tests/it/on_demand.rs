@@ -244,6 +244,21 @@ fn listeners_are_asked_for_along_with_those_that_name_them() {
     assert_eq!(names(&builder.interest().listeners), ["b", "web"]);
 }
 
+/// No request demands them: the proxy asks for the keys of tokens itself.
+#[test]
+fn clusters_of_keys_are_asked_for_along_with_their_listener() {
+    let mut builder = input::builder();
+    builder.ask_by_name([Arc::from("web")]);
+    let filter = "      - { name: j, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication, \
+                  providers: { p: { issuer: me, remote_jwks: { http_uri: { uri: \"http://keys/\", cluster: keys, timeout: 1s } } } } } }\n";
+    let listener = input::rds_listener("t").replace("      - { name: d,", &format!("{filter}      - {{ name: d,"));
+    builder.set_listener(&input::listener(&listener)).unwrap();
+    builder.build();
+    assert_eq!(names(&builder.missing().clusters), ["keys"]);
+    builder.set_cluster(&cluster("keys")).unwrap();
+    assert!(builder.build().clusters.contains_key("keys"));
+}
+
 #[test]
 fn listeners_are_asked_for_by_destination() {
     let mut builder = input::builder();

@@ -11,7 +11,7 @@ use evenkeel_testkit::{Backend, Connection, Process, Reply, Signal, eventually, 
 
 use super::authorization::{APPLICATION, HTTPBIN};
 use super::user::User;
-use super::{MACHINE, PATIENCE, state, url, wait_ready};
+use super::{MACHINE, PATIENCE, entries, state, url, wait_ready};
 
 /// `samples/jwt-server/jwt-server.yaml`, without its comments and with another key.
 fn sample() -> String {
@@ -168,6 +168,9 @@ fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signe
              httpbin: {{command: 'exec {evenkeel} proxy --config-yaml \"$(cat {application})\"'}}\n"
         ),
     );
+    let validated = user.evenkeel(&["validate", "--strict"]).arg(folder.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&validated.stdout);
+    assert!(validated.status.success() && said.contains("0 errors, 0 warnings"), "{said}");
     let mut command = user.evenkeel(&["up"]);
     command.arg(folder.path()).arg("--state").arg(user.state.path()).args(["--gateway-port", "0"]);
     let mut up = Process::spawn(command.env("PILOT_JWT_ENABLE_REMOTE_JWKS", fetching));
@@ -197,6 +200,9 @@ fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signe
     eventually(&format!("the statuses (PILOT_JWT_ENABLE_REMOTE_JWKS={fetching})"), || {
         (statuses() == expected).then_some(())
     });
+    // Where proxies fetch the keys of the workload, the control plane has only those of the machine's issuer.
+    let fetched = entries(&user.state.path().join("control/jwks"));
+    assert_eq!(fetched.len(), if fetching == "hybrid" { 1 } else { 2 }, "{fetching}: {fetched:?}");
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
