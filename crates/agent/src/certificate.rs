@@ -212,6 +212,7 @@ impl CertificateRenewer {
         material.control_plane_roots = self.trust.roots(&read(&self.options.root_cert)?);
         if is_ours {
             material.roots.clone_from(&material.control_plane_roots);
+            material.domains = self.trust.domains(&material.roots);
         }
         // Counted from now: the certificate's validity begins a little earlier, for peers whose clock is slow.
         let now = SystemTime::now();
@@ -262,11 +263,13 @@ impl CertificateRenewer {
     async fn trust_bundle(&mut self, bundle: &Bundle) -> Result<(), String> {
         let Some(material) = self.material.clone() else { return Err("there is no certificate yet".into()) };
         self.trust.replace(&bundle.roots);
+        self.trust.tell_apart(&bundle.domains);
         let file = read(&self.options.root_cert).map_err(|error| error.to_string())?;
         let roots = self.trust.roots(&file);
         let next = match self.place {
             CertificatePlace::ControlPlane => PemBundle {
                 roots: roots.clone(),
+                domains: self.trust.domains(&roots),
                 lists: bundle.lists.clone(),
                 control_plane_roots: roots,
                 ..material.clone()
@@ -311,17 +314,23 @@ impl CertificateRenewer {
         let roots = self.trust.roots(&file);
         if roots != material.control_plane_roots && evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).is_ok() {
             tracing::info!("the trusted roots have changed");
-            let of_peers = match self.place {
-                CertificatePlace::ControlPlane => roots.clone(),
-                _ => material.roots.clone(),
+            let (of_peers, domains) = match self.place {
+                CertificatePlace::ControlPlane => (roots.clone(), self.trust.domains(&roots)),
+                _ => (material.roots.clone(), material.domains.clone()),
             };
-            self.publish(PemBundle { roots: of_peers, control_plane_roots: roots, ..material })?;
+            self.publish(PemBundle { roots: of_peers, domains, control_plane_roots: roots, ..material })?;
         }
         Ok(())
     }
 
     /// Gives the generation of the secrets with it.
-    fn publish(&mut self, material: PemBundle) -> Result<u64, CertificateError> {
+    fn publish(&mut self, mut material: PemBundle) -> Result<u64, CertificateError> {
+        if self.options.envoy.is_some() && material.lists.is_some() && !material.domains.is_empty() {
+            tracing::error!(
+                "Envoy checks no revocation lists beside roots of other trust domains: peers of these are refused"
+            );
+            material.domains.clear();
+        }
         let secret = channel::certificate_secret();
         self.store.set_identity(&secret, material.chain.as_bytes(), material.key.as_bytes())?;
         // Publish before any file is written: what the proxy uses must not depend on the disk.
@@ -388,9 +397,9 @@ impl External {
 
 /// What does not come from the control plane, checked.
 fn usable(material: Material) -> Result<(PemBundle, Identity), CertificateError> {
-    let Material { chain, key, roots, lists } = material;
+    let Material { chain, key, roots, domains, lists } = material;
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes(), SystemTime::now())?;
-    Ok((PemBundle { chain, key, roots, lists, control_plane_roots: String::new() }, identity))
+    Ok((PemBundle { chain, key, roots, domains, lists, control_plane_roots: String::new() }, identity))
 }
 
 /// Makes a key, requests a certificate for it, and checks the answer.
@@ -413,7 +422,8 @@ async fn request(options: &Options, roots: &ControlPlaneRoots) -> Result<(PemBun
         return Err(CertificateError::Identity { received, wanted });
     }
     let (roots, lists) = (trust::merge_roots(&[root]), trust::lists(root));
-    Ok((PemBundle { chain, key, roots, lists, control_plane_roots: String::new() }, identity))
+    let domains = Vec::new();
+    Ok((PemBundle { chain, key, roots, domains, lists, control_plane_roots: String::new() }, identity))
 }
 
 async fn sign(options: &Options, roots: &ControlPlaneRoots, csr: String) -> Result<Vec<String>, CertificateError> {

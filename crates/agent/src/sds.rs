@@ -10,9 +10,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3::data_source::Specifier;
-use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node};
+use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node, TypedExtensionConfig};
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::spiffe_cert_validator_config::TrustDomain;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{
-    CertificateValidationContext, Secret, TlsCertificate, secret,
+    CertificateValidationContext, Secret, SpiffeCertValidatorConfig, TlsCertificate, secret,
 };
 use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
 use evenkeel_xds::server::{AdsService, Session, Source};
@@ -35,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the proxy may take to acknowledge secrets.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Envoy's name of the validator that tells trust domains apart.
+const SPIFFE_VALIDATOR: &str = "envoy.tls.cert_validator.spiffe";
+
 /// The workload's certificate, key and roots as PEM texts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PemBundle {
@@ -44,6 +48,8 @@ pub struct PemBundle {
     pub key: String,
     /// Roots to trust.
     pub roots: String,
+    /// Roots by trust domain. If there are any, these count instead of [`roots`](Self::roots).
+    pub domains: Vec<(String, String)>,
     /// Revocation lists of the certificates that the roots vouch for.
     pub lists: Option<String>,
     /// Roots that verify the control plane; not those of peers if the certificate comes from elsewhere.
@@ -239,12 +245,27 @@ fn certificate(material: &PemBundle) -> Secret {
 }
 
 fn roots(material: &PemBundle) -> Secret {
+    let validator = (!material.domains.is_empty()).then(|| TypedExtensionConfig {
+        name: SPIFFE_VALIDATOR.into(),
+        typed_config: Some(evenkeel_xds::pack(&spiffe_validator(&material.domains))),
+    });
     let context = CertificateValidationContext {
-        trusted_ca: Some(inline(&material.roots)),
+        // Envoy's validator passes over `trusted_ca`, and Evenkeel's proxy wants one of the two.
+        trusted_ca: validator.is_none().then(|| inline(&material.roots)),
+        custom_validator_config: validator,
         crl: material.lists.as_deref().map(inline),
         ..CertificateValidationContext::default()
     };
     Secret { name: ROOT_SECRET.into(), r#type: Some(secret::Type::ValidationContext(context)) }
+}
+
+fn spiffe_validator(domains: &[(String, String)]) -> SpiffeCertValidatorConfig {
+    let domain = |(name, roots): &(String, String)| TrustDomain {
+        name: name.clone(),
+        trust_bundle: Some(inline(roots)),
+        ..Default::default()
+    };
+    SpiffeCertValidatorConfig { trust_domains: domains.iter().map(domain).collect(), ..Default::default() }
 }
 
 fn control_plane_roots(material: &PemBundle) -> Secret {

@@ -4,11 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_tls::TrustBundle;
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{Backoff, Client, Connection, Protocol, Rejected};
 use evenkeel_xds::pb::envoy::config::core::v3::data_source::Specifier;
 use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node};
-use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, secret};
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::spiffe_cert_validator_config::TrustDomain;
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, Secret, SpiffeCertValidatorConfig, secret,
+};
 use evenkeel_xds::{ResourceType, unpack};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -17,6 +21,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use crate::options::Options;
+use crate::trust::merge_roots;
 
 /// The socket of another SDS server, at Istio's place.
 pub const SDS_SOCKET: &str = "/var/run/secrets/workload-spiffe-uds/socket";
@@ -70,7 +75,8 @@ impl MountedFiles {
     /// The file that cannot be read.
     pub fn read(&self) -> Result<Material, (PathBuf, std::io::Error)> {
         let read = |path: &PathBuf| read_bounded(path).map_err(|error| (path.clone(), error));
-        Ok(Material { chain: read(&self.chain)?, key: read(&self.key)?, roots: read(&self.roots)?, lists: None })
+        let (chain, key, roots) = (read(&self.chain)?, read(&self.key)?, read(&self.roots)?);
+        Ok(Material { chain, key, roots, domains: Vec::new(), lists: None })
     }
 }
 
@@ -92,6 +98,8 @@ pub struct Material {
     pub key: String,
     /// The roots.
     pub roots: String,
+    /// The roots of each trust domain, if the place tells them apart.
+    pub domains: Vec<(String, String)>,
     /// Revocation lists.
     pub lists: Option<String>,
 }
@@ -143,12 +151,41 @@ pub async fn follow(
     }
 }
 
+/// Roots as they arrived.
+#[derive(Clone)]
+struct Trusted {
+    /// All of them.
+    roots: String,
+    domains: Vec<(String, String)>,
+    lists: Option<String>,
+}
+
+impl Trusted {
+    fn read(context: CertificateValidationContext) -> Result<Self, String> {
+        let lists = context.crl.map(|lists| text(Some(lists))).transpose()?;
+        let Some(validator) = context.custom_validator_config else {
+            let roots = text(context.trusted_ca)?;
+            TrustBundle::from_pem(roots.as_bytes()).map_err(|error| format!("trusted_ca {error}"))?;
+            return Ok(Self { roots, domains: Vec::new(), lists });
+        };
+        // SPIRE's secret `ALL` has the bundles of all trust domains that it knows.
+        let config = validator.typed_config.ok_or("custom_validator_config has no typed_config")?;
+        let config: SpiffeCertValidatorConfig = unpack(&config).map_err(|error| error.to_string())?;
+        let domain = |domain: TrustDomain| Ok::<_, String>((domain.name, text(domain.trust_bundle)?));
+        let domains = config.trust_domains.into_iter().map(domain).collect::<Result<Vec<_>, _>>()?;
+        TrustBundle::from_domains(domains.iter().map(|(name, roots)| (name.as_str(), roots.as_bytes())))
+            .map_err(|error| format!("custom_validator_config: {error}"))?;
+        let texts: Vec<&str> = domains.iter().map(|(_, roots)| roots.as_str()).collect();
+        Ok(Self { roots: merge_roots(&texts), domains, lists })
+    }
+}
+
 /// What has arrived so far.
 struct Held {
     certificate: String,
     roots: String,
     pair: Option<(String, String)>,
-    trust: Option<(String, Option<String>)>,
+    trust: Option<Trusted>,
     out: watch::Sender<Option<Material>>,
 }
 
@@ -187,10 +224,7 @@ impl Held {
                 Ok(())
             }
             Some(secret::Type::ValidationContext(context)) if secret.name == self.roots => {
-                let roots = text(context.trusted_ca)?;
-                evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).map_err(|error| format!("trusted_ca {error}"))?;
-                let lists = context.crl.map(|lists| text(Some(lists))).transpose()?;
-                self.trust = Some((roots, lists));
+                self.trust = Some(Trusted::read(context)?);
                 Ok(())
             }
             _ => Err(format!(
@@ -201,8 +235,9 @@ impl Held {
     }
 
     fn publish(&self) {
-        let (Some((chain, key)), Some((roots, lists))) = (self.pair.clone(), self.trust.clone()) else { return };
-        let material = Material { chain, key, roots, lists };
+        let (Some((chain, key)), Some(trusted)) = (self.pair.clone(), self.trust.clone()) else { return };
+        let Trusted { roots, domains, lists } = trusted;
+        let material = Material { chain, key, roots, domains, lists };
         self.out.send_if_modified(|out| {
             let is_new = out.as_ref() != Some(&material);
             *out = Some(material);

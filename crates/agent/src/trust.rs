@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_base::files::Readers;
 use evenkeel_tls::{RevocationLists, TrustBundle};
-use evenkeel_xds::istio::mesh::ProxyConfig;
+use evenkeel_xds::istio::mesh::{ProxyConfig, TrustDomain};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::files;
@@ -26,6 +26,8 @@ pub struct Bundle {
     pub roots: String,
     /// Revocation lists, PEM.
     pub lists: Option<String>,
+    /// The trust domains that roots count for; every one if there are none.
+    pub domains: Vec<TrustDomain>,
     /// The authority key identifier of certificates that are current, if the control plane says so.
     pub signer: Option<String>,
 }
@@ -43,7 +45,13 @@ impl Bundle {
         if let Some(lists) = &lists {
             RevocationLists::from_pem(lists.as_bytes()).map_err(|error| format!("ca_certificates_pem {error}"))?;
         }
-        Ok(Self { roots: merge_roots(&[&text]), lists, signer })
+        let domains = message.trust_domains.clone();
+        let bundles = domains.iter().map(|domain| (domain.name.as_str(), domain.roots_pem.as_bytes()));
+        let filled: Vec<_> = bundles.filter(|(_, roots)| !roots.is_empty()).collect();
+        if !filled.is_empty() {
+            TrustBundle::from_domains(filled).map_err(|error| format!("trust_domains: {error}"))?;
+        }
+        Ok(Self { roots: merge_roots(&[&text]), lists, domains, signer })
     }
 }
 
@@ -68,6 +76,8 @@ pub(crate) struct Trust {
     bundle: Option<String>,
     /// Roots that it sent before and does not any more: they are not trusted, even if the file still has them.
     retired: Vec<Vec<u8>>,
+    /// The trust domains that it tells apart.
+    domains: Vec<TrustDomain>,
 }
 
 impl Trust {
@@ -81,6 +91,22 @@ impl Trust {
         }
         self.retired.retain(|root| !now.contains(root));
         self.bundle = Some(bundle.to_owned());
+    }
+
+    /// From now on roots count for these trust domains only.
+    pub fn tell_apart(&mut self, domains: &[TrustDomain]) {
+        self.domains = domains.to_vec();
+    }
+
+    /// The roots of each trust domain, where `mesh` has those of the mesh. One without roots is left out: proxies refuse
+    /// its identities. Empty if trust domains are not told apart.
+    pub fn domains(&self, mesh: &str) -> Vec<(String, String)> {
+        let roots = |domain: &TrustDomain| match domain.has_mesh_roots {
+            true => merge_roots(&[mesh, &domain.roots_pem]),
+            false => merge_roots(&[&domain.roots_pem]),
+        };
+        let all = self.domains.iter().map(|domain| (domain.name.clone(), roots(domain)));
+        all.filter(|(_, roots)| !roots.is_empty()).collect()
     }
 
     /// The roots of the file that are not retired, and the control plane's.
@@ -195,7 +221,8 @@ mod tests {
     #[test]
     fn a_bundle_without_a_usable_root_is_refused() {
         let check = |texts: &[&str], expected: &str| {
-            let message = ProxyConfig { ca_certificates_pem: texts.iter().map(|&text| text.to_owned()).collect() };
+            let ca_certificates_pem = texts.iter().map(|&text| text.to_owned()).collect();
+            let message = ProxyConfig { ca_certificates_pem, trust_domains: Vec::new() };
             let error = Bundle::read(&message).expect_err("no bundle");
             assert!(error.contains(expected), "{error}");
         };

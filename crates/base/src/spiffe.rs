@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use crate::limits::MAX_SPIFFE_ID_BYTES;
 
+/// Longest name of a trust domain, in bytes (SPIFFE-ID section 2.1).
+const MAX_TRUST_DOMAIN_BYTES: usize = 255;
+
 /// `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpiffeId {
@@ -34,8 +37,7 @@ pub enum SpiffeError {
 impl SpiffeId {
     /// Puts an id together; each part is checked.
     pub fn new(trust_domain: &str, namespace: &str, service_account: &str) -> Result<Self, SpiffeError> {
-        let in_domain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | '_');
-        if trust_domain.is_empty() || !trust_domain.chars().all(in_domain) {
+        if !is_trust_domain(trust_domain) {
             return Err(SpiffeError::TrustDomain(trust_domain.to_owned()));
         }
         if !is_segment(namespace) || !is_segment(service_account) {
@@ -71,6 +73,19 @@ impl SpiffeId {
     pub fn principal(&self) -> String {
         format!("{}/ns/{}/sa/{}", self.trust_domain, self.namespace, self.service_account)
     }
+}
+
+/// Whether this can be the name of a trust domain (SPIFFE-ID section 2.1).
+pub fn is_trust_domain(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | '_');
+    (1..=MAX_TRUST_DOMAIN_BYTES).contains(&name.len()) && name.chars().all(allowed)
+}
+
+/// The trust domain of any SPIFFE id, whatever its path.
+pub fn trust_domain_of(uri: &str) -> Option<&str> {
+    let rest = uri.strip_prefix("spiffe://").filter(|_| uri.len() <= MAX_SPIFFE_ID_BYTES)?;
+    let name = rest.split_once('/').map_or(rest, |(name, _)| name);
+    is_trust_domain(name).then_some(name)
 }
 
 /// A path segment (SPIFFE-ID section 2.2): not empty, not a dot segment, of the unreserved characters.
@@ -134,5 +149,24 @@ mod tests {
         check("spiffe://Cluster.local/ns/a/sa/b", SpiffeError::TrustDomain("Cluster.local".into()));
         check("spiffe:///ns/a/sa/b", SpiffeError::TrustDomain(String::new()));
         check(&format!("spiffe://a/ns/a/sa/{}", "b".repeat(2048)), SpiffeError::TooLong);
+    }
+
+    #[test]
+    fn any_id_has_a_trust_domain() {
+        for (uri, expected) in [
+            ("spiffe://partner.example/ns/a/sa/b", Some("partner.example")),
+            ("spiffe://partner.example/workload", Some("partner.example")),
+            ("spiffe://partner.example", Some("partner.example")),
+            ("spiffe:///ns/a/sa/b", None),
+            ("spiffe://Partner.example/a", None),
+            ("spiffe://partner.example:8443/a", None),
+            ("spiffe://user@partner.example/a", None),
+            ("spiffe://partner.example?a/b", None),
+            ("https://partner.example/a", None),
+            ("partner.example", None),
+            ("", None),
+        ] {
+            assert_eq!(trust_domain_of(uri), expected, "{uri}");
+        }
     }
 }

@@ -23,6 +23,7 @@ mod clients;
 pub mod configuration;
 pub mod debug;
 pub mod discovery;
+mod federation;
 pub mod history;
 pub mod jwks;
 pub mod lease;

@@ -16,7 +16,7 @@ use evenkeel_process::manager::Manager;
 use evenkeel_process::signals::Signals;
 use evenkeel_xds::Resource;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
-use evenkeel_xds::istio::mesh::ProxyConfig;
+use evenkeel_xds::istio::mesh::{ProxyConfig, TrustDomain};
 use evenkeel_xds::scope::scope_service_server::ScopeServiceServer;
 use evenkeel_xds::server::grpc::{self, Limits, OtherServices};
 use evenkeel_xds::server::{AdsServer, Source};
@@ -30,6 +30,7 @@ use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
+use crate::federation::Federation;
 use crate::jwks::settings::{JwksSettings, JwksSettingsError};
 use crate::jwks::{self, Fetcher};
 use crate::lease::Lease;
@@ -162,6 +163,7 @@ struct Parts {
     registrations: Arc<Registrations>,
     server_certificates: ServerCertificates,
     fetcher: Fetcher,
+    federation: Federation,
 }
 
 impl ControlPlane {
@@ -206,8 +208,9 @@ impl ControlPlane {
         let (folder, plugged) = (options.state.clone(), options.plugged_authority());
         let authorities = Authorities::open(folder, plugged, world.subscribe(), metrics.clone(), SystemTime::now())?;
         let tokens = Arc::new(TokenKey::open(&options.state)?);
-        let client = jwks::Client::new(&[authorities.current().roots.to_string()]);
-        let fetcher = Fetcher::new(jwks, client, fetching.refresh);
+        let client = || jwks::Client::new(&[authorities.current().roots.to_string()]);
+        let fetcher = Fetcher::new(jwks, client(), fetching.refresh);
+        let federation = Federation::open(&options.state, client()).map_err(state)?;
         drop(lease);
         let server_certificates = ServerCertificates::new(authorities.subscribe(), &options.server_names)?;
         let mut certificates = Certificates::new(authorities.clone(), tokens, trust_domain, metrics.clone());
@@ -240,6 +243,7 @@ impl ControlPlane {
             registrations,
             server_certificates,
             fetcher,
+            federation,
         };
         Ok(Self { addresses, parts })
     }
@@ -257,7 +261,9 @@ impl ControlPlane {
         let certificates = self.parts.certificates.clone();
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
         let discovery = discovery.with_authorities(authorities.clone());
-        let trusting = tokio::spawn(spread_trust(authorities.clone(), proxies.clone()));
+        let domains = self.parts.federation.subscribe();
+        let trusting = tokio::spawn(spread_trust(authorities.clone(), domains, proxies.clone()));
+        let federating = tokio::spawn(self.parts.federation.keep(world.subscribe()));
         let registering = tokio::spawn(registrations.keep());
         let fetching = tokio::spawn(self.parts.fetcher.keep(world.subscribe(), authorities.subscribe()));
         let rotating = tokio::spawn(authorities.keep());
@@ -310,6 +316,7 @@ impl ControlPlane {
         catching_up.abort();
         registering.abort();
         fetching.abort();
+        federating.abort();
         scopes.write(SystemTime::now());
         match failed {
             Some(result) => result,
@@ -326,7 +333,11 @@ impl ControlPlane {
 }
 
 /// Has proxies' agents told which roots to trust, and notes who does.
-async fn spread_trust(authorities: Arc<Authorities>, proxies: Arc<Proxies>) {
+async fn spread_trust(
+    authorities: Arc<Authorities>,
+    mut domains: watch::Receiver<Arc<Vec<TrustDomain>>>,
+    proxies: Arc<Proxies>,
+) {
     let noting = Arc::downgrade(&authorities);
     proxies.on_trust(move |serial, version| {
         if let Some(authorities) = noting.upgrade() {
@@ -335,16 +346,21 @@ async fn spread_trust(authorities: Arc<Authorities>, proxies: Arc<Proxies>) {
     });
     let mut current = authorities.subscribe();
     loop {
-        let trust = trust(&current.borrow_and_update());
+        let trust = trust(&current.borrow_and_update(), &domains.borrow_and_update());
         proxies.set_trust(trust);
-        if current.changed().await.is_err() {
+        let changed = tokio::select! {
+            changed = current.changed() => changed,
+            changed = domains.changed() => changed,
+        };
+        if changed.is_err() {
             return;
         }
     }
 }
 
-fn trust(signing: &Signing) -> Trust {
-    let message = ProxyConfig { ca_certificates_pem: vec![signing.bundle.to_string()] };
+fn trust(signing: &Signing, domains: &[TrustDomain]) -> Trust {
+    let ca_certificates_pem = vec![signing.bundle.to_string()];
+    let message = ProxyConfig { ca_certificates_pem, trust_domains: domains.to_vec() };
     Trust { resource: Arc::new(Resource::from_message("", &message)), version: signing.version.clone() }
 }
 

@@ -81,3 +81,20 @@ impl fmt::Display for Cause {
         write!(f, "{} ({})", self.object, self.place)
     }
 }
+
+#[cfg(test)]
+impl World {
+    /// A world with this snapshot, and nothing to say about it.
+    pub(crate) fn of(snapshot: Snapshot) -> Self {
+        Self {
+            generation: 1,
+            noticed: Noticed::now(),
+            causes: Arc::default(),
+            snapshot: Arc::new(snapshot),
+            diagnostics: Arc::default(),
+            sources: Arc::default(),
+            refused: Arc::default(),
+            never_accepted: Arc::default(),
+        }
+    }
+}

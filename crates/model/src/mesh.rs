@@ -1,6 +1,6 @@
 //! Settings of the mesh as a whole (Istio's MeshConfig).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,24 @@ use crate::{
 /// The label that every namespace has, whether its manifest says so or not (Kubernetes' `NamespaceDefaultLabelName`).
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// Roots that vouch for identities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FurtherRoots {
+    /// Where they are.
+    pub source: RootsSource,
+    /// The trust domains whose identities they vouch for; all if there are none.
+    pub trust_domains: Vec<Arc<str>>,
+}
+
+/// Where roots are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RootsSource {
+    /// Here, PEM.
+    Pem(Arc<str>),
+    /// At the URL of a SPIFFE bundle.
+    Bundle(Arc<str>),
+}
+
 /// Settings of the mesh as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeshConfig {
@@ -23,6 +41,8 @@ pub struct MeshConfig {
     pub trust_domain: Arc<str>,
     /// Other trust domains whose peers are accepted.
     pub trust_domain_aliases: Vec<Arc<str>>,
+    /// Roots beside those of the mesh's authority (`caCertificates`).
+    pub further_roots: Vec<FurtherRoots>,
     /// The suffix of service names, usually `cluster.local`.
     pub cluster_domain: Arc<str>,
     /// The namespace whose policies apply to the mesh.
@@ -200,6 +220,17 @@ pub enum IngressMode {
 }
 
 impl MeshConfig {
+    /// The trust domain and its aliases.
+    pub fn own_trust_domains(&self) -> impl Iterator<Item = &Arc<str>> {
+        std::iter::once(&self.trust_domain).chain(&self.trust_domain_aliases)
+    }
+
+    /// Other trust domains whose identities have roots of their own.
+    pub fn federated_trust_domains(&self) -> BTreeSet<&Arc<str>> {
+        let named = self.further_roots.iter().flat_map(|roots| &roots.trust_domains);
+        named.filter(|domain| !self.own_trust_domains().any(|own| own == *domain)).collect()
+    }
+
     /// Who sees an object of `namespace` with these entries in `exportTo`; `default` applies if there are none.
     pub fn visibility<'a>(
         entries: impl IntoIterator<Item = &'a str>,
@@ -258,6 +289,7 @@ impl Default for MeshConfig {
         Self {
             trust_domain: "cluster.local".into(),
             trust_domain_aliases: Vec::new(),
+            further_roots: Vec::new(),
             cluster_domain: "cluster.local".into(),
             root_namespace: "istio-system".into(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,

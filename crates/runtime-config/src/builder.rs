@@ -46,7 +46,7 @@ use crate::compile::listener::{CompiledListener, KnownChains, listener};
 use crate::compile::route::{Inline, route_table};
 use crate::compile::route_change::{changed_table, name_of_table};
 use crate::compile::source::{Reference, Source};
-use crate::compile::tls::{Secret, secret, secret_of};
+use crate::compile::tls::{Roots, Secret, secret, secret_of};
 use crate::compile::{Cx, Environment};
 use crate::demand::Demand;
 use crate::dns::{DnsOptions, DnsResolver, DnsTarget};
@@ -330,10 +330,18 @@ impl Builder {
             Secret::Trust { roots, lists } => {
                 let slot = self.secrets.trust(&TrustSource::Sds(name.clone()));
                 let slot = slot.map_err(|error| ("validation_context.trusted_ca", error.to_string()))?;
-                let stored = self.secrets.set_trust(name, &roots, lists.as_deref());
+                let (field, stored) = match &roots {
+                    Roots::Any(roots) => {
+                        ("validation_context.trusted_ca", self.secrets.set_trust(name, roots, lists.as_deref()))
+                    }
+                    Roots::Domains(domains) => {
+                        let stored = self.secrets.set_domains(name, domains, lists.as_deref());
+                        ("validation_context.custom_validator_config", stored)
+                    }
+                };
                 stored.map_err(|error| match error {
                     TrustError::Revocation(error) => ("validation_context.crl", error.to_string()),
-                    other => ("validation_context.trusted_ca", other.to_string()),
+                    other => (field, other.to_string()),
                 })?;
                 Ok(HeldSlot::Trust(slot))
             }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
@@ -59,6 +59,35 @@ impl TestCa {
     /// A workload certificate: one URI, such as `spiffe://cluster.local/ns/default/sa/web`.
     pub fn for_spiffe(&self, uri: &str) -> Identity {
         self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI"))])
+    }
+
+    /// A workload certificate with this serial number.
+    pub fn numbered(&self, uri: &str, serial: u64) -> Identity {
+        let names = vec![SanType::URI(uri.try_into().expect("an ASCII URI"))];
+        self.issue_with(names, |params| params.serial_number = Some(SerialNumber::from(serial)))
+    }
+
+    /// A list that revokes certificates with these serial numbers, PEM; good until 2100.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn revocation_list(&self, revoked: &[u64]) -> String {
+        let begin = rcgen::date_time_ymd(2001, 1, 1);
+        let entry = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: begin,
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: begin,
+            next_update: rcgen::date_time_ymd(2100, 1, 1),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.iter().map(entry).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).and_then(|list| list.pem()).expect("a revocation list")
     }
 
     /// A workload certificate whose subject has a common name as well, whatever is in it.

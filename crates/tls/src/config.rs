@@ -70,6 +70,8 @@ pub enum CertificateSource {
 pub enum TrustSource {
     /// Given in the configuration (`trusted_ca`), PEM.
     Static(DataSource),
+    /// Given in the configuration for each trust domain (the validator `SPIFFECertValidatorConfig`), PEM.
+    Domains(Vec<(String, Vec<u8>)>),
     /// Delivered by a server (`validation_context_sds_secret_config`, also within `combined_validation_context`).
     Sds(SdsSecret),
 }

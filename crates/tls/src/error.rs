@@ -25,6 +25,9 @@ pub enum ConfigError {
     /// A trust bundle cannot be used.
     #[error("trusted_ca: {0}")]
     Trust(#[source] TrustError),
+    /// The roots of trust domains cannot be used.
+    #[error("custom_validator_config: {0}")]
+    Domains(#[source] TrustError),
     /// A file named by the context cannot be read.
     #[error("{path}: {source}")]
     File {

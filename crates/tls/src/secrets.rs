@@ -63,6 +63,9 @@ impl SecretStore {
     pub fn trust(&self, source: &TrustSource) -> Result<Slot<TrustBundle>, ConfigError> {
         match source {
             TrustSource::Static(roots) => self.files().trust(roots),
+            TrustSource::Domains(domains) => {
+                TrustBundle::from_domains(texts(domains)).map(Slot::fixed).map_err(ConfigError::Domains)
+            }
             TrustSource::Sds(secret) => Ok(self.slot(secret, |slots| &mut slots.bundles)),
         }
     }
@@ -77,7 +80,20 @@ impl SecretStore {
     /// Takes a `validation_context` that SDS delivered: roots, and revocation lists if it has some. On an error the last
     /// good one stays.
     pub fn set_trust(&self, secret: &SdsSecret, roots: &[u8], lists: Option<&[u8]>) -> Result<(), TrustError> {
-        let bundle = TrustBundle::from_pem(roots)?;
+        self.set_bundle(secret, TrustBundle::from_pem(roots)?, lists)
+    }
+
+    /// Like [`Self::set_trust`], with roots for each trust domain.
+    pub fn set_domains(
+        &self,
+        secret: &SdsSecret,
+        domains: &[(String, Vec<u8>)],
+        lists: Option<&[u8]>,
+    ) -> Result<(), TrustError> {
+        self.set_bundle(secret, TrustBundle::from_domains(texts(domains))?, lists)
+    }
+
+    fn set_bundle(&self, secret: &SdsSecret, bundle: TrustBundle, lists: Option<&[u8]>) -> Result<(), TrustError> {
         let bundle = match lists {
             None => bundle,
             Some(lists) => bundle.with_revocation_lists(lists)?,
@@ -151,6 +167,10 @@ impl fmt::Debug for SecretStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SecretStore").field("wanted", &self.wanted()).finish()
     }
+}
+
+fn texts(domains: &[(String, Vec<u8>)]) -> impl Iterator<Item = (&str, &[u8])> {
+    domains.iter().map(|(name, roots)| (name.as_str(), roots.as_slice()))
 }
 
 type Table<T> = fn(&mut Slots) -> &mut HashMap<SdsSecret, Weak<SlotInner<T>>>;

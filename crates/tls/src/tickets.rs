@@ -108,6 +108,14 @@ impl Tickets {
             add(&root.subject);
             add(&root.subject_public_key_info);
         }
+        for (domain, roots) in trust.iter().filter_map(|trust| trust.domains()).flatten() {
+            add(b"trust domain");
+            add(domain.as_bytes());
+            for root in &roots.roots {
+                add(&root.subject);
+                add(&root.subject_public_key_info);
+            }
+        }
         add(b"revocation lists");
         trust.and_then(TrustBundle::revocation).iter().flat_map(|of| of.encoded()).for_each(|list| add(list));
         add(rest.as_bytes());

@@ -1,22 +1,51 @@
 //! The roots a peer's certificate may be signed by.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
+use evenkeel_base::spiffe;
+use rustls::{CertificateError, Error, OtherError, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use crate::peer::PeerCertificate;
 use crate::revocation::{RevocationError, RevocationLists};
 
 /// Most roots in one bundle, in certificates; a system's whole store has about 150.
 pub const MAX_ROOTS: usize = 1000;
+/// Most trust domains of one bundle, in trust domains.
+pub const MAX_TRUST_DOMAINS: usize = 1000;
 
-/// One root or several, as during a rotation.
+/// One root or several, as during a rotation. Either all of them vouch for every name, or each only for the identities of its
+/// trust domain.
 #[derive(Clone)]
 pub struct TrustBundle {
+    /// All roots.
     roots: Arc<RootCertStore>,
+    /// If identities are told apart: the roots of each trust domain.
+    domains: Option<Arc<BTreeMap<Box<str>, Arc<RootCertStore>>>>,
     revocation: Option<RevocationLists>,
+}
+
+/// Why no root can vouch for a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DomainError {
+    /// It has no SPIFFE id, or several URIs.
+    #[error("it has no SPIFFE id, or more than one URI; here roots count for one trust domain each")]
+    NoDomain,
+    /// No roots are known of its trust domain.
+    #[error("there are no roots of its trust domain `{0}`")]
+    Unknown(String),
+    /// It is of another authority than its name says.
+    #[error("it is not signed by a root of its trust domain `{0}`")]
+    Foreign(String),
+}
+
+impl From<DomainError> for Error {
+    fn from(error: DomainError) -> Self {
+        Self::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+    }
 }
 
 /// Why a PEM text is not a trust bundle.
@@ -39,6 +68,23 @@ pub enum TrustError {
     /// The revocation lists that came with them cannot be used.
     #[error("crl: {0}")]
     Revocation(#[source] RevocationError),
+    /// The roots of one trust domain cannot be used.
+    #[error("trust domain `{name}`: {reason}")]
+    Domain {
+        /// The trust domain.
+        name: String,
+        /// What is wrong.
+        reason: Box<TrustError>,
+    },
+    /// The name is not that of a trust domain.
+    #[error("is not the name of a trust domain: lower-case letters, digits, `.`, `-` and `_`")]
+    DomainName,
+    /// The trust domain is there twice.
+    #[error("there are two bundles of it")]
+    Twice,
+    /// More than [`MAX_TRUST_DOMAINS`].
+    #[error("there are more than {MAX_TRUST_DOMAINS} trust domains")]
+    TooManyDomains,
 }
 
 impl TrustBundle {
@@ -55,7 +101,30 @@ impl TrustBundle {
         }
         match roots.is_empty() {
             true => Err(TrustError::Empty),
-            false => Ok(Self { roots: Arc::new(roots), revocation: None }),
+            false => Ok(Self { roots: Arc::new(roots), domains: None, revocation: None }),
+        }
+    }
+
+    /// Roots in PEM for each trust domain. A peer is verified only with those of the trust domain in its SPIFFE id.
+    pub fn from_domains<'a>(bundles: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<Self, TrustError> {
+        let (mut all, mut domains) = (RootCertStore::empty(), BTreeMap::new());
+        for (name, text) in bundles {
+            let bad = |reason| TrustError::Domain { name: name.to_owned(), reason: Box::new(reason) };
+            if domains.len() == MAX_TRUST_DOMAINS {
+                return Err(TrustError::TooManyDomains);
+            }
+            if !spiffe::is_trust_domain(name) {
+                return Err(bad(TrustError::DomainName));
+            }
+            let roots = Self::from_pem(text).map_err(bad)?.roots;
+            all.roots.extend(roots.roots.iter().cloned());
+            if domains.insert(name.into(), roots).is_some() {
+                return Err(bad(TrustError::Twice));
+            }
+        }
+        match all.is_empty() {
+            true => Err(TrustError::Empty),
+            false => Ok(Self { roots: Arc::new(all), domains: Some(Arc::new(domains)), revocation: None }),
         }
     }
 
@@ -75,13 +144,41 @@ impl TrustBundle {
         self.roots.len()
     }
 
+    /// All roots, whatever they vouch for.
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {
         self.roots.clone()
     }
+
+    /// The roots of each trust domain, if identities are told apart.
+    pub(crate) fn domains(&self) -> Option<&BTreeMap<Box<str>, Arc<RootCertStore>>> {
+        self.domains.as_deref()
+    }
+}
+
+/// The trust domain of a certificate: that of its only URI (X.509-SVID section 2).
+pub(crate) fn trust_domain(end_entity: &CertificateDer<'_>) -> Result<String, Error> {
+    let certificate = PeerCertificate::parse(std::slice::from_ref(end_entity))
+        .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+    match certificate.uri_sans.as_slice() {
+        [uri] => spiffe::trust_domain_of(uri).map(str::to_owned).ok_or_else(|| DomainError::NoDomain.into()),
+        _ => Err(DomainError::NoDomain.into()),
+    }
+}
+
+/// Says that the chain does not lead to a root of the peer's own trust domain.
+pub(crate) fn of_domain<T>(verified: Result<T, Error>, domain: &str) -> Result<T, Error> {
+    verified.map_err(|error| match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => DomainError::Foreign(domain.to_owned()).into(),
+        other => other,
+    })
 }
 
 impl fmt::Debug for TrustBundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrustBundle").field("roots", &self.roots.len()).field("revocation", &self.revocation).finish()
+        f.debug_struct("TrustBundle")
+            .field("roots", &self.roots.len())
+            .field("domains", &self.domains.as_ref().map(|domains| domains.keys().collect::<Vec<_>>()))
+            .field("revocation", &self.revocation)
+            .finish()
     }
 }

@@ -1,6 +1,7 @@
 //! Verification of peers: rustls checks the chain and the handshake's signature, these verifiers add the names.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::{fmt, iter};
@@ -22,7 +23,7 @@ use crate::pins::Pins;
 use crate::provider::provider;
 use crate::revocation::RevocationLists;
 use crate::san::{SanKind, SanMatcher, StringPattern};
-use crate::trust::TrustBundle;
+use crate::trust::{self, DomainError, TrustBundle};
 use crate::verified_chains::{ChainKey, VerifiedChains};
 
 thread_local! {
@@ -42,14 +43,14 @@ pub(crate) fn take_refused() -> Option<Arc<PeerCertificate>> {
 /// Verifies a server as Envoy does: the chain, then the subject alternative names; the SNI is not used.
 pub(crate) struct ServerVerifier {
     /// `None` verifies no chain (no validation context), only that the peer holds its certificate's key.
-    chain: Option<(Arc<RootCertStore>, PeerRules)>,
+    chain: Option<(TrustBundle, PeerRules)>,
     verified: VerifiedChains,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerVerifier {
     pub(crate) fn chain(trust: &TrustBundle, checks: &PeerChecks) -> Self {
-        Self { chain: Some((trust.roots(), PeerRules::new(trust, checks))), ..Self::accept_any() }
+        Self { chain: Some((trust.clone(), PeerRules::new(trust, checks))), ..Self::accept_any() }
     }
 
     pub(crate) fn accept_any() -> Self {
@@ -70,17 +71,29 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some((roots, rules)) = &self.chain else {
+        let Some((trust, rules)) = &self.chain else {
             return Ok(ServerCertVerified::assertion());
         };
         let presented = || iter::once(end_entity).chain(intermediates);
         let key = ChainKey::of(presented());
         if !self.verified.holds(&key, now) {
-            let certificate = ParsedCertificate::try_from(end_entity)?;
             let algorithms = self.algorithms.all;
-            verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
-            if let Some(lists) = &rules.revocation {
-                lists.check_server(end_entity, intermediates, roots, rules.leaf_only, algorithms, now)?;
+            let verify = |roots: &RootCertStore| {
+                let certificate = ParsedCertificate::try_from(end_entity)?;
+                verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+                match &rules.revocation {
+                    None => Ok(()),
+                    Some(lists) => {
+                        lists.check_server(end_entity, intermediates, roots, rules.leaf_only, algorithms, now)
+                    }
+                }
+            };
+            match trust.domains() {
+                None => verify(&trust.roots())?,
+                Some(domains) => {
+                    let (domain, roots) = of_its_domain(domains, end_entity)?;
+                    trust::of_domain(verify(roots), &domain)?;
+                }
             }
             rules.check(end_entity)?;
             if rules.may_be_remembered() {
@@ -113,9 +126,24 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
+/// What belongs to the trust domain of a certificate.
+fn of_its_domain<'d, T>(
+    domains: &'d BTreeMap<Box<str>, T>,
+    end_entity: &CertificateDer<'_>,
+) -> Result<(String, &'d T), Error> {
+    let domain = trust::trust_domain(end_entity)?;
+    match domains.get(domain.as_str()) {
+        Some(found) => Ok((domain, found)),
+        None => Err(DomainError::Unknown(domain).into()),
+    }
+}
+
 /// Verifies a client: rustls' own verifier for the chain, then the subject alternative names.
 pub(crate) struct ClientVerifier {
+    /// With all roots: what clients are told, and how they are verified if identities are not told apart.
     chain: Arc<dyn ClientCertVerifier>,
+    /// If they are: the verifier for each trust domain.
+    domains: Option<BTreeMap<Box<str>, Arc<dyn ClientCertVerifier>>>,
     rules: PeerRules,
     verified: VerifiedChains,
 }
@@ -124,18 +152,43 @@ impl ClientVerifier {
     /// `mandatory`: a client without a certificate is refused.
     pub(crate) fn new(trust: &TrustBundle, checks: &PeerChecks, mandatory: bool) -> Result<Self, ConfigError> {
         let rules = PeerRules::new(trust, checks);
-        let builder = WebPkiClientVerifier::builder_with_provider(trust.roots(), provider());
-        let builder = match &rules.revocation {
-            None => builder,
-            Some(lists) => {
-                let builder = builder.with_crls(lists.encoded().iter().cloned()).enforce_revocation_expiration();
-                if rules.leaf_only { builder.only_check_end_entity_revocation() } else { builder }
-            }
+        let chain = chain_verifier(trust.roots(), &rules, mandatory)?;
+        let of_domain = |(name, roots): (&Box<str>, &Arc<RootCertStore>)| {
+            Ok::<_, ConfigError>((name.clone(), chain_verifier(roots.clone(), &rules, mandatory)?))
         };
-        let builder = if mandatory { builder } else { builder.allow_unauthenticated() };
-        let chain = builder.build().map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { chain, rules, verified: VerifiedChains::default() })
+        let domains = trust.domains().map(|domains| domains.iter().map(of_domain).collect()).transpose()?;
+        Ok(Self { chain, domains, rules, verified: VerifiedChains::default() })
     }
+
+    fn verify_chain(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let Some(domains) = &self.domains else {
+            return self.chain.verify_client_cert(end_entity, intermediates, now);
+        };
+        let (domain, verifier) = of_its_domain(domains, end_entity)?;
+        trust::of_domain(verifier.verify_client_cert(end_entity, intermediates, now), &domain)
+    }
+}
+
+fn chain_verifier(
+    roots: Arc<RootCertStore>,
+    rules: &PeerRules,
+    mandatory: bool,
+) -> Result<Arc<dyn ClientCertVerifier>, ConfigError> {
+    let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+    let builder = match &rules.revocation {
+        None => builder,
+        Some(lists) => {
+            let builder = builder.with_crls(lists.encoded().iter().cloned()).enforce_revocation_expiration();
+            if rules.leaf_only { builder.only_check_end_entity_revocation() } else { builder }
+        }
+    };
+    let builder = if mandatory { builder } else { builder.allow_unauthenticated() };
+    Ok(builder.build().map_err(|error| Error::General(error.to_string()))?)
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -160,7 +213,7 @@ impl ClientCertVerifier for ClientVerifier {
         let presented = || iter::once(end_entity).chain(intermediates);
         let key = ChainKey::of(presented());
         if !self.verified.holds(&key, now) {
-            let chain = self.chain.verify_client_cert(end_entity, intermediates, now);
+            let chain = self.verify_chain(end_entity, intermediates, now);
             let verified = chain.and_then(|_| self.rules.check(end_entity));
             verified.inspect_err(|_| REFUSED.set(Some(end_entity.clone().into_owned())))?;
             if self.rules.may_be_remembered() {

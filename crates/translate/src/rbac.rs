@@ -250,9 +250,9 @@ fn source_ids(source: &Source, mesh: &MeshConfig, layer: Layer) -> Vec<Principal
         trust_domains(value, mesh).iter().map(|value| authenticated(trust_domain(value))).collect()
     });
     add_ids(&mut all, &source.principals, &source.not_principals, |value| principals(value, mesh));
-    add_ids(&mut all, &source.namespaces, &source.not_namespaces, |value| vec![authenticated(namespace(value))]);
+    add_ids(&mut all, &source.namespaces, &source.not_namespaces, |value| vec![authenticated(namespace(value, mesh))]);
     add_ids(&mut all, &source.service_accounts, &source.not_service_accounts, |(namespace, account)| {
-        vec![authenticated(service_account(namespace, account))]
+        vec![authenticated(service_account(namespace, account, mesh))]
     });
     add_ids(&mut all, &source.ip_blocks, &source.not_ip_blocks, |net| vec![Identifier::DirectRemoteIp(cidr(net))]);
     add_ids(&mut all, &source.remote_ip_blocks, &source.not_remote_ip_blocks, |net| {
@@ -301,12 +301,12 @@ fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<
         }
         ConditionKey::SourceIp => add(&|v| range(v).map(Identifier::DirectRemoteIp).into_iter().collect()),
         ConditionKey::RemoteIp => add(&|v| range(v).map(Identifier::RemoteIp).into_iter().collect()),
-        ConditionKey::SourceNamespace => add(&|v| vec![authenticated(namespace(v))]),
+        ConditionKey::SourceNamespace => add(&|v| vec![authenticated(namespace(v, mesh))]),
         ConditionKey::SourcePrincipal => add(&|v| principals(v, mesh)),
         ConditionKey::SourceServiceAccount => add(&|v| {
             let text = text(v);
             let (namespace, account) = text.split_once('/').unwrap_or(("", text));
-            vec![authenticated(service_account(namespace, account))]
+            vec![authenticated(service_account(namespace, account, mesh))]
         }),
         _ => {}
     }
@@ -380,7 +380,9 @@ fn trust_domain(value: &StringMatch) -> StringMatcher {
     regex_matcher(&format!("spiffe://{inner}/.*"))
 }
 
-fn namespace(value: &StringMatch) -> StringMatcher {
+/// A namespace of the mesh. Identities of other trust domains may have the same names in their paths: they are in no
+/// namespace.
+fn namespace(value: &StringMatch, mesh: &MeshConfig) -> StringMatcher {
     let inner = match value {
         StringMatch::Exact(text) => quote(text),
         StringMatch::Prefix(text) => format!("{}.*", quote(text)),
@@ -388,11 +390,21 @@ fn namespace(value: &StringMatch) -> StringMatcher {
         StringMatch::Regex(text) => text.to_string(),
         StringMatch::Present => ".+".to_owned(),
     };
-    regex_matcher(&format!(".*/ns/{inner}/.*"))
+    match of_own_domains(mesh) {
+        None => regex_matcher(&format!(".*/ns/{inner}/.*")),
+        Some(domains) => regex_matcher(&format!("spiffe://{domains}/ns/{inner}/.*")),
+    }
 }
 
-fn service_account(namespace: &str, account: &str) -> StringMatcher {
-    regex_matcher(&format!("spiffe://.+/ns/{}/sa/{}", quote(namespace), quote(account)))
+fn service_account(namespace: &str, account: &str, mesh: &MeshConfig) -> StringMatcher {
+    let domains = of_own_domains(mesh).unwrap_or_else(|| ".+".to_owned());
+    regex_matcher(&format!("spiffe://{domains}/ns/{}/sa/{}", quote(namespace), quote(account)))
+}
+
+/// The mesh's trust domains as a pattern, if proxies accept identities of others, too.
+fn of_own_domains(mesh: &MeshConfig) -> Option<String> {
+    let names: Vec<String> = mesh.own_trust_domains().map(|domain| quote(domain)).collect();
+    (!mesh.federated_trust_domains().is_empty()).then(|| format!("({})", names.join("|")))
 }
 
 fn authenticated(name: StringMatcher) -> Identifier {

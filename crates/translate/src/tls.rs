@@ -95,12 +95,12 @@ pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[
     tls_socket(any(&context))
 }
 
-/// Mutual TLS termination with the workload's certificate: any identity of the mesh may connect; policies decide about
-/// the rest.
+/// Mutual TLS termination with the workload's certificate: any identity of the mesh, and of a trust domain whose roots
+/// `caCertificates` gives, may connect; policies decide about the rest.
 pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
     let context = tls::CommonTlsContext {
         tls_params: Some(parameters(&mesh.mesh_tls, None, None)),
-        ..mesh_context(any_of_the_mesh(mesh), &HTTP_ALPN)
+        ..mesh_context(any_known(mesh), &HTTP_ALPN)
     };
     downstream(context, true)
 }
@@ -148,8 +148,17 @@ fn accepted(mesh: &MeshConfig, identities: &[String]) -> Vec<StringMatcher> {
 
 /// Every identity of the trust domain and its aliases.
 fn any_of_the_mesh(mesh: &MeshConfig) -> Vec<StringMatcher> {
-    let domains = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases);
-    domains.map(|domain| string_matcher(MatchPattern::Prefix(format!("spiffe://{domain}/")))).collect()
+    mesh.own_trust_domains().map(|domain| any_of(domain)).collect()
+}
+
+/// These, and every identity of another trust domain with roots of its own. Clients have only the others: a server of
+/// another trust domain has to be named (`subjectAltNames`), or it could stand in for one of the mesh.
+fn any_known(mesh: &MeshConfig) -> Vec<StringMatcher> {
+    mesh.own_trust_domains().chain(mesh.federated_trust_domains()).map(|domain| any_of(domain)).collect()
+}
+
+fn any_of(domain: &str) -> StringMatcher {
+    string_matcher(MatchPattern::Prefix(format!("spiffe://{domain}/")))
 }
 
 /// An identity, and its variants with the trust domain's aliases.

@@ -20,6 +20,23 @@ pub mod mesh {
         /// Texts in PEM with the roots that workloads trust; together they replace those of the previous response.
         #[prost(string, repeated, tag = "34")]
         pub ca_certificates_pem: Vec<String>,
+        /// Evenkeel's own field: if there are any, roots count for these trust domains only, each for its own.
+        #[prost(message, repeated, tag = "10034")]
+        pub trust_domains: Vec<TrustDomain>,
+    }
+
+    /// The roots of one trust domain.
+    #[derive(Clone, PartialEq, Eq, prost::Message)]
+    pub struct TrustDomain {
+        /// Its name.
+        #[prost(string, tag = "1")]
+        pub name: String,
+        /// Roots, PEM; may be empty.
+        #[prost(string, tag = "2")]
+        pub roots_pem: String,
+        /// Whether the roots of the mesh, `ca_certificates_pem` and those of the agent's file, vouch for it, too.
+        #[prost(bool, tag = "3")]
+        pub has_mesh_roots: bool,
     }
 
     impl prost::Name for ProxyConfig {

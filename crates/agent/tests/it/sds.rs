@@ -4,9 +4,11 @@ use std::time::Duration;
 use evenkeel_agent::sds::{PemBundle, SdsServer, Secrets};
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{Client, Connection, Protocol};
-use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::envoy::config::core::v3::data_source::Specifier;
-use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, secret::Type};
+use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node};
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{
+    Secret, SpiffeCertValidatorConfig, secret::Type,
+};
 use evenkeel_xds::{ResourceType, unpack};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -19,6 +21,7 @@ fn material(chain: &str, roots: &str) -> PemBundle {
         chain: chain.into(),
         key: "key".into(),
         roots: roots.into(),
+        domains: Vec::new(),
         lists: None,
         control_plane_roots: roots.into(),
     }
@@ -32,12 +35,25 @@ pub async fn channel(path: PathBuf) -> Channel {
     Endpoint::from_static("http://sds").connect_with_connector(connector).await.unwrap()
 }
 
+/// Trust domains, each with its roots.
+fn domains(validator: &evenkeel_xds::Any) -> String {
+    let config: SpiffeCertValidatorConfig = unpack(validator).unwrap();
+    let text = |source: Option<DataSource>| match source.unwrap().specifier {
+        Some(Specifier::InlineBytes(bytes)) => String::from_utf8(bytes).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    config.trust_domains.into_iter().map(|domain| format!("[{}]{}", domain.name, text(domain.trust_bundle))).collect()
+}
+
 /// One secret in short: its name and its first text.
 fn describe(any: &evenkeel_xds::Any) -> String {
     let secret: Secret = unpack(any).unwrap();
     let source = match secret.r#type.unwrap() {
         Type::TlsCertificate(certificate) => certificate.certificate_chain,
-        Type::ValidationContext(context) => context.trusted_ca,
+        Type::ValidationContext(context) => match context.custom_validator_config {
+            None => context.trusted_ca,
+            Some(validator) => return format!("{}={}", secret.name, domains(&validator.typed_config.unwrap())),
+        },
         other => panic!("{other:?}"),
     };
     match source.unwrap().specifier.unwrap() {

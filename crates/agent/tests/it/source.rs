@@ -5,9 +5,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_ca::{Authority, PluggedFiles};
+use evenkeel_agent::source::{CertificatePlace, MountedFiles};
+use evenkeel_ca::{Authority, PluggedFiles, Workload};
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{Client, Connection, Protocol};
+use evenkeel_xds::istio::mesh::TrustDomain;
 use evenkeel_xds::pb::envoy::config::core::v3::data_source::Specifier;
 use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node};
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{
@@ -73,6 +75,50 @@ impl Served {
 
 fn secrets([chain, _, roots]: &[String; 3]) -> Vec<String> {
     vec![format!("ROOTCA={roots}"), format!("default={chain}")]
+}
+
+#[tokio::test]
+async fn roots_of_other_trust_domains_reach_the_proxy_each_for_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = ControlPlane::start(folder.path()).await;
+    let options = control.agent(&folder.path().join("agent"), &[]);
+    let agent = start(options.clone());
+    let mut served = Served::by(&options.state).await;
+    let own = std::fs::read_to_string(folder.path().join("ca-cert.pem")).unwrap();
+    assert_eq!(served.next().await[0], format!("ROOTCA={own}"));
+    let [.., partner] = material();
+    let [.., legacy] = material();
+    let domain = |name: &str, roots: &str, has_mesh_roots: bool| TrustDomain {
+        name: name.to_owned(),
+        roots_pem: roots.to_owned(),
+        has_mesh_roots,
+    };
+    let mesh = || domain("cluster.local", "", true);
+    // What the agent acknowledges its proxy has taken over, which is Evenkeel's.
+    let acknowledged = async |version| {
+        let mut trusted = control.trusted.clone();
+        timeout(PATIENCE, trusted.wait_for(|trusted| *trusted == Some(version))).await.expect("in time").unwrap();
+    };
+    let version = control.trust_domains(&own, vec![mesh(), domain("partner.example", &partner, false)]);
+    assert_eq!(served.next().await, [format!("ROOTCA=[cluster.local]{own}[partner.example]{partner}")]);
+    acknowledged(version).await;
+
+    // One whose bundle is empty is not there, and no other root stands in for it.
+    let version = control.trust_domains(
+        &own,
+        vec![mesh(), domain("legacy.example", &legacy, true), domain("partner.example", "", false)],
+    );
+    assert_eq!(served.next().await, [format!("ROOTCA=[cluster.local]{own}[legacy.example]{own}{legacy}")]);
+    acknowledged(version).await;
+
+    // What cannot be used is refused, and what is in use stays; then there is nothing to tell apart any more.
+    let bad = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    control.trust_domains(&own, vec![mesh(), domain("partner.example", bad, false)]);
+    control.trust_domains(&own, vec![mesh(), domain("Partner.example", &partner, false)]);
+    let version = control.trust_domains(&own, Vec::new());
+    assert_eq!(served.next().await, [format!("ROOTCA={own}")]);
+    acknowledged(version).await;
+    agent.stop().await;
 }
 
 #[tokio::test]
@@ -187,6 +233,74 @@ fn pair(names: (&str, &str), [chain, key, roots]: &[String; 3]) -> Vec<Secret> {
         Secret { name: names.0.into(), r#type: Some(Type::TlsCertificate(certificate)) },
         Secret { name: names.1.into(), r#type: Some(Type::ValidationContext(context)) },
     ]
+}
+
+/// The names of what a certificate's key is on: the curve's object identifier is in its DER form (RFC 5480 section 2.1.1.1).
+fn is_p384(chain: &str) -> bool {
+    let leaf = pem::parse(chain).unwrap();
+    leaf.contents().windows(5).any(|bytes| bytes == [0x2b, 0x81, 0x04, 0x00, 0x22])
+}
+
+#[tokio::test]
+async fn another_certificate_service_signs_if_it_is_trusted() {
+    for by_environment in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, elsewhere) = (folder.path().join("own"), folder.path().join("elsewhere"));
+        std::fs::create_dir_all(&own).unwrap();
+        std::fs::create_dir_all(&elsewhere).unwrap();
+        let (control, service) = (ControlPlane::start(&own).await, ControlPlane::start(&elsewhere).await);
+        let options = |roots: &Path| {
+            let (address, roots) = (service.address.to_string(), roots.display().to_string());
+            let flags = ["--ca-address", address.as_str(), "--ca-root-cert", roots.as_str(), "--key-curve", "p384"];
+            let mut options =
+                control.agent(&folder.path().join("agent"), if by_environment { &flags[4..] } else { &flags });
+            if by_environment {
+                options.environment.push(("CA_ADDR".to_owned(), address));
+                options.environment.push(("CA_ROOT_CA".to_owned(), roots));
+            }
+            // A token that the other service knows.
+            let token = Workload { namespace: "default".into(), service_account: "web".into(), pod: "web-0".into() };
+            let token = service.tokens.mint(&token, Duration::from_secs(600), SystemTime::now()).unwrap();
+            std::fs::write(&options.token, token).unwrap();
+            options
+        };
+        // Roots that do not verify it: nothing is signed by anybody.
+        let agent = start(options(&own.join("ca-cert.pem")));
+        let mut issued = service.issued.clone();
+        assert!(timeout(Duration::from_secs(2), issued.wait_for(|count| *count > 0)).await.is_err());
+        assert_eq!(*control.issued.borrow(), 0, "nor does the control plane sign");
+        agent.ended.abort();
+
+        let options = options(&elsewhere.join("ca-cert.pem"));
+        let agent = start(options.clone());
+        let mut served = Served::by(&options.state).await;
+        let found = served.next().await;
+        assert_eq!((*service.issued.borrow(), *control.issued.borrow()), (1, 0), "who signs");
+        assert!(is_p384(found[1].strip_prefix("default=").unwrap()));
+        let root = std::fs::read_to_string(elsewhere.join("ca-cert.pem")).unwrap();
+        assert!(found[0].contains(root.trim()), "{}", found[0]);
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn files_are_mounted_where_istio_expects_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = ControlPlane::start(folder.path()).await;
+    let check = |environment: &[(&str, &str)], expected: CertificatePlace| {
+        let mut options = control.agent(&folder.path().join("agent"), &[]);
+        options.environment.extend(environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        assert_eq!(CertificatePlace::of(&options), expected, "{environment:?}");
+    };
+    let mounted = || CertificatePlace::Files(MountedFiles::of_mounted(Path::new("/etc/certs")));
+    check(&[], CertificatePlace::ControlPlane);
+    check(&[("FILE_MOUNTED_CERTS", "true")], mounted());
+    check(&[("FILE_MOUNTED_CERTS", "1")], mounted());
+    check(&[("FILE_MOUNTED_CERTS", "false")], CertificatePlace::ControlPlane);
+    let mut options = control.agent(&folder.path().join("agent"), &[]);
+    let metadata = serde_json::json!({"FILE_MOUNTED_CERTS": "true"});
+    options.proxy_config.insert("proxyMetadata".to_owned(), metadata);
+    assert_eq!(CertificatePlace::of(&options), mounted());
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use evenkeel_xds::istio::auth::istio_certificate_service_server::{
     IstioCertificateService, IstioCertificateServiceServer,
 };
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
-use evenkeel_xds::istio::mesh::ProxyConfig;
+use evenkeel_xds::istio::mesh::{ProxyConfig, TrustDomain};
 use evenkeel_xds::istio::nds::NameTable;
 use evenkeel_xds::istio::nds::name_table::NameInfo;
 use evenkeel_xds::json::read_text;
@@ -60,8 +60,9 @@ impl ControlPlane {
     pub async fn start(state: &Path) -> Self {
         let now = SystemTime::now();
         let authority = Authority::open(state, "cluster.local", now).unwrap();
-        let certificate =
-            authority.server_certificate(&["istiod.istio-system.svc"], Duration::from_secs(3600), now).unwrap();
+        let certificate = authority
+            .server_certificate(&["istiod.istio-system.svc", "127.0.0.1"], Duration::from_secs(3600), now)
+            .unwrap();
         let inline = |text: &str| DataSource::Inline(text.as_bytes().to_vec());
         let tls = DownstreamTlsContext {
             common: CommonTlsContext {
@@ -121,7 +122,12 @@ impl ControlPlane {
 
     /// Tells agents which roots to trust; gives the version that they acknowledge.
     pub fn trust(&self, bundle: &str) -> Version {
-        let message = ProxyConfig { ca_certificates_pem: vec![bundle.to_owned()] };
+        self.trust_domains(bundle, Vec::new())
+    }
+
+    /// Like [`Self::trust`], with roots of trust domains.
+    pub fn trust_domains(&self, bundle: &str, trust_domains: Vec<TrustDomain>) -> Version {
+        let message = ProxyConfig { ca_certificates_pem: vec![bundle.to_owned()], trust_domains };
         let resource = Arc::new(Resource::from_message("", &message));
         let mut set = ResourceSet::clone(&self.resources.borrow());
         set.generation += 1;

@@ -40,10 +40,10 @@ pub use http_route::{
 };
 pub use mesh_config::{
     AccessLogEncoding, CertificateData, DefaultProviders, DefaultTrafficPolicy, ExtAuthzGrpc, ExtAuthzHttp,
-    ExtensionProvider, FileAccessLog, FileLogFormat, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode,
-    IngressControllerMode, MatchExpression, MatchOperator, MeshConfig, MeshOutboundMode, MinTlsVersion,
-    NamespaceSelector, Normalization, OutboundTrafficPolicy, PathNormalization, ProviderKind, RequestBody,
-    ServiceEntryVisibility, ServiceSettings, TlsConfig, VisibilityLevel, VisibilityPolicy, VisibilityRule,
+    ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots, H2Upgrade, InboundTrafficPolicy,
+    InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator, MeshConfig, MeshOutboundMode,
+    MinTlsVersion, NamespaceSelector, Normalization, OutboundTrafficPolicy, PathNormalization, ProviderKind,
+    RequestBody, ServiceEntryVisibility, ServiceSettings, TlsConfig, VisibilityLevel, VisibilityPolicy, VisibilityRule,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{

@@ -1,9 +1,19 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use evenkeel_ca::{Authority, AuthorityError};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256,
+    PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SanType, SignatureAlgorithm,
+};
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::{DAY, now};
 
@@ -42,6 +52,31 @@ fn sign(authority: &Authority) -> usize {
     params.subject_alt_names = vec![SanType::URI(id.try_into().unwrap())];
     let csr = params.serialize_request(&KeyPair::generate().unwrap()).unwrap();
     authority.sign(csr.der(), &id.parse().unwrap(), DAY, now()).unwrap().chain.len()
+}
+
+#[test]
+fn authorities_of_every_kind_of_key_sign_and_are_verified() {
+    let kinds: [&'static SignatureAlgorithm; 3] = [&PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_RSA_SHA256];
+    for (of_root, of_intermediate) in kinds.into_iter().flat_map(|root| kinds.map(|other| (root, other))) {
+        let key = |kind: &'static SignatureAlgorithm| KeyPair::generate_for(kind).unwrap();
+        let top = Ca::self_signed(params("top"), key(of_root)).unwrap();
+        let middle = Ca::signed_by(params("middle"), key(of_intermediate), &top).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &middle, None, &top.pem());
+        let authority = Authority::plugged_in(folder.path(), now()).unwrap();
+        // The chain is verified as a proxy does it.
+        let server = authority.server_certificate(&["a.test"], DAY, now()).unwrap();
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(server.chain_pem.as_bytes()).map(Result::unwrap).collect();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(top.pem().as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let since = now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let name = ServerName::try_from("a.test").unwrap();
+        verifier
+            .verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::since_unix_epoch(since))
+            .unwrap_or_else(|error| panic!("{of_root:?} {of_intermediate:?}: {error}"));
+    }
 }
 
 #[test]

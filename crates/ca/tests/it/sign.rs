@@ -5,7 +5,7 @@ use evenkeel_ca::{Authority, DEFAULT_TTL, SignError};
 use evenkeel_tls::Identity;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, PKCS_ECDSA_P384_SHA384,
-    PKCS_ED25519, SanType,
+    PKCS_ED25519, PKCS_RSA_SHA256, SanType,
 };
 
 use x509_parser::certification_request::X509CertificationRequest;
@@ -44,6 +44,7 @@ fn a_request_is_signed_for_its_key_and_the_identity() {
         KeyPair::generate().unwrap(),
         KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap(),
         KeyPair::generate_for(&PKCS_ED25519).unwrap(),
+        KeyPair::generate_for(&PKCS_RSA_SHA256).unwrap(),
     ] {
         let der = request(&key, vec![uri(&web().to_string())]);
         for form in [der.clone(), pem(&der).into_bytes()] {

@@ -131,9 +131,16 @@ fn is_near(begin: u64, end: u64, now: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use evenkeel_ca::rotation::{Origin, Record};
+    use evenkeel_model::Snapshot;
+    use tokio::sync::watch;
 
     use super::*;
+    use crate::metrics::Metrics;
+    use crate::world::World;
 
     fn signer(end: u64, root_end: u64) -> Signer {
         Signer {
@@ -174,6 +181,42 @@ mod tests {
         check(signer(1000, 5000), 800, &[("intermediate", "a")]);
         check(signer(5000, 1000), 800, &[("root", "a")]);
         check(signer(1000, 1000), 2000, &[("root", "a")]);
+    }
+
+    #[test]
+    fn an_alarm_is_in_the_metrics_and_on_the_page_until_the_certificate_is_replaced() {
+        let state = tempfile::tempdir().expect("a folder");
+        let (_world, world) = watch::channel(Arc::new(World::of(Snapshot::default())));
+        let (metrics, now) = (Arc::new(Metrics::default()), SystemTime::now());
+        let authorities =
+            Authorities::open(state.path().to_owned(), None, world, metrics.clone(), now).expect("authorities");
+        let issue = |serial: &str, at: SystemTime| {
+            let record = Record::Issued {
+                name: "client-0.shop".to_owned(),
+                identity: "spiffe://cluster.local/ns/shop/sa/client".to_owned(),
+                signer: authorities.current().active.id().to_owned(),
+                serial: serial.to_owned(),
+                bundle: "b".to_owned(),
+                at: super::super::millis(at),
+                end: unix(at) + 1000,
+                pod: false,
+            };
+            authorities.sign(at, |_| Ok::<_, ()>(((), record))).expect("signed");
+        };
+        let check = |seconds: u64, alarm: bool| {
+            authorities.look_for_alarms(now + Duration::from_secs(seconds));
+            let named: Vec<String> = authorities.alarms().into_iter().map(|alarm| alarm.of).collect();
+            assert_eq!(named, if alarm { vec!["client-0.shop"] } else { vec![] }, "{seconds} s");
+            let line = format!("evenkeel_leaves_expiring {}", u8::from(alarm));
+            let page = metrics.page(evenkeel_stats::Exposition::Prometheus);
+            assert!(page.lines().any(|found| found == line), "{line}: {page}");
+        };
+        issue("1", now);
+        check(0, false);
+        check(699, false);
+        check(701, true);
+        issue("2", now + Duration::from_secs(702));
+        check(703, false);
     }
 
     #[test]

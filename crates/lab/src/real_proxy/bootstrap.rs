@@ -133,5 +133,6 @@ pub fn certificate() -> Result<PemBundle, rcgen::Error> {
     params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
     let certificate = params.self_signed(&key)?.pem();
     let (chain, roots) = (certificate.clone(), certificate.clone());
-    Ok(PemBundle { chain, key: key.serialize_pem(), roots, lists: None, control_plane_roots: certificate })
+    let (key, control_plane_roots) = (key.serialize_pem(), certificate);
+    Ok(PemBundle { chain, key, roots, domains: Vec::new(), lists: None, control_plane_roots })
 }

@@ -86,7 +86,7 @@ fn of_objects(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> Me
                     };
                     found.push(refused::closed(object, effect));
                 }
-                settings::apply(&mut mesh, said);
+                settings::apply(&mut mesh, said, found);
             }
             continue;
         }

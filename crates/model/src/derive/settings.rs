@@ -7,24 +7,26 @@ use evenkeel_api::istio::{
     self, AccessLogEncoding, FileAccessLog, H2Upgrade, InboundTrafficPolicyMode, IngressControllerMode,
     MeshOutboundMode, Normalization,
 };
-use evenkeel_base::Spanned;
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+use evenkeel_tls::TrustBundle;
 
 use super::destination_rules::{connection_pool, locality, outlier_detection, tcp_keepalive, zone_aware};
 use super::http_fields::retries_of;
 use super::shared;
 use crate::authz_provider::{AuthzBody, AuthzHttp, AuthzProtocol, AuthzProvider};
 use crate::{
-    AccessLogFile, AccessLogFormat, IngressMode, LocalityLb, MeshConfig, OutboundTrafficPolicy, PathNormalization,
-    StringMatch, TlsRules, ZoneAwareLb,
+    AccessLogFile, AccessLogFormat, FurtherRoots, IngressMode, LocalityLb, MeshConfig, OutboundTrafficPolicy,
+    PathNormalization, RootsSource, StringMatch, TlsRules, ZoneAwareLb,
 };
 
 /// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
 const STDOUT: &str = "/dev/stdout";
 
 /// Applies what a ConfigMap says.
-pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig) {
+pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut Diagnostics) {
     identity(mesh, &said);
+    further_roots(mesh, &said, found);
     traffic(mesh, &said);
     connections(mesh, &said);
     logs(mesh, &said);
@@ -54,6 +56,28 @@ fn identity(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
                 cipher_suites: said.usable_suites().map(shared).collect(),
             };
         }
+    }
+}
+
+/// Roots that cannot be read are left out, which refuses the peers that need them.
+fn further_roots(mesh: &mut MeshConfig, said: &istio::MeshConfig, found: &mut Diagnostics) {
+    for (index, entry) in said.ca_certificates.iter().enumerate() {
+        let source = match entry.value.roots() {
+            None => continue,
+            Some(istio::FurtherRoots::BundleUrl(url)) => RootsSource::Bundle(shared(url)),
+            Some(istio::FurtherRoots::Pem(pem)) => match TrustBundle::from_pem(pem.as_bytes()) {
+                Ok(_) => RootsSource::Pem(shared(pem)),
+                Err(error) => {
+                    let message = format!("`caCertificates[{index}].pem` {error}; the entry is not used");
+                    let finding = Diagnostic::warning("bad-value", entry.span.clone(), message);
+                    found
+                        .push(finding.with_help("`openssl x509 -noout -text` shows what can be read of a certificate"));
+                    continue;
+                }
+            },
+        };
+        let trust_domains = entry.value.trust_domains.iter().map(|domain| shared(domain)).collect();
+        mesh.further_roots.push(FurtherRoots { source, trust_domains });
     }
 }
 

@@ -25,6 +25,7 @@ const DOWNSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTl
 const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 const UPSTREAM_PROXY_PROTOCOL: &str =
     "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport";
+const SPIFFE_VALIDATOR: &str = "envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig";
 const RAW_BUFFER: &str = "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer";
 
 /// The transport socket of a filter chain; `Some(None)` is plaintext.
@@ -192,6 +193,13 @@ fn validation(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Valida
 
 fn static_validation(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Option<Validation> {
     let checks = peer_checks(cx, context)?;
+    if let Some(validator) = &context.custom_validator_config {
+        if context.trusted_ca.is_some() {
+            return cx.fail_at("trusted_ca", "has no effect beside custom_validator_config; remove one of them");
+        }
+        let domains = trust_domains(cx, validator)?;
+        return Some(Validation::Chain { trust: TrustSource::Domains(domains), checks });
+    }
     if context.trusted_ca.is_none() {
         return match !checks.require_certificate() && checks.revocation.is_none() {
             true => Some(Validation::None),
@@ -200,6 +208,27 @@ fn static_validation(cx: &mut Cx<'_>, context: &tls::CertificateValidationContex
     }
     let roots = data_source(cx, "trusted_ca", context.trusted_ca.as_ref())?;
     Some(Validation::Chain { trust: TrustSource::Static(DataSource::Inline(roots)), checks })
+}
+
+/// The roots of each trust domain (`envoy.tls.cert_validator.spiffe`).
+fn trust_domains(cx: &mut Cx<'_>, validator: &core::TypedExtensionConfig) -> Option<Vec<(String, Vec<u8>)>> {
+    cx.at("custom_validator_config", |cx| {
+        let any = cx.required("typed_config", validator.typed_config.as_ref())?;
+        cx.at("typed_config", |cx| {
+            if type_name(&any.type_url) != SPIFFE_VALIDATOR {
+                return cx.fail(format!("{} is not supported; expected {SPIFFE_VALIDATOR}", type_name(&any.type_url)));
+            }
+            let config: tls::SpiffeCertValidatorConfig = cx.unpack(any)?;
+            if config.trust_domains.is_empty() {
+                return cx.fail_at("trust_domains", "has no entry");
+            }
+            let domains = cx.each("trust_domains", &config.trust_domains, |cx, domain| {
+                let name = cx.non_empty("name", &domain.name)?.to_owned();
+                Some((name, data_source(cx, "trust_bundle", domain.trust_bundle.as_ref())?))
+            });
+            (domains.len() == config.trust_domains.len()).then_some(domains)
+        })
+    })
 }
 
 /// What a context says besides the roots.
@@ -233,6 +262,10 @@ fn combined_validation(
         Some(context) => cx.at("default_validation_context", |cx| {
             if context.trusted_ca.is_some() {
                 cx.fail_at::<()>("trusted_ca", "is not supported beside validation_context_sds_secret_config");
+            }
+            if context.custom_validator_config.is_some() {
+                let message = "is not supported beside validation_context_sds_secret_config; deliver it in the secret";
+                cx.fail_at::<()>("custom_validator_config", message);
             }
             peer_checks(cx, context)
         }),
@@ -313,11 +346,19 @@ pub(crate) enum Secret {
     },
     /// `validation_context`.
     Trust {
-        /// `trusted_ca`, PEM.
-        roots: Vec<u8>,
+        /// The roots.
+        roots: Roots,
         /// `crl`, PEM.
         lists: Option<Vec<u8>>,
     },
+}
+
+/// Roots of a delivered validation context, PEM.
+pub(crate) enum Roots {
+    /// `trusted_ca`: they vouch for every name.
+    Any(Vec<u8>),
+    /// `custom_validator_config`: each vouches for the identities of one trust domain.
+    Domains(Vec<(String, Vec<u8>)>),
 }
 
 /// Compiles a delivered secret.
@@ -344,7 +385,11 @@ pub(crate) fn secret(cx: &mut Cx<'_>, secret: &tls::Secret) -> Option<Secret> {
                 None => None,
                 Some(source) => Some(data_source(cx, "crl", Some(source))?),
             };
-            let roots = data_source(cx, "trusted_ca", context.trusted_ca.as_ref())?;
+            let roots = match &context.custom_validator_config {
+                None => Roots::Any(data_source(cx, "trusted_ca", context.trusted_ca.as_ref())?),
+                // As in Envoy, `trusted_ca` has no effect then.
+                Some(validator) => Roots::Domains(trust_domains(cx, validator)?),
+            };
             Some(Secret::Trust { roots, lists })
         }),
         _ => cx.fail("one of tls_certificate, validation_context is required"),

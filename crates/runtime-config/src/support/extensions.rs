@@ -308,7 +308,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         name: "envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext",
         role: Part,
         full: &["trusted_ca", "match_typed_subject_alt_names", "match_subject_alt_names", "verify_certificate_spki",
-            "verify_certificate_hash", "crl", "only_verify_leaf_cert_crl"],
+            "verify_certificate_hash", "crl", "only_verify_leaf_cert_crl", "custom_validator_config"],
         values: &[("trust_chain_verification", "VERIFY_TRUST_CHAIN")],
         no_effect: &[],
     },
@@ -319,6 +319,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         values: &[("san_type", "DNS, URI, EMAIL, IP_ADDRESS")],
         no_effect: &[],
     },
+    extension("envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig", &["trust_domains"]),
+    part("envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig.TrustDomain", &["name", "trust_bundle"]),
     part("envoy.extensions.transport_sockets.tls.v3.Secret", &["name", "tls_certificate", "validation_context"]),
 
     // Access loggers

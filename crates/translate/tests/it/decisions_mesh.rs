@@ -328,6 +328,47 @@ fn values_that_name_a_trust_domain_of_the_mesh_name_all_of_them() {
 }
 
 #[test]
+fn another_trust_domain_is_in_no_namespace_of_the_mesh() {
+    let allow = |source: &str| {
+        format!(
+            "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: a, namespace: shop}}\nspec: {{rules: [{{from: [{{source: {{{source}}}}}]}}]}}\n"
+        )
+    };
+    // The caller's trust domain is cluster.local, which is first the mesh's own and then another one.
+    let settings = |own: &str, other: &str| {
+        format!(
+            "trustDomain: {own}\ncaCertificates: [{{spiffeBundleUrl: 'https://b.example', trustDomains: [{other}]}}]"
+        )
+    };
+    let passes = |settings: &str, source: &str| {
+        call_in(settings, &allow(source), &mesh("shop/sa/web"), "GET web /") == "inbound|8080|| web/"
+    };
+    for (source, of_mesh, of_other) in [
+        ("namespaces: [shop]", true, false),
+        ("namespaces: ['*']", true, false),
+        ("serviceAccounts: [shop/web]", true, false),
+        ("notNamespaces: [shop]", false, true),
+        ("principals: [other.example/ns/shop/sa/web]", false, false),
+        ("trustDomains: [cluster.local]", true, true),
+        ("principals: ['*']", true, true),
+    ] {
+        assert_eq!(passes(&settings("cluster.local", "other.example"), source), of_mesh, "{source}");
+        assert_eq!(passes(&settings("own.example", "cluster.local"), source), of_other, "{source}");
+    }
+}
+
+#[test]
+fn servers_accept_trust_domains_with_roots_and_clients_do_not() {
+    let names = |kind: &str, name: &str| {
+        let settings = "caCertificates: [{spiffeBundleUrl: 'https://b.example', trustDomains: [partner.example]}]";
+        resource(settings, "", "sidecar web-0.shop", kind, name).to_string()
+    };
+    let partner = "spiffe://partner.example/";
+    assert!(names("LDS", "virtualInbound").contains(partner));
+    assert!(!names("CDS", WEB).contains(partner));
+}
+
+#[test]
 fn connections_are_made_as_the_mesh_says() {
     check("", "CDS", WEB, "/upstream_connection_options", "-");
     let keepalive = "tcpKeepalive: {probes: 3, time: 10s, interval: 5s}";
@@ -539,7 +580,15 @@ fn settings_that_do_not_work_are_named() {
     };
     check("proxyListenPort: 16001", "unsupported-value", "15001");
     check("verifyCertificateAtClient: false", "unsupported-value", "in any case");
-    check("caCertificates: [{pem: x}]", "unsupported-field", "not trusted yet");
+    let roots = |entry: &str, code: &str, part: &str| check(&format!("caCertificates: [{entry}]"), code, part);
+    roots("{pem: x}", "bad-value", "BEGIN CERTIFICATE");
+    roots("{pem: '-----BEGIN CERTIFICATE----- x'}", "bad-value", "not used");
+    roots("{}", "missing-field", "no roots");
+    roots("{pem: x, spiffeBundleUrl: 'https://a.example'}", "conflict", "exclude each other");
+    roots("{spiffeBundleUrl: 'https://a.example'}", "missing-field", "vouch for every identity");
+    roots("{spiffeBundleUrl: 'http://a.example', trustDomains: [a.example]}", "bad-value", "no https:// URL");
+    roots("{spiffeBundleUrl: 'https://a.example', trustDomains: [A.example]}", "bad-value", "not a trust domain");
+    roots("{pem: x, certSigners: [a.example/b]}", "unsupported-field", "not used");
     check(
         "defaultProviders: {tracing: [zipkn]}\nextensionProviders: [{name: zipkin, zipkin: {service: z.default, port: 9411}}]",
         "unsupported-provider",

@@ -168,7 +168,10 @@ fn is_of_traffic(kind: Kind) -> bool {
 
 /// Settings that no resource shows, and why.
 const NOT_SHOWN: &[(&str, &str)] = &[
-    ("MeshConfig caCertificates", "a diagnostic names it: the roots are not trusted yet"),
+    (
+        "MeshConfig caCertificates",
+        "agents get the roots by PCDS; who may connect, and who is in which namespace, has tables",
+    ),
     ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", "the agent tells the control plane"),
     ("MeshConfig defaultConfig.proxyStatsMatcher", "a diagnostic names it: proxies keep all their statistics"),
     ("MeshConfig defaultConfig.readinessProbe", "the agent's own"),

@@ -1,9 +1,11 @@
 //! MeshConfig: settings of the mesh as a whole (Istio's "Global Mesh Options").
 
+mod further_roots;
 mod policies;
 mod providers;
 mod visibility;
 
+pub use further_roots::FurtherRoots;
 pub use policies::{
     AccessLogEncoding, DefaultTrafficPolicy, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode,
     IngressControllerMode, MeshOutboundMode, MinTlsVersion, Normalization, OutboundTrafficPolicy, PathNormalization,
@@ -169,7 +171,7 @@ object! {
         ingress_service: Option<Spanned<String>> = "ingressService",
         /// The value of the label `istio` of the gateways that serve Ingress objects.
         ingress_selector: Option<Spanned<String>> = "ingressSelector",
-        /// Further root certificates; they are checked, and not trusted yet.
+        /// Further root certificates, which may count for some trust domains only.
         ca_certificates: Vec<Spanned<CertificateData>> = "caCertificates",
     }
     later: [
@@ -205,13 +207,7 @@ fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
         let help = "to accept any certificate of one server, set `insecureSkipVerify` in its DestinationRule";
         cx.at_field("verifyCertificateAtClient", |cx| cx.warning("unsupported-value", &verify.span, message, help));
     }
-    for (index, certificate) in config.ca_certificates.iter().enumerate() {
-        let message = "further roots are not trusted yet; peers whose certificates come from them are refused";
-        let help = "put the certificate into the roots of the control plane's CA";
-        cx.at_field("caCertificates", |cx| {
-            cx.at_index(index, |cx| cx.warning("unsupported-field", &certificate.span, message, help));
-        });
-    }
+    further_roots::check(&config.ca_certificates, cx);
     policies::check_access_log(config, cx);
     providers::check_references(config, cx);
 }

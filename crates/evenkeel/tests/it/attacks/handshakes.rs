@@ -10,19 +10,28 @@ use evenkeel_testkit::{Connection, Identity, Process, TestCa, eventually, free_p
 
 use super::talk;
 
-/// A proxy with two filter chains by server name: `strict.test` requires a certificate of the mesh, `open.test` none. Both answer.
+/// The serial number of a revoked certificate.
+const REVOKED: u64 = 4711;
+
+/// A proxy with filter chains by server name, all of which answer: `strict.test` requires a certificate of the mesh, `open.test`
+/// none, `listed.test` one that is not revoked, `federated.test` one of `cluster.local` or of `partner.example`, each signed by the root of its own trust domain.
 pub struct Server {
     pub address: SocketAddr,
     pub process: Process,
     ca: TestCa,
+    /// The authority of `partner.example`.
+    partner: TestCa,
     folder: tempfile::TempDir,
 }
 
 impl Server {
     pub fn new() -> Self {
         let (folder, ca) = (tempfile::tempdir().expect("a temporary folder"), TestCa::new());
+        let partner = TestCa::new();
         std::fs::write(folder.path().join("ca.pem"), ca.root_pem()).expect("a writable folder");
-        for name in ["strict", "open"] {
+        std::fs::write(folder.path().join("partner.pem"), partner.root_pem()).expect("a writable folder");
+        std::fs::write(folder.path().join("crl.pem"), ca.revocation_list(&[REVOKED])).expect("a writable folder");
+        for name in ["strict", "open", "federated", "listed"] {
             ca.for_dns(&[&format!("{name}.test")]).write(folder.path(), name);
         }
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -31,7 +40,7 @@ impl Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         let mut process = Process::spawn(command.args(["proxy", "--concurrency", "1", "-c"]).arg(file));
         process.wait_for_port(address);
-        Self { address, process, ca, folder }
+        Self { address, process, ca, partner, folder }
     }
 
     fn log(&self) -> String {
@@ -56,11 +65,16 @@ fn bootstrap(address: SocketAddr, folder: &Path) -> String {
     let log = format!(
         "access_log: [{{name: file, typed_config: {{\"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, \
          path: {folder}/access.log, log_format: {{text_format_source: {{inline_string: \"%DOWNSTREAM_TRANSPORT_FAILURE_REASON% \
-         %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% %RESPONSE_FLAGS%\\n\"}}}}}}}}]"
+         %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% %RESPONSE_FLAGS% %DOWNSTREAM_PEER_URI_SAN%\\n\"}}}}}}}}]"
     );
     let names = "match_typed_subject_alt_names: [{san_type: URI, matcher: {prefix: spiffe://cluster.local/}}]";
     // Names are only looked at in certificates: where they matter, there has to be one.
-    let chain = |name: &str, validation: &str, names: &str| {
+    let one_root = format!("trusted_ca: {{filename: {folder}/ca.pem}}");
+    let by_domain = format!(
+        "custom_validator_config: {{name: envoy.tls.cert_validator.spiffe, typed_config: {{\"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig, \
+         trust_domains: [{{name: cluster.local, trust_bundle: {{filename: {folder}/ca.pem}}}}, {{name: partner.example, trust_bundle: {{filename: {folder}/partner.pem}}}}]}}}}"
+    );
+    let chain = |name: &str, validation: &str, roots: &str, names: &str| {
         format!(
             "    - filter_chain_match: {{server_names: [{name}.test]}}
       transport_socket:
@@ -71,7 +85,7 @@ fn bootstrap(address: SocketAddr, folder: &Path) -> String {
           common_tls_context:
             tls_certificates: [{{certificate_chain: {{filename: {folder}/{name}-cert.pem}}, private_key: {{filename: {folder}/{name}-key.pem}}}}]
             validation_context:
-              trusted_ca: {{filename: {folder}/ca.pem}}
+              {roots}
               {names}
       filters:
       - name: http
@@ -92,9 +106,16 @@ fn bootstrap(address: SocketAddr, folder: &Path) -> String {
     {log}
     listener_filters: [{{name: tls, typed_config: {{\"@type\": type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector}}}}]
     filter_chains:
-{}{}",
-        chain("strict", "require_client_certificate: true", names),
-        chain("open", "require_client_certificate: false", ""),
+{}{}{}{}",
+        chain("strict", "require_client_certificate: true", &one_root, names),
+        chain("open", "require_client_certificate: false", &one_root, ""),
+        chain("federated", "require_client_certificate: true", &by_domain, ""),
+        chain(
+            "listed",
+            "require_client_certificate: true",
+            &one_root,
+            &format!("crl: {{filename: {folder}/crl.pem}}")
+        ),
     )
 }
 
@@ -170,6 +191,48 @@ fn nobody_gets_in_without_an_identity_of_the_mesh() {
         assert!(server.ask("strict.test", identity.as_ref()).is_err(), "{name}");
         eventually(&format!("{name}: {reason}"), || server.log().contains(reason).then_some(()));
     }
+    server.serves_others();
+}
+
+#[test]
+fn a_revoked_workload_is_refused_and_named() {
+    let server = Server::new();
+    let id = "spiffe://cluster.local/ns/shop/sa/web";
+    let (good, revoked) = (server.ca.numbered(id, REVOKED + 1), server.ca.numbered(id, REVOKED));
+    assert_eq!(server.ask("listed.test", Some(&good)).expect("it answers"), "listed");
+    assert!(server.ask("listed.test", Some(&revoked)).is_err());
+    // The list counts where it is given, and nowhere else.
+    assert_eq!(server.ask("strict.test", Some(&revoked)).expect("it answers"), "strict");
+    let line = eventually("the reason", || {
+        let log = server.log();
+        log.lines().find(|line| line.contains("it_has_been_revoked")).map(str::to_owned)
+    });
+    assert!(line.contains(id), "{line}");
+}
+
+#[test]
+fn no_authority_vouches_for_another_trust_domain() {
+    let server = Server::new();
+    let (own, partner) = ("spiffe://cluster.local/ns/shop/sa/web", "spiffe://partner.example/ns/shop/sa/web");
+    for identity in [server.ca.for_spiffe(own), server.partner.for_spiffe(partner)] {
+        assert_eq!(server.ask("federated.test", Some(&identity)).expect("it answers"), "federated");
+    }
+    // All these roots have one name, so that each is tried for the others' certificates.
+    let rows = [
+        ("the partner's authority for the mesh", server.partner.for_spiffe(own), "its_signature_is_wrong"),
+        ("the mesh's for the partner", server.ca.for_spiffe(partner), "its_signature_is_wrong"),
+        ("nobody's trust domain", server.ca.for_spiffe("spiffe://evil.example/ns/a/sa/b"), "`evil.example`"),
+        ("a stranger's authority", TestCa::new().for_spiffe(partner), "its_signature_is_wrong"),
+        ("no SPIFFE id", server.partner.for_dns(&["partner.example"]), "no_SPIFFE_id"),
+        ("expired", server.partner.expired(partner), "it_expired"),
+    ];
+    for (name, identity, reason) in rows {
+        let before = server.log().len();
+        assert!(server.ask("federated.test", Some(&identity)).is_err(), "{name}");
+        eventually(&format!("{name}: {reason}"), || server.log().get(before..)?.contains(reason).then_some(()));
+    }
+    // A root of the partner does not help where its trust domain is not accepted at all.
+    assert!(server.ask("strict.test", Some(&server.partner.for_spiffe(own))).is_err());
     server.serves_others();
 }
 

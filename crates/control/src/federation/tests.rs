@@ -1,0 +1,192 @@
+//! Bundles come from real HTTPS servers, survive outages and restarts, and never let anybody in when they are wrong.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Mutex;
+
+use evenkeel_testkit::tls::{TestCa, TlsServer};
+use serde_json::json;
+
+use super::*;
+
+/// The document of a bundle with these roots.
+fn document(roots: &[&TestCa], sequence: u64) -> String {
+    let x5c = |ca: &TestCa| ca.root_pem().lines().filter(|line| !line.starts_with('-')).collect::<String>();
+    let keys: Vec<_> = roots.iter().map(|ca| json!({"use": "x509-svid", "kty": "EC", "x5c": [x5c(ca)]})).collect();
+    json!({"keys": keys, "spiffe_sequence": sequence, "spiffe_refresh_hint": 1}).to_string()
+}
+
+/// A bundle endpoint whose answer can be changed.
+struct Served {
+    url: Arc<str>,
+    answer: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Served {
+    fn new(web: &TestCa) -> Self {
+        let server = TlsServer::new(&web.for_dns(&["localhost"]));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let answer: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let current = answer.clone();
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let mut connection = server.accept(socket);
+                let mut request = [0; 4096];
+                if connection.read(&mut request).is_ok_and(|count| count > 0) {
+                    let _ = connection.write_all(&current.lock().expect("an answer"));
+                    let _ = connection.flush();
+                }
+            }
+        });
+        Self { url: format!("https://localhost:{port}/bundle.json").into(), answer }
+    }
+
+    fn set(&self, status: &str, body: &str) {
+        let text = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        *self.answer.lock().expect("an answer") = text.into_bytes();
+    }
+}
+
+fn bundle_of(url: &Arc<str>, domains: &[&str]) -> FurtherRoots {
+    let trust_domains = domains.iter().map(|&domain| domain.into()).collect();
+    FurtherRoots { source: RootsSource::Bundle(url.clone()), trust_domains }
+}
+
+fn mesh(further_roots: Vec<FurtherRoots>, aliases: &[&str]) -> MeshConfig {
+    let trust_domain_aliases = aliases.iter().map(|&alias| alias.into()).collect();
+    MeshConfig { further_roots, trust_domain_aliases, ..MeshConfig::default() }
+}
+
+fn world_of(mesh: MeshConfig) -> World {
+    let mut snapshot = evenkeel_model::Snapshot::default();
+    snapshot.mesh = mesh;
+    World::of(snapshot)
+}
+
+/// How many roots each trust domain has, and whether those of the mesh count, too.
+fn told(federation: &Federation) -> Vec<(String, usize, bool)> {
+    let domains = federation.subscribe().borrow().clone();
+    let count = |domain: &TrustDomain| domain.roots_pem.matches("BEGIN CERTIFICATE").count();
+    domains.iter().map(|domain| (domain.name.clone(), count(domain), domain.has_mesh_roots)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bundle_is_followed_and_what_is_wrong_changes_nothing() {
+    let (web, one, two) = (TestCa::new(), TestCa::new(), TestCa::new());
+    let (served, state) = (Served::new(&web), tempfile::tempdir().expect("a folder"));
+    let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
+    let open = || Federation::open(state.path(), Client::new(&[web.root_pem()])).expect("a folder");
+    let own = ("cluster.local".to_owned(), 0, true);
+    let partner = |roots: usize| vec![own.clone(), ("partner.example".to_owned(), roots, false)];
+    let mut federation = open();
+    let check = async |federation: &mut Federation, roots: usize, failures: u32, what: &str| {
+        federation.follow(&mesh, Instant::now());
+        let got = federation.client.get(&served.url).await.map_err(|error| error.to_string());
+        federation.end(&served.url.clone(), got, Instant::now());
+        federation.follow(&mesh, Instant::now());
+        assert_eq!(told(federation), partner(roots), "{what}");
+        assert_eq!(federation.endpoints[&served.url].failures, failures, "{what}");
+    };
+    served.set("503 Service Unavailable", "");
+    check(&mut federation, 0, 1, "never there: no root stands in for it").await;
+    served.set("200 OK", &document(&[&one], 5));
+    check(&mut federation, 1, 0, "fetched").await;
+    served.set("200 OK", &document(&[&one, &two], 6));
+    check(&mut federation, 2, 0, "a rotation").await;
+    for (failures, (status, body)) in (1..).zip([
+        ("503 Service Unavailable", String::new()),
+        ("200 OK", "<html>".to_owned()),
+        ("200 OK", "{}".to_owned()),
+        ("200 OK", " ".repeat(evenkeel_jwt::MAX_JWKS_BYTES + 1)),
+        ("200 OK", document(&[&one], 4)),
+        ("200 OK", document(&[&one], 7).replace("x5c\":[\"", "x5c\":[\"!")),
+        ("302 Found\r\nlocation: http://localhost/", String::new()),
+    ]) {
+        served.set(status, &body);
+        check(&mut federation, 2, failures, &format!("{status} {}", body.get(..20).unwrap_or(&body))).await;
+    }
+    // Another process has them while the endpoint is away.
+    federation = open();
+    served.set("503 Service Unavailable", "");
+    check(&mut federation, 2, 1, "after a restart").await;
+    served.set("200 OK", &document(&[], 8));
+    check(&mut federation, 0, 0, "emptied: nobody is accepted").await;
+    federation = open();
+    served.set("503 Service Unavailable", "");
+    check(&mut federation, 0, 1, "emptied, and restarted").await;
+    // Whoever is not named any more leaves nothing.
+    federation.follow(&MeshConfig::default(), Instant::now());
+    assert_eq!(told(&federation), []);
+    assert_eq!(fs::read_dir(state.path().join(FOLDER)).expect("a folder").count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_cannot_prove_its_name_is_not_asked() {
+    let (web, one) = (TestCa::new(), TestCa::new());
+    let served = Served::new(&web);
+    served.set("200 OK", &document(&[&one], 1));
+    let error = Client::new(&[one.root_pem()]).get(&served.url).await.expect_err("no trust").to_string();
+    assert!(error.contains("certificate"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_are_asked_again_by_themselves() {
+    let (web, one) = (TestCa::new(), TestCa::new());
+    let (served, state) = (Served::new(&web), tempfile::tempdir().expect("a folder"));
+    served.set("200 OK", &document(&[], 1));
+    let federation = Federation::open(state.path(), Client::new(&[web.root_pem()])).expect("a folder");
+    let mut domains = federation.subscribe();
+    let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
+    let (_world, worlds) = watch::channel(Arc::new(world_of(mesh)));
+    let keeping = tokio::spawn(federation.keep(worlds));
+    let mut until = async |roots: usize| {
+        let has = |domains: &Arc<Vec<TrustDomain>>| {
+            let partner = domains.iter().find(|domain| domain.name == "partner.example");
+            partner.is_some_and(|partner| partner.roots_pem.matches("BEGIN").count() == roots)
+        };
+        tokio::time::timeout(Duration::from_secs(20), domains.wait_for(has)).await.expect("in time").expect("kept");
+    };
+    until(0).await;
+    served.set("200 OK", &document(&[&one], 2));
+    until(1).await;
+    served.set("200 OK", &document(&[], 3));
+    until(0).await;
+    keeping.abort();
+}
+
+#[test]
+fn each_trust_domain_has_the_roots_that_name_it() {
+    let pem = |text: &str, domains: &[&str]| {
+        let trust_domains = domains.iter().map(|&domain| domain.into()).collect();
+        FurtherRoots { source: RootsSource::Pem(text.into()), trust_domains }
+    };
+    let check = |further: Vec<FurtherRoots>, aliases: &[&str], expected: &[(&str, &str, bool)]| {
+        let found = trust_domains(&mesh(further, aliases), |url| url.contains("there").then(|| url.to_owned()));
+        let found: Vec<_> = found.iter().map(|d| (d.name.as_str(), d.roots_pem.as_str(), d.has_mesh_roots)).collect();
+        assert_eq!(found, expected);
+    };
+    check(vec![], &["old.example"], &[]);
+    check(vec![pem("A", &["a.example"])], &[], &[("a.example", "A\n", false), ("cluster.local", "", true)]);
+    // For all trust domains, also those that have their own.
+    check(
+        vec![pem("A", &["a.example"]), pem("B", &[])],
+        &[],
+        &[("a.example", "A\nB\n", false), ("cluster.local", "B\n", true)],
+    );
+    // More roots for the mesh itself.
+    check(vec![pem("A", &["cluster.local"])], &[], &[("cluster.local", "A\n", true)]);
+    // An alias is the mesh's former name, unless it has roots of its own.
+    check(vec![pem("B", &[])], &["old.example"], &[("cluster.local", "B\n", true), ("old.example", "B\n", true)]);
+    check(
+        vec![pem("A", &["old.example"])],
+        &["old.example"],
+        &[("cluster.local", "", true), ("old.example", "A\n", false)],
+    );
+    // Bundles, also one that is not there.
+    check(
+        vec![bundle_of(&"https://there".into(), &["a.example"]), bundle_of(&"https://away".into(), &["b.example"])],
+        &[],
+        &[("a.example", "https://there\n", false), ("b.example", "", false), ("cluster.local", "", true)],
+    );
+}
