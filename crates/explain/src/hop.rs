@@ -169,7 +169,7 @@ pub fn at_proxy(proxy: &Proxy, side: Side, arrival: &Arrival) -> (Vec<String>, A
 /// The listener that serves a connection to this address.
 pub fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<Listener>> {
     let listeners = &proxy.config.listeners;
-    let at_port = |port: u16| listeners.values().find(|listener| listener.address.port() == port);
+    let at_port = |port: u16| listeners.values().find(|listener| listener.address.port() == Some(port));
     match side {
         Side::Gateway => {
             let port = destination.port();
@@ -186,7 +186,8 @@ pub fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&A
             by_address.or_else(|| listeners.get(VIRTUAL_OUTBOUND))
         }
         Side::Inbound => {
-            let is_own = |listener: &&Arc<Listener>| listener.address == destination && listener.bind_to_port;
+            let is_own =
+                |listener: &&Arc<Listener>| listener.address.socket() == Some(destination) && listener.bind_to_port;
             let bound = listeners_of(destination).into_iter().find_map(|name| listeners.get(&*name)).filter(is_own);
             bound.or_else(|| listeners.get(VIRTUAL_INBOUND))
         }
@@ -202,7 +203,7 @@ pub fn below_1024(port: u16) -> Option<u16> {
 /// The address as the proxy sees it.
 pub fn at_listener(side: Side, listener: &Listener, destination: SocketAddr) -> SocketAddr {
     match side {
-        Side::Gateway => SocketAddr::new(destination.ip(), listener.address.port()),
+        Side::Gateway => SocketAddr::new(destination.ip(), listener.address.port().unwrap_or_default()),
         Side::Outbound | Side::Inbound => destination,
     }
 }

@@ -42,9 +42,14 @@ pub struct EgressListener {
     pub port: Option<(u16, Protocol)>,
     /// The address it is called at; none given = those of the services.
     pub bind: Option<IpAddr>,
+    /// The Unix socket that the proxy listens on instead; its port is 0.
+    pub socket: Option<Arc<str>>,
     /// Whether clients connect to the proxy directly, without redirection: it then listens on the given address and
     /// port.
     pub is_bound: bool,
+    /// Whether it serves calls of every port of the imported services (`HTTP_PROXY`, and Unix sockets): requests name
+    /// their destination.
+    pub takes_all_ports: bool,
     /// What may be called.
     pub imports: Imports,
 }
@@ -139,9 +144,27 @@ impl Imports {
 }
 
 impl Sidecar {
-    /// The listener that decides what may be called on this port.
+    /// The listener that decides what may be called on this port of services. On the port of a listener for calls of all
+    /// ports, nothing else may be called, as in Istio.
     pub fn egress(&self, port: u16) -> Option<&EgressListener> {
+        self.listener_on(port).filter(|listener| !listener.takes_all_ports)
+    }
+
+    /// The listener that connections to this port arrive at.
+    pub fn listener_on(&self, port: u16) -> Option<&EgressListener> {
         self.egress.iter().find(|listener| listener.port.is_none_or(|(number, _)| number == port))
+    }
+
+    /// The listeners for calls of every port of a service.
+    pub fn for_all_ports(&self, service: &Service, client: &str) -> impl Iterator<Item = &EgressListener> {
+        let imports =
+            |listener: &EgressListener| listener.imports.include_service(&service.namespace, &service.host, client);
+        self.egress.iter().filter(move |listener| listener.takes_all_ports && imports(listener))
+    }
+
+    /// The listener on a Unix socket.
+    pub fn listener_at(&self, socket: &str) -> Option<&EgressListener> {
+        self.egress.iter().find(|listener| listener.socket.as_deref() == Some(socket))
     }
 
     /// Whether a proxy in `client` may call a port of a service.
@@ -153,12 +176,13 @@ impl Sidecar {
 
     /// Whether a proxy in `client` may call any port of a service.
     pub fn imports_service(&self, service: &Service, client: &str) -> bool {
-        service.ports.iter().any(|port| self.imports_port(service, port.number, client))
+        self.for_all_ports(service, client).next().is_some()
+            || service.ports.iter().any(|port| self.imports_port(service, port.number, client))
     }
 
     /// Whether a proxy in `client` follows a route set for calls to this port.
     pub fn imports_routes(&self, routes: &RouteSet, port: u16, client: &str) -> bool {
-        self.egress(port).is_some_and(|listener| listener.imports.include_routes(routes, client))
+        self.listener_on(port).is_some_and(|listener| listener.imports.include_routes(routes, client))
     }
 
     /// Whether a proxy in `client` follows a route set for calls to any port.

@@ -1,6 +1,7 @@
 //! Statistics of listeners, connection managers and TCP proxies, under Envoy's names. Those of clusters are in
 //! `upstream`.
 
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_stats::{ScopeName, layout};
 
 layout! {
@@ -158,7 +159,7 @@ pub fn proxy_protocol_version_name(prefix: &str, version: u8) -> ScopeName {
 }
 
 /// `listener.ADDRESS.`; colons in the address become `_`, as in Envoy.
-pub fn listener_name(address: std::net::SocketAddr) -> ScopeName {
+pub fn listener_name(address: &ListenAddress) -> ScopeName {
     ScopeName::tagged("listener", "envoy_listener_address", &address.to_string().replace(':', "_"))
 }
 
@@ -172,16 +173,16 @@ pub fn worker_name(worker: usize) -> ScopeName {
 }
 
 /// `listener.ADDRESS.ssl.`
-pub fn listener_ssl_name(address: std::net::SocketAddr) -> ScopeName {
+pub fn listener_ssl_name(address: &ListenAddress) -> ScopeName {
     part_of_listener(address, "ssl")
 }
 
 /// `listener.ADDRESS.server_ssl_socket_factory.`
-pub fn listener_ssl_factory_name(address: std::net::SocketAddr) -> ScopeName {
+pub fn listener_ssl_factory_name(address: &ListenAddress) -> ScopeName {
     part_of_listener(address, "server_ssl_socket_factory")
 }
 
-fn part_of_listener(address: std::net::SocketAddr, part: &str) -> ScopeName {
+fn part_of_listener(address: &ListenAddress, part: &str) -> ScopeName {
     let outer = listener_name(address);
     ScopeName {
         dotted: format!("{}{part}.", outer.dotted),
@@ -191,7 +192,7 @@ fn part_of_listener(address: std::net::SocketAddr, part: &str) -> ScopeName {
 }
 
 /// `listener.ADDRESS.worker_N.`
-pub fn listener_worker_name(address: std::net::SocketAddr, worker: usize) -> ScopeName {
+pub fn listener_worker_name(address: &ListenAddress, worker: usize) -> ScopeName {
     let outer = listener_name(address);
     let mut tags = outer.tags;
     tags.push(("envoy_worker_id", worker.to_string()));

@@ -1,7 +1,8 @@
-//! Addresses of endpoints.
+//! Addresses of endpoints and listeners.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 impl std::fmt::Display for EndpointAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -19,4 +20,37 @@ pub enum EndpointAddress {
     Socket(SocketAddr),
     /// Unix domain socket.
     Pipe(PathBuf),
+}
+
+/// Where a listener listens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ListenAddress {
+    /// TCP.
+    Socket(SocketAddr),
+    /// A Unix domain socket; `@NAME` is an abstract one.
+    Pipe(Arc<str>),
+}
+
+impl ListenAddress {
+    /// The address, if it is one of TCP.
+    pub fn socket(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Socket(address) => Some(*address),
+            Self::Pipe(_) => None,
+        }
+    }
+
+    /// The port, if it has one.
+    pub fn port(&self) -> Option<u16> {
+        self.socket().map(|address| address.port())
+    }
+}
+
+impl std::fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(f),
+            Self::Pipe(path) => path.fmt(f),
+        }
+    }
 }

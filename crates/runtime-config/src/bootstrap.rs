@@ -162,7 +162,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     let admin = message.admin.as_ref().and_then(|admin| admin.address.as_ref());
     let admin = match admin {
         None => None,
-        Some(_) => Some(cx.at("admin", |cx| address::listen_address(cx, admin))?),
+        Some(_) => Some(cx.at("admin", |cx| address::admin_address(cx, admin))?),
     };
     let bind = match message.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.as_ref()) {
         None => BindConfig::default(),

@@ -22,7 +22,7 @@ mod removals;
 mod warm;
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_tls::config::{CertificateSource, TrustSource};
@@ -38,6 +38,7 @@ use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls_pb;
 use evenkeel_xds::{Any, ResourceType};
 use prost::Name;
 
+use crate::address::ListenAddress;
 use crate::bind::BindConfig;
 use crate::cluster::Discovery;
 use crate::compile::cluster::cluster;
@@ -509,20 +510,20 @@ impl Builder {
 
     /// Two listeners cannot share a socket. A version that is still active counts, as in Envoy; port 0 names no specific port.
     fn refuse_duplicate_address(&self, new: &Listener) -> Result<(), Rejection> {
-        if !new.bind_to_port || new.address.port() == 0 {
+        if !new.bind_to_port || new.address.port() == Some(0) {
             return Ok(());
         }
-        let Some(holder) = self.holder_of(new.address, &new.name) else { return Ok(()) };
+        let Some(holder) = self.holder_of(&new.address, &new.name) else { return Ok(()) };
         let reason = format!("{} is a duplicate address: listener {:?} has it", new.address, holder.name);
         let problem = Problem { path: "address".to_owned(), reason };
         Err(Rejection { kind: "Listener", name: new.name.to_string(), problems: vec![problem] })
     }
 
     /// The listener that has a socket at `address`, other than the one with this name.
-    fn holder_of(&self, address: SocketAddr, name: &str) -> Option<&Arc<Listener>> {
-        let others = self.graph.addresses.get(&address)?.iter().filter(|other| ***other != *name);
+    fn holder_of(&self, address: &ListenAddress, name: &str) -> Option<&Arc<Listener>> {
+        let others = self.graph.addresses.get(address)?.iter().filter(|other| ***other != *name);
         let mut versions = others.filter_map(|other| self.listeners.get(other)).flat_map(|entry| entry.versions.all());
-        let holds = |held: &&Arc<Listener>| held.bind_to_port && held.address == address;
+        let holds = |held: &&Arc<Listener>| held.bind_to_port && held.address == *address;
         versions.find_map(|version| Some(&version.compiled.listener).filter(holds))
     }
 
@@ -571,6 +572,7 @@ fn address_name(listener: &listener_pb::Listener) -> String {
             Some(PortSpecifier::PortValue(port)) => format!("{}_{port}", socket.address),
             _ => socket.address.clone(),
         },
+        Some(Address::Pipe(pipe)) => pipe.path.clone(),
         _ => String::new(),
     }
 }

@@ -1,6 +1,5 @@
 //! `envoy.config.listener.v3.Listener`, compiled.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use evenkeel_tls::downstream::DownstreamTls;
 
 use crate::access_log::{AccessLog, Format};
+use crate::address::ListenAddress;
 use crate::demand::OnDemandClusters;
 use crate::ext_authz::AuthzService;
 use crate::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch};
@@ -37,7 +37,9 @@ pub struct Listener {
     /// Unique name.
     pub name: Arc<str>,
     /// Address to bind, or the address original destinations are matched against when `bind_to_port` is false.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
+    /// The permissions of the file, if the address is one (`Pipe.mode`); `None`: as the process's umask has them.
+    pub file_mode: Option<u32>,
     /// Whether a socket is bound. Without one the listener only receives connections handed over by `use_original_dst`.
     pub bind_to_port: bool,
     /// Each worker has its own `SO_REUSEPORT` socket.

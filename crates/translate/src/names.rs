@@ -52,6 +52,19 @@ pub fn listener(address: &str, port: u16) -> String {
     format!("{address}_{port}")
 }
 
+/// The prefix of a Unix socket's path, in the names of its listener and route configuration.
+pub const UNIX_PREFIX: &str = "unix://";
+
+/// `unix://PATH`: the route configuration of a Unix socket.
+pub fn socket_route(path: &str) -> String {
+    format!("{UNIX_PREFIX}{path}")
+}
+
+/// `unix://PATH_0`: the listener of a Unix socket.
+pub fn socket_listener(path: &str) -> String {
+    listener(&socket_route(path), 0)
+}
+
 /// `0.0.0.0_PORT`.
 pub fn wildcard_listener(port: u16) -> String {
     listener("0.0.0.0", port)

@@ -42,6 +42,8 @@ pub enum Collection {
     Port(u16),
     /// The listener of an address that a Sidecar names for a port.
     Egress(IpAddr, u16),
+    /// The listener of a Unix socket that a Sidecar names.
+    Socket(Arc<str>),
     /// A host in a gateway's route configuration.
     GatewayHost(Arc<str>, Hostname),
     /// A route configuration.

@@ -79,7 +79,9 @@ impl Unit {
                 clusters::of_service(context, service, out);
                 if context.is_sidecar() {
                     listeners::outbound::of_service(context, service, out);
+                    listeners::outbound::for_all_ports(context, service, out);
                     routes::outbound::of_service(context, service, out);
+                    routes::outbound::for_all_ports(context, service, out);
                     name_table::of_service(context, service, out);
                 } else {
                     listeners::sni_dnat::of_service(context, service, out);
@@ -108,6 +110,7 @@ impl Unit {
             Self::Assembly(Collection::Egress(address, number)) => {
                 listeners::outbound::of_egress(context, *address, *number, parts, out);
             }
+            Self::Assembly(Collection::Socket(path)) => listeners::outbound::of_socket(context, path, parts, out),
             Self::Assembly(Collection::GatewayHost(table, host)) => {
                 routes::gateway::virtual_host_of(context, table, host, parts, out);
             }

@@ -8,16 +8,18 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    Destination, Endpoint, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Protocol, Resolution, RouteSet,
-    Service, Sidecar, SidecarOutboundPolicy,
+    Destination, EgressListener, Endpoint, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Protocol,
+    Resolution, RouteSet, Service, Sidecar, SidecarOutboundPolicy,
 };
 
 use crate::context::{Context, InnerProtocol, PortProtocol};
-use crate::names::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
+use crate::names::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER, UNIX_PREFIX};
 use crate::routes::action::cluster_of;
 
 /// The longest chain of aliases that is followed, in hops.
 const MAX_ALIAS_HOPS: usize = 16;
+/// The port of `http://` without a port.
+const HTTP_PORT: u16 = 80;
 
 /// A port of a service that the workload may call.
 #[derive(Debug, Clone)]
@@ -84,8 +86,10 @@ impl<'a> Context<'a> {
     /// The supported ports of a service: those the workload may call, and those that routes may lead to.
     pub fn ports<'s>(&self, service: &'s Service) -> Vec<(Cow<'s, ServicePort>, PortProtocol)> {
         let Some(sidecar) = self.sidecar() else { return port_protocol(service).collect() };
+        let any_port = sidecar.for_all_ports(service, self.namespace()).next().is_some();
         let is_seen = |port: &&ServicePort| {
-            sidecar.imports_port(service, port.number, self.namespace())
+            any_port
+                || sidecar.imports_port(service, port.number, self.namespace())
                 || self.is_led_to(sidecar, &service.host, Some(port.number))
         };
         let seen = service.ports.iter().filter(is_seen);
@@ -115,14 +119,55 @@ impl<'a> Context<'a> {
         service.ports.iter().filter(is_called).filter_map(callable).collect()
     }
 
+    /// The Sidecar's listeners for calls of every port of a service.
+    pub fn for_all_ports(&self, service: &Service) -> Vec<&'a EgressListener> {
+        // Without a Sidecar, the namespace makes no difference, and proxies of all share the result.
+        let Some(sidecar) = self.sidecar() else { return Vec::new() };
+        sidecar.for_all_ports(service, self.namespace()).collect()
+    }
+
+    /// The ports of a service that can be called through a listener for all ports, which does not know the original
+    /// destination of a connection: those of HTTP, or of bytes. Port 80 comes first: a request without a port means it.
+    pub fn ports_through<'s>(&self, listener: &EgressListener, service: &'s Service) -> Vec<Cow<'s, ServicePort>> {
+        let carries_http = listener.port.is_none_or(|(_, is)| PortProtocol::of(is) != Some(PortProtocol::Tcp));
+        let known = |port: &&ServicePort| !self.goes_on_as_made(service, port.number);
+        let carried =
+            service.ports.iter().filter(known).filter_map(|port| with_protocol(self.as_called(service, port)));
+        let fits = |protocol: PortProtocol| match protocol {
+            PortProtocol::Http => carries_http,
+            PortProtocol::Tcp => !carries_http,
+            PortProtocol::Auto => true,
+        };
+        let mut ports: Vec<_> = carried.filter(|(_, protocol)| fits(*protocol)).map(|(port, _)| port).collect();
+        ports.sort_by_key(|port| port.number != HTTP_PORT);
+        ports
+    }
+
+    /// The listener for all ports that has this route configuration: requests name host and port.
+    fn listener_of_table(&self, table: &str) -> Option<&'a EgressListener> {
+        let sidecar = self.sidecar()?;
+        let listener = match table.strip_prefix(UNIX_PREFIX) {
+            Some(path) => sidecar.listener_at(path),
+            None => sidecar.listener_on(table.parse().ok()?),
+        };
+        listener.filter(|listener| listener.takes_all_ports)
+    }
+
+    /// Whether requests name host and port where this route configuration applies.
+    pub fn is_for_all_ports(&self, table: &str) -> bool {
+        self.listener_of_table(table).is_some()
+    }
+
     /// Whether calls of a port would loop back to the proxy: clients connect to the proxy directly, and the service's
     /// cluster uses the original destination.
     fn would_return(&self, service: &Service, port: u16) -> bool {
+        self.is_bound(port) && self.goes_on_as_made(service, port)
+    }
+
+    /// Whether the service's cluster uses the original destination.
+    fn goes_on_as_made(&self, service: &Service, port: u16) -> bool {
         let passes = |balancer: LoadBalancer| balancer.policy == Some(LbPolicy::Passthrough);
-        let goes_on_as_made = || {
-            service.resolution == Resolution::Passthrough || self.load_balancer(service, port, None).is_some_and(passes)
-        };
-        self.is_bound(port) && goes_on_as_made()
+        service.resolution == Resolution::Passthrough || self.load_balancer(service, port, None).is_some_and(passes)
     }
 
     /// A port of a service, with the protocol it is called in.
@@ -147,7 +192,7 @@ impl<'a> Context<'a> {
 
     /// Whether an egress listener of the Sidecar has this address.
     pub fn is_egress_address(&self, address: IpAddr, port: u16) -> bool {
-        let listener = self.sidecar().and_then(|sidecar| sidecar.egress(port));
+        let listener = self.sidecar().and_then(|sidecar| sidecar.listener_on(port));
         listener.is_some_and(|listener| listener.bind == Some(address))
     }
 
@@ -161,6 +206,13 @@ impl<'a> Context<'a> {
     pub fn route_sets(&self, service: &Service, port: u16) -> Vec<&'a Arc<RouteSet>> {
         let mut found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
         found.retain(|routes| self.follows(routes, port));
+        found
+    }
+
+    /// As [`Self::route_sets`], for calls through a listener for every port.
+    pub fn route_sets_at(&self, service: &Service, listener: &EgressListener) -> Vec<&'a Arc<RouteSet>> {
+        let mut found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
+        found.retain(|routes| listener.imports.include_routes(routes, self.namespace()));
         found
     }
 
@@ -195,7 +247,7 @@ impl<'a> Context<'a> {
 
     /// Whether the workload connects to the proxy directly on this port, without redirection.
     pub fn is_bound(&self, port: u16) -> bool {
-        self.sidecar().and_then(|sidecar| sidecar.egress(port)).is_some_and(|listener| listener.is_bound)
+        self.sidecar().and_then(|sidecar| sidecar.listener_on(port)).is_some_and(|listener| listener.is_bound)
     }
 
     /// The cluster for traffic to unknown destinations.

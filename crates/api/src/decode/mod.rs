@@ -11,6 +11,7 @@ mod values;
 
 pub use context::Context;
 pub use schema::{Field, Schema, Status};
+pub(crate) use values::parsed;
 pub use values::{
     Anything, Decimal, HeaderName, IntOrString, Key, Label, MatchName, Port, Quantity, QuotedPort, RegexText,
 };

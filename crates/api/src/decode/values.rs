@@ -29,7 +29,7 @@ fn text<'n>(node: &'n Node, cx: &mut Context, schema: &Schema) -> Option<&'n str
 }
 
 /// Text that `parse` accepts, or an error in its words.
-fn parsed<T, E: fmt::Display>(
+pub(crate) fn parsed<T, E: fmt::Display>(
     node: &Node,
     cx: &mut Context,
     code: &'static str,

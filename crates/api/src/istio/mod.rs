@@ -60,8 +60,8 @@ pub use request_authentication::{
 pub use server_tls::{ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
-    CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, OutboundTrafficPolicyMode, Sidecar,
-    SidecarOutboundTrafficPolicy, SidecarPort, SidecarSpec,
+    CaptureMode, EgressBind, EgressHost, EgressListener, EgressPort, IngressEndpoint, IngressListener,
+    OutboundTrafficPolicyMode, Sidecar, SidecarOutboundTrafficPolicy, SidecarPort, SidecarSpec,
 };
 pub use string_match::StringMatch;
 pub use virtual_service::{

@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-use evenkeel_base::Spanned;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
+use evenkeel_base::{Span, Spanned};
 
 use super::server_tls::check_server_tls;
 use super::server_tls::{ServerTlsMode, ServerTlsSettings};
 use super::{ConnectionPool, Destination, LabelsSelector};
-use crate::decode::{Context, Port};
+use crate::decode::{Context, Decode, Port, Schema, parsed};
 
 object! {
     /// Which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
@@ -62,9 +62,10 @@ object! {
     /// What may be called, on one port or on all others.
     pub struct EgressListener {
         /// The port; all that no other entry names if not given.
-        port: Option<SidecarPort> = "port",
-        /// The address it is called at; those of the services if not given, 127.0.0.1 where nothing is redirected.
-        bind: Option<IpAddr> = "bind",
+        port: Option<EgressPort> = "port",
+        /// The address it is called at; those of the services if not given, 127.0.0.1 where nothing is redirected. Or the
+        /// Unix socket that the proxy listens on, `unix:///PATH` or `unix://@NAME`: everything imported can be called there.
+        bind: Option<Spanned<EgressBind>> = "bind",
         /// How connections reach the proxy.
         capture_mode: Option<CaptureMode> = "captureMode",
         /// What may be called, each `NAMESPACE/HOST`: the namespace may be `.` (the workload's), `*` (any) or `~` (nothing), the
@@ -86,6 +87,55 @@ object! {
     }
     inert: ["targetPort"];
     check: check_port;
+}
+
+object! {
+    /// A port that is called.
+    pub struct EgressPort {
+        /// Its number; 0 or none for a Unix socket.
+        number: Option<Spanned<u32>> = "number",
+        /// Its protocol.
+        protocol: Spanned<String> = "protocol",
+        /// Its name.
+        name: Option<String> = "name",
+    }
+    inert: ["targetPort"];
+    check: check_egress_port;
+}
+
+/// Where an egress listener is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EgressBind {
+    /// At an address.
+    Address(IpAddr),
+    /// On a Unix socket; `@NAME` is an abstract one.
+    Unix(String),
+}
+
+impl Decode for EgressBind {
+    fn schema() -> Schema {
+        Schema::String("an IP address or `unix:///PATH`")
+    }
+
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
+        parsed(node, cx, "bad-address", "an IP address such as `127.0.0.1`, or `unix:///run/egress.sock`", |text| {
+            let Some(path) = text.strip_prefix("unix://") else {
+                return text.parse().map(Self::Address).map_err(|_| format!("`{text}` is not an IP address"));
+            };
+            match path {
+                "@" => Err("an abstract socket needs a name after the `@`".to_owned()),
+                path if !path.starts_with(['/', '@']) => Err(format!("`{path}` is not an absolute path")),
+                path if path.contains('\0') => Err("a path has no zero byte".to_owned()),
+                path if path.len() > MAX_SOCKET_PATH_BYTES => Err(too_long(path)),
+                path => Ok(Self::Unix(path.to_owned())),
+            }
+        })
+    }
+}
+
+fn too_long(path: &str) -> String {
+    let length = path.len();
+    format!("the path of a Unix socket has {MAX_SOCKET_PATH_BYTES} bytes at most, and this one has {length}")
 }
 
 choices! {
@@ -123,7 +173,7 @@ choices! {
 
 /// Protocols of a port, in Istio's spelling.
 const PROTOCOLS: &[&str] = &["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS", "TCP", "MONGO", "MYSQL", "REDIS"];
-/// A proxy for requests to any host, which is not supported yet.
+/// An explicit proxy: requests name their destination, and only egress listeners have it.
 const HTTP_PROXY: &str = "HTTP_PROXY";
 
 /// A parsed entry of an egress listener's `hosts`.
@@ -133,6 +183,28 @@ pub struct EgressHost<'t> {
     pub namespace: &'t str,
     /// The host; may be a wildcard.
     pub host: Hostname,
+}
+
+impl EgressPort {
+    /// Whether it is that of an explicit proxy for HTTP.
+    pub fn is_http_proxy(&self) -> bool {
+        self.protocol.eq_ignore_ascii_case(HTTP_PROXY)
+    }
+
+    /// Its number; `None` for a Unix socket.
+    pub fn number(&self) -> Option<u16> {
+        self.number.as_ref().and_then(|number| u16::try_from(number.value).ok()).filter(|number| *number > 0)
+    }
+}
+
+impl EgressListener {
+    /// The path of its Unix socket, if it has one.
+    pub fn socket(&self) -> Option<&str> {
+        match self.bind.as_deref() {
+            Some(EgressBind::Unix(path)) => Some(path),
+            _ => None,
+        }
+    }
 }
 
 impl<'t> EgressHost<'t> {
@@ -168,13 +240,21 @@ fn check(spec: &SidecarSpec, node: &Node, cx: &mut Context) {
     }
     for (index, listener) in spec.ingress.iter().enumerate() {
         let before = spec.ingress.iter().take(index);
-        cx.at_field("ingress", |cx| cx.at_index(index, |cx| check_unique(&listener.port, before.map(|i| &i.port), cx)));
+        cx.at_field("ingress", |cx| {
+            cx.at_index(index, |cx| {
+                check_unique(listener.port.number.0, &listener.port.number.span, before.map(|i| i.port.number.0), cx)
+            })
+        });
     }
     for (index, listener) in spec.egress.iter().enumerate() {
         cx.at_field("egress", |cx| {
             cx.at_index(index, |cx| match &listener.port {
+                _ if listener.socket().is_some() => check_socket_is_alone(listener, &spec.egress[..index], cx),
                 Some(port) => {
-                    check_unique(port, spec.egress.iter().take(index).filter_map(|e| e.port.as_ref()), cx);
+                    let before = spec.egress.iter().take(index).filter_map(|e| e.port.as_ref()?.number());
+                    if let (Some(number), Some(span)) = (port.number(), port.number.as_ref().map(|n| &n.span)) {
+                        check_unique(number, span, before, cx);
+                    }
                 }
                 None if index + 1 < spec.egress.len() => {
                     let message = "an entry without `port` applies to all other ports and must come last";
@@ -186,27 +266,45 @@ fn check(spec: &SidecarSpec, node: &Node, cx: &mut Context) {
     }
 }
 
-fn check_unique<'p>(port: &SidecarPort, mut before: impl Iterator<Item = &'p SidecarPort>, cx: &mut Context) {
-    if before.any(|other| other.number == port.number) {
-        let message = format!("port {} appears twice", port.number.0);
-        cx.error("port-conflict", &port.number.span, message, "merge the two entries");
+fn check_unique(number: u16, span: &Span, mut before: impl Iterator<Item = u16>, cx: &mut Context) {
+    if before.any(|other| other == number) {
+        cx.error("port-conflict", span, format!("port {number} appears twice"), "merge the two entries");
     }
 }
 
+fn check_socket_is_alone(listener: &EgressListener, before: &[Spanned<EgressListener>], cx: &mut Context) {
+    let Some(bind) = listener.bind.as_ref().filter(|_| before.iter().any(|other| other.socket() == listener.socket()))
+    else {
+        return;
+    };
+    cx.error("conflict", &bind.span, "another entry has the same Unix socket", "merge the two entries");
+}
+
 fn check_port(port: &SidecarPort, _: &Node, cx: &mut Context) {
-    let protocol = port.protocol.to_uppercase();
-    if PROTOCOLS.contains(&protocol.as_str()) {
+    if port.protocol.eq_ignore_ascii_case(HTTP_PROXY) {
+        let message =
+            "only the workload's own requests go through an HTTP proxy, so it is a protocol of `egress` alone";
+        cx.at_field("protocol", |cx| cx.error("bad-value", &port.protocol.span, message, "write `HTTP`"));
         return;
     }
-    let help = format!("allowed: {}", one_of(PROTOCOLS.iter().copied()));
-    let written = &port.protocol.value;
-    cx.at_field("protocol", |cx| match protocol == HTTP_PROXY {
-        true => {
-            let message = format!("`{written}` is a known value, but not supported yet");
-            cx.error("unsupported-value", &port.protocol.span, message, help);
-        }
-        false => cx.error("bad-value", &port.protocol.span, format!("`{written}` is not a protocol"), help),
-    });
+    check_protocol(&port.protocol, PROTOCOLS.iter().copied(), cx);
+}
+
+fn check_egress_port(port: &EgressPort, _: &Node, cx: &mut Context) {
+    if let Some(number) = port.number.as_ref().filter(|number| number.value > u16::MAX.into()) {
+        let message = format!("{} is not a port", number.value);
+        cx.at_field("number", |cx| cx.error("bad-value", &number.span, message, "expected 1 to 65535"));
+    }
+    check_protocol(&port.protocol, PROTOCOLS.iter().copied().chain([HTTP_PROXY]), cx);
+}
+
+fn check_protocol<'n>(written: &Spanned<String>, known: impl Iterator<Item = &'n str> + Clone, cx: &mut Context) {
+    if known.clone().any(|name| name.eq_ignore_ascii_case(written)) {
+        return;
+    }
+    let message = format!("`{}` is not a protocol", written.value);
+    let help = format!("allowed: {}", one_of(known));
+    cx.at_field("protocol", |cx| cx.error("bad-value", &written.span, message, help));
 }
 
 fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
@@ -214,6 +312,15 @@ fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
         let help = "add `port`, or remove `captureMode`";
         let message = "`captureMode: NONE` needs a port to listen on";
         cx.error("missing-field", node.span_of_path("captureMode"), message, help);
+    }
+    check_egress_bind(listener, node, cx);
+    if let Some(port) = listener.port.as_ref().filter(|port| port.is_http_proxy())
+        && listener.socket().is_none()
+        && listener.capture_mode != Some(CaptureMode::None)
+    {
+        let message = "connections to 127.0.0.1 are never redirected, so programs cannot use it as their proxy";
+        let help = "add `captureMode: NONE`: then the proxy listens on the port itself";
+        cx.at_field("port", |cx| cx.warning("no-effect", &port.protocol.span, message, help));
     }
     if listener.hosts.is_empty() {
         let help = "add `./*` for this namespace, `*/*` for all, `~/*` for none";
@@ -239,6 +346,31 @@ fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
                 }
             });
         });
+    }
+}
+
+/// As Istio's `validateSidecarEgressPortBindAndCaptureMode`: a Unix socket has no port number, and nothing is redirected
+/// to it.
+fn check_egress_bind(listener: &EgressListener, node: &Node, cx: &mut Context) {
+    let number = listener.port.as_ref().and_then(|port| port.number.as_ref()).filter(|number| number.value > 0);
+    let Some(bind) = listener.bind.as_ref().filter(|_| listener.socket().is_some()) else {
+        if listener.port.is_some() && number.is_none() {
+            let message = "a port needs its `number`, unless `bind` is a Unix socket";
+            cx.error("missing-field", node.span_of_path("port"), message, "add `number: PORT`");
+        }
+        return;
+    };
+    if let Some(number) = number {
+        let message = "a Unix socket has no port number";
+        cx.at_field("port", |cx| cx.error("conflict", &number.span, message, "remove `number`, as in Istio"));
+    }
+    if listener.port.is_none() {
+        let message = "a Unix socket needs the protocol that is spoken on it";
+        cx.error("missing-field", &bind.span, message, "add `port: {protocol: HTTP}`");
+    }
+    if listener.capture_mode == Some(CaptureMode::Iptables) {
+        let message = "no connection is redirected to a Unix socket";
+        cx.error("conflict", node.span_of_path("captureMode"), message, "write `captureMode: NONE`");
     }
 }
 
@@ -293,10 +425,7 @@ fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
     if let Some(endpoint) = &listener.default_endpoint
         && let Some(path) = endpoint.strip_prefix("unix://").filter(|path| path.len() > MAX_SOCKET_PATH_BYTES)
     {
-        let message = format!(
-            "the path of a Unix socket has {MAX_SOCKET_PATH_BYTES} bytes at most, and this one has {}",
-            path.len()
-        );
+        let message = too_long(path);
         cx.at_field("defaultEndpoint", |cx| cx.error("bad-address", &endpoint.span, message, "use a shorter path"));
     }
 }

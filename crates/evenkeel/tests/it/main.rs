@@ -11,6 +11,7 @@ mod freshness;
 mod gateway_secrets;
 mod h2spec;
 mod hangup;
+mod http_proxy;
 mod interop;
 mod kinds;
 mod lab;

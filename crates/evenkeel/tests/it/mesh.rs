@@ -29,7 +29,7 @@ pub fn host(name: &str, endpoint: SocketAddr) -> String {
 /// A control plane's directories and ports.
 pub struct Plane {
     folder: tempfile::TempDir,
-    grpc: u16,
+    pub grpc: u16,
     /// Where proxies with a certificate come in.
     pub secure: u16,
     http: u16,

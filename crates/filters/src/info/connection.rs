@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::listener::{FilterChain, Listener};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
@@ -37,6 +38,14 @@ impl ConnectionInfo {
             session: None,
             listener: None,
             chain: None,
+        }
+    }
+
+    /// The path of the Unix socket that it came to, if it did. Its addresses are then unspecified.
+    pub fn socket_path(&self) -> Option<&str> {
+        match &self.listener.as_ref()?.address {
+            ListenAddress::Pipe(path) => Some(path),
+            ListenAddress::Socket(_) => None,
         }
     }
 

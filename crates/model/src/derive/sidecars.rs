@@ -1,10 +1,10 @@
 //! Sidecars, without those that others override.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use evenkeel_api::istio::{self, CaptureMode, EgressHost, OutboundTrafficPolicyMode, SidecarSpec};
+use evenkeel_api::istio::{self, CaptureMode, EgressBind, EgressHost, OutboundTrafficPolicyMode, SidecarSpec};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
@@ -129,17 +129,35 @@ impl Table {
 /// The egress listeners; without any, all exported services may be called.
 fn egress(spec: &SidecarSpec) -> Vec<EgressListener> {
     if spec.egress.is_empty() {
-        return vec![EgressListener { port: None, bind: None, is_bound: false, imports: Imports::everything() }];
+        return vec![EgressListener {
+            port: None,
+            bind: None,
+            socket: None,
+            is_bound: false,
+            takes_all_ports: false,
+            imports: Imports::everything(),
+        }];
     }
     let listener = |written: &Spanned<istio::EgressListener>| {
         let mut imports = Imports::default();
         for host in written.hosts.iter().filter_map(|host| EgressHost::parse(host).ok()) {
             imports.add(host.namespace, host.host);
         }
-        let port = written.port.as_ref().map(|port| (port.number.0, protocol(port)));
-        let is_bound = written.capture_mode == Some(CaptureMode::None);
-        let bind = written.bind.or_else(|| is_bound.then_some(Ipv4Addr::LOCALHOST.into()));
-        EgressListener { port, bind, is_bound, imports }
+        let port = written.port.as_ref();
+        let socket = written.socket().map(shared);
+        let is_bound = socket.is_some() || written.capture_mode == Some(CaptureMode::None);
+        let takes_all_ports = socket.is_some() || port.is_some_and(istio::EgressPort::is_http_proxy);
+        let port = port.map(|port| (port.number().unwrap_or_default(), protocol(&port.protocol)));
+        let default = match is_bound {
+            true => socket.is_none().then_some(Ipv4Addr::LOCALHOST),
+            // Its connections may be for any address.
+            false => takes_all_ports.then_some(Ipv4Addr::UNSPECIFIED),
+        };
+        let bind = match written.bind.as_deref() {
+            Some(EgressBind::Address(address)) => Some(*address),
+            _ => default.map(IpAddr::from),
+        };
+        EgressListener { port, bind, socket, is_bound, takes_all_ports, imports }
     };
     spec.egress.iter().map(listener).collect()
 }
@@ -149,7 +167,7 @@ fn ingress(written: &istio::IngressListener) -> IngressListener {
     IngressListener {
         port: written.port.number.0,
         // What comes out of HTTPS is HTTP.
-        protocol: match protocol(&written.port) {
+        protocol: match protocol(&written.port.protocol) {
             Protocol::Https if written.tls.is_some() => Protocol::Http,
             protocol => protocol,
         },
@@ -167,8 +185,11 @@ fn ingress(written: &istio::IngressListener) -> IngressListener {
 }
 
 /// The decoder has checked that it is one of Istio's.
-fn protocol(port: &istio::SidecarPort) -> Protocol {
-    Protocol::from_name(&port.protocol).unwrap_or(Protocol::Tcp)
+fn protocol(name: &str) -> Protocol {
+    if name.eq_ignore_ascii_case("HTTP_PROXY") {
+        return Protocol::Http;
+    }
+    Protocol::from_name(name).unwrap_or(Protocol::Tcp)
 }
 
 fn outbound_policy(

@@ -324,9 +324,24 @@ fn connection_value(operator: &Operator, record: &Record<'_>, sink: &mut impl Si
     let session = session.as_deref();
     let peer = session.and_then(|session| session.peer.as_deref());
     let client = record.stream.client.unwrap_or(view.remote);
+    let socket = record.connection.socket_path();
     match operator {
         Operator::DownstreamTransportFailureReason => {
             one_word(record.stream.handshake_failure.as_deref().unwrap_or_default(), sink);
+        }
+        Operator::DownstreamLocalAddress | Operator::DownstreamLocalAddressWithoutPort if socket.is_some() => {
+            sink.string(socket);
+        }
+        // The client of a Unix socket has no address.
+        Operator::DownstreamLocalPort
+        | Operator::DownstreamRemotePort
+        | Operator::DownstreamRemoteAddress
+        | Operator::DownstreamRemoteAddressWithoutPort
+        | Operator::DownstreamDirectRemoteAddress
+        | Operator::DownstreamDirectRemoteAddressWithoutPort
+            if socket.is_some() =>
+        {
+            sink.absent();
         }
         Operator::DownstreamLocalAddress => sink.text(|out| write_address(view.local, out)),
         Operator::DownstreamLocalAddressWithoutPort => sink.text(|out| write_ip(view.local, out)),

@@ -1,5 +1,6 @@
 //! The pages `/ready`, `/server_info`, `/listeners`, `/scope`, `/workers`, `/xds`.
 
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_xds::json::to_json;
 use evenkeel_xds::{ResourceType, Schema};
 use http::StatusCode;
@@ -91,8 +92,12 @@ fn draw_listeners(listeners: &[BoundListener], wants_json: bool) -> Reply {
         let statuses: Vec<_> = listeners
             .iter()
             .map(|listener| {
-                let (address, port) = (listener.address.ip().to_string(), listener.address.port());
-                let local = json!({"socket_address": {"address": address, "port_value": port}});
+                let local = match &listener.address {
+                    ListenAddress::Socket(address) => {
+                        json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
+                    }
+                    ListenAddress::Pipe(path) => json!({"pipe": {"path": &**path}}),
+                };
                 json!({"name": &*listener.name, "local_address": local})
             })
             .collect();

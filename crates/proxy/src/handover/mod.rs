@@ -30,7 +30,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-pub(crate) use parcel::{Facts, Half, PackedConnection, Parcel, TcpPart};
+pub(crate) use parcel::{Facts, Half, PackedConnection, PackedListener, Parcel, TcpPart};
 pub(crate) use predecessor::{Predecessor, Request, SuccessorWait};
 pub use successor::Succession;
 pub(crate) use successor::{Inheritance, Successor, Taking};

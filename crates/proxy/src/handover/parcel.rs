@@ -22,13 +22,20 @@ pub(crate) struct Parcel {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// The listener of a socket that is handed over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PackedListener {
+    /// Its configured address; and its name, if that has port 0.
+    Address(SocketAddr, Option<String>),
+    /// The path of its Unix socket.
+    Pipe(String),
+}
+
 /// Metadata of a connection that is handed over.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PackedConnection {
-    /// The listener that accepted it, by its configured address.
-    pub(crate) listener: SocketAddr,
-    /// The listener's name, if the configured address has port 0.
-    pub(crate) listener_name: Option<String>,
+    /// The listener that accepted it.
+    pub(crate) listener: PackedListener,
     #[serde(flatten)]
     pub(crate) connection: Facts,
     /// Number of requests served on it.

@@ -146,9 +146,9 @@ impl Predecessor {
     }
 
     fn send_sockets(&self, channel: &Channel) -> io::Result<()> {
-        for HandedSockets { address, name, sockets } in self.pool.handed_sockets()? {
+        for HandedSockets { listener, sockets } in self.pool.handed_sockets()? {
             for sockets in chunks(sockets) {
-                channel.send(&Head::Listener { address, name: name.clone() }, b"", &sockets)?;
+                channel.send(&Head::Listener(listener.clone()), b"", &sockets)?;
             }
         }
         if let Some((address, socket)) = &self.admin {

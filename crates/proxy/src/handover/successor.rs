@@ -111,12 +111,11 @@ fn ask(channel: &Channel) -> Result<Inheritance, HandoverError> {
         match head {
             Head::Hello { version, epoch } if version == VERSION => inheritance.epoch = epoch.wrapping_add(1),
             Head::Hello { version, .. } => return Err(HandoverError::Version(version)),
-            Head::Listener { address, name } => {
-                let known =
-                    inheritance.listeners.iter_mut().find(|known| (known.address, &known.name) == (address, &name));
+            Head::Listener(listener) => {
+                let known = inheritance.listeners.iter_mut().find(|known| known.listener == listener);
                 match known {
                     Some(known) => known.sockets.append(&mut fds),
-                    None => inheritance.listeners.push(HandedSockets { address, name, sockets: fds }),
+                    None => inheritance.listeners.push(HandedSockets { listener, sockets: fds }),
                 }
             }
             Head::Admin { address } => inheritance.admin = fds.pop().map(|socket| (address, socket)),

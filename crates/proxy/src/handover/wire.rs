@@ -15,7 +15,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::parcel::PackedConnection;
+use super::parcel::{PackedConnection, PackedListener};
 
 /// Incremented with every incompatible change.
 pub(super) const VERSION: u32 = 1;
@@ -32,7 +32,7 @@ pub(super) enum Head {
     /// First message of either side.
     Hello { version: u32, epoch: u32 },
     /// Sockets of a listener: one shared by all workers, or one for each.
-    Listener { address: SocketAddr, name: Option<String> },
+    Listener(PackedListener),
     /// The admin interface's socket, by its configured address.
     Admin { address: SocketAddr },
     /// A socket of the program that embeds the proxy, by the name the program gave it.

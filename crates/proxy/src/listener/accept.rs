@@ -11,7 +11,7 @@ use socket2::SockRef;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use super::serve::{Accepted, serve};
+use super::serve::{Accepted, UNNAMED, serve};
 use super::socket::ListenerKey;
 use crate::overload::Refused;
 use crate::stats::listener::Counter;
@@ -71,7 +71,7 @@ pub(crate) async fn accept(
 fn reset(worker: &Worker, stream: &std::net::TcpStream, bound: &Listener, refused: Refused) {
     // Closing with a linger time of zero sends RST (socket(7)).
     _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-    let stats = worker.generation().connection_stats(worker, bound.address);
+    let stats = worker.generation().connection_stats(worker, &bound.address);
     stats.listener.inc(match refused {
         Refused::Listener => Counter::downstream_cx_overflow,
         Refused::Memory => Counter::downstream_cx_memory_overflow,
@@ -90,7 +90,7 @@ async fn allowed(worker: &Worker) {
 /// Accepts the queued connections, at most a full backlog.
 async fn empty_queue(worker: &Rc<Worker>, listener: &ListenerKey, socket: &TcpListener) {
     for _ in 0..MAX_LAST_ACCEPTS {
-        match socket.accept() {
+        match take(socket) {
             Ok((stream, peer)) => place(worker, stream, peer, listener).await,
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => return,
@@ -101,24 +101,33 @@ async fn empty_queue(worker: &Rc<Worker>, listener: &ListenerKey, socket: &TcpLi
 async fn next(socket: &AsyncFd<TcpListener>) -> io::Result<(std::net::TcpStream, SocketAddr)> {
     loop {
         let mut ready = socket.readable().await?;
-        if let Ok(accepted) = ready.try_io(|socket| socket.get_ref().accept()) {
+        if let Ok(accepted) = ready.try_io(|socket| take(socket.get_ref())) {
             return accepted;
         }
     }
 }
 
-fn prepare_accepted(stream: &std::net::TcpStream) -> io::Result<()> {
+/// Accepts one connection. The standard library's `accept` refuses the peers of Unix sockets, which have no address.
+fn take(socket: &TcpListener) -> io::Result<(std::net::TcpStream, SocketAddr)> {
+    let (stream, peer) = SockRef::from(socket).accept()?;
+    Ok((stream.into(), peer.as_socket().unwrap_or(UNNAMED)))
+}
+
+fn prepare_accepted(stream: &std::net::TcpStream, bound: &Listener) -> io::Result<()> {
     stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)
+    match bound.address.socket() {
+        Some(_) => stream.set_nodelay(true),
+        None => Ok(()),
+    }
 }
 
 /// Chooses the worker and passes the connection to it; the slot counts the connection until it is closed.
 async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAddr, listener: &ListenerKey) {
-    if prepare_accepted(&stream).is_err() {
-        return;
-    }
     // Looked up by the accepting worker: the chosen one may already have a configuration without this listener.
     let Some(bound) = worker.generation().shared.bound.get(listener).cloned() else { return };
+    if prepare_accepted(&stream, &bound).is_err() {
+        return;
+    }
     let admission = match worker.overload.admit(&bound.name, &worker.random) {
         Ok(admission) => admission,
         Err(refused) => return reset(worker, &stream, &bound, refused),

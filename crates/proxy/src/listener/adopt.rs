@@ -62,8 +62,7 @@ fn parcel(moving: MovingConnection, placement: &Placement) -> io::Result<Parcel>
         }
     };
     let packed = PackedConnection {
-        listener: listener.address,
-        listener_name: listener.name().map(str::to_owned),
+        listener: (&listener).into(),
         connection: Facts::of(&info),
         requests,
         detected: (inspects && tcp.is_none()).then(|| "http/1.1".to_owned()),
@@ -94,8 +93,7 @@ impl Adopted {
 
     /// The name of the listener that accepts it here, if there is one.
     pub(super) fn listener_name(&self, worker: &Worker) -> Option<Arc<str>> {
-        let PackedConnection { listener, listener_name, .. } = &*self.parcel.packed;
-        let key = ListenerKey::new(*listener, listener_name.as_deref());
+        let key = ListenerKey::from(&self.parcel.packed.listener);
         worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
     }
 
@@ -158,9 +156,10 @@ fn placement(
     mut slot: WorkerSlot,
 ) -> Option<Placement> {
     let generation = worker.generation();
-    let key = ListenerKey::new(packed.listener, packed.listener_name.as_deref());
+    let key = ListenerKey::from(&packed.listener);
     let bound = generation.shared.bound.get(&key)?.clone();
-    let redirected = stream.local_addr().ok()? != packed.connection.local;
+    let is_tcp = bound.address.socket().is_some();
+    let redirected = is_tcp && stream.local_addr().ok()? != packed.connection.local;
     let logical = match redirected && bound.use_original_dst {
         true => generation.shared.listener_of_destination(packed.connection.local).cloned(),
         false => None,

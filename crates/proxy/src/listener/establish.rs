@@ -107,7 +107,7 @@ fn refuse(
 }
 
 fn count_handshake(worker: &Worker, stats: &ConnectionStats, listener: &Listener, stream: &Stream) {
-    let tls = stats.tls(worker, listener.address);
+    let tls = stats.tls(worker, &listener.address);
     tls.inc(listener_ssl::Counter::handshake);
     if stream.session().is_some_and(|session| session.peer.is_none()) {
         tls.inc(listener_ssl::Counter::no_certificate);
@@ -124,10 +124,10 @@ fn refuse_handshake(
     failure: Failure,
 ) {
     match failure.blame {
-        Blame::Tls(counter) => stats.tls(worker, listener.address).inc(counter),
+        Blame::Tls(counter) => stats.tls(worker, &listener.address).inc(counter),
         Blame::Timeout => stats.listener.inc(listener::Counter::downstream_cx_transport_socket_connect_timeout),
         Blame::Secret => {
-            let factory = stats.tls_factory(worker, listener.address);
+            let factory = stats.tls_factory(worker, &listener.address);
             factory.inc(listener_ssl_factory::Counter::downstream_context_secrets_not_ready);
         }
         Blame::Other => {}

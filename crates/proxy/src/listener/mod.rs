@@ -14,5 +14,6 @@ pub(crate) mod original_dst;
 mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
+mod unix;
 
 pub(crate) use connection::{Downstream, MovingConnection, Terminating};

@@ -2,7 +2,7 @@
 //! its moves to other workers and processes.
 
 use std::future::ready;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,6 +23,9 @@ use crate::balance::WorkerSlot;
 use crate::stats::{listener, worker as worker_stats};
 use crate::worker::{Delivery, Directive, HoldError, Registration, Worker};
 use crate::{http, tcp};
+
+/// Both ends of a connection to a Unix socket, where addresses of IP are expected.
+pub(super) const UNNAMED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A connection being served by a filter chain.
 struct Served<'w> {
@@ -120,7 +123,7 @@ async fn listener_of_destination(worker: &Worker, bound: &Listener, destination:
     let missing = |config: &Config| config.unanswered_listeners(destination);
     let generation = worker.generation();
     if generation.shared.config.by_name && !missing(&generation.shared.config).is_empty() {
-        let stats = generation.connection_stats(worker, bound.address);
+        let stats = generation.connection_stats(worker, &bound.address);
         stats.listener.inc(listener::Counter::on_demand_attempt);
         let held = Box::pin(worker.hold(missing)).await;
         let found = worker.generation().shared.listener_of_destination(destination).is_some();
@@ -242,6 +245,9 @@ fn close_refused(worker: &Worker, listener: &Listener, downstream: &Downstream, 
 
 /// The address the client connected to, and whether a redirect changed it.
 fn destination(accepted: &Accepted) -> Option<(SocketAddr, bool)> {
+    if accepted.bound.address.socket().is_none() {
+        return Some((UNNAMED, false));
+    }
     let local = accepted.stream.local_addr().ok()?;
     let original = match accepted.bound.listener_filters.original_dst {
         true => original_destination(&accepted.stream, local),

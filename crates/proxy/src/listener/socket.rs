@@ -7,7 +7,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::Listener;
+use evenkeel_runtime_config::address::ListenAddress;
 use socket2::{Domain, Protocol, Socket, Type};
+
+use super::unix::{self, SocketFile};
+use crate::handover::PackedListener;
 
 /// A listener that could not be bound. Other listeners are not affected.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +20,7 @@ pub struct BindError {
     /// Listener name.
     pub listener: Arc<str>,
     /// The address that could not be bound.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// The system's reason.
     #[source]
     pub error: io::Error,
@@ -26,29 +30,39 @@ pub struct BindError {
 /// the same address. Port 0 identifies no port, so each listener with port 0 has a socket of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ListenerKey {
-    pub(crate) address: SocketAddr,
+    pub(crate) address: ListenAddress,
     name: Option<Arc<str>>,
 }
 
 impl ListenerKey {
     pub(crate) fn of(listener: &Listener) -> Self {
-        let name = (listener.address.port() == 0).then(|| Arc::clone(&listener.name));
-        Self { address: listener.address, name }
+        let name = (listener.address.port() == Some(0)).then(|| Arc::clone(&listener.name));
+        Self { address: listener.address.clone(), name }
     }
 
     /// The key of a listener with a port of its own.
     pub(crate) fn at(address: SocketAddr) -> Self {
-        Self { address, name: None }
+        Self { address: ListenAddress::Socket(address), name: None }
     }
+}
 
-    /// A key received from another process.
-    pub(crate) fn new(address: SocketAddr, name: Option<&str>) -> Self {
-        Self { address, name: name.map(Arc::from) }
+impl From<&PackedListener> for ListenerKey {
+    fn from(packed: &PackedListener) -> Self {
+        match packed {
+            PackedListener::Address(address, name) => {
+                Self { address: ListenAddress::Socket(*address), name: name.as_deref().map(Arc::from) }
+            }
+            PackedListener::Pipe(path) => Self { address: ListenAddress::Pipe(path.as_str().into()), name: None },
+        }
     }
+}
 
-    /// The listener's name, if its address has port 0.
-    pub(crate) fn name(&self) -> Option<&str> {
-        self.name.as_deref()
+impl From<&ListenerKey> for PackedListener {
+    fn from(key: &ListenerKey) -> Self {
+        match &key.address {
+            ListenAddress::Socket(address) => Self::Address(*address, key.name.as_deref().map(str::to_owned)),
+            ListenAddress::Pipe(path) => Self::Pipe(path.as_ref().to_owned()),
+        }
     }
 }
 
@@ -71,24 +85,23 @@ pub(crate) struct ListenerSockets {
 #[derive(Debug)]
 struct Bound {
     /// The address it is actually bound to.
-    real: SocketAddr,
+    real: ListenAddress,
     /// One socket, or one per worker; if taken from a predecessor with another number of workers, more or fewer.
     sockets: Vec<TcpListener>,
+    /// The file of a Unix socket, which goes with its listener.
+    file: Option<SocketFile>,
 }
 
 /// A listener's sockets on their way to another process.
 #[derive(Debug)]
 pub(crate) struct HandedSockets {
-    /// The listener's address as configured.
-    pub(crate) address: SocketAddr,
-    /// The listener's name, if its address has port 0.
-    pub(crate) name: Option<String>,
+    pub(crate) listener: PackedListener,
     pub(crate) sockets: Vec<OwnedFd>,
 }
 
 impl HandedSockets {
     fn is_of(&self, key: &ListenerKey) -> bool {
-        self.address == key.address && self.name.as_deref() == key.name.as_deref() && !self.sockets.is_empty()
+        self.listener == PackedListener::from(key) && !self.sockets.is_empty()
     }
 }
 
@@ -122,7 +135,7 @@ impl InheritedSockets {
     }
 
     fn has(&self, key: &ListenerKey) -> bool {
-        let is_parents = self.parents.iter().any(|(port, _)| *port == key.address.port());
+        let is_parents = self.parents.iter().any(|(port, _)| Some(*port) == key.address.port());
         is_parents || self.predecessors.iter().any(|handed| handed.is_of(key))
     }
 
@@ -131,7 +144,7 @@ impl InheritedSockets {
             let sockets = self.predecessors.swap_remove(at).sockets;
             return Ok(Some(sockets.into_iter().map(TcpListener::from).collect()));
         }
-        let parents = self.parents.iter().find(|(port, _)| *port == key.address.port());
+        let parents = self.parents.iter().find(|(port, _)| Some(*port) == key.address.port());
         parents.map(|(_, socket)| Ok(vec![TcpListener::from(socket.try_clone()?)])).transpose()
     }
 }
@@ -142,8 +155,8 @@ impl ListenerSockets {
     }
 
     /// The address a listener is bound to.
-    pub(crate) fn bound_address(&self, listener: &Listener) -> Option<SocketAddr> {
-        self.bound.get(&ListenerKey::of(listener)).map(|bound| bound.real)
+    pub(crate) fn bound_address(&self, listener: &Listener) -> Option<ListenAddress> {
+        self.bound.get(&ListenerKey::of(listener)).map(|bound| bound.real.clone())
     }
 
     /// Opens sockets for added listeners and returns the keys of removed ones. A socket stays open while any listener
@@ -153,9 +166,12 @@ impl ListenerSockets {
         let wanted: HashMap<ListenerKey, &Arc<Listener>> =
             listeners.map(|listener| (ListenerKey::of(listener), listener)).collect();
         change.closed = self.bound.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
-        change.closed.iter().for_each(|key| _ = self.bound.remove(key));
+        for file in change.closed.iter().filter_map(|key| self.bound.remove(key)?.file) {
+            file.remove();
+        }
         for (key, listener) in wanted {
-            if self.bound.contains_key(&key) {
+            if let Some(bound) = self.bound.get(&key) {
+                bound.file.iter().for_each(|file| file.allow(listener.file_mode));
                 continue;
             }
             let opened = self.open(&key, listener).and_then(|bound| Ok((bound.for_workers(self.workers)?, bound)));
@@ -165,7 +181,7 @@ impl ListenerSockets {
                     change.opened.push(Opened { listener: key, sockets });
                 }
                 Err(error) => {
-                    let (listener, address) = (Arc::clone(&listener.name), listener.address);
+                    let (listener, address) = (Arc::clone(&listener.name), listener.address.clone());
                     change.errors.push(BindError { listener, address, error });
                 }
             }
@@ -176,13 +192,15 @@ impl ListenerSockets {
     /// The error that binding the address of a warming listener would give now. Ports that this process uses itself are
     /// not tried: they may be about to be freed.
     pub(crate) fn obstacle(&self, listener: &Listener) -> Option<BindError> {
-        let (key, address) = (ListenerKey::of(listener), listener.address);
-        let is_ours = self.bound.values().any(|bound| bound.real.port() == address.port());
+        let key = ListenerKey::of(listener);
+        // A socket's file cannot be tried without creating it.
+        let address = listener.address.socket()?;
+        let is_ours = self.bound.values().any(|bound| bound.real.port() == Some(address.port()));
         if is_ours || address.port() == 0 || !listener.bind_to_port || self.inherited.has(&key) {
             return None;
         }
         let error = bound(address, false).err()?;
-        Some(BindError { listener: Arc::clone(&listener.name), address, error })
+        Some(BindError { listener: Arc::clone(&listener.name), address: listener.address.clone(), error })
     }
 
     /// Drops the matching sockets and returns their keys.
@@ -208,37 +226,43 @@ impl ListenerSockets {
     pub(crate) fn hand(&self) -> io::Result<Vec<HandedSockets>> {
         let handed = self.bound.iter().map(|(key, bound)| {
             let sockets = bound.sockets.iter().map(|socket| Ok(OwnedFd::from(socket.try_clone()?)));
-            Ok(HandedSockets {
-                address: key.address,
-                name: key.name.as_deref().map(str::to_owned),
-                sockets: sockets.collect::<io::Result<_>>()?,
-            })
+            Ok(HandedSockets { listener: key.into(), sockets: sockets.collect::<io::Result<_>>()? })
         });
         handed.collect()
     }
 
     fn open(&mut self, key: &ListenerKey, listener: &Listener) -> io::Result<Bound> {
         if let Some(sockets) = self.inherited.take(key)? {
-            return Bound::new(sockets);
+            return Bound::new(sockets, listener);
         }
+        let address = match &listener.address {
+            ListenAddress::Socket(address) => *address,
+            ListenAddress::Pipe(path) => {
+                let socket = unix::bind(path, listener.file_mode, listener.backlog)?;
+                return Bound::new(vec![socket], listener);
+            }
+        };
         // A port in use has to be an error, but SO_REUSEPORT would silently share it with another process of this user.
-        let first = bind(listener.address, listener.backlog, false)?;
+        let first = bind(address, listener.backlog, false)?;
         if !listener.reuse_port {
-            return Bound::new(vec![first]);
+            return Bound::new(vec![first], listener);
         }
         let real = first.local_addr()?;
         drop(first);
         let sockets = (0..self.workers).map(|_| bind(real, listener.backlog, true)).collect::<io::Result<_>>()?;
-        Bound::new(sockets)
+        Bound::new(sockets, listener)
     }
 }
 
 impl Bound {
-    fn new(sockets: Vec<TcpListener>) -> io::Result<Self> {
+    fn new(sockets: Vec<TcpListener>, listener: &Listener) -> io::Result<Self> {
         let first = sockets.first().ok_or(io::ErrorKind::NotFound)?;
-        let real = first.local_addr()?;
+        let (real, file) = match &listener.address {
+            ListenAddress::Socket(_) => (ListenAddress::Socket(first.local_addr()?), None),
+            ListenAddress::Pipe(path) => (listener.address.clone(), SocketFile::at(path)),
+        };
         sockets.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
-        Ok(Self { real, sockets })
+        Ok(Self { real, sockets, file })
     }
 
     /// Assigns a socket to every worker, and a worker to every socket: each accept queue that the kernel fills must be

@@ -7,7 +7,6 @@ mod rebalance;
 mod thread;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_filters::edges::Edge;
 use evenkeel_filters::explain::asked::RecentRequest;
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::{Config, Demand, Listener};
 use evenkeel_stats::{Registry, Scope};
 use evenkeel_upstream::{ClusterSnapshot, SharedClusters};
@@ -61,7 +61,7 @@ pub struct BoundListener {
     /// Listener name.
     pub name: Arc<str>,
     /// Address it listens on; the real port when the configuration said 0.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
 }
 
 /// One worker's load.

@@ -185,7 +185,7 @@ impl Worker {
         let generation = self.generation();
         for listener in generation.shared.bound.values() {
             if let Some(limit) = self.overload.memory_limit(&listener.name) {
-                let stats = generation.connection_stats(self, listener.address);
+                let stats = generation.connection_stats(self, &listener.address);
                 stats.listener.set(stats::listener::Gauge::downstream_memory_bytes, limit.held());
             }
         }
@@ -197,7 +197,7 @@ impl Worker {
         let is_theirs = |limits: Option<Arc<MemoryLimit>>| limits.is_some_and(|theirs| Arc::ptr_eq(&theirs, limit));
         let mut listeners = generation.shared.bound.values();
         if let Some(listener) = listeners.find(|listener| is_theirs(self.overload.memory_limit(&listener.name))) {
-            generation.connection_stats(self, listener.address).listener.add(counter, count);
+            generation.connection_stats(self, &listener.address).listener.add(counter, count);
         }
     }
 

@@ -4,6 +4,7 @@ use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 use evenkeel_runtime_config::{Config, Listener, PersistentMap};
 use evenkeel_stats::{Registry, Scope};
@@ -21,7 +22,7 @@ pub struct Generation {
     /// Listeners without a socket, which only get connections handed over by others, by address.
     pub(crate) handed_over: PersistentMap<SocketAddr, Arc<Listener>>,
     /// Statistics by listener address.
-    pub(super) listener_scopes: Scopes<SocketAddr, listener::Stats>,
+    pub(super) listener_scopes: Scopes<ListenAddress, listener::Stats>,
     /// HTTP statistics by `stat_prefix`.
     pub(super) http_scopes: Scopes<Arc<str>, http::Stats>,
     /// TCP statistics by `stat_prefix`.
@@ -56,26 +57,27 @@ impl Generation {
     }
 
     fn add(&mut self, listener: &Arc<Listener>) {
-        match listener.bind_to_port {
-            true => self.bound.insert(ListenerKey::of(listener), Arc::clone(listener)),
-            false => self.handed_over.insert(listener.address, Arc::clone(listener)),
-        };
+        if listener.bind_to_port {
+            self.bound.insert(ListenerKey::of(listener), Arc::clone(listener));
+        } else if let Some(address) = listener.address.socket() {
+            self.handed_over.insert(address, Arc::clone(listener));
+        }
     }
 
     fn remove(&mut self, listener: &Arc<Listener>) {
         let is_it = |held: Option<&Arc<Listener>>| held.is_some_and(|held| Arc::ptr_eq(held, listener));
-        let (key, address) = (ListenerKey::of(listener), listener.address);
+        let key = ListenerKey::of(listener);
         if is_it(self.bound.get(&key)) {
             self.bound.remove(&key);
         }
-        if is_it(self.handed_over.get(&address)) {
+        if let Some(address) = listener.address.socket().filter(|address| is_it(self.handed_over.get(address))) {
             self.handed_over.remove(&address);
         }
     }
 
     fn use_scopes(&mut self, listener: &Listener, registry: &Registry) {
-        let address = listener.address;
-        self.listener_scopes.enter(address, || registry.scope(stats::listener_name(address)));
+        let address = &listener.address;
+        self.listener_scopes.enter(address.clone(), || registry.scope(stats::listener_name(address)));
         for chain in chains(listener) {
             match &chain.terminal {
                 Terminal::Http(hcm) => {

@@ -1,11 +1,11 @@
 //! One worker's objects for a configuration: statistics writers and filters.
 
 use std::cell::{OnceCell, RefCell};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use evenkeel_filters::{HttpFilters, NetworkFilters, Setup, network};
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::proxy_protocol::ProxyProtocolVersion;
 use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
@@ -29,7 +29,7 @@ pub(crate) struct LocalGeneration {
 /// Objects this worker has made for listeners. Each generation inherits them from the previous one.
 #[derive(Default)]
 struct Made {
-    connection_stats: RefCell<FastMap<SocketAddr, Rc<ConnectionStats>>>,
+    connection_stats: RefCell<FastMap<ListenAddress, Rc<ConnectionStats>>>,
     managers: ByAddress<HttpConnectionManager, HttpManager>,
     chains: ByAddress<FilterChain, NetworkFilters>,
     tcp_stats: RefCell<FastMap<Arc<str>, Rc<TcpStats>>>,
@@ -47,12 +47,12 @@ pub(crate) struct ConnectionStats {
 impl ConnectionStats {
     /// Statistics of TLS handshakes, made on demand: most listeners of a sidecar never see TLS. `address` is the
     /// listener's.
-    pub(crate) fn tls(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl::Stats> {
+    pub(crate) fn tls(&self, worker: &Worker, address: &ListenAddress) -> &Writer<listener_ssl::Stats> {
         self.tls.get_or_init(|| worker.registry.scope(stats::listener_ssl_name(address)).writer())
     }
 
     /// Statistics of handshakes that failed because the listener had no certificate yet.
-    pub(crate) fn tls_factory(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl_factory::Stats> {
+    pub(crate) fn tls_factory(&self, worker: &Worker, address: &ListenAddress) -> &Writer<listener_ssl_factory::Stats> {
         self.tls_factory.get_or_init(|| worker.registry.scope(stats::listener_ssl_factory_name(address)).writer())
     }
 }
@@ -111,10 +111,13 @@ impl LocalGeneration {
     }
 
     /// Statistics of the listener at `address`.
-    pub(crate) fn connection_stats(&self, worker: &Worker, address: SocketAddr) -> Rc<ConnectionStats> {
+    pub(crate) fn connection_stats(&self, worker: &Worker, address: &ListenAddress) -> Rc<ConnectionStats> {
         let mut known = self.made.connection_stats.borrow_mut();
-        let stats = known.entry(address).or_insert_with(|| {
-            let scope = self.shared.listener_scopes.get(&address).cloned();
+        if let Some(stats) = known.get(address) {
+            return Rc::clone(stats);
+        }
+        let stats = known.entry(address.clone()).or_insert_with(|| {
+            let scope = self.shared.listener_scopes.get(address).cloned();
             let scope = scope.unwrap_or_else(Scope::detached);
             let own =
                 worker.registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, worker.index));

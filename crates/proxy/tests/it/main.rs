@@ -37,6 +37,7 @@ mod sidecars;
 mod slow_clients;
 mod streams;
 mod tcp;
+mod unix_listeners;
 mod unix_sockets;
 mod upgrade;
 mod waits;

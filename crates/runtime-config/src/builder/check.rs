@@ -87,7 +87,8 @@ impl Builder {
         for (name, entry) in &self.listeners {
             entry.addresses().for_each(|address| _ = addresses.entry(address).or_default().insert(name.clone()));
         }
-        let indexed: BTreeMap<_, _> = self.graph.addresses.iter().map(|(a, names)| (*a, names.clone())).collect();
+        let indexed: BTreeMap<_, _> =
+            self.graph.addresses.iter().map(|(a, names)| (a.clone(), names.clone())).collect();
         assert_eq!(indexed, addresses, "listeners by address");
     }
 }

@@ -1,24 +1,24 @@
 //! Listeners that were rejected because another one holds their address. They are retried with every build, since the
 //! control plane cannot know when the other one is gone.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_xds::Any;
 
+use crate::address::ListenAddress;
 use crate::listener::Listener;
 
 /// A listener that was rejected for its address.
 #[derive(Debug)]
 pub(super) struct Contender {
     pub name: Arc<str>,
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     pub resource: Any,
 }
 
 impl Contender {
     pub fn new(listener: &Listener, resource: &Any) -> Self {
-        Self { name: Arc::clone(&listener.name), address: listener.address, resource: resource.clone() }
+        Self { name: Arc::clone(&listener.name), address: listener.address.clone(), resource: resource.clone() }
     }
 }
 

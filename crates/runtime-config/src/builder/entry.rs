@@ -1,6 +1,6 @@
 //! The versions held of one listener or cluster: the active one and the warming one.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_xds::{Any, ResourceType};
@@ -8,6 +8,7 @@ use evenkeel_xds::{Any, ResourceType};
 use super::endpoints::{fit, resolve};
 use super::names::References;
 use super::{Held, Reference, Source};
+use crate::address::ListenAddress;
 use crate::cluster::Discovery;
 use crate::compile::cluster::CompiledCluster;
 use crate::compile::endpoint::Assignment;
@@ -97,9 +98,9 @@ impl ListenerEntry {
     }
 
     /// The addresses where its versions have sockets.
-    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+    pub fn addresses(&self) -> impl Iterator<Item = ListenAddress> {
         let listeners = self.versions.all().map(|version| &version.compiled.listener);
-        listeners.filter(|listener| listener.bind_to_port).map(|listener| listener.address)
+        listeners.filter(|listener| listener.bind_to_port).map(|listener| listener.address.clone())
     }
 
     pub fn advance(&mut self, ready: impl Fn(&Version<CompiledListener>) -> bool) {

@@ -1,7 +1,6 @@
 //! How a change propagates: resources that name what arrived become dirty, and what no resource names is dropped.
 
 use std::collections::{BTreeSet, HashSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_tls::SdsSecret;
@@ -10,6 +9,7 @@ use evenkeel_xds::ResourceType;
 use super::names::{Holder, Name, Names, References};
 use super::{Awaited, Builder, Reference, RouteEntry, Source, secret_of};
 use crate::FastMap;
+use crate::address::ListenAddress;
 use crate::cluster::Discovery;
 use crate::compile::cluster::CompiledCluster;
 use crate::demand::Demand;
@@ -25,7 +25,7 @@ pub(super) struct Graph {
     /// Clusters with a version that waits for a first response for something it names, as of the last build.
     pub unanswered: HashSet<Arc<str>>,
     /// Listeners with a version that binds a socket, by address.
-    pub addresses: FastMap<SocketAddr, BTreeSet<Arc<str>>>,
+    pub addresses: FastMap<ListenAddress, BTreeSet<Arc<str>>>,
     /// Clusters whose newest version has names to resolve.
     pub dns: BTreeSet<Arc<str>>,
     pub dns_changed: bool,
@@ -52,7 +52,7 @@ pub(super) struct Touched {
 #[derive(Debug)]
 pub(super) struct ListenerEdges {
     references: References,
-    addresses: BTreeSet<SocketAddr>,
+    addresses: BTreeSet<ListenAddress>,
 }
 
 /// Arrival and removal of resources.
@@ -223,7 +223,7 @@ impl Builder {
             }
         }
         for new in after.addresses.difference(&before.addresses) {
-            addresses.entry(*new).or_default().insert(name.clone());
+            addresses.entry(new.clone()).or_default().insert(name.clone());
         }
     }
 

@@ -8,7 +8,7 @@ use evenkeel_xds::pb::google::protobuf::UInt32Value;
 use ipnet::IpNet;
 
 use super::Cx;
-use crate::address::EndpointAddress;
+use crate::address::{EndpointAddress, ListenAddress};
 use crate::bind::{BindConfig, SocketOption};
 use crate::cluster::TcpKeepalive;
 
@@ -20,13 +20,32 @@ pub(crate) fn socket_address(cx: &mut Cx<'_>, field: &str, address: &core::Socke
     })
 }
 
-/// The `address` field of a message as IP and port.
-pub(crate) fn listen_address(cx: &mut Cx<'_>, address: Option<&core::Address>) -> Option<SocketAddr> {
+/// The `address` field of a listener, and the permissions of its file, if it is one.
+pub(crate) fn listen_address(cx: &mut Cx<'_>, address: Option<&core::Address>) -> Option<(ListenAddress, Option<u32>)> {
     let address = cx.required("address", address)?;
     cx.at("address", |cx| match &address.address {
-        Some(core::address::Address::SocketAddress(address)) => socket_address(cx, "socket_address", address),
-        _ => cx.fail("must be a socket_address"),
+        Some(core::address::Address::SocketAddress(address)) => {
+            Some((ListenAddress::Socket(socket_address(cx, "socket_address", address)?), None))
+        }
+        Some(core::address::Address::Pipe(pipe)) => cx.at("pipe", |cx| {
+            let path = pipe_path(cx, &pipe.path)?;
+            let is_abstract = path.starts_with('@');
+            if pipe.mode > MAX_FILE_MODE || is_abstract && pipe.mode != 0 {
+                return cx.fail_at("mode", "permissions are 0 to 0777, and an abstract socket has none");
+            }
+            Some((ListenAddress::Pipe(path.into()), Some(pipe.mode).filter(|mode| *mode != 0)))
+        }),
+        _ => cx.fail("must be a socket_address or a pipe"),
     })
+}
+
+/// The address of the admin interface: IP and port.
+pub(crate) fn admin_address(cx: &mut Cx<'_>, address: Option<&core::Address>) -> Option<SocketAddr> {
+    let (address, _) = listen_address(cx, address)?;
+    match address.socket() {
+        Some(address) => Some(address),
+        None => cx.fail_at("address", "must be a socket_address"),
+    }
 }
 
 /// The `address` field of an endpoint.
@@ -46,6 +65,8 @@ pub(crate) fn endpoint_address(cx: &mut Cx<'_>, address: Option<&core::Address>)
 
 /// Longest path of a Unix socket, in bytes: `sun_path` has 108, and the last one ends the text (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// Permissions of everybody to everything.
+const MAX_FILE_MODE: u32 = 0o777;
 
 /// The path of a Unix socket, or the name of an abstract one after `@`.
 fn pipe_path<'p>(cx: &mut Cx<'_>, path: &'p str) -> Option<&'p str> {

@@ -18,6 +18,7 @@ use super::metadata::{criteria, lb_metadata, text_of};
 use super::{Cx, headers, proxy_protocol, source, tls, type_name};
 use crate::FastMap;
 use crate::access_log::Format;
+use crate::address::ListenAddress;
 use crate::filter_chain_match::{ChainIndex, FilterChainMatch, SourceType};
 use crate::listener::{
     FilterChain, Listener, ListenerFilters, NetworkFilter, PortPredicate, TcpProxy, Terminal, TrafficDirection,
@@ -93,6 +94,10 @@ pub(crate) fn listener(
     let name: Arc<str> = cx.non_empty("name", &l.name)?.into();
     let address = listen_address(cx, l.address.as_ref());
     let listener_filters = listener_filters(cx, l);
+    let binds = l.bind_to_port.as_ref().is_none_or(|bind| bind.value);
+    if !binds && matches!(address, Some((ListenAddress::Pipe(_), _))) {
+        cx.fail_at::<()>("bind_to_port", "no connection is redirected to a Unix socket: it must be bound");
+    }
     if l.filter_chains.is_empty() && l.default_filter_chain.is_none() {
         cx.fail_at::<()>("filter_chains", "must not be empty unless there is a default_filter_chain");
     }
@@ -110,10 +115,12 @@ pub(crate) fn listener(
         Ok(core::TrafficDirection::Outbound) => TrafficDirection::Outbound,
         Err(_) => return cx.fail_at("traffic_direction", format!("unknown value {}", l.traffic_direction)),
     };
+    let (address, file_mode) = address?;
     let listener = Listener {
         name,
-        address: address?,
-        bind_to_port: l.bind_to_port.as_ref().is_none_or(|bind| bind.value),
+        address,
+        file_mode,
+        bind_to_port: binds,
         reuse_port: l.enable_reuse_port.as_ref().is_none_or(|reuse| reuse.value),
         use_original_dst: l.use_original_dst.as_ref().is_some_and(|use_it| use_it.value),
         direction,

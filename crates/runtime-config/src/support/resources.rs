@@ -196,9 +196,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.core.v3.Metadata", &["filter_metadata"]),
     part("envoy.config.endpoint.v3.Endpoint", &["address", "hostname", "health_check_config"]),
     part("envoy.config.core.v3.Locality", &["region", "zone", "sub_zone"]),
-    message("envoy.config.core.v3.Address", Part, &["socket_address"], &[("pipe", "endpoints")], &[]),
+    message("envoy.config.core.v3.Address", Part, &["socket_address"], &[("pipe", "endpoints and listeners")], &[]),
     message("envoy.config.core.v3.SocketAddress", Part, &["address", "port_value"], &[("protocol", "TCP")], &[]),
-    part("envoy.config.core.v3.Pipe", &["path"]),
+    message("envoy.config.core.v3.Pipe", Part, &["path"], &[("mode", "listeners")], &[]),
     part("envoy.config.core.v3.CidrRange", &["address_prefix", "prefix_len"]),
 
     // Sources, data, extensions

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::Builder;
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::hcm::{
     ClientCertDetails, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager, RouteSource,
     ServerHeader, StripPort,
@@ -54,7 +55,7 @@ fn hcm(rest: &str) -> Arc<HttpConnectionManager> {
 fn defaults_are_envoys() {
     let l = listener(&tcp("cluster: c"));
     assert!(l.bind_to_port && l.reuse_port && !l.use_original_dst);
-    assert_eq!(l.address, "[::1]:80".parse().unwrap());
+    assert_eq!(l.address, ListenAddress::Socket("[::1]:80".parse().unwrap()));
     assert_eq!(l.listener_filters.timeout, Some(Duration::from_secs(15)));
     assert_eq!(l.filter_chains[0].handshake_timeout, Duration::from_secs(15));
     let Terminal::Tcp(proxy) = &l.filter_chains[0].terminal else { panic!("tcp_proxy was configured") };
@@ -252,7 +253,7 @@ fn an_address_is_bound_by_one_listener() {
     builder.set_listener(&at("b", 8080, "")).unwrap();
     builder.remove_listener("b");
     builder.set_listener(&at("f", 8080, "")).unwrap();
-    assert_eq!(builder.build().listeners["f"].address.port(), 8080);
+    assert_eq!(builder.build().listeners["f"].address.port(), Some(8080));
 }
 
 #[test]
@@ -339,4 +340,35 @@ fn a_listener_of_the_bootstrap_needs_no_name() {
     builder.set_static_listener(&input::listener(&text)).unwrap();
     assert!(builder.build().listeners.contains_key("127.0.0.1_8080"));
     assert!(builder.set_listener(&input::listener(&text)).is_err());
+}
+
+#[test]
+fn a_listener_may_be_a_unix_socket() {
+    let of = |address: &str, more: &str| {
+        let text = format!(
+            "{{name: u, address: {address}, {more} filter_chains: [{{filters: [{{name: tcp, typed_config: {{\"@type\": \
+             type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: c}}}}]}}]}}"
+        );
+        let mut builder = input::builder();
+        let refused = builder.set_listener(&input::listener(&text)).err().map(|refused| refused.to_string());
+        refused.map_or_else(
+            || {
+                let listener = builder.build().listeners["u"].clone();
+                format!("{} {:?}", listener.address, listener.file_mode)
+            },
+            |refused| refused,
+        )
+    };
+    let check = |address: &str, more: &str, expected: &str| {
+        let found = of(address, more);
+        assert!(found.contains(expected), "{address} {more}: {found}");
+    };
+    check("{pipe: {path: /run/a}}", "", "/run/a None");
+    check("{pipe: {path: /run/a, mode: 384}}", "", "/run/a Some(384)");
+    check("{pipe: {path: \"@a\"}}", "", "@a None");
+    check("{pipe: {path: \"@a\", mode: 384}}", "", "address.pipe.mode");
+    check("{pipe: {path: /run/a, mode: 4096}}", "", "address.pipe.mode");
+    check("{pipe: {path: \"\"}}", "", "address.pipe.path");
+    check(&format!("{{pipe: {{path: /{}}}}}", "x".repeat(107)), "", "address.pipe.path");
+    check("{pipe: {path: /run/a}}", "bind_to_port: false,", "bind_to_port");
 }

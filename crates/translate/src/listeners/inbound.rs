@@ -44,7 +44,8 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
     let inspect = Inspectors { original_dst: true, ..needed_by(&all.filter_chains) };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
-    all.metadata = companions(context, bound(context).map(|(address, port)| (address, port.port)));
+    all.metadata =
+        companions(context, bound(context).map(|(address, port)| names::listener(&address.to_string(), port.port)));
     let origin = context.workload().map(|w| w.origin.clone());
     out.add(ResourceType::Listener, &all.name, &all, origin);
 }

@@ -7,14 +7,12 @@ mod l4;
 pub mod outbound;
 pub mod sni_dnat;
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use evenkeel_xds::ResourceType;
 
 use crate::access_log;
 use crate::context::Context;
-use crate::names;
 use crate::output::Output;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{Metadata, TrafficDirection, TransportSocket};
@@ -61,8 +59,8 @@ fn chain(name: &str, wanted: FilterChainMatch, filters: Vec<Filter>) -> FilterCh
 
 /// Metadata that makes a proxy with learned scope request listeners that bind ports of their own, because no connection
 /// would trigger that.
-fn companions(context: Context<'_>, bound: impl Iterator<Item = (IpAddr, u16)>) -> Option<Metadata> {
-    let names: Vec<String> = bound.map(|(address, port)| names::listener(&address.to_string(), port)).collect();
+fn companions(context: Context<'_>, names: impl Iterator<Item = String>) -> Option<Metadata> {
+    let names: Vec<String> = names.collect();
     let is_wanted = context.client_kind() == ClientKind::EvenkeelLearned && !names.is_empty();
     is_wanted.then(|| metadata("evenkeel.dev", "listeners", &names.join(",")))
 }

@@ -4,19 +4,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Service, SidecarOutboundPolicy};
+use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::{Resource, ResourceType};
 
 use super::inspectors::Inspectors;
 use super::l4::{cidr_range, push_distinct, to_destinations};
 use super::{chain, companions, l4, listener, unbound};
 use crate::context::{Context, InnerProtocol, PortProtocol};
+use crate::endpoints::pipe;
 use crate::http::{self, Calls};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT, outbound_name};
 use crate::output::{Collection, Output, Part, with_origin};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
-use crate::pb::core::{CidrRange, TrafficDirection};
-use crate::proto::{bool_value, u32_value};
+use crate::pb::core::{Address, CidrRange, TrafficDirection};
+use crate::proto::{address, bool_value, u32_value};
 use crate::routes::outbound::own_route_name;
 use crate::scope::CallablePort;
 use crate::{access_log, dynamic_dns};
@@ -33,7 +34,10 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
     let mut all = listener(VIRTUAL_OUTBOUND.to_owned(), ANY_ADDRESS, VIRTUAL_OUTBOUND_PORT, TrafficDirection::Outbound);
     all.use_original_dst = Some(bool_value(true));
     let egress = context.sidecar().into_iter().flat_map(|sidecar| &sidecar.egress).filter(|listener| listener.is_bound);
-    let bound = egress.filter_map(|listener| Some((listener.bind?, listener.port?.0)));
+    let bound = egress.filter_map(|listener| match &listener.socket {
+        Some(path) => Some(names::socket_listener(path)),
+        None => Some(names::listener(&listener.bind?.to_string(), listener.port?.0)),
+    });
     all.metadata = companions(context, bound);
     all.filter_chains = vec![
         // A connection to the port itself would loop forever.
@@ -81,6 +85,28 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
                     }
                 }
             }
+        }
+    }
+}
+
+/// Puts a service behind the listeners for all ports.
+pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+    for listener in context.for_all_ports(service) {
+        let Some((number, protocol)) = listener.port else { continue };
+        let collection = match (&listener.socket, listener.bind) {
+            (Some(path), _) => Collection::Socket(path.clone()),
+            (None, Some(address)) => Collection::Egress(address, number),
+            (None, None) => continue,
+        };
+        let ports = context.ports_through(listener, service);
+        if PortProtocol::of(protocol) == Some(PortProtocol::Tcp) {
+            for port in ports {
+                let routes = context.route_sets_at(service, listener);
+                let chains = by_server_name(context, service, &port, l4_chains_by(context, service, &port, routes));
+                out.give(collection.clone(), Part::Tcp(chains, service.origin.clone()));
+            }
+        } else if !ports.is_empty() {
+            out.give(collection, Part::Http(service.origin.clone(), dynamic_dns::is_looked_up(service)));
         }
     }
 }
@@ -198,7 +224,15 @@ fn needs_sni(chains: &[FilterChain]) -> bool {
 
 /// A service's filter chains on a port shared with others: TLS connections match by SNI.
 fn sni_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
-    let mut chains = l4_chains(context, service, port);
+    by_server_name(context, service, port, l4_chains(context, service, port))
+}
+
+fn by_server_name(
+    context: Context<'_>,
+    service: &Arc<Service>,
+    port: &ServicePort,
+    mut chains: Vec<FilterChain>,
+) -> Vec<FilterChain> {
     for chain in chains.iter_mut().filter(|chain| port.protocol.is_tls() && chain.filter_chain_match.is_none()) {
         let mut server_names = vec![service.host.to_string()];
         for alias in context.aliases(service) {
@@ -214,24 +248,60 @@ fn sni_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) 
 /// The listener of a port that services share. TCP services match by SNI; of those without SNI the first gets all the
 /// rest.
 pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Output) {
-    shared_by(context, ANY_ADDRESS, number, false, parts, out);
+    shared_by(context, &Place::of(ANY_ADDRESS, number, false), parts, out);
 }
 
 /// The listener of an address that a Sidecar names; services are matched in the same way.
 pub fn of_egress(context: Context<'_>, address: IpAddr, number: u16, parts: &[&Part], out: &mut Output) {
-    shared_by(context, &address.to_string(), number, context.is_bound(number), parts, out);
+    shared_by(context, &Place::of(&address.to_string(), number, context.is_bound(number)), parts, out);
 }
 
-fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, parts: &[&Part], out: &mut Output) {
-    let name = names::listener(address, number);
-    let mut made = listener(name.clone(), address, number, TrafficDirection::Outbound);
+/// The listener of a Unix socket that a Sidecar names.
+pub fn of_socket(context: Context<'_>, path: &str, parts: &[&Part], out: &mut Output) {
+    let place = Place {
+        name: names::socket_listener(path),
+        route: names::socket_route(path),
+        address: pipe(path),
+        port: 0,
+        is_bound: true,
+    };
+    shared_by(context, &place, parts, out);
+}
+
+/// Where services share a listener.
+struct Place {
+    /// The listener's name.
+    name: String,
+    /// The name of its route configuration.
+    route: String,
+    address: Address,
+    /// Its port; 0 for a Unix socket.
+    port: u16,
+    /// Whether clients connect to it directly.
+    is_bound: bool,
+}
+
+impl Place {
+    fn of(host: &str, port: u16, is_bound: bool) -> Self {
+        let (name, route) = (names::listener(host, port), port.to_string());
+        Self { name, route, address: address(host, u32::from(port)), port, is_bound }
+    }
+}
+
+fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Output) {
+    let Place { name, route, port: number, .. } = place;
+    let mut made = Listener {
+        name: name.clone(),
+        address: Some(place.address.clone()),
+        traffic_direction: TrafficDirection::Outbound as i32,
+        ..Default::default()
+    };
     let has_http = parts.iter().any(|part| matches!(part, Part::Http(..)));
     if has_http {
-        let route = number.to_string();
         let stat = format!("outbound_{name}");
         let calls = Calls::of_grpc_web(parts.iter().any(|part| matches!(part, Part::GrpcWeb)));
         let looks_up = parts.iter().any(|part| matches!(part, Part::Http(_, true)));
-        let manager = http::outbound_manager(context, &stat, &route, calls, looks_up);
+        let manager = http::outbound_manager(context, &stat, route, calls, looks_up);
         made.filter_chains.push(chain("", plain_http(), vec![manager]));
     }
     let mut rest = None;
@@ -244,7 +314,7 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
             }
         }
     }
-    made.default_filter_chain = Some(rest.unwrap_or_else(|| unknown(context, number)));
+    made.default_filter_chain = Some(rest.unwrap_or_else(|| unknown(context, *number)));
     let inspect =
         Inspectors { http: has_http.into(), tls: needs_sni(&made.filter_chains).into(), ..Inspectors::default() };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
@@ -253,16 +323,26 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
         _ => None,
     });
     made.access_log = access_log::of_unmatched(context);
-    made.bind_to_port = (!is_bound).then(|| bool_value(false));
-    out.add(ResourceType::Listener, &name, &made, origin);
+    made.bind_to_port = (!place.is_bound).then(|| bool_value(false));
+    out.add(ResourceType::Listener, name, &made, origin);
 }
 
 /// Filter chains for a service's TCP traffic. On a port of TLS those of TLS routes; connections that no route names are
 /// left to the outbound policy, as in Istio (`buildSidecarOutboundTLSFilterChainOpts`). On other ports those of TCP
 /// routes. Without routes for all connections one for the service.
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
+    l4_chains_by(context, service, port, context.route_sets(service, port.number))
+}
+
+/// As [`l4_chains`], with these route sets.
+fn l4_chains_by(
+    context: Context<'_>,
+    service: &Arc<Service>,
+    port: &ServicePort,
+    route_sets: Vec<&Arc<RouteSet>>,
+) -> Vec<FilterChain> {
     let route_context = context.route_context(port.number);
-    let route_sets = context.route_sets(service, port.number).into_iter().map(AsRef::as_ref);
+    let route_sets = route_sets.into_iter().map(AsRef::as_ref);
     let applies = |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
     let targets = match port.protocol.is_tls() {
         true => l4::tls(route_sets, applies),

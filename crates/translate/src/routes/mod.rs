@@ -38,7 +38,8 @@ fn give_host(
     service: Option<Span>,
     out: &mut Output,
 ) {
-    let inside = context.wants_whole_tables() || host.domains.iter().any(|domain| domain == "*");
+    let whole = context.wants_whole_tables() || context.is_sidecar() && context.is_for_all_ports(table);
+    let inside = whole || host.domains.iter().any(|domain| domain == "*");
     if let (false, Some((first, others))) = (inside, host.domains.split_first()) {
         let aliases = others.iter().map(|domain| format!("{table}/{domain}").into());
         let resource = Resource::from_message(format!("{table}/{first}"), host).with_aliases(aliases);
@@ -84,9 +85,10 @@ fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Opt
     }
     // Virtual hosts that are separate resources may each need the table's larger limit.
     let large = !context.wants_whole_tables() || hosts.iter().any(|host| host.large);
-    let grows = !context.wants_whole_tables() && !outbound::is_of_one_service(name);
+    let by_port = context.is_sidecar() && context.is_for_all_ports(name);
+    let grows = !context.wants_whole_tables() && !outbound::is_of_one_service(name) && !by_port;
     let rest = RouteConfiguration {
-        ignore_port_in_host_matching: true,
+        ignore_port_in_host_matching: !by_port,
         max_direct_response_body_size_bytes: large.then(|| u32_value(MAX_DIRECT_RESPONSE_BYTES)),
         vhds: grows.then(|| Vhds { config_source: Some(ads()) }),
         ..Default::default()

@@ -30,7 +30,8 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             continue;
         }
         let port = port.as_ref();
-        let (host, ruled_by) = service_host(context, service, port);
+        let (host, ruled_by) =
+            service_host(context, service, port, context.route_sets(service, port.number), Named::ByHost);
         let at_own_addresses = bind.is_none() && (context.has_vips(service) || service.headless);
         let is_alone = port_protocol == PortProtocol::Auto && at_own_addresses;
         if is_alone {
@@ -44,6 +45,33 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             give_host(context, &table, &host, ruled_by, Some(service.origin.clone()), out);
         }
     }
+}
+
+/// The virtual hosts of a service in the tables of listeners for all ports: one for each of its HTTP ports. Requests name
+/// the host, with its port; without one they go to port 80, or else to the first port.
+pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+    for listener in context.for_all_ports(service) {
+        let Some((number, protocol)) = listener.port else { continue };
+        if PortProtocol::of(protocol) == Some(PortProtocol::Tcp) {
+            continue;
+        }
+        let table: Arc<str> =
+            listener.socket.as_ref().map_or_else(|| number.to_string(), |path| names::socket_route(path)).into();
+        for port in context.ports_through(listener, service) {
+            let route_sets = context.route_sets_at(service, listener);
+            let (host, ruled_by) = service_host(context, service, port.as_ref(), route_sets, Named::WithPort);
+            give_host(context, &table, &host, ruled_by, Some(service.origin.clone()), out);
+        }
+    }
+}
+
+/// How requests name a service.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// By its host: the listener is that of the port.
+    ByHost,
+    /// By its host and port.
+    WithPort,
 }
 
 /// A host of route sets without a service. As in Istio it can be called on
@@ -96,7 +124,7 @@ pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output
 /// Whether a route configuration belongs to a single service: it matches all hosts, so other virtual hosts cannot join
 /// it.
 pub fn is_of_one_service(table: &str) -> bool {
-    table.contains(':')
+    table.contains(':') && !table.starts_with(names::UNIX_PREFIX)
 }
 
 /// The name of the route configuration of a service port with a listener of its own.
@@ -106,16 +134,30 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
 
 /// The routes of a service's port, and the route set they come from: the first with a route that can match here.
 pub fn http_routes<'a>(context: Context<'a>, service: &Service, port: u16) -> Option<(&'a RouteSet, Vec<Route>)> {
-    context.route_sets(service, port).into_iter().find_map(|route_set| {
+    first_routes(context, context.route_sets(service, port), port)
+}
+
+fn first_routes<'a>(
+    context: Context<'a>,
+    route_sets: Vec<&'a Arc<RouteSet>>,
+    port: u16,
+) -> Option<(&'a RouteSet, Vec<Route>)> {
+    route_sets.into_iter().find_map(|route_set| {
         let routes = route_set::routes(context.route_context(port), route_set, &GatewayRef::Mesh);
         (!routes.is_empty()).then_some((&**route_set, routes))
     })
 }
 
 /// The virtual host of a service, and the route set it comes from, if any.
-fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> (VirtualHost, Option<Span>) {
+fn service_host<'a>(
+    context: Context<'a>,
+    service: &Service,
+    port: &ServicePort,
+    route_sets: Vec<&'a Arc<RouteSet>>,
+    named: Named,
+) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
-    let (routes, origin) = match http_routes(context, service, port.number) {
+    let (routes, origin) = match first_routes(context, route_sets, port.number) {
         Some((route_set, routes)) => (routes, Some(route_set.origin.clone())),
         None => {
             let cluster = outbound_name(port, "", service, InnerProtocol::Http);
@@ -130,7 +172,12 @@ fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> 
             (vec![route], None)
         }
     };
-    (virtual_host(name, domains(context, service), routes), origin)
+    let mut domains = domains(context, service);
+    if named == Named::WithPort {
+        let with_port: Vec<String> = domains.iter().map(|domain| format!("{domain}:{}", port.number)).collect();
+        domains.extend(with_port);
+    }
+    (virtual_host(name, domains, routes), origin)
 }
 
 /// Every name and address by which a client may call a service, those of its aliases included. Pods of a headless
@@ -163,7 +210,9 @@ fn names_of(context: Context<'_>, service: &Service) -> Vec<String> {
 
 /// The virtual host for unknown hosts in the table of a port.
 fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
-    let policy = table.parse().map_or_else(|_| context.outbound_policy(), |port| context.outbound_policy_on(port));
+    // A Unix socket has the port 0.
+    let port = if table.starts_with(names::UNIX_PREFIX) { Ok(0) } else { table.parse() };
+    let policy = port.map_or_else(|_| context.outbound_policy(), |port| context.outbound_policy_on(port));
     let (name, action) = match policy {
         SidecarOutboundPolicy::RegistryOnly => ("block_all", action::status(502)),
         SidecarOutboundPolicy::AllowAny

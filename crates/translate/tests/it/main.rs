@@ -10,6 +10,7 @@ mod decisions_fields;
 mod decisions_gateway_ports;
 mod decisions_grpc_web;
 mod decisions_http_policies;
+mod decisions_http_proxy;
 mod decisions_http_routes;
 mod decisions_ingress_tls;
 mod decisions_ingresses;
