@@ -81,7 +81,7 @@ run() {
     reclaim
     local process proxies recorder url
     proxies=$(for process in $(cat "$group/cgroup.procs"); do
-        tr '\0' ' ' <"/proc/$process/cmdline" | grep -q ' agent ' && echo "$process"
+        if tr '\0' ' ' <"/proc/$process/cmdline" | grep -q ' agent '; then echo "$process"; fi
     done | paste --serial --delimiters ,)
     perf record --quiet --event page-faults --count 1 --pid "$proxies" --output "$work/faults" -- sleep 22 >"$work/perf.log" 2>&1 &
     recorder=$!

@@ -153,8 +153,8 @@ impl ClientVerifier {
     pub(crate) fn new(trust: &TrustBundle, checks: &PeerChecks, mandatory: bool) -> Result<Self, ConfigError> {
         let rules = PeerRules::new(trust, checks);
         let chain = chain_verifier(trust.roots(), &rules, mandatory)?;
-        let of_domain = |(name, roots): (&Box<str>, &Arc<RootCertStore>)| {
-            Ok::<_, ConfigError>((name.clone(), chain_verifier(roots.clone(), &rules, mandatory)?))
+        let of_domain = |(name, roots): (&_, &Arc<RootCertStore>)| {
+            Ok::<_, ConfigError>((Box::<str>::clone(name), chain_verifier(roots.clone(), &rules, mandatory)?))
         };
         let domains = trust.domains().map(|domains| domains.iter().map(of_domain).collect()).transpose()?;
         Ok(Self { chain, domains, rules, verified: VerifiedChains::default() })

@@ -110,7 +110,8 @@ mod tests {
         assert_eq!(bound_after(|_| {}), Ok(()));
         let stale = |path: &Path| drop(UnixListener::bind(path).expect("a socket"));
         assert_eq!(bound_after(stale), Ok(()));
-        let live = |path: &Path| std::mem::forget(UnixListener::bind(path).expect("a socket"));
+        let mut held = None;
+        let live = |path: &Path| held = Some(UnixListener::bind(path).expect("a socket"));
         assert_eq!(bound_after(live), Err(ErrorKind::AddrInUse));
         let file = |path: &Path| fs::write(path, "precious").expect("a file");
         assert_eq!(bound_after(file), Err(ErrorKind::AlreadyExists));
