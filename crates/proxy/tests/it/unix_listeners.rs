@@ -11,7 +11,7 @@ use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
 use evenkeel_xds::{Resource, ResourceType};
 
 use crate::harness::{
-    ControlPlane, Proxy, dynamic_bootstrap, http_listener, resource, set, static_bootstrap, static_cluster,
+    ControlPlane, Proxy, dynamic_bootstrap, http_listener, resource, set, stat, static_bootstrap, static_cluster,
 };
 
 const ANSWER: &str = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
@@ -139,8 +139,10 @@ fn the_file_lives_as_long_as_the_listener() {
     eventually("the second is removed", || (!second.exists()).then_some(()));
     // A folder that comes later.
     let late = folder.path().join("late").join("socket");
+    let failures = || stat(&proxy, "listener_create_failure").iter().sum::<u64>();
+    let before = failures();
     control.change(|set| set.insert(ResourceType::Listener, listener(&late, "")));
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    eventually("a failed attempt", || (failures() > before).then_some(()));
     std::fs::create_dir(late.parent().expect("a folder")).expect("created");
     eventually("the late one", || (answered(&late) == here).then_some(()));
     drop(proxy);

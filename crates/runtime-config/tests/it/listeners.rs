@@ -350,14 +350,11 @@ fn a_listener_may_be_a_unix_socket() {
              type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: c}}}}]}}]}}"
         );
         let mut builder = input::builder();
-        let refused = builder.set_listener(&input::listener(&text)).err().map(|refused| refused.to_string());
-        refused.map_or_else(
-            || {
-                let listener = builder.build().listeners["u"].clone();
-                format!("{} {:?}", listener.address, listener.file_mode)
-            },
-            |refused| refused,
-        )
+        if let Err(refused) = builder.set_listener(&input::listener(&text)) {
+            return refused.to_string();
+        }
+        let listener = builder.build().listeners["u"].clone();
+        format!("{} {:?}", listener.address, listener.file_mode)
     };
     let check = |address: &str, more: &str, expected: &str| {
         let found = of(address, more);
