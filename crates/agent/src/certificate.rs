@@ -397,8 +397,11 @@ impl External {
 
 /// What does not come from the control plane, checked.
 fn usable(material: Material) -> Result<(PemBundle, Identity), CertificateError> {
-    let Material { chain, key, roots, domains, lists } = material;
+    let Material { chain, key, mut roots, domains, lists } = material;
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes(), SystemTime::now())?;
+    if !domains.is_empty() {
+        roots = trust::roots_of_own(&identity.certificate().display_name(), &domains);
+    }
     Ok((PemBundle { chain, key, roots, domains, lists, control_plane_roots: String::new() }, identity))
 }
 

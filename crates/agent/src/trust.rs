@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_base::files::Readers;
+use evenkeel_base::spiffe;
 use evenkeel_tls::{RevocationLists, TrustBundle};
 use evenkeel_xds::istio::mesh::{ProxyConfig, TrustDomain};
 use tokio::sync::{mpsc, oneshot};
@@ -121,6 +122,14 @@ impl Trust {
     }
 }
 
+/// The roots for whoever cannot tell trust domains apart (programs that use gRPC, Envoy with revocation lists): those of the
+/// own trust domain. With all of them, an authority could vouch for another trust domain. Empty if there are none.
+pub(crate) fn roots_of_own(identity: &str, domains: &[(String, String)]) -> String {
+    let own = spiffe::trust_domain_of(identity);
+    let found = domains.iter().find(|(name, _)| Some(name.as_str()) == own);
+    found.map(|(_, roots)| roots.clone()).unwrap_or_default()
+}
+
 /// The roots that verify the control plane: those in use, and before there are any, those of the file and the ones that an earlier
 /// run of the agent was sent.
 #[derive(Debug, Clone, Default)]
@@ -229,5 +238,16 @@ mod tests {
         check(&[], "no `BEGIN CERTIFICATE` section");
         check(&["# signer 00\n"], "no `BEGIN CERTIFICATE` section");
         check(&[&root("damaged")], "cannot be used as a root");
+    }
+
+    #[test]
+    fn without_telling_trust_domains_apart_only_roots_of_the_own_one_count() {
+        let domains = [("a.example", "A"), ("b.example", "B")].map(|(name, roots)| (name.to_owned(), roots.to_owned()));
+        let check = |identity: &str, expected: &str| {
+            assert_eq!(super::roots_of_own(identity, &domains), expected, "{identity}");
+        };
+        check("spiffe://b.example/ns/x/sa/y", "B");
+        check("spiffe://c.example/ns/x/sa/y", "");
+        check("b.example", "");
     }
 }

@@ -10,24 +10,9 @@ use evenkeel_testkit::{Process, Signal, envoy, eventually};
 use serde_json::Value;
 
 use super::mesh::served;
+use super::protocols::{ECHO, GREETER};
 use super::user::User;
 use super::{MACHINE, PATIENCE, deployment, state, wait_ready};
-
-/// A server that takes HTTP/2 only from who begins with it: our own proxy.
-const GREETER: &str = r#"{static_resources: {listeners: [{name: web, address: {socket_address: {address: 0.0.0.0, port_value: 8000}}, filter_chains: [{filters: [{name: hcm, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: web, codec_type: HTTP2, route_config: {name: local, virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: hello}}}]}]}, http_filters: [{name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]}}]}]}]}}"#;
-
-/// Gives back every byte.
-const ECHO: &str = r"
-import socket, threading
-listener = socket.create_server(('0.0.0.0', 8000), backlog=64)
-def serve(stream):
-    with stream:
-        while data := stream.recv(4096):
-            stream.sendall(data)
-while True:
-    stream, _ = listener.accept()
-    threading.Thread(target=serve, args=(stream,), daemon=True).start()
-";
 
 /// Sends ten bytes through a workload's sidecar, and reads them back.
 const CALL_ECHO: &str = "import socket; s = socket.create_connection(('echo', 9000), 10); s.sendall(b'0123456789'); \
