@@ -66,6 +66,20 @@ async fn bodies_of_all_sizes_arrive_whole_in_both_directions() {
         result.unwrap();
         assert!(sent == returned, "{size} bytes were changed on the way back");
     }
+    // Where data begins in its page decides how it is divided into records.
+    let pages: Vec<u8> = (0..80_000).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let page = pages.as_ptr().align_offset(4096);
+    for offset in [0, 1, 4, 5, 64, 2048] {
+        let sent = &pages[page + offset..][..70_000];
+        let mut received = vec![0; sent.len()];
+        let send = async {
+            near.write_all(sent).await.unwrap();
+            near.flush().await.unwrap();
+        };
+        let (_, result) = tokio::join!(send, far.read_exact(&mut received));
+        result.unwrap();
+        assert!(sent == received, "data at {offset} of a page was changed on the way");
+    }
     // A proper end is an end; a cut one is an error.
     near.shutdown().await.unwrap();
     assert_eq!(far.read(&mut [0; 8]).await.unwrap(), 0);
