@@ -122,6 +122,14 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
         let known = directory.display();
         format!("cannot ask for a rotation in {known}; name the control plane's state directory: --state DIR")
     })?;
+    if !before["external"].is_null() && arguments.output == Output::Text {
+        let who = before["external"]["address"].as_str().unwrap_or("an external signer");
+        writeln!(
+            out,
+            "workloads' certificates are signed by {who} and stay; only the control planes' own change. The signer's authority \
+             is changed there: put its new root into the file of --external-signer-roots first"
+        )?;
+    }
     let mut shown = Shown::new(&before, arguments.output);
     let began = wait_for_begin(&arguments.place, &before)?;
     shown.show(&began, out)?;
@@ -224,6 +232,15 @@ fn table(status: &Value) -> String {
     };
     line(format!("phase       {} since {}", text(&state["phase"]), time(&state["since"])));
     line(format!("workloads   {} with a certificate", status["workloads"]));
+    let external = &status["external"];
+    if !external.is_null() {
+        let who = match external["problem"].as_str() {
+            Some(problem) => format!("nobody: {problem}"),
+            None => text(&external["address"]).to_owned(),
+        };
+        line(format!("external    {who} signs workloads' certificates; the authority below, control planes' only"));
+        line(format!("            {} of {} workloads know all roots", external["trusting"], status["workloads"]));
+    }
     let mut signer = |role: &str, of: &Value| {
         if of.is_null() {
             return;
@@ -260,6 +277,9 @@ pub fn alarm_line(alarm: &Value) -> String {
     let (of, end) = (text(&alarm["of"]), time(&alarm["not_after"]));
     match text(&alarm["kind"]) {
         "leaf" => format!("ALARM: the certificate of {of} ends at {end} and was not renewed"),
+        "external-root" => {
+            format!("ALARM: the external signer's root {of} ends at {end}; its operator has to change it")
+        }
         kind => format!("ALARM: the {kind} {of} ends at {end}; change it: evenkeel ca rotate"),
     }
 }
