@@ -32,6 +32,8 @@ use tonic::{Code, Request, Response, Status};
 use crate::certificates::{CLIENT, connect, csr, request, request_over, stream, tls, token};
 use crate::fixture::{PATIENCE, Plane, options};
 
+/// What a signer makes of a request.
+type Sign = Box<dyn Fn(&str) -> Vec<String> + Send + Sync>;
 type Answer = Pin<Box<dyn Future<Output = Result<Vec<String>, Status>> + Send>>;
 type Behaviour = Arc<dyn Fn(&IstioCertificateRequest) -> Answer + Send + Sync>;
 
@@ -169,7 +171,7 @@ async fn only_what_was_asked_for_is_handed_out() {
     let (good, foreign) = (Arc::new(Signer::new()), Arc::new(Signer::new()));
     let fake = Fake::start().await;
     let plane = plane(&[("mesh.yaml", fake.mesh("10s"))], trusting(&good.roots())).await;
-    let says = async |chain: Box<dyn Fn(&str) -> Vec<String> + Send + Sync>| {
+    let says = async |chain: Sign| {
         fake.does(move |request| {
             let answer = Ok(chain(&request.csr));
             Box::pin(async { answer })
@@ -178,7 +180,7 @@ async fn only_what_was_asked_for_is_handed_out() {
     };
     let changed = |change: fn(&mut CertificateParams)| {
         let good = good.clone();
-        Box::new(move |csr: &str| good.sign(csr, &change)) as Box<dyn Fn(&str) -> Vec<String> + Send + Sync>
+        Box::new(move |csr: &str| good.sign(csr, &change)) as Sign
     };
     let signed = says(changed(|_| {})).await.expect("a certificate");
     assert_eq!(signed.len(), 2, "the leaf, and the mesh's roots instead of the signer's");
@@ -188,7 +190,7 @@ async fn only_what_was_asked_for_is_handed_out() {
     let signed = says(changed(|leaf| leaf.not_before = after(2))).await.expect("a certificate");
     assert!(parsed(&signed[0]).not_before() <= SystemTime::now());
 
-    let refused = async |what: &str, chain: Box<dyn Fn(&str) -> Vec<String> + Send + Sync>, text: &str| {
+    let refused = async |what: &str, chain: Sign, text: &str| {
         let status = says(chain).await.expect_err(what);
         assert_eq!(status.code(), Code::Internal, "{what}: {status}");
         let message = status.message();
@@ -341,11 +343,11 @@ async fn a_silent_signer_ends_with_the_limit_and_with_the_agent() {
             let token = token(&plane);
             let asking = request_over(channel, csr(CLIENT).1, Some(&token));
             if tokio::time::timeout(Duration::from_secs(3), asking).await.is_err() {
-                break slot.lock().expect("a list").pop().expect("a request at the signer");
+                return slot.lock().expect("a list").pop();
             }
         }
     };
-    let ended = tokio::time::timeout(PATIENCE, ended).await.expect("the new limit");
+    let ended = tokio::time::timeout(PATIENCE, ended).await.expect("the new limit").expect("a request at the signer");
     tokio::time::timeout(PATIENCE, ended).await.expect("the signer is told").expect("the request has ended");
 }
 
