@@ -235,10 +235,10 @@ fn table(status: &Value) -> String {
     let external = &status["external"];
     if !external.is_null() {
         let who = match external["problem"].as_str() {
-            Some(problem) => format!("nobody: {problem}"),
-            None => text(&external["address"]).to_owned(),
+            Some(problem) => format!("nobody signs workloads' certificates: {problem}"),
+            None => format!("{} signs workloads' certificates", text(&external["address"])),
         };
-        line(format!("external    {who} signs workloads' certificates; the authority below, control planes' only"));
+        line(format!("external    {who}; the authority below, control planes' only"));
         line(format!("            {} of {} workloads know all roots", external["trusting"], status["workloads"]));
     }
     let mut signer = |role: &str, of: &Value| {
@@ -311,6 +311,23 @@ mod tests {
         check(
             json!({ "done": 0, "total": 7, "workloads": many }),
             "0 of 7 workloads; waiting for w0, w1, w2, w3, w4 and 2 more",
+        );
+    }
+
+    #[test]
+    fn who_signs_instead_is_shown() {
+        let table =
+            |external: Value| table(&json!({ "workloads": 3, "external": external, "state": {}, "alarms": [] }));
+        let signer = table(json!({ "address": "signer:8932", "problem": null, "trusting": 2 }));
+        assert!(signer.contains("signer:8932 signs workloads' certificates"), "{signer}");
+        assert!(signer.contains("2 of 3 workloads know all roots"), "{signer}");
+        let nobody = table(json!({ "address": null, "problem": "it is unreadable", "trusting": 0 }));
+        assert!(nobody.contains("nobody signs workloads' certificates: it is unreadable;"), "{nobody}");
+        assert!(!table(Value::Null).contains("external"));
+        let root = alarm_line(&json!({ "kind": "external-root", "of": "ab", "not_after": 0 }));
+        assert_eq!(
+            root,
+            "ALARM: the external signer's root ab ends at 1970-01-01T00:00:00Z; its operator has to change it"
         );
     }
 
