@@ -47,6 +47,12 @@ test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
 	@scripts/setup.sh test
 	$(tests) --no-fail-fast
 
+# Not part of `make test`: SPIRE takes some nine minutes of CPU to build, once.
+.PHONY: spire
+spire: ## Build SPIRE (once), and run the test with its certificates
+	@scripts/setup.sh test spire
+	cargo test --workspace --locked --test it spire:: -- --ignored --nocapture
+
 .PHONY: test-build
 test-build:
 	@scripts/setup.sh test

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server]...      (default: build)
+#   scripts/setup.sh [build|demo|test|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, order, envoy, h2spec, grpc-xds-client or authz-server" ;;
+            build | demo | test | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server or spire" ;;
         esac
     done
 }
@@ -145,6 +145,15 @@ need_authz_server() {
     find_go
     say "building authz-server"
     (cd "$root/scripts/authz-server" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
+}
+
+# SPIRE's server and agent, Go modules of what scripts/spire pins. They need a newer Go than Debian 12 has.
+need_spire() {
+    [ -x "$tools/bin/spire-server" ] && [ -x "$tools/bin/spire-agent" ] && return
+    find_go
+    say "building SPIRE (some minutes, once)"
+    (cd "$root/scripts/spire" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install \
+        github.com/spiffe/spire/cmd/spire-server github.com/spiffe/spire/cmd/spire-agent)
 }
 
 find_go() {

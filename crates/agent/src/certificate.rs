@@ -128,7 +128,8 @@ impl CertificateRenewer {
     ) -> Result<Self, ConfigError> {
         let slot = store.identity(&CertificateSource::Sds(channel::certificate_secret()))?;
         let renew_at = SystemTime::UNIX_EPOCH;
-        let (trust, renewed) = (Trust::default(), watch::Sender::new(0));
+        let (mut trust, renewed) = (Trust::default(), watch::Sender::new(0));
+        trust.tell_apart(&trust::remembered_domains(&options.state));
         let place = CertificatePlace::of(&options);
         Ok(Self {
             place,
@@ -282,6 +283,9 @@ impl CertificateRenewer {
             self.publish(next).map_err(|error| error.to_string())?;
         }
         self.remember(&bundle.roots);
+        if let Err(error) = trust::remember_domains(&self.options.state, &bundle.domains) {
+            tracing::warn!(%error, "cannot write the trust domains; they count until the agent ends");
+        }
         self.secrets.confirmed(self.secrets.generation()).await?;
         if self.options.grpc_bootstrap.is_some() {
             // gRPC programs look at the files only now and then.

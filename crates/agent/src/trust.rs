@@ -7,6 +7,7 @@ use evenkeel_base::files::Readers;
 use evenkeel_base::spiffe;
 use evenkeel_tls::{RevocationLists, TrustBundle};
 use evenkeel_xds::istio::mesh::{ProxyConfig, TrustDomain};
+use evenkeel_xds::{Resource, unpack};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::files;
@@ -15,6 +16,10 @@ use crate::options::Options;
 /// The roots that the control plane sent last, in the state directory: an agent that starts again needs them to verify a control
 /// plane that has changed its root meanwhile.
 pub const BUNDLE_FILE: &str = "trust-bundle.pem";
+/// The trust domains that it told apart last, in the same place: until it says so again, each root counts for no other one.
+const DOMAINS_FILE: &str = "trust-domains.pb";
+/// Largest file of these that is read, in bytes.
+const MAX_DOMAINS_BYTES: u64 = 16 * 1024 * 1024;
 /// Begins the first line of a bundle; the authority key identifier of current certificates follows.
 const SIGNER_COMMENT: &str = "# signer ";
 /// Bundles that wait until they are in use, in bundles.
@@ -47,11 +52,7 @@ impl Bundle {
             RevocationLists::from_pem(lists.as_bytes()).map_err(|error| format!("ca_certificates_pem {error}"))?;
         }
         let domains = message.trust_domains.clone();
-        let bundles = domains.iter().map(|domain| (domain.name.as_str(), domain.roots_pem.as_bytes()));
-        let filled: Vec<_> = bundles.filter(|(_, roots)| !roots.is_empty()).collect();
-        if !filled.is_empty() {
-            TrustBundle::from_domains(filled).map_err(|error| format!("trust_domains: {error}"))?;
-        }
+        check_domains(&domains)?;
         Ok(Self { roots: merge_roots(&[&text]), lists, domains, signer })
     }
 }
@@ -158,6 +159,43 @@ impl ControlPlaneRoots {
 /// Remembers the control plane's roots for the next start of the agent.
 pub(crate) fn remember(state: &Path, bundle: &str) -> std::io::Result<()> {
     files::write_whole(&state.join(BUNDLE_FILE), bundle.as_bytes(), Readers::Owner)
+}
+
+/// Remembers the trust domains that are told apart.
+pub(crate) fn remember_domains(state: &Path, domains: &[TrustDomain]) -> std::io::Result<()> {
+    let message = ProxyConfig { ca_certificates_pem: Vec::new(), trust_domains: domains.to_vec() };
+    let resource = Resource::from_message("", &message);
+    files::write_whole(&state.join(DOMAINS_FILE), resource.value(), Readers::Owner)
+}
+
+/// Those that an earlier run of the agent was told of; none if there are none that could be used.
+pub(crate) fn remembered_domains(state: &Path) -> Vec<TrustDomain> {
+    let path = state.join(DOMAINS_FILE);
+    let Ok(size) = std::fs::metadata(&path).map(|file| file.len()) else { return Vec::new() };
+    let mut any = Resource::from_message("", &ProxyConfig::default()).any();
+    let read = match size <= MAX_DOMAINS_BYTES {
+        true => std::fs::read(&path).map_err(|error| error.to_string()),
+        false => Err(format!("{size} bytes; at most {MAX_DOMAINS_BYTES} are read")),
+    };
+    let domains = read.and_then(|bytes| {
+        any.value = bytes;
+        let message: ProxyConfig = unpack(&any).map_err(|error| error.to_string())?;
+        check_domains(&message.trust_domains)?;
+        Ok(message.trust_domains)
+    });
+    domains.unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), error, "the trust domains of an earlier run cannot be used");
+        Vec::new()
+    })
+}
+
+fn check_domains(domains: &[TrustDomain]) -> Result<(), String> {
+    let bundles = domains.iter().map(|domain| (domain.name.as_str(), domain.roots_pem.as_bytes()));
+    let filled: Vec<_> = bundles.filter(|(_, roots)| !roots.is_empty()).collect();
+    match filled.is_empty() {
+        true => Ok(()),
+        false => TrustBundle::from_domains(filled).map(drop).map_err(|error| format!("trust_domains: {error}")),
+    }
 }
 
 const CERTIFICATE: &str = "CERTIFICATE";

@@ -56,6 +56,8 @@ pub struct IssuedCertificate {
     pub chain: Vec<String>,
     /// Serial number of the leaf, lower-case hexadecimal.
     pub serial: String,
+    /// Beginning of the leaf's validity.
+    pub not_before: SystemTime,
     /// End of the leaf's validity.
     pub not_after: SystemTime,
 }
@@ -283,7 +285,7 @@ impl Authority {
         let serial = params.serial_number.as_ref().map(|serial| hex(serial.as_ref())).unwrap_or_default();
         let leaf = params.signed_by(&key, &self.issuer)?.pem();
         let chain = std::iter::once(leaf).chain(self.intermediates.iter().cloned()).collect();
-        Ok(IssuedCertificate { chain, serial, not_after })
+        Ok(IssuedCertificate { chain, serial, not_before: now - CLOCK_SKEW, not_after })
     }
 
     /// Makes a key and a certificate for a server with DNS names or IP addresses, such as the control plane itself.

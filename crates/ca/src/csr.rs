@@ -35,13 +35,21 @@ pub enum CsrError {
 ///
 /// Nothing else of the request is used: the authority decides on subject, key usages and extensions.
 pub(crate) fn public_key(request: &[u8], identity: &SpiffeId) -> Result<PublicKey, CsrError> {
+    checked(request, identity).map(|(_, key)| key)
+}
+
+/// The same, with the request in DER.
+pub(crate) fn checked(
+    request: &[u8],
+    identity: &SpiffeId,
+) -> Result<(CertificateSigningRequestDer<'static>, PublicKey), CsrError> {
     if request.len() > MAX_CSR_BYTES {
         return Err(CsrError::TooLarge);
     }
     let der = match CertificateSigningRequestDer::from_pem_slice(request) {
         Ok(der) => der,
         Err(_) if request.starts_with(b"-----") => return Err(CsrError::Malformed("the PEM text is damaged".into())),
-        Err(_) => CertificateSigningRequestDer::from(request),
+        Err(_) => CertificateSigningRequestDer::from(request.to_vec()),
     };
     let parsed = CertificateSigningRequestParams::from_der(&der).map_err(|error| match error {
         rcgen::Error::InvalidCertificationRequestSignature => CsrError::Signature,
@@ -49,7 +57,7 @@ pub(crate) fn public_key(request: &[u8], identity: &SpiffeId) -> Result<PublicKe
     })?;
     let identity = identity.to_string();
     match parsed.params.subject_alt_names.as_slice() {
-        [SanType::URI(uri)] if uri.as_str() == identity => Ok(parsed.public_key),
+        [SanType::URI(uri)] if uri.as_str() == identity => Ok((der, parsed.public_key)),
         names => Err(CsrError::Identity { requested: describe(names), authenticated: identity }),
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod authority;
 mod csr;
+pub mod external;
 pub mod key_file;
 mod plugged;
 pub mod rotation;

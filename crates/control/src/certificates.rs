@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_ca::rotation::Record;
+use evenkeel_ca::external::ExternalRequest;
+use evenkeel_ca::rotation::{EXTERNAL, Record, Signing};
 use evenkeel_ca::tokens::GROUP_PREFIX;
 use evenkeel_ca::{CsrError, DEFAULT_TTL, SignError, TokenKey, Workload};
+use evenkeel_model::ExternalSigner;
+use evenkeel_tls::TrustBundle;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use http::HeaderMap;
@@ -155,9 +158,62 @@ impl Certificates {
         }
     }
 
-    fn issue(&self, request: &IstioCertificateRequest, caller: &Caller) -> Result<Vec<String>, Status> {
-        let wished = u64::try_from(request.validity_duration).ok().filter(|seconds| *seconds > 0);
+    async fn issue(&self, request: &Request<IstioCertificateRequest>, caller: &Caller) -> Result<Vec<String>, Status> {
+        let message = request.get_ref();
+        let wished = u64::try_from(message.validity_duration).ok().filter(|seconds| *seconds > 0);
         let ttl = wished.map_or(DEFAULT_TTL, Duration::from_secs);
+        match self.authorities.signers().current() {
+            None => self.sign(message, caller, ttl),
+            Some(Ok(signer)) => {
+                let token = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+                let token = token.and_then(|value| value.split_once(' ')).map(|(_, token)| token.trim());
+                self.forward(&signer, message, caller, (ttl, token)).await
+            }
+            Some(Err(reason)) => Err(Status::unavailable(format!("no external signer: {reason}"))),
+        }
+    }
+
+    /// Has somebody else sign, and hands out only what is exactly what the caller may have.
+    async fn forward(
+        &self,
+        signer: &Arc<ExternalSigner>,
+        request: &IstioCertificateRequest,
+        caller: &Caller,
+        (ttl, token): (Duration, Option<&str>),
+    ) -> Result<Vec<String>, Status> {
+        let wanted = ExternalRequest::new(request.csr.as_bytes(), &caller.identity, ttl)
+            .map_err(|error| self.refusal(&SignError::Csr(error)))?;
+        let answer = self.authorities.signers().ask(signer, &wanted, token).await.map_err(|error| {
+            self.metrics.plane.inc(plane::Counter::evenkeel_external_signer_failures);
+            Status::unavailable(format!("the external signer {}: {error}", signer.address))
+        })?;
+        let now = SystemTime::now();
+        let signed = self.authorities.sign(now, |signing| {
+            let issued = wanted.accept(&answer, &trusted(signing)?, now).map_err(|error| error.to_string())?;
+            let record = Record::Issued {
+                name: caller.name(),
+                identity: caller.identity.to_string(),
+                signer: EXTERNAL.to_owned(),
+                serial: issued.serial,
+                bundle: signing.version.clone(),
+                at: authorities::millis(now),
+                end: authorities::unix(issued.not_after),
+                pod: self.authorities.has_pod(&caller.workload.namespace, &caller.workload.pod),
+            };
+            let mut chain = issued.chain;
+            chain.push(signing.trust());
+            Ok::<_, String>(((chain, issued.not_before), record))
+        });
+        let (chain, not_before) = signed.map_err(|reason| {
+            self.metrics.plane.inc(plane::Counter::evenkeel_external_signer_bad_answers);
+            Status::internal(format!("the answer of the external signer {} is refused: {reason}", signer.address))
+        })?;
+        // A signer whose clock is a little ahead: peers have no patience.
+        tokio::time::sleep(not_before.duration_since(now).unwrap_or_default()).await;
+        Ok(chain)
+    }
+
+    fn sign(&self, request: &IstioCertificateRequest, caller: &Caller, ttl: Duration) -> Result<Vec<String>, Status> {
         let now = SystemTime::now();
         let signed = self.authorities.sign(now, |signing| {
             let issued = signing.active.sign(request.csr.as_bytes(), &caller.identity, ttl, now)?;
@@ -208,12 +264,21 @@ impl IstioCertificateService for Certificates {
             self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
-        let cert_chain = self.issue(request.get_ref(), caller).inspect_err(|status| {
+        let cert_chain = self.issue(&request, caller).await.inspect_err(|status| {
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
         self.metrics.plane.inc(plane::Counter::citadel_server_success_cert_issuance_count);
         tracing::info!(%identity, "certificate issued");
         Ok(Response::new(IstioCertificateResponse { cert_chain }))
+    }
+}
+
+/// What peers trust.
+fn trusted(signing: &Signing) -> Result<TrustBundle, String> {
+    let trust = TrustBundle::from_pem(signing.roots.as_bytes()).map_err(|error| error.to_string())?;
+    match &signing.revocation_lists {
+        None => Ok(trust),
+        Some(lists) => trust.with_revocation_lists(lists.as_bytes()).map_err(|error| error.to_string()),
     }
 }
 

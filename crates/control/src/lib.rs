@@ -23,6 +23,7 @@ mod clients;
 pub mod configuration;
 pub mod debug;
 pub mod discovery;
+mod external_signer;
 mod federation;
 pub mod history;
 pub mod jwks;
@@ -44,5 +45,6 @@ mod shrunk;
 pub mod source;
 pub mod world;
 
+pub use external_signer::{ExternalSigners, SignerOptions};
 pub use options::Options;
 pub use server::{ControlError, ControlPlane, run};

@@ -45,6 +45,10 @@ layout! {
             citadel_server_authentication_failure_count,
             /// Certificate requests for another identity than the token's.
             evenkeel_csr_forbidden,
+            /// Certificate requests that the external signer did not answer, or refused.
+            evenkeel_external_signer_failures,
+            /// Answers of the external signer that are not what was asked for.
+            evenkeel_external_signer_bad_answers,
             /// Certificate requests not looked at, because there were so many.
             evenkeel_csr_throttled,
         }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::external_signer::SignerOptions;
 use crate::jwks::settings::JwksSettings;
 
 /// Reads the mesh's configuration, serves it to proxies over xDS, and issues their certificates.
@@ -25,6 +26,10 @@ pub struct Options {
     /// [default: $ROOT_CA_DIR, or an authority that the control plane makes].
     #[arg(long, value_name = "DIR")]
     pub ca_certs: Option<PathBuf>,
+
+    /// Who signs instead, if somebody else does.
+    #[command(flatten)]
+    pub signer: SignerOptions,
 
     /// Address of plaintext xDS, for proxies on this machine.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15010", value_parser = address)]

@@ -44,6 +44,7 @@ use crate::scope::{ScopeServer, Scopes};
 use crate::server_certificate::{ServerCertificateError, ServerCertificates};
 use crate::source::debounce::{DebounceError, DebounceOptions};
 use crate::source::watch::Watch;
+use crate::world::World;
 
 /// How long streams may take to end at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
@@ -206,7 +207,9 @@ impl ControlPlane {
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
         let metrics = Arc::new(Metrics::default());
         let (folder, plugged) = (options.state.clone(), options.plugged_authority());
-        let authorities = Authorities::open(folder, plugged, world.subscribe(), metrics.clone(), SystemTime::now())?;
+        let signer = options.signer.clone();
+        let now = SystemTime::now();
+        let authorities = Authorities::open(folder, plugged, signer, world.subscribe(), metrics.clone(), now)?;
         let tokens = Arc::new(TokenKey::open(&options.state)?);
         let client = || jwks::Client::new(&[authorities.current().roots.to_string()]);
         let fetcher = Fetcher::new(jwks, client(), fetching.refresh);
@@ -262,8 +265,10 @@ impl ControlPlane {
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
         let discovery = discovery.with_authorities(authorities.clone());
         let domains = self.parts.federation.subscribe();
-        let trusting = tokio::spawn(spread_trust(authorities.clone(), domains, proxies.clone()));
-        let federating = tokio::spawn(self.parts.federation.keep(world.subscribe()));
+        let (roots, trusted) = watch::channel(authorities.current().roots.clone());
+        let trusting =
+            tokio::spawn(spread_trust(authorities.clone(), domains, world.subscribe(), (proxies.clone(), roots)));
+        let federating = tokio::spawn(self.parts.federation.keep(world.subscribe(), trusted));
         let registering = tokio::spawn(registrations.keep());
         let fetching = tokio::spawn(self.parts.fetcher.keep(world.subscribe(), authorities.subscribe()));
         let rotating = tokio::spawn(authorities.keep());
@@ -336,7 +341,8 @@ impl ControlPlane {
 async fn spread_trust(
     authorities: Arc<Authorities>,
     mut domains: watch::Receiver<Arc<Vec<TrustDomain>>>,
-    proxies: Arc<Proxies>,
+    mut world: watch::Receiver<Arc<World>>,
+    (proxies, roots): (Arc<Proxies>, watch::Sender<Arc<str>>),
 ) {
     let noting = Arc::downgrade(&authorities);
     proxies.on_trust(move |serial, version| {
@@ -346,20 +352,32 @@ async fn spread_trust(
     });
     let mut current = authorities.subscribe();
     loop {
-        let trust = trust(&current.borrow_and_update(), &domains.borrow_and_update());
+        let signs = authorities.signers().current().is_none();
+        let trust = trust(&current.borrow_and_update(), &domains.borrow_and_update(), signs);
         proxies.set_trust(trust);
+        roots.send_if_modified(|told| {
+            let now = current.borrow().roots.clone();
+            let is_new = *told != now;
+            *told = now;
+            is_new
+        });
+        // Of the configuration, only this matters.
+        let other_signer = world.wait_for(|world| authorities.signers().current_in(world).is_none() != signs);
         let changed = tokio::select! {
-            changed = current.changed() => changed,
-            changed = domains.changed() => changed,
+            changed = current.changed() => changed.is_ok(),
+            changed = domains.changed() => changed.is_ok(),
+            changed = other_signer => changed.is_ok(),
         };
-        if changed.is_err() {
+        if !changed {
             return;
         }
     }
 }
 
-fn trust(signing: &Signing, domains: &[TrustDomain]) -> Trust {
-    let ca_certificates_pem = vec![signing.bundle.to_string()];
+/// `signs`: whether certificates are of the authority in use. Otherwise no agent replaces one because it is of another.
+fn trust(signing: &Signing, domains: &[TrustDomain], signs: bool) -> Trust {
+    let bundle = if signs { signing.bundle.to_string() } else { signing.trust() };
+    let ca_certificates_pem = vec![bundle];
     let message = ProxyConfig { ca_certificates_pem, trust_domains: domains.to_vec() };
     Trust { resource: Arc::new(Resource::from_message("", &message)), version: signing.version.clone() }
 }

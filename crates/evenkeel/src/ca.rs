@@ -122,6 +122,14 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
         let known = directory.display();
         format!("cannot ask for a rotation in {known}; name the control plane's state directory: --state DIR")
     })?;
+    if !before["external"].is_null() && arguments.output == Output::Text {
+        let who = before["external"]["address"].as_str().unwrap_or("an external signer");
+        writeln!(
+            out,
+            "workloads' certificates are signed by {who} and stay; only the control planes' own change. The signer's authority \
+             is changed there: put its new root into the file of --external-signer-roots first"
+        )?;
+    }
     let mut shown = Shown::new(&before, arguments.output);
     let began = wait_for_begin(&arguments.place, &before)?;
     shown.show(&began, out)?;
@@ -224,6 +232,15 @@ fn table(status: &Value) -> String {
     };
     line(format!("phase       {} since {}", text(&state["phase"]), time(&state["since"])));
     line(format!("workloads   {} with a certificate", status["workloads"]));
+    let external = &status["external"];
+    if !external.is_null() {
+        let who = match external["problem"].as_str() {
+            Some(problem) => format!("nobody signs workloads' certificates: {problem}"),
+            None => format!("{} signs workloads' certificates", text(&external["address"])),
+        };
+        line(format!("external    {who}; the authority below, control planes' only"));
+        line(format!("            {} of {} workloads know all roots", external["trusting"], status["workloads"]));
+    }
     let mut signer = |role: &str, of: &Value| {
         if of.is_null() {
             return;
@@ -260,6 +277,9 @@ pub fn alarm_line(alarm: &Value) -> String {
     let (of, end) = (text(&alarm["of"]), time(&alarm["not_after"]));
     match text(&alarm["kind"]) {
         "leaf" => format!("ALARM: the certificate of {of} ends at {end} and was not renewed"),
+        "external-root" => {
+            format!("ALARM: the external signer's root {of} ends at {end}; its operator has to change it")
+        }
         kind => format!("ALARM: the {kind} {of} ends at {end}; change it: evenkeel ca rotate"),
     }
 }
@@ -291,6 +311,23 @@ mod tests {
         check(
             json!({ "done": 0, "total": 7, "workloads": many }),
             "0 of 7 workloads; waiting for w0, w1, w2, w3, w4 and 2 more",
+        );
+    }
+
+    #[test]
+    fn who_signs_instead_is_shown() {
+        let table =
+            |external: Value| table(&json!({ "workloads": 3, "external": external, "state": {}, "alarms": [] }));
+        let signer = table(json!({ "address": "signer:8932", "problem": null, "trusting": 2 }));
+        assert!(signer.contains("signer:8932 signs workloads' certificates"), "{signer}");
+        assert!(signer.contains("2 of 3 workloads know all roots"), "{signer}");
+        let nobody = table(json!({ "address": null, "problem": "it is unreadable", "trusting": 0 }));
+        assert!(nobody.contains("nobody signs workloads' certificates: it is unreadable;"), "{nobody}");
+        assert!(!table(Value::Null).contains("external"));
+        let root = alarm_line(&json!({ "kind": "external-root", "of": "ab", "not_after": 0 }));
+        assert_eq!(
+            root,
+            "ALARM: the external signer's root ab ends at 1970-01-01T00:00:00Z; its operator has to change it"
         );
     }
 

@@ -354,7 +354,7 @@ fn add_policies(
         sni: tls.and_then(|tls| tls.server_name.as_deref()),
         request: trace.matched.as_ref(),
         is_deny: false,
-        trust_domain: &world.snapshot.mesh.trust_domain,
+        mesh: &world.snapshot.mesh,
     };
     hop.policies = policies::authorization(world, &proxy.workload, &facts, &decided);
     if arrival.request.is_some() {

@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 
 use evenkeel_base::cidr::IpNet;
-use evenkeel_model::StringMatch;
 use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
+use evenkeel_model::{MeshConfig, StringMatch};
 use evenkeel_runtime_config::matching::split_path;
 use evenkeel_runtime_config::string_match::full_match_regex;
 use evenkeel_runtime_config::view::{PlainRequest, RequestView};
@@ -30,8 +30,8 @@ pub struct Facts<'a> {
     pub request: Option<&'a PlainRequest>,
     /// All policies but ALLOW ignore what TCP does not have.
     pub is_deny: bool,
-    /// The mesh's trust domain, which `cluster.local` stands for.
-    pub trust_domain: &'a str,
+    /// The mesh: its trust domain, which `cluster.local` stands for, and those whose namespaces are not its own.
+    pub mesh: &'a MeshConfig,
 }
 
 impl Facts<'_> {
@@ -46,7 +46,7 @@ impl Facts<'_> {
     fn source(&self, at: &str, source: &Source) -> Vec<Missing> {
         let mut test = Test { at, all: Vec::new() };
         let principal = self.principal.as_deref();
-        let namespace = principal.and_then(namespace);
+        let namespace = principal.and_then(|principal| self.namespace(principal));
         let account = principal.and_then(|principal| Some((namespace?, principal.rsplit_once("/sa/")?.1)));
         let of_mesh = |wanted: &StringMatch, has: &str| self.is_principal(wanted, has);
         test.texts("principals", &source.principals, &source.not_principals, principal, &of_mesh);
@@ -96,7 +96,7 @@ impl Facts<'_> {
         let port = self.destination.1.to_string();
         let principal = self.principal.as_deref();
         let account = principal
-            .and_then(|principal| Some(format!("{}/{}", namespace(principal)?, principal.rsplit_once("/sa/")?.1)));
+            .and_then(|principal| Some(format!("{}/{}", self.namespace(principal)?, principal.rsplit_once("/sa/")?.1)));
         let header;
         let (key, has): (String, Option<&str>) = match &condition.key {
             ConditionKey::RequestHeader(_) if self.request.is_none() && self.is_deny => return Vec::new(),
@@ -117,7 +117,9 @@ impl Facts<'_> {
             ConditionKey::FilterMetadata { filter, key } => (format!("experimental.{filter}[{key}]"), None),
             ConditionKey::SourceIp => ("source.ip".to_owned(), Some(&source)),
             ConditionKey::RemoteIp => ("remote.ip".to_owned(), Some(&client)),
-            ConditionKey::SourceNamespace => ("source.namespace".to_owned(), principal.and_then(namespace)),
+            ConditionKey::SourceNamespace => {
+                ("source.namespace".to_owned(), principal.and_then(|principal| self.namespace(principal)))
+            }
             ConditionKey::SourcePrincipal => ("source.principal".to_owned(), principal),
             ConditionKey::SourceServiceAccount => ("source.serviceAccount".to_owned(), account.as_deref()),
             ConditionKey::DestinationIp => ("destination.ip".to_owned(), Some(&destination)),
@@ -141,9 +143,16 @@ impl Facts<'_> {
         test.all.into_iter().map(|missing| Missing { field: format!("{} ({key})", missing.field), ..missing }).collect()
     }
 
+    /// The namespace of an identity, if it is one of the mesh: as soon as trust domains are told apart, no other one has any.
+    fn namespace<'p>(&self, principal: &'p str) -> Option<&'p str> {
+        let domain = principal.split_once('/').map_or(principal, |(domain, _)| domain);
+        let is_own = || self.mesh.own_trust_domains().any(|own| **own == *domain);
+        (self.mesh.federated_trust_domains().is_empty() || is_own()).then(|| namespace(principal)).flatten()
+    }
+
     fn is_principal(&self, wanted: &StringMatch, has: &str) -> bool {
         let local = |text: &str| match text.strip_prefix("cluster.local/") {
-            Some(rest) => format!("{}/{rest}", self.trust_domain),
+            Some(rest) => format!("{}/{rest}", self.mesh.trust_domain),
             None => text.to_owned(),
         };
         match wanted {
@@ -290,7 +299,7 @@ fn is_of_template(template: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn facts(request: &PlainRequest) -> Facts<'_> {
+    fn facts<'a>(request: &'a PlainRequest, mesh: &'a MeshConfig) -> Facts<'a> {
         Facts {
             principal: Some("cluster.local/ns/shop/sa/web".to_owned()),
             source: [10, 0, 0, 1].into(),
@@ -299,7 +308,7 @@ mod tests {
             sni: None,
             request: Some(request),
             is_deny: false,
-            trust_domain: "cluster.local",
+            mesh,
         }
     }
 
@@ -320,9 +329,39 @@ mod tests {
                 not_values: Vec::new(),
             }],
         };
-        let missing = facts(&request).missing(&rule);
+        let mesh = MeshConfig::default();
+        let missing = facts(&request, &mesh).missing(&rule);
         let told: Vec<String> = missing.iter().map(|m| format!("{}: {} / {}", m.field, m.wanted, m.got)).collect();
         assert_eq!(told, ["to[1].operation.methods: \"GET\" or \"HEAD\" / \"DELETE\""]);
+    }
+
+    #[test]
+    fn an_identity_of_another_trust_domain_has_no_namespace_of_the_mesh() {
+        let request = PlainRequest::new("GET", "info", "/");
+        let by_namespace = Source { namespaces: vec![StringMatch::Exact("shop".into())], ..Source::default() };
+        let source = |source| Rule { from: vec![source], to: Vec::new(), when: Vec::new() };
+        let by_account = Source { service_accounts: vec![("shop".into(), "web".into())], ..Source::default() };
+        let when = Condition {
+            key: ConditionKey::SourceNamespace,
+            values: vec![StringMatch::Exact("shop".into())],
+            not_values: Vec::new(),
+        };
+        let rules = [source(by_namespace), source(by_account), Rule { from: vec![], to: vec![], when: vec![when] }];
+        let check = |domain: &str, federated: &[&str], expected: usize| {
+            let trust_domains = federated.iter().map(|&name| name.into()).collect();
+            let source = evenkeel_model::RootsSource::Pem("".into());
+            let further_roots = vec![evenkeel_model::FurtherRoots { source, trust_domains }];
+            let mesh =
+                MeshConfig { further_roots, trust_domain_aliases: vec!["old.example".into()], ..MeshConfig::default() };
+            let facts = Facts { principal: Some(format!("{domain}/ns/shop/sa/web")), ..facts(&request, &mesh) };
+            for rule in &rules {
+                assert_eq!(facts.missing(rule).len(), expected, "{domain} {federated:?} {rule:?}");
+            }
+        };
+        check("cluster.local", &["partner.example"], 0);
+        check("old.example", &["partner.example"], 0);
+        check("partner.example", &["partner.example"], 1);
+        check("partner.example", &[], 0);
     }
 
     #[test]

@@ -43,8 +43,8 @@ pub use destination_rule::{
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use list::{Grouped, List, Ordered};
 pub use mesh::{
-    AccessLogFile, AccessLogFormat, FurtherRoots, IngressMode, IngressSettings, JwksFetching, MeshConfig,
-    OutboundTrafficPolicy, PathNormalization, RootsSource, TlsRules,
+    AccessLogFile, AccessLogFormat, ExternalSigner, FurtherRoots, IngressMode, IngressSettings, JwksFetching,
+    MeshConfig, OutboundTrafficPolicy, PathNormalization, RootsSource, SignerTls, TlsRules,
 };
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};

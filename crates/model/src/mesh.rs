@@ -1,6 +1,7 @@
 //! Settings of the mesh as a whole (Istio's MeshConfig).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,35 @@ pub enum RootsSource {
     Bundle(Arc<str>),
 }
 
+/// A certificate service that signs in place of the control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalSigner {
+    /// HOST:PORT.
+    pub address: String,
+    /// TLS; none where a server on this machine is asked in plain text.
+    pub tls: Option<SignerTls>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+impl ExternalSigner {
+    /// Limit of an answer if nothing is said, as in Istio.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+}
+
+/// TLS to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SignerTls {
+    /// The roots; the system's if there is none.
+    pub roots: Option<PathBuf>,
+    /// The client's certificate and key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Names of which the server's certificate must have one; that of the address if there are none.
+    pub names: Vec<String>,
+    /// The name sent to the server; that of the address if there is none.
+    pub sni: Option<String>,
+}
+
 /// Settings of the mesh as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeshConfig {
@@ -43,6 +73,8 @@ pub struct MeshConfig {
     pub trust_domain_aliases: Vec<Arc<str>>,
     /// Roots beside those of the mesh's authority (`caCertificates`).
     pub further_roots: Vec<FurtherRoots>,
+    /// Who signs in place of the control plane (`ca`), or why nobody signs.
+    pub external_signer: Option<Result<Arc<ExternalSigner>, String>>,
     /// The suffix of service names, usually `cluster.local`.
     pub cluster_domain: Arc<str>,
     /// The namespace whose policies apply to the mesh.
@@ -290,6 +322,7 @@ impl Default for MeshConfig {
             trust_domain: "cluster.local".into(),
             trust_domain_aliases: Vec::new(),
             further_roots: Vec::new(),
+            external_signer: None,
             cluster_domain: "cluster.local".into(),
             root_namespace: "istio-system".into(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,

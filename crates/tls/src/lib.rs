@@ -10,6 +10,7 @@
 // Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod chain;
 pub mod config;
 pub mod downstream;
 pub mod error;
@@ -33,6 +34,7 @@ pub mod upstream;
 mod verified_chains;
 mod verify;
 
+pub use chain::{ChainError, verify_chain};
 pub use downstream::DownstreamTls;
 pub use error::SanMismatch;
 pub use error::{ConfigError, FailedHandshake, HandshakeError};

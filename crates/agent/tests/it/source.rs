@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_agent::Options;
 use evenkeel_agent::source::{CertificatePlace, MountedFiles};
 use evenkeel_ca::{Authority, PluggedFiles, Workload};
 use evenkeel_xds::client::connection::Service;
@@ -110,6 +111,20 @@ async fn roots_of_other_trust_domains_reach_the_proxy_each_for_its_own() {
     );
     assert_eq!(served.next().await, [format!("ROOTCA=[cluster.local]{own}[legacy.example]{own}{legacy}")]);
     acknowledged(version).await;
+
+    // An agent that starts again knows them before a control plane says so.
+    agent.stop().await;
+    drop(served);
+    let silent = ControlPlane::start(folder.path()).await;
+    let again = Options { discovery_address: silent.address.to_string(), ..options.clone() };
+    let agent = start(again);
+    let mut served = Served::by(&options.state).await;
+    assert_eq!(served.next().await[0], format!("ROOTCA=[cluster.local]{own}[legacy.example]{own}{legacy}"));
+    agent.stop().await;
+    drop(served);
+    let agent = start(options.clone());
+    let mut served = Served::by(&options.state).await;
+    assert_eq!(served.next().await[0], format!("ROOTCA=[cluster.local]{own}[legacy.example]{own}{legacy}"));
 
     // What cannot be used is refused, and what is in use stays; then there is nothing to tell apart any more.
     let bad = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";

@@ -39,11 +39,12 @@ pub use http_route::{
     HttpRetry, HttpRewrite, HttpRoute, HttpRouteDestination, RegexRewrite,
 };
 pub use mesh_config::{
-    AccessLogEncoding, CertificateData, DefaultProviders, DefaultTrafficPolicy, ExtAuthzGrpc, ExtAuthzHttp,
-    ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots, H2Upgrade, InboundTrafficPolicy,
+    AccessLogEncoding, CertificateData, CertificateService, DefaultProviders, DefaultTrafficPolicy, ExtAuthzGrpc,
+    ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots, H2Upgrade, InboundTrafficPolicy,
     InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator, MeshConfig, MeshOutboundMode,
     MinTlsVersion, NamespaceSelector, Normalization, OutboundTrafficPolicy, PathNormalization, ProviderKind,
-    RequestBody, ServiceEntryVisibility, ServiceSettings, TlsConfig, VisibilityLevel, VisibilityPolicy, VisibilityRule,
+    RequestBody, ServiceEntryVisibility, ServiceSettings, SignerTls, TlsConfig, VisibilityLevel, VisibilityPolicy,
+    VisibilityRule, is_local,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{

@@ -10,9 +10,10 @@ use evenkeel_base::{Span, Spanned};
 use super::parts::{near, sound, text_of};
 use crate::decode::Decode;
 use crate::istio::{
-    ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig, MeshOutboundMode,
-    MinTlsVersion, MtlsMode, MutualTls, Normalization, OutboundTrafficPolicy, PathNormalization, PeerAuthentication,
-    PeerAuthenticationSpec, ServiceEntryVisibility, TlsConfig, TrafficPolicy, VisibilityLevel, WorkloadSelector,
+    CertificateService, ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig,
+    MeshOutboundMode, MinTlsVersion, MtlsMode, MutualTls, Normalization, OutboundTrafficPolicy, PathNormalization,
+    PeerAuthentication, PeerAuthenticationSpec, ServiceEntryVisibility, TlsConfig, TrafficPolicy, VisibilityLevel,
+    WorkloadSelector,
 };
 use crate::kubernetes::ConfigMap;
 
@@ -118,10 +119,13 @@ pub(crate) fn mesh_config(text: &Spanned<String>) -> Option<MeshConfig> {
         _ => RESTRICTIVE.to_vec(),
     };
     let mut entries = Vec::new();
+    // A signer that is named, but cannot be read, is not the control plane itself.
+    let mut has_signer = documents.len() != 1 && text.lines().any(|line| line.trim_start().starts_with("ca:"));
     for entry in documents.first().and_then(Node::as_mapping).into_iter().flatten() {
         let alone = Node { value: Value::Mapping(Mapping(vec![entry.clone()])), span: entry.key_span.clone() };
         match sound_settings(&alone) {
             Some(_) => entries.push(entry.clone()),
+            None if &*entry.key == "ca" => has_signer = true,
             None => unclear.extend(closest(&entry.key, RESTRICTIVE)),
         }
     }
@@ -129,6 +133,9 @@ pub(crate) fn mesh_config(text: &Spanned<String>) -> Option<MeshConfig> {
     let mut settings = sound_settings(&whole)?;
     for name in unclear {
         restrict(name, &mut settings, &text.span);
+    }
+    if has_signer {
+        settings.ca = Some(Spanned::new(CertificateService::unusable(), text.span.clone()));
     }
     Some(settings)
 }

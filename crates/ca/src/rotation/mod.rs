@@ -19,5 +19,5 @@ mod store;
 
 pub use ledger::{Holder, Ledger, Ledgers, MAX_HOLDERS, Record};
 pub use signing::Signing;
-pub use state::{HOLDER_SKEW, Kind, Observed, Origin, Phase, SETTLE, Signer, State, Step, Waiting};
-pub use store::{BUNDLE_FILE, Reloaded, Store, StoreError};
+pub use state::{EXTERNAL, HOLDER_SKEW, Kind, Observed, Origin, Phase, SETTLE, Signer, State, Step, Waiting};
+pub use store::{BUNDLE_FILE, FurtherRoot, Reloaded, Store, StoreError};

@@ -14,6 +14,9 @@ pub const HOLDER_SKEW: Duration = Duration::from_secs(300);
 /// Steps of rotations that are remembered.
 const MAX_STEPS: usize = 40;
 
+/// In place of a [`Signer::id`]: the certificate is of an external signer.
+pub const EXTERNAL: &str = "external";
+
 /// Which authorities there are, and where the rotation from one to the other stands. It is replaced as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
@@ -219,6 +222,8 @@ impl State {
         match self.phase {
             Phase::Steady => true,
             Phase::Distributing => holder.bundle.as_deref() == Some(bundle),
+            // An external signer's certificates are not replaced, whatever changes here.
+            _ if holder.signer == EXTERNAL => true,
             // A new certificate that was not shown yet may have been lost on its way.
             Phase::Replacing | Phase::Retiring => holder.is_shown && holder.signer == self.active.id,
         }

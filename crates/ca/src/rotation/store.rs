@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::files::{Readers, UntrustedError, private_directory, write_atomically};
+use evenkeel_tls::{TrustBundle, TrustError};
+use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::signing::Signing;
@@ -64,6 +66,25 @@ pub enum StoreError {
     /// The rotation that was asked for makes no sense.
     #[error("{0}")]
     Request(&'static str),
+    /// The file of further roots has none.
+    #[error("{path} {reason}")]
+    FurtherRoots {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: TrustError,
+    },
+}
+
+/// A root of the file of further ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FurtherRoot {
+    /// SHA-256 of its certificate.
+    pub id: String,
+    /// Beginning of its validity, in seconds since 1970.
+    pub begin: u64,
+    /// Its end.
+    pub end: u64,
 }
 
 /// What a look at the operator's files has brought.
@@ -83,6 +104,8 @@ pub struct Store {
     state: PathBuf,
     folder: PathBuf,
     trust_domain: String,
+    /// A file of roots that are trusted beside those of the authorities.
+    further_roots: Option<PathBuf>,
 }
 
 impl Store {
@@ -110,7 +133,33 @@ impl Store {
 
     /// The store of a state directory, which may not be there yet.
     pub fn at(state: &Path, trust_domain: &str) -> Self {
-        Self { state: state.to_owned(), folder: state.join("ca"), trust_domain: trust_domain.to_owned() }
+        let (folder, trust_domain) = (state.join("ca"), trust_domain.to_owned());
+        Self { state: state.to_owned(), folder, trust_domain, further_roots: None }
+    }
+
+    /// Trusts the roots in this file, too, which is read whenever roots are.
+    ///
+    /// # Errors
+    /// The file has no usable root.
+    pub fn trusting(self, file: PathBuf, state: &State) -> Result<Self, StoreError> {
+        let this = Self { further_roots: Some(file), ..self };
+        this.publish(state)?;
+        Ok(this)
+    }
+
+    /// The roots of the file of further ones.
+    pub fn further_roots(&self) -> Result<Option<String>, StoreError> {
+        let Some(path) = &self.further_roots else { return Ok(None) };
+        let failed = |source| StoreError::Io { path: path.clone(), source };
+        let size = fs::metadata(path).map_err(failed)?.len();
+        if size > MAX_STATE_BYTES {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "more than 1 MiB")));
+        }
+        let text = fs::read_to_string(path).map_err(failed)?;
+        match TrustBundle::from_pem(text.as_bytes()) {
+            Ok(_) => Ok(Some(text)),
+            Err(reason) => Err(StoreError::FurtherRoots { path: path.clone(), reason }),
+        }
     }
 
     /// The folder of the ledgers.
@@ -147,8 +196,19 @@ impl Store {
         self.publish(state)
     }
 
+    /// The roots of that file with their validity; none if it cannot be read, which is said elsewhere.
+    pub fn further_authorities(&self) -> Vec<FurtherRoot> {
+        let text = self.further_roots().ok().flatten().unwrap_or_default();
+        let roots = plugged::parse(&text).into_iter();
+        let root = |root: CertificateDer<'static>| {
+            let (begin, end) = validity(&root)?;
+            Some(FurtherRoot { id: plugged::fingerprint(&plugged::to_pem(&root))?, begin, end })
+        };
+        roots.filter_map(root).collect()
+    }
+
     /// Writes the trusted roots for whoever hands them to workloads.
-    fn publish(&self, state: &State) -> Result<(), StoreError> {
+    pub fn publish(&self, state: &State) -> Result<(), StoreError> {
         let path = self.state.join(BUNDLE_FILE);
         let roots = self.roots(state)?;
         if fs::read_to_string(&path).is_ok_and(|there| there == roots) {
@@ -177,14 +237,17 @@ impl Store {
         })
     }
 
-    /// The roots of all authorities that are trusted, each once.
-    fn roots(&self, state: &State) -> Result<String, StoreError> {
-        let mut roots: Vec<_> = Vec::new();
+    /// The roots of all authorities that are trusted and the further ones, each once, as the files are now.
+    pub fn roots(&self, state: &State) -> Result<String, StoreError> {
+        let mut texts = Vec::new();
         for signer in state.trusted() {
-            for root in plugged::parse(&self.files(signer)?.roots) {
-                if !roots.contains(&root) {
-                    roots.push(root);
-                }
+            texts.push(self.files(signer)?.roots);
+        }
+        texts.extend(self.further_roots()?);
+        let mut roots: Vec<_> = Vec::new();
+        for root in texts.iter().flat_map(|text| plugged::parse(text)) {
+            if !roots.contains(&root) {
+                roots.push(root);
             }
         }
         Ok(roots.iter().map(plugged::to_pem).collect())

@@ -16,6 +16,7 @@ use evenkeel_ca::rotation::{Ledger, Ledgers, Observed, Phase, Record, Reloaded, 
 use evenkeel_ca::{Authority, PluggedFiles};
 use tokio::sync::watch;
 
+use crate::external_signer::{ExternalSigners, SignerOptions};
 use crate::lease::Lease;
 use crate::metrics::Metrics;
 use crate::world::World;
@@ -37,6 +38,9 @@ pub enum AuthoritiesError {
     /// What is stored of them.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The roots of the external signer.
+    #[error("--external-signer-roots: {0}")]
+    Roots(#[source] StoreError),
     /// The operator's files.
     #[error("--ca-certs: {0}")]
     Plugged(#[source] evenkeel_ca::AuthorityError),
@@ -50,6 +54,8 @@ pub struct Authorities {
     state_directory: PathBuf,
     store: Store,
     plugged: Option<PathBuf>,
+    /// Who signs workloads' certificates instead.
+    signers: ExternalSigners,
     /// Where the Pods are.
     world: watch::Receiver<Arc<World>>,
     ledger: Mutex<Queue>,
@@ -59,6 +65,8 @@ pub struct Authorities {
     gate: RwLock<()>,
     /// The operator's files that were looked at last, and what was said of them.
     seen: Mutex<Option<PluggedFiles>>,
+    /// Why the roots of the external signer are not read, as it was said last.
+    roots_problem: Mutex<Option<String>>,
     metrics: Arc<Metrics>,
     alarms: Mutex<status::Alarms>,
 }
@@ -70,10 +78,11 @@ impl std::fmt::Debug for Authorities {
 }
 
 impl Authorities {
-    /// Opens them in the state directory. `plugged`: the folder of the operator's authority. The caller holds the lease of the start.
+    /// Opens them in the state directory. `plugged`: the folder of the operator's authority; `signer`: who signs instead. The caller holds the lease of the start.
     pub fn open(
         state_directory: PathBuf,
         plugged: Option<PathBuf>,
+        signer: SignerOptions,
         world: watch::Receiver<Arc<World>>,
         metrics: Arc<Metrics>,
         now: SystemTime,
@@ -86,7 +95,11 @@ impl Authorities {
         });
         let files = files.transpose()?;
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
-        let (store, state) = Store::open(&state_directory, files.as_ref(), &trust_domain, now)?;
+        let (mut store, state) = Store::open(&state_directory, files.as_ref(), &trust_domain, now)?;
+        let signers = ExternalSigners::new(signer, world.clone());
+        if let Some(roots) = signers.roots() {
+            store = store.trusting(roots.to_owned(), &state).map_err(AuthoritiesError::Roots)?;
+        }
         let name = format!("{}-{:08x}", std::process::id(), unique());
         let mut ledger = Ledger::open(&store.ledgers(), &name, unix(now))?;
         let signing = Arc::new(store.signing(state, now)?);
@@ -95,11 +108,13 @@ impl Authorities {
             state_directory,
             store,
             plugged,
+            signers,
             world,
             ledger: Mutex::new(Queue { ledger, unwritten: Vec::new() }),
             current: watch::Sender::new(signing),
             gate: RwLock::new(()),
             seen: Mutex::new(None),
+            roots_problem: Mutex::default(),
             metrics,
             alarms: Mutex::default(),
         }))
@@ -108,6 +123,11 @@ impl Authorities {
     /// The authorities in use.
     pub fn current(&self) -> Arc<Signing> {
         self.current.borrow().clone()
+    }
+
+    /// Who signs workloads' certificates instead.
+    pub fn signers(&self) -> &ExternalSigners {
+        &self.signers
     }
 
     /// Follows them.
@@ -180,6 +200,7 @@ impl Authorities {
     /// One look; public for tests.
     pub fn step(&self, now: SystemTime) -> Result<(), AuthoritiesError> {
         self.follow(now)?;
+        self.follow_further_roots(now)?;
         let current = self.current();
         let requested = self.store.requested();
         let files = self.new_files();
@@ -287,6 +308,30 @@ impl Authorities {
             return Ok(());
         }
         self.adopt(self.store.signing(state, now)?, now)
+    }
+
+    /// Takes over the file of the external signer's roots, if it is another.
+    fn follow_further_roots(&self, now: SystemTime) -> Result<(), AuthoritiesError> {
+        if self.signers.roots().is_none() {
+            return Ok(());
+        }
+        let current = self.current();
+        let mut said = self.roots_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = self.store.further_roots() {
+            let reason = error.to_string();
+            if said.as_ref() != Some(&reason) {
+                tracing::error!(reason, "--external-signer-roots: the file cannot be used; the roots in use stay");
+                *said = Some(reason);
+            }
+            return Ok(());
+        }
+        *said = None;
+        if self.store.roots(&current.state)? != *current.roots {
+            tracing::info!("the roots of the external signer have changed");
+            self.store.publish(&current.state)?;
+            self.adopt(self.store.signing(current.state.clone(), now)?, now)?;
+        }
+        Ok(())
     }
 
     fn adopt(&self, signing: Signing, now: SystemTime) -> Result<(), AuthoritiesError> {

@@ -26,16 +26,29 @@ pub struct Status {
     pub waiting: Waiting,
     /// Workloads with a certificate.
     pub workloads: usize,
+    /// Who signs workloads' certificates instead of the authority, or why nobody does.
+    pub external: Option<External>,
     /// Certificates that end soon.
     pub alarms: Vec<Alarm>,
     /// The present time of this control plane, in seconds since 1970.
     pub now: u64,
 }
 
+/// An external signer.
+#[derive(Debug, Serialize)]
+pub struct External {
+    /// Its address.
+    pub address: Option<String>,
+    /// Why it cannot be asked.
+    pub problem: Option<String>,
+    /// Workloads that have acknowledged the present roots, the signer's among them.
+    pub trusting: usize,
+}
+
 /// A certificate with little left of its life.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Alarm {
-    /// `leaf`, `intermediate` or `root`.
+    /// `leaf`, `intermediate`, `root`, or `external-root` for a root of the external signer.
     pub kind: &'static str,
     /// The workload, or the authority's id.
     pub of: String,
@@ -58,9 +71,16 @@ impl Authorities {
         let ledgers = Ledgers::read(&self.store.ledgers())?;
         let at = unix(now);
         let waiting = current.state.waiting(&Observed { ledgers: &ledgers, bundle: &current.version }, at);
+        let holders = || ledgers.holders.values().filter(|holder| holder.not_after > at);
+        let trusting = holders().filter(|holder| holder.bundle.as_ref() == Some(&current.version)).count();
+        let external = self.signers.current().map(|signer| match signer {
+            Ok(signer) => External { address: Some(signer.address.clone()), problem: None, trusting },
+            Err(problem) => External { address: None, problem: Some(problem), trusting },
+        });
         Ok(Status {
-            workloads: ledgers.holders.values().filter(|holder| holder.not_after > at).count(),
-            alarms: alarms(&current.state, &ledgers, at),
+            workloads: holders().count(),
+            external,
+            alarms: self.alarms_at(&ledgers, at),
             state: current.state.clone(),
             bundle: current.version.clone(),
             waiting,
@@ -73,6 +93,16 @@ impl Authorities {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner).said.iter().cloned().collect()
     }
 
+    fn alarms_at(&self, ledgers: &Ledgers, now: u64) -> Vec<Alarm> {
+        let mut alarms = alarms(&self.current().state, ledgers, now);
+        let external = self.store.further_authorities().into_iter().filter(|root| is_near(root.begin, root.end, now));
+        alarms.extend(external.map(|root| {
+            let not_after = root.end;
+            Alarm { kind: "external-root", of: root.id, identity: None, not_after }
+        }));
+        alarms
+    }
+
     /// Says in the log and in the metrics which certificates end soon.
     pub(super) fn look_for_alarms(&self, now: SystemTime) {
         let ledgers = match Ledgers::read(&self.store.ledgers()) {
@@ -82,12 +112,15 @@ impl Authorities {
                 return;
             }
         };
-        let found: BTreeSet<Alarm> = alarms(&self.current().state, &ledgers, unix(now)).into_iter().collect();
+        let found: BTreeSet<Alarm> = self.alarms_at(&ledgers, unix(now)).into_iter().collect();
         let count =
             |kind: &str| i64::try_from(found.iter().filter(|alarm| alarm.kind == kind).count()).unwrap_or(i64::MAX);
         let metrics = &self.metrics.plane;
         metrics.set(plane::Gauge::evenkeel_leaves_expiring, count("leaf"));
-        metrics.set(plane::Gauge::evenkeel_authorities_expiring, count("intermediate") + count("root"));
+        metrics.set(
+            plane::Gauge::evenkeel_authorities_expiring,
+            count("intermediate") + count("root") + count("external-root"),
+        );
         let mut known = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
         for alarm in found.difference(&known.said) {
             let left = alarm.not_after.saturating_sub(unix(now));
@@ -139,6 +172,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::external_signer::SignerOptions;
     use crate::metrics::Metrics;
     use crate::world::World;
 
@@ -189,7 +223,8 @@ mod tests {
         let (_world, world) = watch::channel(Arc::new(World::of(Snapshot::default())));
         let (metrics, now) = (Arc::new(Metrics::default()), SystemTime::now());
         let authorities =
-            Authorities::open(state.path().to_owned(), None, world, metrics.clone(), now).expect("authorities");
+            Authorities::open(state.path().to_owned(), None, SignerOptions::default(), world, metrics.clone(), now)
+                .expect("authorities");
         let issue = |serial: &str, at: SystemTime| {
             let record = Record::Issued {
                 name: "client-0.shop".to_owned(),

@@ -83,8 +83,9 @@ impl Federation {
         self.out.subscribe()
     }
 
-    /// Follows the configuration, and fetches bundles, for ever.
-    pub(crate) async fn keep(mut self, mut world: watch::Receiver<Arc<World>>) {
+    /// Follows the configuration, and fetches bundles, for ever. `trusted`: the mesh's roots, which verify endpoints, too.
+    pub(crate) async fn keep(mut self, mut world: watch::Receiver<Arc<World>>, mut trusted: watch::Receiver<Arc<str>>) {
+        trusted.mark_unchanged();
         let mut running: JoinSet<Result<Vec<u8>, String>> = JoinSet::new();
         let mut of_task: HashMap<Id, Arc<str>> = HashMap::new();
         loop {
@@ -114,6 +115,11 @@ impl Federation {
             };
             tokio::select! {
                 changed = world.changed() => if changed.is_err() { return },
+                changed = trusted.changed() => {
+                    if changed.is_err() { return }
+                    let roots = trusted.borrow_and_update().to_string();
+                    self.trust(Client::new(&[roots]), Instant::now());
+                }
                 () = due => {}
                 Some(ended) = running.join_next_with_id() => {
                     let (id, outcome) = ended.unwrap_or_else(|panic| (panic.id(), Err("it was stopped".to_owned())));
@@ -123,6 +129,12 @@ impl Federation {
                 }
             }
         }
+    }
+
+    /// Fetches with another client from now on. What has failed is tried again: the reason may have been a root.
+    fn trust(&mut self, client: Client, now: Instant) {
+        self.client = Arc::new(client);
+        self.endpoints.values_mut().filter(|endpoint| endpoint.failures > 0).for_each(|endpoint| endpoint.due = now);
     }
 
     /// Begins with endpoints that are new, with what an earlier run has left of them, and forgets those that nobody names.

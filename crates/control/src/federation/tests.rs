@@ -139,7 +139,8 @@ async fn endpoints_are_asked_again_by_themselves() {
     let mut domains = federation.subscribe();
     let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
     let (_world, worlds) = watch::channel(Arc::new(world_of(mesh)));
-    let keeping = tokio::spawn(federation.keep(worlds));
+    let (roots, trusted) = watch::channel(Arc::from(web.root_pem()));
+    let keeping = tokio::spawn(federation.keep(worlds, trusted));
     let mut until = async |roots: usize| {
         let has = |domains: &Arc<Vec<TrustDomain>>| {
             let partner = domains.iter().find(|domain| domain.name == "partner.example");
@@ -152,6 +153,29 @@ async fn endpoints_are_asked_again_by_themselves() {
     until(1).await;
     served.set("200 OK", &document(&[], 3));
     until(0).await;
+    keeping.abort();
+    drop(roots);
+}
+
+/// The mesh has a new root, which is that of the endpoint.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_root_of_the_mesh_verifies_endpoints_without_a_restart() {
+    let (web, other, one) = (TestCa::new(), TestCa::new(), TestCa::new());
+    let (served, state) = (Served::new(&web), tempfile::tempdir().expect("a folder"));
+    served.set("200 OK", &document(&[&one], 1));
+    let mut federation = Federation::open(state.path(), Client::new(&[other.root_pem()])).expect("a folder");
+    let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
+    // It has failed so often that it would be minutes before it is tried again.
+    federation.follow(&mesh, Instant::now());
+    let endpoint = federation.endpoints.values_mut().next().expect("an endpoint");
+    (endpoint.failures, endpoint.due) = (10, Instant::now() + MAX_BACK_OFF);
+    let mut domains = federation.subscribe();
+    let (_world, worlds) = watch::channel(Arc::new(world_of(mesh)));
+    let (roots, trusted) = watch::channel(Arc::from(other.root_pem()));
+    let keeping = tokio::spawn(federation.keep(worlds, trusted));
+    roots.send_replace(Arc::from(other.root_pem() + &web.root_pem()));
+    let has_roots = |domains: &Arc<Vec<TrustDomain>>| domains.iter().any(|domain| !domain.roots_pem.is_empty());
+    tokio::time::timeout(Duration::from_secs(20), domains.wait_for(has_roots)).await.expect("in time").expect("kept");
     keeping.abort();
 }
 

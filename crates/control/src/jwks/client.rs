@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_jwt::{JwksError, MAX_JWKS_BYTES};
+use evenkeel_tls::TrustBundle;
 use http::header::{HOST, LOCATION, USER_AGENT};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
@@ -27,6 +28,8 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
+/// Ends each of them.
+const END_OF_CERTIFICATE: &str = "-----END CERTIFICATE-----";
 /// The variable that names another file of roots, as for OpenSSL.
 const ROOTS_VARIABLE: &str = "SSL_CERT_FILE";
 /// Largest file of roots, in bytes.
@@ -180,6 +183,13 @@ fn redirected(from: &Uri, location: &str) -> Option<Uri> {
     };
     let to = parse(&absolute).ok()?;
     (from.scheme_str() != Some("https") || to.scheme_str() == Some("https")).then_some(to)
+}
+
+/// The roots that the system trusts, PEM, without those that rustls does not read.
+pub(crate) fn system_roots_pem() -> String {
+    let text = system_roots().map(|path| std::fs::read_to_string(path).unwrap_or_default()).unwrap_or_default();
+    let usable = |root: &&str| TrustBundle::from_pem(root.as_bytes()).is_ok();
+    text.split_inclusive(END_OF_CERTIFICATE).filter(usable).map(|root| format!("{}\n", root.trim())).collect()
 }
 
 fn system_roots() -> Option<PathBuf> {

@@ -35,8 +35,8 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 
 use crate::world::World;
-pub(crate) use client::Client;
 use client::FetchError;
+pub(crate) use client::{Client, system_roots_pem};
 
 /// The directory of the keys in the state directory.
 const FOLDER: &str = "jwks";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_control::server::Addresses;
-use evenkeel_control::{ControlError, ControlPlane, Options};
+use evenkeel_control::{ControlError, ControlPlane, Options, SignerOptions};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{
@@ -168,6 +168,7 @@ pub fn options(config: &Path, state: &Path) -> Options {
         state: state.to_owned(),
         trust_domain: None,
         ca_certs: None,
+        signer: SignerOptions::default(),
         grpc_address: any,
         secure_grpc_address: any,
         http_address: any,

@@ -7,6 +7,7 @@ mod configuration;
 mod divergence;
 mod envoy;
 mod envoy_on_demand;
+mod external_signer;
 mod fixture;
 mod go_client;
 mod grpc_programs;

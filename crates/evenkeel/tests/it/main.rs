@@ -2,6 +2,7 @@
 
 mod any_order;
 mod attacks;
+mod authorities;
 mod auto_sni;
 mod certificates_any_order;
 mod control_planes;
@@ -17,8 +18,10 @@ mod kinds;
 mod lab;
 mod manager;
 mod mesh;
+mod pair;
 mod proxy;
 mod restart;
 mod scope;
 mod settle;
+mod spire;
 mod up;

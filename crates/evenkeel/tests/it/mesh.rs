@@ -59,11 +59,22 @@ impl Plane {
     }
 
     pub fn start(&self) -> Process {
+        self.start_with(&[])
+    }
+
+    /// The same, with more flags.
+    pub fn start_with(&self, more: &[&str]) -> Process {
+        self.start_as(|command| _ = command.args(more))
+    }
+
+    /// The same, with a command that is changed as a whole.
+    pub fn start_as(&self, change: impl FnOnce(&mut Command)) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command.args(["control-plane", "--secure-grpc-address", &format!("127.0.0.1:{}", self.secure)]);
         command.args(["--grpc-address", &format!("127.0.0.1:{}", self.grpc)]);
         command.args(["--http-address", &format!("127.0.0.1:{}", self.http)]);
         command.arg("--config").arg(self.config()).arg("--state").arg(self.state());
+        change(&mut command);
         let mut process = Process::spawn(&mut command);
         process.wait_for_line("control plane ready");
         process

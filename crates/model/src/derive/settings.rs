@@ -1,5 +1,6 @@
 //! The settings of a MeshConfig over the defaults.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use super::http_fields::retries_of;
 use super::shared;
 use crate::authz_provider::{AuthzBody, AuthzHttp, AuthzProtocol, AuthzProvider};
 use crate::{
-    AccessLogFile, AccessLogFormat, FurtherRoots, IngressMode, LocalityLb, MeshConfig, OutboundTrafficPolicy,
-    PathNormalization, RootsSource, StringMatch, TlsRules, ZoneAwareLb,
+    AccessLogFile, AccessLogFormat, ExternalSigner, FurtherRoots, IngressMode, LocalityLb, MeshConfig,
+    OutboundTrafficPolicy, PathNormalization, RootsSource, SignerTls, StringMatch, TlsRules, ZoneAwareLb,
 };
 
 /// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
@@ -27,6 +28,9 @@ const STDOUT: &str = "/dev/stdout";
 pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut Diagnostics) {
     identity(mesh, &said);
     further_roots(mesh, &said, found);
+    if let Some(service) = said.ca.as_ref().filter(|service| service.value.is_used()) {
+        mesh.external_signer = Some(external_signer(&service.value).map(Arc::new));
+    }
     traffic(mesh, &said);
     connections(mesh, &said);
     logs(mesh, &said);
@@ -57,6 +61,19 @@ fn identity(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
             };
         }
     }
+}
+
+/// What cannot be used as it is written lets nobody sign: the control plane must not stand in for another authority.
+fn external_signer(service: &istio::CertificateService) -> Result<ExternalSigner, String> {
+    let tls = service.tls()?.map(|tls| SignerTls {
+        roots: tls.roots.map(PathBuf::from),
+        identity: tls.identity.map(|(certificate, key)| (certificate.into(), key.into())),
+        names: tls.names.to_vec(),
+        sni: tls.sni.map(str::to_owned),
+    });
+    let timeout = service.request_timeout.filter(|timeout| !timeout.is_zero());
+    let timeout = timeout.unwrap_or(ExternalSigner::DEFAULT_TIMEOUT);
+    Ok(ExternalSigner { address: service.address()?.to_owned(), tls, timeout })
 }
 
 /// Roots that cannot be read are left out, which refuses the peers that need them.

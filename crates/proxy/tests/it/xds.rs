@@ -273,6 +273,20 @@ fn nobody_is_served_before_the_clusters_have_their_certificates() {
     );
     control_plane.change(|set| set.insert(ResourceType::Secret, resource::<Secret>("roots", &roots)));
     assert_eq!(get(proxy.listener("web"), "/").text(), "one");
+
+    // Roots of a SPIFFE validator are on the page, each with the trust domain that it vouches for.
+    let path = |certs: &serde_json::Value| certs["certificates"][0]["ca_cert"][0]["path"].clone();
+    assert_eq!(path(&proxy.json("/certs")), "<sds: roots>");
+    let validator = format!(
+        "{{name: roots, validation_context: {{custom_validator_config: {{name: envoy.tls.cert_validator.spiffe, typed_config: {{\
+         \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig, trust_domains: [{{\
+         name: partner.example, trust_bundle: {{inline_string: {}}}}}]}}}}}}}}",
+        serde_json::to_string(&ca.root_pem()).expect("a string")
+    );
+    control_plane.change(|set| set.insert(ResourceType::Secret, resource::<Secret>("roots", &validator)));
+    eventually("the validator's root", || {
+        (path(&proxy.json("/certs")) == "<sds: roots: partner.example>").then_some(())
+    });
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! MeshConfig: settings of the mesh as a whole (Istio's "Global Mesh Options").
 
+mod certificate_service;
 mod further_roots;
 mod policies;
 mod providers;
 mod visibility;
 
+pub use certificate_service::{CertificateService, SignerTls, is_local};
 pub use further_roots::FurtherRoots;
 pub use policies::{
     AccessLogEncoding, DefaultTrafficPolicy, H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode,
@@ -48,6 +50,7 @@ impl MeshConfig {
         "trustDomainAliases",
         "enableAutoMtls",
         "verifyCertificateAtClient",
+        "ca",
     ];
 
     /// A decoder for the settings: a field of a newer version is a warning, unless leaving it out could open something.
@@ -173,10 +176,12 @@ object! {
         ingress_selector: Option<Spanned<String>> = "ingressSelector",
         /// Further root certificates, which may count for some trust domains only.
         ca_certificates: Vec<Spanned<CertificateData>> = "caCertificates",
+        /// A certificate service that signs in place of the control plane.
+        ca: Option<Spanned<CertificateService>> = "ca",
     }
     later: [
         "proxyHttpPort", "enableTracing", "enableEnvoyAccessLogService", "configSources", "inboundClusterStatName",
-        "outboundClusterStatName", "serviceSubsetStatName", "statPrefix", "certificates", "enablePrometheusMerge", "ca",
+        "outboundClusterStatName", "serviceSubsetStatName", "statPrefix", "certificates", "enablePrometheusMerge",
     ];
     inert: ["serviceScopeConfigs", "hboneIdleTimeout", "thriftConfig", "mixerCheckServer"];
     check: check;
@@ -207,6 +212,7 @@ fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
         let help = "to accept any certificate of one server, set `insecureSkipVerify` in its DestinationRule";
         cx.at_field("verifyCertificateAtClient", |cx| cx.warning("unsupported-value", &verify.span, message, help));
     }
+    certificate_service::check(config.ca.as_ref(), cx);
     further_roots::check(&config.ca_certificates, cx);
     policies::check_access_log(config, cx);
     providers::check_references(config, cx);

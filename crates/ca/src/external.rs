@@ -1,0 +1,203 @@
+//! Certificates that somebody else signs: what is asked for, and whether the answer is exactly that.
+//!
+//! The signer is trusted to sign, not to decide: whose certificate it is, for which key and how long has been decided before. So a
+//! signer that is mistaken, or that somebody has taken over, hands no workload the name of another by way of this control plane.
+
+use std::time::{Duration, SystemTime};
+
+use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_tls::{ChainError, PeerCertificate, TrustBundle, printable, verify_chain};
+use pem::{EncodeConfig, LineEnding, Pem};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use crate::authority::{IssuedCertificate, MAX_TTL, MIN_TTL};
+use crate::csr::{self, CsrError};
+use crate::plugged::to_pem;
+
+/// Most certificates in an answer, in certificates.
+pub const MAX_CERTIFICATES: usize = 10;
+/// How far the signer's clock may be ahead.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(120);
+/// How long the validity of a certificate may be from now: what begins later is refused.
+pub const MAX_WAIT: Duration = Duration::from_secs(5);
+
+/// A workload's request that has been checked, for a signer.
+#[derive(Debug, Clone)]
+pub struct ExternalRequest {
+    pem: String,
+    /// The key's SubjectPublicKeyInfo, DER.
+    key: Vec<u8>,
+    identity: SpiffeId,
+    ttl: Duration,
+}
+
+/// An answer that is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// No certificate.
+    #[error("it has no certificate")]
+    Empty,
+    /// Too many of them.
+    #[error("it has more than {MAX_CERTIFICATES} certificates")]
+    TooMany,
+    /// A certificate cannot be read.
+    #[error("a certificate cannot be read: {0}")]
+    Malformed(String),
+    /// Another name, none, or more than one.
+    #[error("the certificate is for {found}, wanted `{wanted}` and no other name")]
+    Names {
+        /// The names in the certificate.
+        found: String,
+        /// The identity that was asked for.
+        wanted: String,
+    },
+    /// The workload could not use it, or somebody else could.
+    #[error("the certificate has another key than the request")]
+    Key,
+    /// The workload could sign certificates with it.
+    #[error("the certificate may sign others")]
+    Authority,
+    /// It lasts longer than it may.
+    #[error("the certificate is valid for {found_s} s, which is longer than the {wanted_s} s that were asked for")]
+    TooLong {
+        /// How long from now, in seconds.
+        found_s: u64,
+        /// How long it may, in seconds.
+        wanted_s: u64,
+    },
+    /// It has ended, or does so before anybody could replace it.
+    #[error("the certificate has expired, or does so within {} s", MIN_TTL.as_secs())]
+    Expired,
+    /// Peers would refuse it now.
+    #[error("the certificate is not valid yet; the signer's clock is ahead of this one by {0} s or more")]
+    NotYetValid(u64),
+    /// Peers would not accept it.
+    #[error("peers would refuse it: {0}")]
+    Untrusted(#[from] ChainError),
+}
+
+impl ExternalRequest {
+    /// Checks a workload's request (PEM or DER) as if it were signed here. `ttl` is clamped as for own certificates.
+    pub fn new(request: &[u8], identity: &SpiffeId, ttl: Duration) -> Result<Self, CsrError> {
+        let (der, _) = csr::checked(request, identity)?;
+        let malformed = |error: &dyn std::fmt::Display| CsrError::Malformed(error.to_string());
+        let (rest, parsed) = X509CertificationRequest::from_der(&der).map_err(|error| malformed(&error))?;
+        if !rest.is_empty() {
+            return Err(CsrError::Malformed(format!("{} bytes after the request", rest.len())));
+        }
+        let key = parsed.certification_request_info.subject_pki.raw.to_vec();
+        // Written anew: in a text with several sections the signer may read another one than was checked.
+        let unix = EncodeConfig::new().set_line_ending(LineEnding::LF);
+        let pem = pem::encode_config(&Pem::new("CERTIFICATE REQUEST", der.as_ref()), unix);
+        Ok(Self { pem, key, identity: identity.clone(), ttl: ttl.clamp(MIN_TTL, MAX_TTL) })
+    }
+
+    /// The request, PEM.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// The lifetime to ask for.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Takes an answer, PEM texts with the leaf first, if the certificate is what was asked for and peers that trust `trust` would
+    /// accept it. The signer's roots are dropped: which roots count is not for it to say.
+    ///
+    /// # Errors
+    /// Why it is not used.
+    pub fn accept(
+        &self,
+        answer: &[String],
+        trust: &TrustBundle,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, AnswerError> {
+        let mut chain = Vec::new();
+        for found in answer.iter().flat_map(|text| CertificateDer::pem_slice_iter(text.as_bytes())) {
+            chain.push(found.map_err(|error| AnswerError::Malformed(error.to_string()))?);
+            if chain.len() > MAX_CERTIFICATES {
+                return Err(AnswerError::TooMany);
+            }
+        }
+        let leaf = chain.first().ok_or(AnswerError::Empty)?;
+        self.check_leaf(leaf)?;
+        let malformed = |error: &dyn std::fmt::Display| AnswerError::Malformed(error.to_string());
+        let parsed = PeerCertificate::parse(&chain).map_err(|error| malformed(&error))?;
+        self.check_validity(&parsed, now)?;
+        let mut sent = vec![leaf.clone()];
+        for certificate in chain.iter().skip(1) {
+            if !is_root(certificate)? {
+                sent.push(certificate.clone());
+            }
+        }
+        // It may begin in a moment; whoever gets it waits for that.
+        verify_chain(trust, &sent, now.max(parsed.not_before()))?;
+        Ok(IssuedCertificate {
+            chain: sent.iter().map(to_pem).collect(),
+            serial: parsed.serial.clone(),
+            not_before: parsed.not_before(),
+            not_after: parsed.not_after(),
+        })
+    }
+
+    fn check_leaf(&self, leaf: &CertificateDer<'_>) -> Result<(), AnswerError> {
+        let malformed = |error: &dyn std::fmt::Display| AnswerError::Malformed(error.to_string());
+        let (_, certificate) = X509Certificate::from_der(leaf).map_err(|error| malformed(&error))?;
+        let names = certificate.subject_alternative_name().map_err(|error| malformed(&error))?;
+        let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+        let wanted = self.identity.to_string();
+        match names {
+            [GeneralName::URI(uri)] if **uri == *wanted => {}
+            others => return Err(AnswerError::Names { found: describe(others), wanted }),
+        }
+        if certificate.public_key().raw != self.key {
+            return Err(AnswerError::Key);
+        }
+        let usage = certificate.key_usage().map_err(|error| malformed(&error))?;
+        let may_sign = usage.is_some_and(|usage| usage.value.key_cert_sign() || usage.value.crl_sign());
+        if certificate.is_ca() || may_sign {
+            return Err(AnswerError::Authority);
+        }
+        Ok(())
+    }
+
+    fn check_validity(&self, leaf: &PeerCertificate, now: SystemTime) -> Result<(), AnswerError> {
+        if leaf.not_after() < now + MIN_TTL {
+            return Err(AnswerError::Expired);
+        }
+        let left = leaf.not_after().duration_since(now).unwrap_or_default();
+        if left > self.ttl + CLOCK_SKEW {
+            return Err(AnswerError::TooLong { found_s: left.as_secs(), wanted_s: self.ttl.as_secs() });
+        }
+        match leaf.not_before().duration_since(now) {
+            Ok(wait) if wait > MAX_WAIT => Err(AnswerError::NotYetValid(wait.as_secs())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a certificate names itself as its issuer.
+fn is_root(certificate: &CertificateDer<'_>) -> Result<bool, AnswerError> {
+    let parsed = X509Certificate::from_der(certificate).map_err(|error| AnswerError::Malformed(error.to_string()));
+    parsed.map(|(_, certificate)| certificate.issuer() == certificate.subject())
+}
+
+fn describe(names: &[GeneralName<'_>]) -> String {
+    let text = |name: &GeneralName<'_>| match name {
+        GeneralName::URI(text) => format!("`{}`", printable(text)),
+        GeneralName::DNSName(text) => format!("DNS `{}`", printable(text)),
+        GeneralName::RFC822Name(text) => format!("e-mail `{}`", printable(text)),
+        GeneralName::IPAddress(_) => "an IP address".to_owned(),
+        _ => "a name of another kind".to_owned(),
+    };
+    match names {
+        [] => "no name".to_owned(),
+        _ => names.iter().take(4).map(text).collect::<Vec<_>>().join(" and "),
+    }
+}

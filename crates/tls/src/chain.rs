@@ -1,0 +1,35 @@
+//! Verification of a chain outside of a handshake.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustls::client::danger::ServerCertVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::config::PeerChecks;
+use crate::trust::TrustBundle;
+use crate::verify::{ClientVerifier, ServerVerifier};
+
+/// A chain that no root of a bundle vouches for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ChainError(String);
+
+/// Whether peers that trust `trust` accept this chain, leaf first, from a server and from a client: signatures, validity,
+/// usages, revocation.
+///
+/// # Errors
+/// Why they would not.
+pub fn verify_chain(trust: &TrustBundle, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<(), ChainError> {
+    let Some((leaf, intermediates)) = chain.split_first() else {
+        return Err(ChainError("there is no certificate".to_owned()));
+    };
+    let now = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+    let refused = |error: rustls::Error| ChainError(error.to_string());
+    // Names are not looked at: the verifier does as Envoy, which compares only those that are configured.
+    let name = ServerName::IpAddress(std::net::IpAddr::from([0, 0, 0, 0]).into());
+    let checks = PeerChecks::default();
+    ServerVerifier::chain(trust, &checks).verify_server_cert(leaf, intermediates, &name, &[], now).map_err(refused)?;
+    let clients = ClientVerifier::new(trust, &checks, true).map_err(|error| ChainError(error.to_string()))?;
+    clients.verify_client_cert(leaf, intermediates, now).map(drop).map_err(refused)
+}
