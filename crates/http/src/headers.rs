@@ -35,6 +35,8 @@ struct Field {
 pub struct Headers {
     arena: Vec<u8>,
     fields: Vec<Field>,
+    /// Names as they arrived, in order, if that is kept.
+    spellings: Vec<Span>,
 }
 
 impl Headers {
@@ -43,6 +45,7 @@ impl Headers {
         const KEPT_ARENA_BYTES: usize = 8 * 1024;
         self.arena.clear();
         self.fields.clear();
+        self.spellings.clear();
         self.arena.shrink_to(KEPT_ARENA_BYTES);
     }
 
@@ -182,6 +185,26 @@ impl Headers {
         id
     }
 
+    /// Keeps the letter case of a name that arrived. Names beyond a limit are sent in lower case: looking for one costs as
+    /// much as there are.
+    pub(crate) fn keep_spelling(&mut self, name: &[u8]) {
+        const MAX_SPELLINGS: usize = 256;
+        if self.spellings.len() < MAX_SPELLINGS {
+            let spelling = self.intern(name);
+            self.spellings.push(spelling);
+        }
+    }
+
+    /// A lower-case name as it first arrived; unchanged if it did not, or if spellings are not kept.
+    #[inline]
+    pub fn spelled<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
+        if self.spellings.is_empty() {
+            return name;
+        }
+        let spellings = self.spellings.iter().map(|spelling| self.bytes(*spelling));
+        spellings.into_iter().find(|spelling| spelling.eq_ignore_ascii_case(name)).unwrap_or(name)
+    }
+
     /// Adds a well-known field at the end.
     pub fn append_id(&mut self, id: HeaderId, value: &[u8]) {
         let value = self.intern_value(value);
@@ -290,7 +313,7 @@ impl Headers {
         if is_simple(self.bytes(connection)) {
             return;
         }
-        let Self { arena, fields } = self;
+        let Self { arena, fields, .. } = self;
         let of = |span: Span| arena.get(span.start as usize..span.end as usize).unwrap_or_default();
         for option in connection_options(of(connection)).take(*options_left) {
             *options_left -= 1;

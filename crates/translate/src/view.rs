@@ -12,6 +12,8 @@ use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 
 /// Longest node id accepted, in bytes.
 const MAX_NODE_ID_BYTES: usize = 1024;
+/// Fields of ProxyConfig that say nothing about a proxy's configuration, but something to its agent.
+const OF_AGENT: [&str; 2] = ["readinessProbe", "proxyStatsMatcher"];
 
 /// The properties of a proxy that its configuration depends on. Equal views get equal resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,14 +249,15 @@ impl<'a> Metadata<'a> {
         Metadata(topology).object("proxyProtocol").is_some()
     }
 
-    /// The node's ProxyConfig as JSON, with its fields in order; empty if there is none. Its `readinessProbe` is for the
-    /// agent: a ProxyConfig with nothing else says nothing about the proxy.
+    /// The node's ProxyConfig as JSON, with its fields in order; empty if there is none. Some fields are
+    /// for the agent: a ProxyConfig with nothing else says nothing about the proxy.
     fn proxy_config(&self) -> Arc<str> {
         let Some(object) = self.object("PROXY_CONFIG") else { return "".into() };
         let mut object = of_struct(object);
-        let has_probe = object.as_object_mut().is_some_and(|fields| fields.shift_remove("readinessProbe").is_some());
-        let is_empty = object.as_object().is_none_or(serde_json::Map::is_empty);
-        if has_probe && is_empty { "".into() } else { object.to_string().into() }
+        let Some(fields) = object.as_object_mut() else { return "".into() };
+        let given = fields.len();
+        fields.retain(|name, _| !OF_AGENT.contains(&name.as_str()));
+        if given > 0 && fields.is_empty() { "".into() } else { object.to_string().into() }
     }
 
     fn object(&self, name: &str) -> Option<&'a Struct> {
