@@ -12,6 +12,7 @@ mod gateway_secrets;
 mod h2spec;
 mod hangup;
 mod http_proxy;
+mod in_use;
 mod interop;
 mod kinds;
 mod lab;
