@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use evenkeel_model::{Labels, Workload};
 
-use crate::pb::core::Node;
+use crate::pb::core::{Locality, Node};
 use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 
 /// Longest node id accepted, in bytes.
@@ -30,6 +30,8 @@ pub struct ProxyView {
     pub service_account: Arc<str>,
     /// Its labels (metadata `LABELS`), which Gateways and policies select by.
     pub labels: Labels,
+    /// Its own word on where it runs, `region/zone/subzone`; empty if it did not send it.
+    pub locality: Arc<str>,
     /// The kind of client, and how much of the mesh it wants to hold.
     pub client_kind: ClientKind,
     /// Whether a load balancer in front of it sends the PROXY protocol (metadata `PROXY_CONFIG`:
@@ -46,6 +48,11 @@ pub struct ProxyView {
     /// The labels that proxies like it have in common (metadata `SELF_DISCOVERY_GROUPING_LABEL_NAMES`), if its bootstrap has
     /// a local cluster (`ENABLE_SELF_DISCOVERY`).
     pub peer_labels: Option<Vec<Arc<str>>>,
+}
+
+fn locality(locality: &Locality) -> Arc<str> {
+    let all = [&*locality.region, &*locality.zone, &*locality.sub_zone].join("/");
+    all.trim_end_matches('/').into()
 }
 
 /// Pod names are unique, so hashing the rest for each proxy with each change is not worth it.
@@ -195,6 +202,7 @@ impl ProxyView {
             namespace: namespace.into(),
             service_account: metadata.text("SERVICE_ACCOUNT").unwrap_or_default().into(),
             labels: metadata.texts("LABELS"),
+            locality: node.locality.as_ref().map_or_else(|| "".into(), locality),
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
             proxy_config: metadata.proxy_config(),

@@ -16,6 +16,7 @@ mod in_use;
 mod interop;
 mod kinds;
 mod lab;
+mod localities;
 mod manager;
 mod mesh;
 mod proxy;
