@@ -400,7 +400,7 @@ impl Decode for RegexText {
             cx,
             "bad-regex",
             "a regular expression in RE2 syntax, without look-around and back references",
-            |text| Self::new(text),
+            Self::new,
         )
     }
 }

@@ -402,11 +402,11 @@ fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) ->
     let core::Http1ProtocolOptions { enable_trailers, header_key_format, .. } = options.clone();
     let header_case = cx.at("http_protocol_options", |cx| headers::key_format(cx, header_key_format.as_ref()));
     let supported = core::Http1ProtocolOptions { enable_trailers, header_key_format, ..Default::default() };
-    if *options != supported || header_case == KeyFormat::ProperCase {
+    if *options != supported || header_case == KeyFormat::Proper {
         let problem = "only enable_trailers and header_key_format with preserve_case are supported towards endpoints";
         cx.fail_at::<()>("http_protocol_options", problem);
     }
-    Http1 { enable_trailers, preserve_case: header_case == KeyFormat::PreserveCase }
+    Http1 { enable_trailers, preserve_case: header_case == KeyFormat::Preserved }
 }
 
 fn circuit_breakers(cx: &mut Cx<'_>, breakers: Option<&cluster::CircuitBreakers>) -> Option<CircuitBreakers> {

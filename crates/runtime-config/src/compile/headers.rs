@@ -128,26 +128,26 @@ const PRESERVE_CASE: &str = "envoy.extensions.http.header_formatters.preserve_ca
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyFormat {
     /// In lower case.
-    LowerCase,
+    Lower,
     /// As `Proper-Case`.
-    ProperCase,
+    Proper,
     /// As they arrived.
-    PreserveCase,
+    Preserved,
 }
 
 /// `HeaderKeyFormat`.
 pub(crate) fn key_format(cx: &mut Cx<'_>, format: Option<&HeaderKeyFormat>) -> KeyFormat {
-    let Some(format) = format else { return KeyFormat::LowerCase };
+    let Some(format) = format else { return KeyFormat::Lower };
     let format = cx.at("header_key_format", |cx| match &format.header_format {
-        Some(HeaderFormat::ProperCaseWords(_)) => Some(KeyFormat::ProperCase),
+        Some(HeaderFormat::ProperCaseWords(_)) => Some(KeyFormat::Proper),
         Some(HeaderFormat::StatefulFormatter(extension)) => {
             let name = extension.typed_config.as_ref().map(|any| super::type_name(&any.type_url));
             match name == Some(PRESERVE_CASE) {
-                true => Some(KeyFormat::PreserveCase),
+                true => Some(KeyFormat::Preserved),
                 false => cx.fail_at("stateful_formatter.typed_config", format!("must hold {PRESERVE_CASE}")),
             }
         }
         None => cx.fail("one of proper_case_words, stateful_formatter is required"),
     });
-    format.unwrap_or(KeyFormat::LowerCase)
+    format.unwrap_or(KeyFormat::Lower)
 }
