@@ -27,6 +27,13 @@ struct Field {
     sensitive: bool,
 }
 
+impl Field {
+    /// It is no field, but how a name was spelled. (So may a removed sensitive field seem; its name is in lower case.)
+    fn is_spelling(&self) -> bool {
+        !self.live && self.sensitive
+    }
+}
+
 /// Header fields in order, names in lower case. Removed and replaced values stay in the arena until [`Headers::clear`].
 ///
 /// No value holds CR, LF or NUL, whoever sets it: each becomes a blank (RFC 9110 section 5.5), so that no text from
@@ -35,8 +42,6 @@ struct Field {
 pub struct Headers {
     arena: Vec<u8>,
     fields: Vec<Field>,
-    /// Names as they arrived, in order, if that is kept.
-    spellings: Vec<Span>,
 }
 
 impl Headers {
@@ -45,7 +50,6 @@ impl Headers {
         const KEPT_ARENA_BYTES: usize = 8 * 1024;
         self.arena.clear();
         self.fields.clear();
-        self.spellings.clear();
         self.arena.shrink_to(KEPT_ARENA_BYTES);
     }
 
@@ -189,19 +193,21 @@ impl Headers {
     /// much as there are.
     pub(crate) fn keep_spelling(&mut self, name: &[u8]) {
         const MAX_SPELLINGS: usize = 256;
-        if self.spellings.len() < MAX_SPELLINGS {
-            let spelling = self.intern(name);
-            self.spellings.push(spelling);
+        if self.fields.iter().filter(|field| field.is_spelling()).take(MAX_SPELLINGS).count() < MAX_SPELLINGS {
+            let name = self.intern(name);
+            // Among the fields, because a list of its own would make every head larger.
+            self.fields.push(Field { name, value: Span::default(), id: HeaderId::Other, live: false, sensitive: true });
         }
     }
 
     /// A lower-case name as it first arrived; unchanged if it did not, or if spellings are not kept.
     #[inline]
     pub fn spelled<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
-        if self.spellings.is_empty() {
+        // A head that keeps them begins with one.
+        if !self.fields.first().is_some_and(Field::is_spelling) {
             return name;
         }
-        let spellings = self.spellings.iter().map(|spelling| self.bytes(*spelling));
+        let spellings = self.fields.iter().filter(|field| field.is_spelling()).map(|field| self.bytes(field.name));
         spellings.into_iter().find(|spelling| spelling.eq_ignore_ascii_case(name)).unwrap_or(name)
     }
 
@@ -313,7 +319,7 @@ impl Headers {
         if is_simple(self.bytes(connection)) {
             return;
         }
-        let Self { arena, fields, .. } = self;
+        let Self { arena, fields } = self;
         let of = |span: Span| arena.get(span.start as usize..span.end as usize).unwrap_or_default();
         for option in connection_options(of(connection)).take(*options_left) {
             *options_left -= 1;

@@ -227,7 +227,7 @@ mod tests {
         for format in [Exposition::Prometheus, Exposition::OpenMetrics] {
             let page = registry.exposition(format, None);
             assert!(page.contains("upstream_rq_time_count{envoy_cluster_name=\"a\"} 1\n"), "{page}");
-            for gone in ["\"b\"", "503", "504", "response_code"] {
+            for gone in ["\"b\"", "503", "504", "envoy_response_code="] {
                 assert!(!page.contains(gone), "{gone} in\n{page}");
             }
         }
