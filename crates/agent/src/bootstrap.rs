@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::options::{Options, OptionsError, Role, is_true};
+use crate::stats_matcher;
 
 /// The name in the control plane's certificate, Istio's.
 pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
@@ -136,6 +137,9 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
             ],
         },
     });
+    if let Some(statistics) = stats_matcher::stats_config(options) {
+        bootstrap["stats_config"] = statistics;
+    }
     if discovers {
         if let Some(clusters) = bootstrap["static_resources"]["clusters"].as_array_mut() {
             clusters.push(peers());

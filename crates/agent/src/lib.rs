@@ -24,7 +24,8 @@ pub mod resolv_conf;
 pub mod sds;
 mod servers;
 pub mod source;
-pub mod status;
+mod stats_matcher;
+mod status;
 pub mod trust;
 
 use std::future::Future;

@@ -103,11 +103,11 @@ pub struct Options {
     #[arg(long, default_value = "Kubernetes")]
     pub cluster_id: String,
     /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. It is passed to the control plane; the agent
-    /// reads readinessProbe and proxyMetadata.
+    /// reads readinessProbe, proxyStatsMatcher and proxyMetadata.
     #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
     pub proxy_config: Map<String, Value>,
     /// Metadata of the node for the control plane, KEY=VALUE; may be repeated. ISTIO_META_KEY in the environment means the same;
-    /// ISTIO_METAJSON_LABELS has labels. AUTO_REGISTER_GROUP names the WorkloadGroup to register for, NETWORK the workload's
+    /// ISTIO_METAJSON_LABELS has labels, ISTIO_METAJSON_ANNOTATIONS annotations. AUTO_REGISTER_GROUP names the WorkloadGroup to register for, NETWORK the workload's
     /// network.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub metadata: Vec<(String, String)>,
@@ -262,9 +262,18 @@ impl Options {
 
     /// The labels of the workload: those of `ISTIO_METAJSON_LABELS`, overridden by those of `--labels`.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
-        let given = self.environment.iter().find(|(name, _)| name == LABELS_VARIABLE);
-        let given = given.and_then(|(_, json)| serde_json::from_str::<BTreeMap<String, String>>(json).ok());
-        given.unwrap_or_default().into_iter().chain(self.labels.iter().cloned()).collect()
+        self.json_of(LABELS_VARIABLE).into_iter().chain(self.labels.iter().cloned()).collect()
+    }
+
+    /// The annotations of the workload, of `ISTIO_METAJSON_ANNOTATIONS`.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.json_of(ANNOTATIONS_VARIABLE)
+    }
+
+    /// A variable whose value is a JSON object of texts; empty if it is not.
+    fn json_of(&self, variable: &str) -> BTreeMap<String, String> {
+        let given = self.environment.iter().find(|(name, _)| name == variable);
+        given.and_then(|(_, json)| serde_json::from_str(json).ok()).unwrap_or_default()
     }
 
     /// How the health of the workload is checked (`readinessProbe` of `--proxy-config`).
@@ -295,6 +304,8 @@ impl Options {
 const METADATA_PREFIX: &str = "ISTIO_META_";
 /// The variable with labels as JSON, as in Istio.
 const LABELS_VARIABLE: &str = "ISTIO_METAJSON_LABELS";
+/// The variable with annotations as JSON, as in Istio.
+pub const ANNOTATIONS_VARIABLE: &str = "ISTIO_METAJSON_ANNOTATIONS";
 /// Settings of Istio's agent about certificates.
 const FILE_MOUNTED_CERTS: &str = "FILE_MOUNTED_CERTS";
 const OUTPUT_CERTS: &str = "OUTPUT_CERTS";
@@ -306,7 +317,7 @@ const DNS_CAPTURE: &str = "DNS_CAPTURE";
 fn environment() -> Vec<(String, String)> {
     let all =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let settings = [LABELS_VARIABLE, FILE_MOUNTED_CERTS, OUTPUT_CERTS, CA_ADDR, CA_ROOT_CA];
+    let settings = [LABELS_VARIABLE, ANNOTATIONS_VARIABLE, FILE_MOUNTED_CERTS, OUTPUT_CERTS, CA_ADDR, CA_ROOT_CA];
     all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || settings.contains(&name.as_str())).collect()
 }
 

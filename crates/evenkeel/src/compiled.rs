@@ -113,6 +113,7 @@ fn proxies(objects: &[Object]) -> Vec<(ProxyView, Span)> {
         };
         for namespace in namespaces {
             let view = |number: usize| ProxyView {
+                locality: "".into(),
                 kind,
                 addresses: vec![ADDRESS.into()],
                 pod: format!("evenkeel-validate-{number}").into(),

@@ -79,6 +79,10 @@ pub struct ExplainArguments {
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
 
+    /// The Unix socket that the workload connects to, instead of the URL's address: a Sidecar's `egress[].bind`.
+    #[arg(long, value_name = "PATH|@NAME", requires = "from", conflicts_with_all = ["from_outside", "last"])]
+    unix_socket: Option<String>,
+
     /// The result of random draws: which weighted destination is followed, from 0 to the sum of the weights.
     #[arg(long, value_name = "N", default_value_t = 0)]
     random: u64,
@@ -171,6 +175,8 @@ impl ExplainArguments {
             Some(from) => Caller::parse(from),
             None => Caller::Outside,
         };
-        Ok(Question { from, target, random: self.random })
+        // As a Sidecar's `bind` has it, or as curl's option does.
+        let socket = self.unix_socket.as_deref().map(|path| path.strip_prefix("unix://").unwrap_or(path).to_owned());
+        Ok(Question { from, target, socket, random: self.random })
     }
 }

@@ -7,7 +7,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_filters::explain::asked::{self, AskedCall, AskedHead, AskedTls, chain_name};
 use evenkeel_filters::explain::{Explainer, Explanation, Says, Step, Trace};
 use evenkeel_model::{GatewayRef, Workload};
-use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::address::{EndpointAddress, ListenAddress};
 use evenkeel_runtime_config::cluster::{Cluster as Compiled, Discovery, Endpoint as Host, Health};
 use evenkeel_runtime_config::demand::listeners_of;
 use evenkeel_runtime_config::listener::{Listener, Terminal};
@@ -50,6 +50,8 @@ pub struct Arrival {
     pub source: SocketAddr,
     /// The address that it called.
     pub destination: SocketAddr,
+    /// The Unix socket that it has connected to instead.
+    pub socket: Option<Arc<str>>,
     /// TLS, if the client speaks it.
     pub tls: Option<TlsClient>,
     /// The request, if there is one.
@@ -58,6 +60,13 @@ pub struct Arrival {
     pub host: Option<Hostname>,
     /// The result of every random draw.
     pub random: u64,
+}
+
+impl Arrival {
+    /// The address or the socket that was called, as text.
+    pub fn called(&self) -> String {
+        self.socket.as_deref().map_or_else(|| self.destination.to_string(), ToOwned::to_owned)
+    }
 }
 
 /// A client that speaks TLS.
@@ -86,10 +95,10 @@ pub struct Departure {
 pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop, Option<Departure>) {
     let workload = &proxy.workload;
     let mut hop = Hop { proxy: name(side, workload), arrives: arrives(arrival), ..Hop::default() };
-    let Some(listener) = listener(proxy, side, arrival.destination) else {
+    let Some(listener) = listener_of(proxy, side, arrival) else {
         hop.verdict = Verdict {
             outcome: Outcome::Reset,
-            reason: format!("nothing listens on {}", arrival.destination),
+            reason: format!("nothing listens on {}", arrival.called()),
             ..Verdict::default()
         };
         add_refused(proxy, &mut hop);
@@ -139,12 +148,12 @@ fn name(side: Side, workload: &Workload) -> ProxyName {
 fn arrives(arrival: &Arrival) -> String {
     let protocol = if arrival.request.is_some() { "HTTP" } else { "TCP" };
     match &arrival.tls {
-        None => format!("plain {protocol} to {}", arrival.destination),
+        None => format!("plain {protocol} to {}", arrival.called()),
         Some(tls) => {
             let sni = tls.server_name.as_ref().map(|name| format!(", SNI {name}")).unwrap_or_default();
             match &tls.identity {
-                Some(identity) => format!("mutual TLS to {} as {identity}{sni}", arrival.destination),
-                None => format!("TLS to {}{sni}", arrival.destination),
+                Some(identity) => format!("mutual TLS to {} as {identity}{sni}", arrival.called()),
+                None => format!("TLS to {}{sni}", arrival.called()),
             }
         }
     }
@@ -152,9 +161,10 @@ fn arrives(arrival: &Arrival) -> String {
 
 /// The listeners that may serve a connection at a proxy, by name, and the call as the first one sees it.
 pub fn at_proxy(proxy: &Proxy, side: Side, arrival: &Arrival) -> (Vec<String>, Arrival) {
-    let found = listener(proxy, side, arrival.destination);
+    let found = listener_of(proxy, side, arrival);
     let mut names: Vec<String> = found.iter().map(|listener| listener.name.to_string()).collect();
     match side {
+        Side::Outbound if arrival.socket.is_some() => {}
         Side::Outbound => {
             names = listeners_of(arrival.destination).iter().map(ToString::to_string).collect();
             names.push(VIRTUAL_OUTBOUND.to_owned());
@@ -164,6 +174,12 @@ pub fn at_proxy(proxy: &Proxy, side: Side, arrival: &Arrival) -> (Vec<String>, A
     }
     let destination = found.map_or(arrival.destination, |listener| at_listener(side, listener, arrival.destination));
     (names, Arrival { destination, ..arrival.clone() })
+}
+
+fn listener_of<'p>(proxy: &'p Proxy, side: Side, arrival: &Arrival) -> Option<&'p Arc<Listener>> {
+    let Some(socket) = &arrival.socket else { return listener(proxy, side, arrival.destination) };
+    let is_it = |listener: &&Arc<Listener>| matches!(&listener.address, ListenAddress::Pipe(path) if path == socket);
+    proxy.config.listeners.values().find(is_it)
 }
 
 /// The listener that serves a connection to this address.

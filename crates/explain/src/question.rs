@@ -9,6 +9,8 @@ pub struct Question {
     pub from: Caller,
     /// What is called.
     pub target: Target,
+    /// The Unix socket that the client connects to, instead of the target's address: a path, or `@NAME`.
+    pub socket: Option<String>,
     /// The result of every random draw: weighted destinations and fractions follow it.
     pub random: u64,
 }
@@ -72,6 +74,14 @@ pub enum QuestionError {
     /// `--tcp` is not `HOST:PORT`.
     #[error("`{0}` is not HOST:PORT")]
     Address(String),
+    /// Only a sidecar listens on Unix sockets.
+    #[error("{caller} has no sidecar, which could listen on {socket}")]
+    NoSocket {
+        /// Who calls.
+        caller: String,
+        /// The socket.
+        socket: String,
+    },
     /// A header without colon.
     #[error("`{0}` is not a header; expected `NAME: VALUE`")]
     Header(String),

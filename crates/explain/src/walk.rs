@@ -27,7 +27,10 @@ impl World {
         match &question.from {
             Caller::Workload { name, namespace } => {
                 let workload = self.find(name, namespace.as_deref())?;
-                Ok(self.asked_by_workload(question, &workload))
+                match &question.socket {
+                    Some(socket) => self.asked_at_socket(question, socket, &workload),
+                    None => Ok(self.asked_by_workload(question, &workload)),
+                }
             }
             Caller::Outside => self.asked_from_outside(question),
         }
@@ -78,6 +81,7 @@ impl World {
         let arrival = Arrival {
             source,
             destination: SocketAddr::new(resolved.address, target.port()),
+            socket: None,
             tls: client_tls(target, &["http/1.1"]),
             request: request(target),
             host: called(&resolved, target),
@@ -102,6 +106,36 @@ impl World {
             }
         }
         conclude(answer)
+    }
+
+    /// A workload calls through a Unix socket of its sidecar. As in the proxy, such a connection has no addresses.
+    fn asked_at_socket(
+        &self,
+        question: &Question,
+        socket: &str,
+        workload: &Arc<Workload>,
+    ) -> Result<Answer, QuestionError> {
+        let target = &question.target;
+        if !workload.has_proxy {
+            let caller = format!("{}.{}", workload.pod, workload.namespace);
+            return Err(QuestionError::NoSocket { caller, socket: socket.to_owned() });
+        }
+        let proxy = self.proxy(workload);
+        let resolved = names::resolve(target.host(), workload, Some(&proxy), &self.snapshot);
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let arrival = Arrival {
+            source: nowhere,
+            destination: nowhere,
+            socket: Some(socket.into()),
+            tls: client_tls(target, &["http/1.1"]),
+            request: request(target),
+            host: called(&resolved, target),
+            random: question.random,
+        };
+        let resolved = Resolved { how: "a Unix socket of the sidecar".to_owned(), ..resolved };
+        let mut answer = start(question, &resolved, &arrival);
+        self.walk(&proxy, Side::Outbound, arrival, &mut answer);
+        Ok(conclude(answer))
     }
 
     fn asked_from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
@@ -142,6 +176,7 @@ impl World {
         let arrival = Arrival {
             source: SocketAddr::new(OUTSIDE.into(), CLIENT_PORT),
             destination: SocketAddr::new(address, target.port()),
+            socket: None,
             tls: client_tls(target, &["h2", "http/1.1"]),
             request: request(target),
             host: host.and_then(|host| Hostname::parse(&host).ok()),
@@ -161,7 +196,7 @@ impl World {
         answer.hops.push(hop);
         if let Some(departure) = departure.filter(|_| answer.hops.len() < MAX_HOPS) {
             let source = proxy.workload.addresses.first().copied().unwrap_or(arrival.source.ip());
-            let from = Arrival { source: SocketAddr::new(source, CLIENT_PORT), ..arrival };
+            let from = Arrival { source: SocketAddr::new(source, CLIENT_PORT), socket: None, ..arrival };
             self.follow(departure, &from, answer);
         }
     }
@@ -178,6 +213,7 @@ impl World {
         let arrival = Arrival {
             source: from.source,
             destination: to,
+            socket: None,
             tls,
             request,
             host: from.host.clone(),
@@ -234,7 +270,7 @@ fn start(question: &Question, resolved: &Resolved, arrival: &Arrival) -> Answer 
     let call = Call {
         from: question.from.to_string(),
         to: question.target.to_string(),
-        address: arrival.destination.to_string(),
+        address: arrival.called(),
         resolved: resolved.how.clone(),
     };
     Answer { call, verdict: Verdict::default(), hops: Vec::new(), notes: Vec::new() }

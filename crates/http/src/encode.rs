@@ -24,18 +24,18 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, framing: Framing, connecti
     out.extend_from_slice(head.method());
     out.push(b' ');
     out.extend_from_slice(if head.method() == b"CONNECT" { head.authority() } else { head.path() });
-    out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
-    out.extend_from_slice(head.authority());
-    out.extend_from_slice(b"\r\n");
-    fields(out, &head.headers);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    let headers = &head.headers;
+    own_line(out, headers, b"host", head.authority());
+    fields(out, headers);
     match framing {
-        Framing::Length(length) => content_length(out, length),
-        Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Framing::Length(length) => content_length(out, headers, length),
+        Framing::Chunked => own_line(out, headers, b"transfer-encoding", b"chunked"),
         // Without a body no framing header is sent; `content-length: 0` is sent where the method implies a body (RFC
         // 9110 section 8.6).
         Framing::None | Framing::UntilClose => {}
     }
-    end(out, connection);
+    end(out, headers, connection);
 }
 
 /// How a response is written.
@@ -57,25 +57,24 @@ pub struct ResponseStyle<'a> {
 pub fn response(out: &mut Vec<u8>, head: &ResponseHead, style: ResponseStyle<'_>) {
     out.reserve(512);
     status_line(out, style.version, head.status);
-    let lines = out.len();
-    fields(out, &head.headers);
+    let (lines, headers) = (out.len(), &head.headers);
+    fields(out, headers);
     if style.bodiless {
-        if let Some(length) =
-            head.headers.get(HeaderId::ContentLength).filter(|_| head.status >= 200 && head.status != 204)
+        if let Some(length) = headers.get(HeaderId::ContentLength).filter(|_| head.status >= 200 && head.status != 204)
         {
-            line(out, b"content-length", length);
+            own_line(out, headers, b"content-length", length);
         } else if style.framing == Framing::Chunked {
-            out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+            own_line(out, headers, b"transfer-encoding", b"chunked");
         }
     } else {
         match style.framing {
-            Framing::Length(length) => content_length(out, length),
-            Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-            Framing::None => content_length(out, 0),
+            Framing::Length(length) => content_length(out, headers, length),
+            Framing::Chunked => own_line(out, headers, b"transfer-encoding", b"chunked"),
+            Framing::None => content_length(out, headers, 0),
             Framing::UntilClose => {}
         }
     }
-    end(out, style.connection);
+    end(out, headers, style.connection);
     if style.proper_case {
         out[lines..].split_mut(|byte| *byte == b'\n').for_each(proper_case_name);
     }
@@ -191,7 +190,7 @@ fn fields(out: &mut Vec<u8>, headers: &Headers) {
             | HeaderId::ProxyConnection
             | HeaderId::Upgrade
             | HeaderId::Host => {}
-            _ => line(out, name, value),
+            _ => own_line(out, headers, name, value),
         }
     }
 }
@@ -207,21 +206,27 @@ fn proper_case_name(line: &mut [u8]) {
     }
 }
 
-fn content_length(out: &mut Vec<u8>, length: u64) {
-    line(out, b"content-length", itoa::Buffer::new().format(length).as_bytes());
+fn content_length(out: &mut Vec<u8>, headers: &Headers, length: u64) {
+    own_line(out, headers, b"content-length", itoa::Buffer::new().format(length).as_bytes());
 }
 
-fn end(out: &mut Vec<u8>, connection: Connection<'_>) {
+fn end(out: &mut Vec<u8>, headers: &Headers, connection: Connection<'_>) {
     match connection {
         Connection::Default => {}
-        Connection::Close => line(out, b"connection", b"close"),
-        Connection::KeepAlive => line(out, b"connection", b"keep-alive"),
+        Connection::Close => own_line(out, headers, b"connection", b"close"),
+        Connection::KeepAlive => own_line(out, headers, b"connection", b"keep-alive"),
         Connection::Upgrade(protocol) => {
-            line(out, b"connection", b"Upgrade");
-            line(out, b"upgrade", protocol);
+            own_line(out, headers, b"connection", b"Upgrade");
+            own_line(out, headers, b"upgrade", protocol);
         }
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// A line of this head, whose name is spelled as it arrived if that is kept.
+#[inline]
+fn own_line(out: &mut Vec<u8>, headers: &Headers, name: &[u8], value: &[u8]) {
+    line(out, headers.spelled(name), value);
 }
 
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
@@ -234,6 +239,28 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse::{HeadScan, RequestRules, parse_request};
+
+    #[test]
+    fn names_are_spelled_as_they_first_came_if_that_is_kept() {
+        let text = "POST / HTTP/1.1\r\nHOST: a\r\nX-One: 1\r\nx-ONE: 2\r\ncontent-LENGTH: 2\r\nTE: trailers\r\n\r\n";
+        let check = |keep_case, expected: &str| {
+            let (mut head, rules) = (RequestHead::default(), RequestRules { keep_case, ..RequestRules::default() });
+            let info = parse_request(text.as_bytes(), &mut HeadScan::default(), rules, &mut head);
+            let info = info.expect("a valid head").expect("a whole one");
+            head.headers.append(b"X-Two", b"3");
+            let mut out = Vec::new();
+            request(&mut out, &head, info.framing, Connection::Close);
+            assert_eq!(
+                String::from_utf8_lossy(&out),
+                format!("POST / HTTP/1.1\r\n{expected}connection: close\r\n\r\n")
+            );
+            head.clear();
+            assert_eq!(head.headers.spelled(b"x-one"), b"x-one");
+        };
+        check(false, "host: a\r\nx-one: 1\r\nx-one: 2\r\nte: trailers\r\nx-two: 3\r\ncontent-length: 2\r\n");
+        check(true, "HOST: a\r\nX-One: 1\r\nX-One: 2\r\nTE: trailers\r\nx-two: 3\r\ncontent-LENGTH: 2\r\n");
+    }
 
     #[test]
     fn names_in_proper_case_are_those_of_the_framing_too() {

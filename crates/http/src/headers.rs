@@ -27,6 +27,13 @@ struct Field {
     sensitive: bool,
 }
 
+impl Field {
+    /// It is no field, but how a name was spelled. (So may a removed sensitive field seem; its name is in lower case.)
+    fn is_spelling(&self) -> bool {
+        !self.live && self.sensitive
+    }
+}
+
 /// Header fields in order, names in lower case. Removed and replaced values stay in the arena until [`Headers::clear`].
 ///
 /// No value holds CR, LF or NUL, whoever sets it: each becomes a blank (RFC 9110 section 5.5), so that no text from
@@ -180,6 +187,28 @@ impl Headers {
         let value = self.intern(value);
         self.fields.push(Field { name, value, id, live: true, sensitive: false });
         id
+    }
+
+    /// Keeps the letter case of a name that arrived. Names beyond a limit are sent in lower case: looking for one costs as
+    /// much as there are.
+    pub(crate) fn keep_spelling(&mut self, name: &[u8]) {
+        const MAX_SPELLINGS: usize = 256;
+        if self.fields.iter().filter(|field| field.is_spelling()).take(MAX_SPELLINGS).count() < MAX_SPELLINGS {
+            let name = self.intern(name);
+            // Among the fields, because a list of its own would make every head larger.
+            self.fields.push(Field { name, value: Span::default(), id: HeaderId::Other, live: false, sensitive: true });
+        }
+    }
+
+    /// A lower-case name as it first arrived; unchanged if it did not, or if spellings are not kept.
+    #[inline]
+    pub fn spelled<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
+        // A head that keeps them begins with one.
+        if !self.fields.first().is_some_and(Field::is_spelling) {
+            return name;
+        }
+        let spellings = self.fields.iter().filter(|field| field.is_spelling()).map(|field| self.bytes(field.name));
+        spellings.into_iter().find(|spelling| spelling.eq_ignore_ascii_case(name)).unwrap_or(name)
     }
 
     /// Adds a well-known field at the end.

@@ -28,5 +28,7 @@ pub use framing::Framing;
 pub use head::{RequestHead, ResponseHead, Version};
 pub use headers::Headers;
 pub use names::HeaderId;
-pub use parse::{HeadScan, Limits, RequestInfo, RequestRules, ResponseInfo, parse_request, parse_response};
+pub use parse::{
+    HeadScan, Limits, RequestInfo, RequestRules, ResponseInfo, ResponseRules, parse_request, parse_response,
+};
 pub use underscores::Underscores;

@@ -40,13 +40,26 @@ pub struct RequestRules {
     pub underscores: Underscores,
     /// Whether the target may be a URL. Otherwise a URL is kept unchanged as the path, for whoever answers the request.
     pub absolute_urls: bool,
+    /// Whether the letter case of names is kept for the next hop.
+    pub keep_case: bool,
 }
 
 impl Default for RequestRules {
     /// Envoy's.
     fn default() -> Self {
-        Self { limits: Limits::default(), underscores: Underscores::Allow, absolute_urls: true }
+        Self { limits: Limits::default(), underscores: Underscores::Allow, absolute_urls: true, keep_case: false }
     }
+}
+
+/// The rules for one response head.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ResponseRules {
+    /// How large it may be.
+    pub limits: Limits,
+    /// The request was HEAD, so no body follows whatever the headers say.
+    pub to_head: bool,
+    /// Whether the letter case of names is kept for the next hop.
+    pub keep_case: bool,
 }
 
 /// Remembers how far an incomplete head was scanned, so that a head that arrives byte by byte is not parsed from its
@@ -145,6 +158,9 @@ pub fn parse_request(
     let mut scanned = Scanned::default();
     let mut host = None;
     for header in request.headers.iter() {
+        if rules.keep_case {
+            head.headers.keep_spelling(header.name.as_bytes());
+        }
         if header.name.len() == 4 && header.name.eq_ignore_ascii_case("host") {
             if host.replace(header.value).is_some() {
                 return Err(HeadError::DuplicateHost);
@@ -180,18 +196,17 @@ pub fn parse_request(
     }))
 }
 
-/// Parses the response head at the start of `buffer` into `head`; `None` until it is complete. `to_head`: the request was
-/// HEAD, so no body follows whatever the headers say.
+/// Parses the response head at the start of `buffer` into `head`; `None` until it is complete.
 ///
 /// # Errors
 /// [`HeadError`]; the upstream broke the protocol and the connection must be closed.
 pub fn parse_response(
     buffer: &[u8],
     scan: &mut HeadScan,
-    limits: Limits,
-    to_head: bool,
+    rules: ResponseRules,
     head: &mut ResponseHead,
 ) -> Result<Option<ResponseInfo>, HeadError> {
+    let ResponseRules { limits, to_head, keep_case } = rules;
     if !scan.worth_parsing(buffer) {
         return incomplete(buffer, limits);
     }
@@ -222,6 +237,9 @@ pub fn parse_response(
     head.status = response.code.filter(|code| *code >= 100).ok_or(HeadError::Malformed)?;
     let mut scanned = Scanned::default();
     for header in response.headers.iter() {
+        if keep_case {
+            head.headers.keep_spelling(header.name.as_bytes());
+        }
         scanned.add(&mut head.headers, header, buffer)?;
     }
     let declared = scanned.framing(head.version)?;
@@ -554,7 +572,12 @@ mod tests {
             let found = parsed.map(|info| 1 + info.map_or(0, |_| request.headers.iter().count()));
             assert_eq!(found, expected, "{lines} of a request, {max_headers} allowed");
             let text = format!("HTTP/1.1 200 OK\r\na: b\r\n{fields}\r\n");
-            let parsed = parse_response(text.as_bytes(), &mut HeadScan::default(), limits, false, &mut response);
+            let parsed = parse_response(
+                text.as_bytes(),
+                &mut HeadScan::default(),
+                ResponseRules { limits, ..ResponseRules::default() },
+                &mut response,
+            );
             let found = parsed.map(|info| info.map_or(0, |_| response.headers.iter().count()));
             assert_eq!(found, expected, "{lines} of a response, {max_headers} allowed");
         };
@@ -692,8 +715,12 @@ mod tests {
     fn responses() {
         let check = |head: &str, to_head: bool, expected: Result<(Framing, bool), HeadError>| {
             let mut parsed = ResponseHead::default();
-            let info =
-                parse_response(head.as_bytes(), &mut HeadScan::default(), Limits::default(), to_head, &mut parsed);
+            let info = parse_response(
+                head.as_bytes(),
+                &mut HeadScan::default(),
+                ResponseRules { to_head, ..ResponseRules::default() },
+                &mut parsed,
+            );
             assert_eq!(info.map(|i| i.map(|i| (i.framing, i.keep_alive))), expected.map(Some), "{head:?}");
         };
         check("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n", false, Ok((Framing::Length(3), true)));
@@ -742,7 +769,7 @@ mod tests {
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
             let _ = request(&bytes);
             let mut head = ResponseHead::default();
-            let _ = parse_response(&bytes, &mut HeadScan::default(), Limits::default(), false, &mut head);
+            let _ = parse_response(&bytes, &mut HeadScan::default(), ResponseRules::default(), &mut head);
         }
 
         #[test]

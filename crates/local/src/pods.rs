@@ -55,6 +55,10 @@ pub struct ProxySettings {
     pub concurrency: Option<u32>,
     /// How long connections may continue when it stops.
     pub drain: Option<Duration>,
+    /// `proxyStatsMatcher`, as JSON.
+    pub stats_matcher: Option<serde_json::Value>,
+    /// The template's annotations that the agent reads.
+    pub for_agent: BTreeMap<String, String>,
 }
 
 /// A replica's place in a WorkloadGroup.

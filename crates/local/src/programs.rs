@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_agent::options::ANNOTATIONS_VARIABLE;
+
 use crate::accounts::ApplicationSetup;
 use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
 use crate::plan::Plan;
@@ -84,10 +86,15 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         let key = name.strip_prefix("ISTIO_META_");
         arguments.extend(key.iter().flat_map(|key| words(["--metadata", &format!("{key}={value}")])));
     }
+    // The control plane reads the rest of the ProxyConfig from the objects.
+    let mut config = serde_json::Map::new();
+    config.extend(pod.proxy.stats_matcher.iter().map(|matcher| ("proxyStatsMatcher".to_owned(), matcher.clone())));
     if let Some(Membership { group, probe }) = &pod.proxy.membership {
         arguments.extend(words(["--metadata", &format!("AUTO_REGISTER_GROUP={group}")]));
-        let config = probe.as_ref().map(|probe| serde_json::json!({ "readinessProbe": probe }).to_string());
-        arguments.extend(config.iter().flat_map(|config| words(["--proxy-config", config])));
+        config.extend(probe.iter().map(|probe| ("readinessProbe".to_owned(), probe.clone())));
+    }
+    if !config.is_empty() {
+        arguments.extend(words(["--proxy-config", &serde_json::Value::Object(config).to_string()]));
     }
     if full {
         arguments.extend(words(["--scope", "full"]));
@@ -97,6 +104,10 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     }
     let mut program = evenkeel_program(plan, arguments, plan.state.log(&pod.name, "proxy"));
     program.notify = Some(folder.join(NOTIFY_FILE));
+    if !pod.proxy.for_agent.is_empty() {
+        let annotations = serde_json::json!(pod.proxy.for_agent).to_string();
+        program.environment.push((ANNOTATIONS_VARIABLE.to_owned(), annotations));
+    }
     Some(program)
 }
 

@@ -458,6 +458,12 @@ mod tests {
         check(own, &format!("{mesh}{kind}"), Some(2), Some(1));
         let (manifest, _) = read(mesh);
         assert_eq!(manifest.gateway_proxy.concurrency, Some(4));
+        let own = ", sidecar.istio.io/statsInclusionPrefixes: 'a,b', proxy.istio.io/config: '{proxyStatsMatcher: {inclusionSuffixes: [c]}}'";
+        let (manifest, _) = read(&deployment(&format!("{RUN}{own}"), ""));
+        let proxy = manifest.workloads.first().expect("a workload").proxy.clone();
+        assert_eq!(proxy.for_agent["sidecar.istio.io/statsInclusionPrefixes"], "a,b");
+        let matcher = proxy.stats_matcher.expect("statistics are included");
+        assert_eq!(matcher["inclusionSuffixes"], serde_json::json!(["c"]));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use evenkeel_process::confinement::{self, Writes};
 use evenkeel_runtime_config::bootstrap::Scope as BootstrapScope;
+use evenkeel_runtime_config::stats_matcher::StatsMatcher;
 use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_stats::Registry;
 use evenkeel_tls::SecretStore;
@@ -163,6 +164,10 @@ async fn serve(
     hot_restart.epoch = epoch;
     let log = LogThread::start().map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
+    if !matches!(loaded.bootstrap.stats, StatsMatcher::All) {
+        let matcher = loaded.bootstrap.stats.clone();
+        registry.keep_only(move |name| matcher.reports(name));
+    }
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
     let admin_address = loaded.bootstrap.admin;
     let settler = Settler::new(Subscriptions::new(&loaded.bootstrap));

@@ -17,6 +17,7 @@ use crate::compile::{Cx, Environment, address};
 use crate::dns::DnsResolver;
 use crate::overload::{self, Overload};
 use crate::rejection::Rejection;
+use crate::stats_matcher::{self, StatsMatcher};
 use crate::support;
 
 /// A validated bootstrap file.
@@ -44,6 +45,8 @@ pub struct Bootstrap {
     pub cds: Option<Source>,
     /// Overload actions and resource limits.
     pub overload: Overload,
+    /// Which statistics are reported.
+    pub stats: StatsMatcher,
     /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
 }
@@ -195,6 +198,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         }
     }
     let overload = overload::compile(cx, message);
+    let stats = stats_matcher::compile(cx, message.stats_config.as_ref())?;
     Some(Bootstrap {
         node: message.node.clone().unwrap_or_default(),
         admin,
@@ -207,6 +211,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         lds,
         cds,
         overload,
+        stats,
         scope: Scope::of(message.node.as_ref()),
     })
 }

@@ -349,6 +349,8 @@ pub struct UpstreamHttp {
     pub protocol: UpstreamProtocol,
     /// HTTP/1 trailers are forwarded to the endpoints and accepted from them.
     pub enable_trailers: bool,
+    /// Names of headers are passed on over HTTP/1 as the endpoints spell them (`preserve_case`).
+    pub preserve_header_case: bool,
     /// Limit of a response's head in bytes; `None`: the protocol's default (80 KiB over HTTP/1, 60 KiB over HTTP/2).
     pub max_response_headers_bytes: Option<usize>,
     /// Limit of header fields in a response's head.
@@ -374,6 +376,7 @@ impl Default for UpstreamHttp {
             max_connection_duration: None,
             protocol: UpstreamProtocol::Http1,
             enable_trailers: false,
+            preserve_header_case: false,
             max_response_headers_bytes: None,
             max_headers_count: 100,
             auto_sni: false,

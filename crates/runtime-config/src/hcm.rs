@@ -98,6 +98,12 @@ pub struct HttpConnectionManager {
     pub enable_trailers: bool,
     /// Send header names as `Proper-Case`.
     pub proper_case_response_headers: bool,
+    /// Names of headers are passed on over HTTP/1 as the client spells them (`preserve_case`).
+    pub preserve_header_case: bool,
+    /// Tell the upstream the port that the client called in `x-forwarded-port`.
+    pub append_x_forwarded_port: bool,
+    /// Add no `x-envoy-` headers about times, overload and rewritten paths (`suppress_envoy_headers` of the router).
+    pub suppress_envoy_headers: bool,
     /// The value to append to `via`; `None`: nothing.
     pub via: Option<Arc<str>>,
     /// How local replies are modified.

@@ -62,6 +62,7 @@ pub mod route_match;
 pub mod route_table;
 pub mod skip;
 pub mod stateful_session;
+pub mod stats_matcher;
 pub mod string_match;
 pub mod support;
 pub mod view;

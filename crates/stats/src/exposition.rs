@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::histogram::HistogramSnapshot;
 use crate::render::Cell;
-use crate::sample::{Carried, Value};
+use crate::sample::{Reading, Value};
 use crate::scope::{ScopeCore, sanitized};
 
 /// A format Prometheus reads.
@@ -87,12 +87,12 @@ struct Part<'a> {
 pub(crate) fn write(
     format: Exposition,
     scopes: &[Arc<ScopeCore>],
-    carried: &Carried,
+    reading: &Reading<'_>,
     wanted: Option<&dyn Fn(&str) -> bool>,
 ) -> String {
     let groups = groups(scopes);
-    let families = families(&groups, carried);
-    let mut page = Page { format, carried, out: String::new(), names: HashSet::new() };
+    let families = families(&groups, reading);
+    let mut page = Page { format, reading, out: String::new(), names: HashSet::new() };
     for (name, family) in &families {
         page.family(name, family, &families, wanted);
     }
@@ -122,11 +122,11 @@ fn groups(scopes: &[Arc<ScopeCore>]) -> Vec<Vec<Arc<ScopeCore>>> {
     groups
 }
 
-fn families<'a>(groups: &'a [Vec<Arc<ScopeCore>>], carried: &Carried) -> BTreeMap<String, Family<'a>> {
+fn families<'a>(groups: &'a [Vec<Arc<ScopeCore>>], reading: &Reading<'_>) -> BTreeMap<String, Family<'a>> {
     let mut families = BTreeMap::new();
     for group in groups {
         let Some(first) = group.first() else { continue };
-        let statuses: BTreeSet<usize> = group.iter().flat_map(|scope| Cell::statuses(scope, carried)).collect();
+        let statuses: BTreeSet<usize> = group.iter().flat_map(|scope| Cell::statuses(scope, reading)).collect();
         for cell in Cell::of(first).chain(statuses.into_iter().map(Cell::Status)) {
             let (metric, label) = without_tags(cell.name(first));
             let kind = match cell {
@@ -162,9 +162,9 @@ fn without_tags(metric: String) -> (String, Option<(&'static str, String)>) {
     (metric, None)
 }
 
-struct Page<'c> {
+struct Page<'r> {
     format: Exposition,
-    carried: &'c Carried,
+    reading: &'r Reading<'r>,
     out: String,
     /// Names of samples of OpenMetrics that may not come again.
     names: HashSet<String>,
@@ -181,7 +181,7 @@ impl Page<'_> {
         let mut is_first = true;
         for part in &family.parts {
             for scope in part.scopes {
-                let Some(value) = part.cell.value(scope, self.carried) else { continue };
+                let Some(value) = part.cell.value(scope, self.reading) else { continue };
                 let mut labels = scope.labels.to_string();
                 if let Some((name, value)) = &part.label {
                     crate::scope::push_label(&mut labels, name, value);

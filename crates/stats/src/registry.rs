@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -12,7 +12,7 @@ use crate::families::{Families, FamiliesCore, FamiliesOptions, metric_series};
 use crate::layout::Layout;
 use crate::list::{Index, List};
 use crate::render;
-use crate::sample::{Carried, Sample};
+use crate::sample::{Carried, Keeps, Reading, Sample};
 use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
 
 /// With so many scopes finding one costs what it costs among few; with more it costs a little more.
@@ -23,6 +23,7 @@ pub struct Registry {
     scopes: Arc<Scopes>,
     families: List<Weak<FamiliesCore>>,
     carried: ArcSwap<Carried>,
+    keeps: OnceLock<Keeps>,
 }
 
 impl fmt::Debug for Registry {
@@ -34,7 +35,7 @@ impl fmt::Debug for Registry {
 impl Default for Registry {
     fn default() -> Self {
         let scopes = Arc::new(Index::for_about(MANY_SCOPES));
-        Self { scopes, families: List::default(), carried: ArcSwap::default() }
+        Self { scopes, families: List::default(), carried: ArcSwap::default(), keeps: OnceLock::new() }
     }
 }
 
@@ -101,10 +102,17 @@ impl Registry {
     /// Every metric's current value, by scope and in each scope in order of definition.
     pub fn samples(&self) -> Vec<Sample> {
         let (carried, mut samples) = (self.carried.load(), Vec::new());
+        let reading = Reading { carried: &carried, keeps: self.keeps.get() };
         for scope in self.reported() {
-            render::samples(&scope, &carried, &mut samples);
+            render::samples(&scope, &reading, &mut samples);
         }
         samples
+    }
+
+    /// From now on only those metrics are reported, on any page, whose name in `/stats` the function accepts. To be called once,
+    /// before the first page; a later call has no effect.
+    pub fn keep_only(&self, keeps: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        let _ = self.keeps.set(Box::new(keeps));
     }
 
     /// Adds to every sample what the process before this one counted, in place of what was carried before: its counters as
@@ -130,7 +138,9 @@ impl Registry {
 
     /// The metrics in a format for Prometheus; of series, called `NAME{LABELS}`, only those that `wanted` names.
     pub fn exposition(&self, format: Exposition, wanted: Option<&dyn Fn(&str) -> bool>) -> String {
-        exposition::write(format, &self.reported(), &self.carried.load(), wanted)
+        let carried = self.carried.load();
+        let reading = Reading { carried: &carried, keeps: self.keeps.get() };
+        exposition::write(format, &self.reported(), &reading, wanted)
     }
 }
 
@@ -198,6 +208,29 @@ mod tests {
         registry.end_carried_gauges();
         has("cluster.a.upstream_rq_total: 42\n");
         has("cluster.a.upstream_cx_active: 1\n");
+    }
+
+    #[test]
+    fn what_is_not_kept_is_on_no_page() {
+        let registry = Registry::new();
+        let (a, b) = (cluster_scope(&registry, "a"), cluster_scope(&registry, "b"));
+        for writer in [a.writer(), b.writer()] {
+            writer.inc(cluster::Counter::upstream_rq_5xx);
+            writer.status(503);
+            writer.record(cluster::Histogram::upstream_rq_time, 7);
+        }
+        registry.carry(HashMap::from([("cluster.b.upstream_rq_504".to_owned(), 3)]), HashMap::new());
+        registry.keep_only(|name| name.starts_with("cluster.a.") && name != "cluster.a.upstream_rq_503");
+        registry.keep_only(|_| true);
+        let lines = registry.text().lines().count();
+        assert_eq!(lines, 4, "{}", registry.text());
+        for format in [Exposition::Prometheus, Exposition::OpenMetrics] {
+            let page = registry.exposition(format, None);
+            assert!(page.contains("upstream_rq_time_count{envoy_cluster_name=\"a\"} 1\n"), "{page}");
+            for gone in ["\"b\"", "503", "504", "envoy_response_code="] {
+                assert!(!page.contains(gone), "{gone} in\n{page}");
+            }
+        }
     }
 
     #[test]

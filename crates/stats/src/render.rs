@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::layout::Metric;
-use crate::sample::{Carried, Sample, Value};
+use crate::sample::{Reading, Sample, Value};
 use crate::scope::ScopeCore;
 use crate::shard::{FIRST_STATUS, STATUSES};
 
@@ -27,11 +27,11 @@ impl Cell {
     }
 
     /// The statuses that were counted.
-    pub(crate) fn statuses(scope: &ScopeCore, carried: &Carried) -> Vec<usize> {
-        if scope.shape.status_prefix.is_none() || carried.is_empty() && !scope.has_statuses() {
+    pub(crate) fn statuses(scope: &ScopeCore, reading: &Reading<'_>) -> Vec<usize> {
+        if scope.shape.status_prefix.is_none() || reading.carried.is_empty() && !scope.has_statuses() {
             return Vec::new();
         }
-        (0..STATUSES).filter(|at| Self::Status(*at).value(scope, carried).is_some()).collect()
+        (0..STATUSES).filter(|at| Self::Status(*at).value(scope, reading).is_some()).collect()
     }
 
     /// Its name behind the scope's.
@@ -54,9 +54,14 @@ impl Cell {
         }
     }
 
-    /// Its value, if it is reported: a status is once it was counted, and so are all metrics of some scopes.
-    pub(crate) fn value(self, scope: &ScopeCore, carried: &Carried) -> Option<Value> {
+    /// Its value, if it is reported: a status is once it was counted, and so are all metrics of some scopes. What the
+    /// process does not keep is not.
+    pub(crate) fn value(self, scope: &ScopeCore, reading: &Reading<'_>) -> Option<Value> {
         let name = || scope.name_of(&self.name(scope));
+        if reading.keeps.is_some_and(|keeps| !keeps(&name())) {
+            return None;
+        }
+        let carried = reading.carried;
         let value = match self {
             Self::Counter(at) => Value::Counter(scope.counter(at).wrapping_add(carried.counter(name))),
             Self::Status(at) => Value::Counter(scope.status(at).wrapping_add(carried.counter(name))),
@@ -69,10 +74,10 @@ impl Cell {
 }
 
 /// Appends the value of each of a scope's metrics.
-pub(crate) fn samples(scope: &ScopeCore, carried: &Carried, samples: &mut Vec<Sample>) {
-    let statuses = Cell::statuses(scope, carried).into_iter().map(Cell::Status);
+pub(crate) fn samples(scope: &ScopeCore, reading: &Reading<'_>, samples: &mut Vec<Sample>) {
+    let statuses = Cell::statuses(scope, reading).into_iter().map(Cell::Status);
     samples.extend(Cell::of(scope).chain(statuses).filter_map(|cell| {
-        let value = cell.value(scope, carried)?;
+        let value = cell.value(scope, reading)?;
         Some(Sample { name: scope.name_of(&cell.name(scope)), value })
     }));
 }

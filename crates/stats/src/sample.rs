@@ -35,6 +35,17 @@ impl Value {
     }
 }
 
+/// Says of a metric, by its name in `/stats`, whether it is reported.
+pub(crate) type Keeps = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// What values depend on besides what is counted here.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'a> {
+    pub(crate) carried: &'a Carried,
+    /// `None`: all metrics are reported.
+    pub(crate) keeps: Option<&'a Keeps>,
+}
+
 /// What another process counted before, by the metrics' full names.
 #[derive(Default, Clone)]
 pub(crate) struct Carried {

@@ -17,6 +17,7 @@ use evenkeel_xds::ResourceType;
 use crate::context::{Context, InnerProtocol, PortProtocol};
 use crate::endpoints;
 use crate::failover::EndpointRanking;
+use crate::http::preserving_case;
 use crate::load_balancer;
 use crate::names::{
     self, ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER,
@@ -160,7 +161,7 @@ pub fn outbound(
     let outliers = policy.outlier_detection.as_ref().filter(|_| inner == InnerProtocol::Http);
     if inner == InnerProtocol::Http || common != CommonHttpOptions::default() {
         let naming = naming(service, &policy).filter(|_| inner == InnerProtocol::Http);
-        set_http_options(common, speaks, pool, (outliers, naming), &mut cluster);
+        set_http_options(context, common, speaks, pool, (outliers, naming), &mut cluster);
     }
     if dynamic_dns::is_looked_up(service) {
         // Without options Envoy has servers checked by the host that is called.
@@ -545,7 +546,7 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
     let (common, is_http) = (common_http_options(pool), PortProtocol::of(port.protocol) != Some(PortProtocol::Tcp));
     if is_http || common != CommonHttpOptions::default() {
         let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { UpstreamProtocol::Http1 };
-        set_http_options(common, speaks, pool, (None, None), &mut cluster);
+        set_http_options(context, common, speaks, pool, (None, None), &mut cluster);
     }
     let of_service = || port.service.as_ref().map(|(service, _)| service.origin.clone());
     (cluster, sidecar.filter(|_| listener.is_some()).map(|sidecar| sidecar.origin.clone()).or_else(of_service))
@@ -576,7 +577,14 @@ fn inbound_source() -> BindConfig {
 
 fn inbound_passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned());
-    set_http_options(CommonHttpOptions::default(), UpstreamProtocol::AsReceived, None, (None, None), &mut cluster);
+    set_http_options(
+        context,
+        CommonHttpOptions::default(),
+        UpstreamProtocol::AsReceived,
+        None,
+        (None, None),
+        &mut cluster,
+    );
     cluster
 }
 
@@ -596,7 +604,7 @@ fn passthrough(context: Context<'_>) -> Cluster {
     let common = common_http_options(pool);
     let idle_timeout = common.idle_timeout.or(Some(duration(PASSTHROUGH_IDLE)));
     let common = CommonHttpOptions { idle_timeout, ..common };
-    set_http_options(common, UpstreamProtocol::AsReceived, None, (None, None), &mut cluster);
+    set_http_options(context, common, UpstreamProtocol::AsReceived, None, (None, None), &mut cluster);
     if context.client_kind().is_evenkeel() && context.snapshot.mesh().enable_auto_mtls {
         call_pods_securely(context, &mut cluster);
     }
@@ -630,7 +638,7 @@ fn looked_up(context: Context<'_>) -> Cluster {
     }
     apply_keepalive(context, pool.as_ref(), &mut cluster);
     let (common, naming) = (common_http_options(pool.as_ref()), Some(dynamic_dns::naming()));
-    set_http_options(common, UpstreamProtocol::AsReceived, pool.as_ref(), (None, naming), &mut cluster);
+    set_http_options(context, common, UpstreamProtocol::AsReceived, pool.as_ref(), (None, naming), &mut cluster);
     dynamic_dns::make_cluster(false, &mut cluster);
     cluster
 }
@@ -677,6 +685,7 @@ fn base(context: Context<'_>, name: String) -> Cluster {
 }
 
 fn set_http_options(
+    context: Context<'_>,
     common: CommonHttpOptions,
     speaks: UpstreamProtocol,
     pool: Option<&ConnectionPool>,
@@ -699,7 +708,10 @@ fn set_http_options(
         }),
         ..Default::default()
     };
-    let http1 = Http1ProtocolOptions::default();
+    let http1 = match context.options().preserves_case {
+        true => preserving_case(),
+        false => Http1ProtocolOptions::default(),
+    };
     let errors = outliers.and_then(|outliers| error_matcher(&outliers.error_codes));
     let explicit = |config| {
         let config = http_options::ExplicitHttpConfig { protocol_config: Some(config) };
@@ -707,7 +719,12 @@ fn set_http_options(
     };
     let protocol = match speaks {
         // HTTP/1.1 is the default if there are no other options.
-        UpstreamProtocol::Http1 if common == CommonHttpOptions::default() && errors.is_none() && naming.is_none() => {
+        UpstreamProtocol::Http1
+            if common == CommonHttpOptions::default()
+                && errors.is_none()
+                && naming.is_none()
+                && http1 == Http1ProtocolOptions::default() =>
+        {
             return;
         }
         UpstreamProtocol::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),

@@ -93,9 +93,10 @@ impl Client {
         self.workload.as_ref().map_or(&self.view.labels, |workload| &workload.labels)
     }
 
-    /// `region/zone/subzone`; may be empty.
-    pub fn locality(&self) -> &str {
-        self.workload.as_ref().map_or("", |workload| &workload.locality)
+    /// `region/zone/subzone`; may be empty. As in Istio, what the proxy says of itself counts if nothing else does.
+    pub fn locality(&self) -> &Arc<str> {
+        let of_workload = self.workload.as_ref().map(|workload| &workload.locality);
+        of_workload.filter(|locality| !locality.is_empty()).unwrap_or(&self.view.locality)
     }
 
     /// The machine it runs on; empty if unknown.
@@ -132,9 +133,7 @@ impl Client {
                 let ports: Vec<String> = self.target_ports(*port).iter().map(ToString::to_string).collect();
                 Answer::Text(ports.join(",").into())
             }
-            Question::Locality => {
-                Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))
-            }
+            Question::Locality => Answer::Text(self.locality().clone()),
             Question::Node => Answer::Text(self.node()),
             Question::Label(name) => Answer::Text(self.label(name)),
             Question::Workload => Answer::Alone(self.view.namespace.clone(), self.view.pod.clone()),

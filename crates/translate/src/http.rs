@@ -9,12 +9,15 @@ use crate::ambiguous::PathReading;
 use crate::context::Context;
 use crate::pb::config::listener::Filter;
 use crate::pb::config::route::RouteConfiguration;
-use crate::pb::core::{Http2ProtocolOptions, HttpProtocolOptions};
+use crate::pb::core::http1_protocol_options::HeaderKeyFormat;
+use crate::pb::core::http1_protocol_options::header_key_format::HeaderFormat;
+use crate::pb::core::{Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions, TypedExtensionConfig};
 use crate::pb::hcm::http_connection_manager::{
     ForwardClientCertDetails, RouteSpecifier, ServerHeaderTransformation, SetCurrentClientCertDetails, UpgradeConfig,
 };
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
 use crate::pb::on_demand::OnDemand;
+use crate::pb::preserve_case::PreserveCaseFormatterConfig;
 use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, network_filter, u32_value};
@@ -140,6 +143,8 @@ fn manager(
         xff_num_trusted_hops: if side == Direction::Gateway { options.trusted_proxies } else { 0 },
         forward_client_cert_details: forward as i32,
         set_current_client_cert_details: details,
+        append_x_forwarded_port: options.forwards_port,
+        http_protocol_options: options.preserves_case.then(preserving_case),
         generate_request_id: options.no_request_id.then(|| bool_value(false)),
         // WebSockets arrive by extended CONNECT over HTTP/2.
         http2_protocol_options: Some(Http2ProtocolOptions {
@@ -167,6 +172,16 @@ fn manager(
     network_filter("envoy.filters.network.http_connection_manager", any(&manager))
 }
 
+/// Options of HTTP/1 by which the names of headers are passed on as they are spelled.
+pub fn preserving_case() -> Http1ProtocolOptions {
+    let formatter = TypedExtensionConfig {
+        name: "preserve_case".to_owned(),
+        typed_config: Some(any(&PreserveCaseFormatterConfig::default())),
+    };
+    let format = HeaderKeyFormat { header_format: Some(HeaderFormat::StatefulFormatter(formatter)) };
+    Http1ProtocolOptions { header_key_format: Some(format), ..Default::default() }
+}
+
 /// The limits that all versions of HTTP have in common, if there are any.
 fn common_options(limits: &Connections) -> Option<HttpProtocolOptions> {
     let options = HttpProtocolOptions {
@@ -179,9 +194,9 @@ fn common_options(limits: &Connections) -> Option<HttpProtocolOptions> {
     (options != HttpProtocolOptions::default()).then_some(options)
 }
 
-/// The router. Our proxy always adds Envoy's headers; the decoder of `envoyDebugHeaders` says so.
+/// The router, which adds Envoy's headers unless `envoyDebugHeaders` says otherwise.
 fn router_of(context: Context<'_>) -> HttpFilter {
-    if !context.options().no_debug_headers || context.client_kind().is_evenkeel() {
+    if !context.options().no_debug_headers {
         return router();
     }
     let config = Router { suppress_envoy_headers: true, ..Router::default() };

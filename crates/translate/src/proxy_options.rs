@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use evenkeel_api::istio::{
-    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, ProxyConfig, ProxyHeaders, Toggle,
-    Underscores,
+    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, ProxyConfig, ProxyHeaders, Switch,
+    Toggle, Underscores,
 };
 
 use crate::pb::core::http_protocol_options::HeadersWithUnderscoresAction;
@@ -31,6 +31,14 @@ pub struct ProxyOptions {
     pub no_request_id: bool,
     /// `proxyHeaders.envoyDebugHeaders.disabled`.
     pub no_debug_headers: bool,
+    /// `proxyHeaders.attemptCount.disabled`.
+    pub no_attempt_count: bool,
+    /// `proxyHeaders.preserveHttp1HeaderCase`.
+    pub preserves_case: bool,
+    /// `proxyHeaders.xForwardedHost.enabled`.
+    pub forwards_host: bool,
+    /// `proxyHeaders.xForwardedPort.enabled`.
+    pub forwards_port: bool,
     /// `proxyHeaders.server`.
     pub server: ServerName,
     /// `connectionSettings`.
@@ -112,6 +120,9 @@ impl ProxyOptions {
         let disabled = |toggle: fn(&ProxyHeaders) -> Option<&Toggle>| {
             headers.and_then(toggle).and_then(|toggle| toggle.disabled).unwrap_or_default()
         };
+        let enabled = |switch: fn(&ProxyHeaders) -> Option<&Switch>| {
+            headers.and_then(switch).and_then(|switch| switch.enabled).unwrap_or_default()
+        };
         let server = headers.and_then(|headers| headers.server.as_ref());
         Self {
             trusted_proxies: topology.and_then(|t| t.num_trusted_proxies).unwrap_or_default(),
@@ -127,8 +138,12 @@ impl ProxyOptions {
                     uri: parts.uri,
                 }
             }),
+            no_attempt_count: disabled(|headers| headers.attempt_count.as_ref()),
+            preserves_case: headers.and_then(|headers| headers.preserve_http1_header_case) == Some(true),
+            forwards_host: enabled(|headers| headers.x_forwarded_host.as_ref()),
+            forwards_port: enabled(|headers| headers.x_forwarded_port.as_ref()),
             no_request_id: disabled(|headers| headers.request_id.as_ref()),
-            no_debug_headers: disabled(|headers| headers.envoy_debug_headers.as_deref()),
+            no_debug_headers: disabled(|headers| headers.envoy_debug_headers.as_ref()),
             server: match server {
                 Some(server) if server.disabled == Some(true) => ServerName::PassThrough,
                 Some(server) => match server.value.as_deref().filter(|value| !value.is_empty()) {

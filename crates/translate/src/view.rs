@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use evenkeel_model::{Labels, Workload};
 
-use crate::pb::core::Node;
+use crate::pb::core::{Locality, Node};
 use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 
 /// Longest node id accepted, in bytes.
 const MAX_NODE_ID_BYTES: usize = 1024;
+/// Fields of ProxyConfig that say nothing about a proxy's configuration, but something to its agent.
+const OF_AGENT: [&str; 2] = ["readinessProbe", "proxyStatsMatcher"];
 
 /// The properties of a proxy that its configuration depends on. Equal views get equal resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct ProxyView {
     pub service_account: Arc<str>,
     /// Its labels (metadata `LABELS`), which Gateways and policies select by.
     pub labels: Labels,
+    /// Its own word on where it runs, `region/zone/subzone`; empty if it did not send it.
+    pub locality: Arc<str>,
     /// The kind of client, and how much of the mesh it wants to hold.
     pub client_kind: ClientKind,
     /// Whether a load balancer in front of it sends the PROXY protocol (metadata `PROXY_CONFIG`:
@@ -44,6 +48,11 @@ pub struct ProxyView {
     /// The labels that proxies like it have in common (metadata `SELF_DISCOVERY_GROUPING_LABEL_NAMES`), if its bootstrap has
     /// a local cluster (`ENABLE_SELF_DISCOVERY`).
     pub peer_labels: Option<Vec<Arc<str>>>,
+}
+
+fn locality(locality: &Locality) -> Arc<str> {
+    let all = [&*locality.region, &*locality.zone, &*locality.sub_zone].join("/");
+    all.trim_end_matches('/').into()
 }
 
 /// Pod names are unique, so hashing the rest for each proxy with each change is not worth it.
@@ -193,6 +202,7 @@ impl ProxyView {
             namespace: namespace.into(),
             service_account: metadata.text("SERVICE_ACCOUNT").unwrap_or_default().into(),
             labels: metadata.texts("LABELS"),
+            locality: node.locality.as_ref().map_or_else(|| "".into(), locality),
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
             proxy_config: metadata.proxy_config(),
@@ -247,14 +257,15 @@ impl<'a> Metadata<'a> {
         Metadata(topology).object("proxyProtocol").is_some()
     }
 
-    /// The node's ProxyConfig as JSON, with its fields in order; empty if there is none. Its `readinessProbe` is for the
-    /// agent: a ProxyConfig with nothing else says nothing about the proxy.
+    /// The node's ProxyConfig as JSON, with its fields in order; empty if there is none. Some fields are
+    /// for the agent: a ProxyConfig with nothing else says nothing about the proxy.
     fn proxy_config(&self) -> Arc<str> {
         let Some(object) = self.object("PROXY_CONFIG") else { return "".into() };
         let mut object = of_struct(object);
-        let has_probe = object.as_object_mut().is_some_and(|fields| fields.shift_remove("readinessProbe").is_some());
-        let is_empty = object.as_object().is_none_or(serde_json::Map::is_empty);
-        if has_probe && is_empty { "".into() } else { object.to_string().into() }
+        let Some(fields) = object.as_object_mut() else { return "".into() };
+        let given = fields.len();
+        fields.retain(|name, _| !OF_AGENT.contains(&name.as_str()));
+        if given > 0 && fields.is_empty() { "".into() } else { object.to_string().into() }
     }
 
     fn object(&self, name: &str) -> Option<&'a Struct> {

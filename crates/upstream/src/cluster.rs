@@ -149,6 +149,11 @@ impl Cluster {
         self.config.borrow().http.enable_trailers
     }
 
+    /// Whether names of headers are passed on over HTTP/1 as they are spelled.
+    pub fn preserves_case(&self) -> bool {
+        self.config.borrow().http.preserve_header_case
+    }
+
     /// Limits for a response's head over HTTP/1.
     pub fn response_limits(&self) -> Limits {
         let config = self.config.borrow();

@@ -138,11 +138,14 @@ fn server_name(authority: &str) -> &str {
 impl Cluster {
     /// The protocol to use with `host` for a request that came in over `downstream`.
     fn wanted(&self, host: &Host, downstream: Version) -> Wanted {
+        let config = self.config.borrow();
         let shared = || match &host.transport {
+            // HTTP/2 has no capitals.
+            _ if config.http.preserve_header_case => Wanted::Http1,
             Transport::Tls(tls) if leads_to_sidecar(tls.alpn()) => Wanted::SharedHttp1,
             _ => Wanted::Http1,
         };
-        match &self.config.borrow().http.protocol {
+        match &config.http.protocol {
             UpstreamProtocol::Http1 => shared(),
             UpstreamProtocol::Http2(_) => Wanted::Http2,
             UpstreamProtocol::Downstream(_) if downstream == Version::Http2 => Wanted::Http2,

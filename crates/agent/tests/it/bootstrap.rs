@@ -41,6 +41,39 @@ fn what_the_owner_says_of_the_proxy_goes_to_the_control_plane() {
 }
 
 #[test]
+fn what_istio_keeps_of_the_statistics_stays_beside_what_the_owner_includes() {
+    let patterns = |config: &str, annotations: &str| -> Option<Vec<String>> {
+        let mut options = options(&words("sidecar", &["--proxy-config", config]));
+        options.environment = vec![("ISTIO_METAJSON_ANNOTATIONS".to_owned(), annotations.to_owned())];
+        let bootstrap = bootstrap::bootstrap(&options, 0).unwrap();
+        if bootstrap["stats_config"].is_null() {
+            return None;
+        }
+        let patterns = bootstrap["stats_config"]["stats_matcher"]["inclusion_list"]["patterns"].as_array().unwrap();
+        Some(patterns.iter().map(|pattern| pattern.to_string().replace('"', "")).collect())
+    };
+    let check = |config: &str, annotations: &str, expected: &[&str]| {
+        let patterns = patterns(config, annotations).expect("a matcher");
+        let kept = ["server", "istio", "evenkeel", "cluster.xds-grpc"].map(|text| format!("{{prefix:{text}}}"));
+        let kept = kept.into_iter().chain(["{suffix:downstream_cx_active}".into(), "{suffix:rbac.denied}".into()]);
+        for pattern in kept.chain(expected.iter().map(|text| (*text).to_owned())) {
+            assert!(patterns.contains(&pattern), "{config} {annotations}: {pattern} not in {patterns:?}");
+        }
+        assert_eq!(patterns.len(), 15 + expected.len(), "{config} {annotations}: {patterns:?}");
+    };
+    let config = r#"{"proxyStatsMatcher":{"inclusionPrefixes":["http.{pod_ip}_","a"],"inclusionSuffixes":["z"],"inclusionRegexps":["x.*"]}}"#;
+    let of_config = ["{suffix:z}", "{safe_regex:{regex:x.*}}"];
+    check(config, "{}", &[&["{prefix:http.10.244.0.5_}", "{prefix:a}"][..], &of_config].concat());
+    // An annotation replaces the list of its kind, and no other.
+    let annotations = r#"{"sidecar.istio.io/statsInclusionPrefixes":"cluster.outbound,listener"}"#;
+    check(config, annotations, &[&["{prefix:cluster.outbound}", "{prefix:listener}"][..], &of_config].concat());
+    check("{}", annotations, &["{prefix:cluster.outbound}", "{prefix:listener}"]);
+    check(r#"{"proxyStatsMatcher":{}}"#, "not JSON", &[]);
+    assert_eq!(patterns("{}", r#"{"sidecar.istio.io/statsInclusionPrefixes":""}"#), None);
+    assert_eq!(patterns("{}", "{}"), None);
+}
+
+#[test]
 fn the_nodes_metadata_come_from_proxy_config_the_environment_and_the_command_line() {
     let environment = [
         ("ISTIO_META_NETWORK", "of the environment"),

@@ -14,7 +14,7 @@ use evenkeel_base::yaml::{Entry, Node};
 use evenkeel_base::{Span, Spanned};
 
 use crate::Kind;
-use crate::decode::Context;
+use crate::decode::{Context, RegexText};
 use crate::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
 
 /// The annotation of an AuthorizationPolicy that is only logged and counted.
@@ -25,6 +25,12 @@ pub const ANALYZE_SUPPRESS: &str = "galley.istio.io/analyze-suppress";
 pub const INJECT: &str = "sidecar.istio.io/inject";
 /// The label of a namespace that says whether its Pods get sidecars.
 pub const NAMESPACE_INJECTION: &str = "istio-injection";
+/// The statistics that a Pod's proxy reports in addition to Istio's own set.
+const STATS_PREFIXES: &str = "sidecar.istio.io/statsInclusionPrefixes";
+const STATS_SUFFIXES: &str = "sidecar.istio.io/statsInclusionSuffixes";
+const STATS_REGEXPS: &str = "sidecar.istio.io/statsInclusionRegexps";
+/// Annotations of Pods that the agent of their proxy reads, as Istio's does (`ISTIO_METAJSON_ANNOTATIONS`).
+pub const AGENT_ANNOTATIONS: [&str; 3] = [STATS_PREFIXES, STATS_SUFFIXES, STATS_REGEXPS];
 /// The API group of the Gateway API, also the prefix of its labels.
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
@@ -171,6 +177,14 @@ fn check_value(name: &str, entry: &Entry, cx: &mut Context) {
                 format!("`{text}` is neither enabled nor disabled; Pods get sidecars"),
                 "write enabled or disabled",
             );
+        }
+        STATS_REGEXPS => {
+            let invalid =
+                text.split(',').filter(|regexp| !regexp.is_empty()).find_map(|regexp| RegexText::new(regexp).err());
+            if let Some(problem) = invalid {
+                let help = "expressions have RE2's syntax; one that has a comma itself needs `proxyStatsMatcher`";
+                cx.error("bad-regex", span, problem, help);
+            }
         }
         _ if TRAFFIC_ANNOTATIONS.contains(&name) => {
             if let Err(problem) = traffic::check(name, text) {

@@ -376,6 +376,19 @@ impl Decode for Decimal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegexText(pub Arc<str>);
 
+impl RegexText {
+    /// Reads an expression; the error says what is wrong.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let compiled = RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
+        compiled.map(|_| Self(text.into())).map_err(|error| {
+            // The parser's own message has several lines and shows the expression; its last line says what is wrong.
+            let message = error.to_string();
+            let reason = message.lines().last().unwrap_or_default().trim().trim_start_matches("error: ");
+            format!("not a regular expression: {reason}")
+        })
+    }
+}
+
 impl Decode for RegexText {
     fn schema() -> Schema {
         Schema::String("a regular expression (RE2 syntax)")
@@ -387,18 +400,7 @@ impl Decode for RegexText {
             cx,
             "bad-regex",
             "a regular expression in RE2 syntax, without look-around and back references",
-            |text| {
-                // The parser's own message has several lines and shows the expression; its last line says what is
-                // wrong.
-                RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build().map(|_| Self(text.into())).map_err(
-                    |error| {
-                        let message = error.to_string();
-                        let reason =
-                            message.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-                        format!("not a regular expression: {reason}")
-                    },
-                )
-            },
+            Self::new,
         )
     }
 }

@@ -49,8 +49,8 @@ pub use mesh_config::{
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{
     ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, GatewayTopology, InterceptionMode,
-    PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind, ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher,
-    ServerHeader, SetClientCertDetails, Toggle, Underscores,
+    MetadataExchange, MetadataExchangeMode, PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind, ProxyConfigSpec,
+    ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle, Underscores,
 };
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,

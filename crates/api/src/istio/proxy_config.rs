@@ -36,8 +36,8 @@ object! {
         connection_settings: Option<ConnectionSettings> = "connectionSettings",
         /// Further settings of the agent by their environment variables.
         proxy_metadata: BTreeMap<String, Spanned<String>> = "proxyMetadata",
-        /// The statistics that the proxy keeps; our proxy keeps all.
-        proxy_stats_matcher: Option<Spanned<ProxyStatsMatcher>> = "proxyStatsMatcher",
+        /// The statistics that the proxy reports; all if not given.
+        proxy_stats_matcher: Option<ProxyStatsMatcher> = "proxyStatsMatcher",
         /// How the agent checks the health of a workload that is a WorkloadEntry.
         readiness_probe: Option<ReadinessProbe> = "readinessProbe",
     }
@@ -108,14 +108,46 @@ object! {
         request_id: Option<Toggle> = "requestId",
         /// `server` of responses.
         server: Option<ServerHeader> = "server",
-        /// `x-envoy-upstream-service-time` and others; only stock Envoy can leave them out.
-        envoy_debug_headers: Option<Spanned<Toggle>> = "envoyDebugHeaders",
+        /// `x-envoy-attempt-count` of requests that proxies send.
+        attempt_count: Option<Toggle> = "attemptCount",
+        /// `x-envoy-upstream-service-time` and others.
+        envoy_debug_headers: Option<Toggle> = "envoyDebugHeaders",
+        /// Headers by which Istio's proxies tell each other about workloads. Evenkeel's send none to anybody.
+        metadata_exchange_headers: Option<MetadataExchange> = "metadataExchangeHeaders",
         /// Whether the letter case of HTTP/1.1 headers is kept.
-        preserve_http1_header_case: Option<Spanned<bool>> = "preserveHttp1HeaderCase",
+        preserve_http1_header_case: Option<bool> = "preserveHttp1HeaderCase",
+        /// Whether the host that a client called is added to `x-forwarded-host` where it is rewritten.
+        x_forwarded_host: Option<Switch> = "xForwardedHost",
+        /// Whether proxies tell the port that a client called, in `x-forwarded-port`.
+        x_forwarded_port: Option<Switch> = "xForwardedPort",
     }
-    later: ["xForwardedHost", "xForwardedPort"];
-    inert: ["attemptCount", "metadataExchangeHeaders"];
     check: check_headers;
+}
+
+object! {
+    /// Whether something is added.
+    pub struct Switch {
+        /// Yes.
+        enabled: Option<bool> = "enabled",
+    }
+}
+
+object! {
+    /// Headers by which proxies tell each other about workloads.
+    pub struct MetadataExchange {
+        /// To whom they are sent.
+        mode: Option<Spanned<MetadataExchangeMode>> = "mode",
+    }
+}
+
+choices! {
+    /// Who gets headers about workloads.
+    pub enum MetadataExchangeMode {
+        /// Everybody.
+        Undefined = "UNDEFINED",
+        /// Services of the mesh.
+        InMesh = "IN_MESH",
+    }
 }
 
 object! {
@@ -230,7 +262,7 @@ choices! {
 }
 
 object! {
-    /// The statistics that a proxy keeps in addition to Istio's default set.
+    /// The statistics that a proxy reports in addition to those that Istio's report in any case.
     pub struct ProxyStatsMatcher {
         /// Beginnings of names.
         inclusion_prefixes: Vec<String> = "inclusionPrefixes",
@@ -238,6 +270,17 @@ object! {
         inclusion_suffixes: Vec<String> = "inclusionSuffixes",
         /// Expressions for names.
         inclusion_regexps: Vec<RegexText> = "inclusionRegexps",
+    }
+}
+
+impl ProxyStatsMatcher {
+    /// As ProxyConfig's JSON has it, which agents read.
+    pub fn to_json(&self) -> serde_json::Value {
+        let regexps: Vec<&str> = self.inclusion_regexps.iter().map(|regexp| &*regexp.0).collect();
+        let (prefixes, suffixes) = (&self.inclusion_prefixes, &self.inclusion_suffixes);
+        serde_json::json!({
+            "inclusionPrefixes": prefixes, "inclusionSuffixes": suffixes, "inclusionRegexps": regexps,
+        })
     }
 }
 
@@ -272,12 +315,6 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
         let help = "`terminationDrainDuration` limits them when the proxy stops";
         cx.at_field("drainDuration", |cx| cx.note("no-effect", &drain.span, message, help));
     }
-    if let Some(matcher) = &config.proxy_stats_matcher {
-        let message = "proxies keep all their statistics, so nothing needs to be included";
-        cx.at_field("proxyStatsMatcher", |cx| {
-            cx.note("no-effect", &matcher.span, message, "it takes effect in stock Envoy's bootstrap")
-        });
-    }
     if let Some(value) = config.proxy_metadata.get(AMBIGUOUS_REQUESTS)
         && !AMBIGUOUS_VALUES.contains(&value.value.as_str())
     {
@@ -295,16 +332,13 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
 }
 
 fn check_headers(headers: &ProxyHeaders, _: &Node, cx: &mut Context) {
-    if let Some(debug) = headers.envoy_debug_headers.as_ref().filter(|debug| debug.disabled == Some(true)) {
-        let message =
-            "only stock Envoy leaves out these headers; Evenkeel's proxy adds `x-envoy-upstream-service-time`";
-        let help = "run Envoy as the sidecar if they must not be sent";
-        cx.at_field("envoyDebugHeaders", |cx| cx.warning("unsupported-value", &debug.span, message, help));
-    }
-    if let Some(kept) = headers.preserve_http1_header_case.as_ref().filter(|kept| kept.value) {
-        let message = "headers are passed on in lower case; keeping their case is not supported yet";
-        let help = "HTTP compares names of headers without regard to case (RFC 9110 section 5.1)";
-        cx.at_field("preserveHttp1HeaderCase", |cx| cx.warning("unsupported-value", &kept.span, message, help));
+    let mode = headers.metadata_exchange_headers.as_ref().and_then(|exchange| exchange.mode.as_ref());
+    if let Some(mode) = mode.filter(|mode| mode.value == MetadataExchangeMode::Undefined) {
+        let message = "Evenkeel's proxies send no headers about workloads to anybody";
+        let help = "leave it out; services outside the mesh get none, as with IN_MESH";
+        cx.at_field("metadataExchangeHeaders", |cx| {
+            cx.at_field("mode", |cx| cx.note("no-effect", &mode.span, message, help));
+        });
     }
 }
 

@@ -21,6 +21,13 @@ fn mesh_config_page_is_the_tables() {
          effect*, a note). A field that is not listed is one of a newer version: it gets a warning with file and line, and the other \
          settings apply. It is an error if leaving it out could open something, as inside `outboundTrafficPolicy`; then [the strictest \
          value](diagnostics.md#what-a-refused-object-closes) stands in for it.\n\n\
+         Statistics: all are reported, unless `proxyStatsMatcher` or an annotation `sidecar.istio.io/statsInclusion…` names some. Then a \
+         proxy reports those, and what Istio's report in any case (names that begin with `cluster_manager`, `listener_manager`, `server`, \
+         `cluster.xds-grpc`, `wasm`, `reporter=`, `component` or `istio`, that end in `rbac.allowed`, `rbac.denied`, `shadow_allowed`, \
+         `shadow_denied` or `downstream_cx_active`, and those of routes with `statPrefix`), and Evenkeel's own (`evenkeel…`). \
+         `proxyStatsMatcher: {}` leaves only these. `{pod_ip}` stands for the workload's address.\n\n\
+         With `proxyHeaders.preserveHttp1HeaderCase`, Evenkeel's sidecars send each request to other sidecars over a connection of \
+         HTTP/1.1, instead of many in one of HTTP/2, which has no capitals.\n\n\
          This page is generated from the tables in `crates/api` by a test (`BLESS=1 make test`); do not edit it.\n",
     );
     section(&mut page, "MeshConfig", &istio::MeshConfig::schema());

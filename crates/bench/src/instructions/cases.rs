@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use evenkeel_filters::rbac::{Subject, evaluate};
 use evenkeel_http::h2::{self, Reset, Sink, StreamKey};
 use evenkeel_http::{
-    Framing, HeadScan, Limits, RequestHead, RequestRules, ResponseHead, Version, encode, parse_request, parse_response,
+    Framing, HeadScan, RequestHead, RequestRules, ResponseHead, ResponseRules, Version, encode, parse_request,
+    parse_response,
 };
 use evenkeel_proxy::bootstrap;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
@@ -150,7 +151,7 @@ fn h1_encode_request(out: &mut Vec<u8>, head: &RequestHead) {
 
 #[inline(never)]
 fn h1_parse_response(bytes: &[u8], head: &mut ResponseHead) -> bool {
-    parse_response(bytes, &mut HeadScan::default(), Limits::default(), false, head).is_ok_and(|info| info.is_some())
+    parse_response(bytes, &mut HeadScan::default(), ResponseRules::default(), head).is_ok_and(|info| info.is_some())
 }
 
 #[inline(never)]

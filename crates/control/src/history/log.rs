@@ -135,6 +135,8 @@ pub struct Run {
     namespace: String,
     service_account: String,
     labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    locality: String,
     client: Client,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     takes_proxy_protocol: bool,
@@ -201,6 +203,7 @@ impl Run {
             namespace: view.namespace.to_string(),
             service_account: view.service_account.to_string(),
             labels: view.labels.clone(),
+            locality: view.locality.to_string(),
             client: Client::of(view.client_kind),
             takes_proxy_protocol: view.takes_proxy_protocol,
             proxy_config: view.proxy_config.to_string(),
@@ -220,6 +223,7 @@ impl Run {
             namespace: self.namespace.as_str().into(),
             service_account: self.service_account.as_str().into(),
             labels: self.labels.clone(),
+            locality: self.locality.as_str().into(),
             client_kind: match self.client {
                 Client::Envoy => ClientKind::Envoy,
                 Client::Full => ClientKind::EvenkeelFull,
@@ -243,6 +247,7 @@ impl Run {
             && *self.service_account == *view.service_account
             && self.addresses == view.addresses
             && self.labels == view.labels
+            && *self.locality == *view.locality
             && self.takes_proxy_protocol == view.takes_proxy_protocol
             && *self.proxy_config == *view.proxy_config
             && self.authenticated == view.authenticated

@@ -132,12 +132,36 @@ fn requests_of_any_port_go_through_it() {
     assert_eq!(told["outcome"], "forward", "{told}");
     assert!(told.to_string().contains(&two.to_string()), "{told}");
     assert_eq!(explained(&plane.config(), port, "three.test")["status"], 502);
+    // The same of the socket, named as curl and as the Sidecar do.
+    let path = socket.display().to_string();
+    for named in [path.clone(), format!("unix://{path}")] {
+        let told = explained_by(&plane.config(), &["--unix-socket", &named, "--url", "http://one.test/"]);
+        assert_eq!(
+            (&told["outcome"], &told["listener"]),
+            (&"forward".into(), &format!("unix://{path}_0").into()),
+            "{told}"
+        );
+        assert_eq!(told["call"]["address"], *path, "{told}");
+        assert!(told.to_string().contains(&one.to_string()), "{told}");
+    }
+    let told = explained_by(&plane.config(), &["--unix-socket", &path, "--url", "http://two.test:8080/"]);
+    assert_eq!(told["status"], 502, "{told}");
+    let told = explained_by(&plane.config(), &["--unix-socket", "/not/there.sock", "--url", "http://one.test/"]);
+    assert_eq!(
+        (&told["outcome"], &told["reason"]),
+        (&"reset".into(), &"nothing listens on /not/there.sock".into()),
+        "{told}"
+    );
 }
 
 fn explained(config: &Path, port: u16, host: &str) -> Value {
+    explained_by(config, &["--url", &format!("http://127.0.0.1:{port}/"), "-H", &format!("host: {host}")])
+}
+
+fn explained_by(config: &Path, call: &[&str]) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     command.arg("explain").arg("-f").arg(config).args(["-o", "json", "--from", "client-0.shop"]);
-    command.args(["--url", &format!("http://127.0.0.1:{port}/"), "-H", &format!("host: {host}")]);
+    command.args(call);
     let output = command.output().expect("it runs");
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))

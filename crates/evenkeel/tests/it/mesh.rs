@@ -203,6 +203,7 @@ pub fn page(admin: SocketAddr, path: &str) -> String {
 const BOOTSTRAP: &str = r#"
 node:
   id: sidecar~127.0.0.1~POD.shop~shop.svc.cluster.local
+  locality: {region: r1, zone: z1}
   metadata: {NAMESPACE: shop, SERVICE_ACCOUNT: client, WORKLOAD_NAME: client, EVENKEEL: {SCOPE: SCOPE_OF_PROXY, REPORT_INTERVAL: 1}}
 admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
 dynamic_resources:

@@ -16,7 +16,7 @@ fn answer(number: usize) -> String {
 }
 
 /// Waits until what is written runs everywhere.
-fn settle(plane: &Plane) {
+pub fn settle(plane: &Plane) {
     let ticket = plane.json("/debug/settle").expect("a ticket")["ticket"].clone();
     eventually("every proxy runs it", || {
         let page = plane.json(&format!("/debug/settle?ticket={ticket}"))?;

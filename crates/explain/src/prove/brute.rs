@@ -230,8 +230,15 @@ fn gets_through(
     (address, request): (SocketAddr, &PlainRequest),
 ) -> bool {
     let source = SocketAddr::new(from.addresses[0], CLIENT_PORT);
-    let arrival =
-        Arrival { source, destination: address, tls: None, request: Some(request.clone()), host: None, random: 0 };
+    let arrival = Arrival {
+        source,
+        destination: address,
+        socket: None,
+        tls: None,
+        request: Some(request.clone()),
+        host: None,
+        random: 0,
+    };
     if !from.has_proxy {
         let own = SocketAddr::new(to.addresses[0], 80);
         let is_service = address.ip().to_string() == "10.96.1.1";

@@ -66,6 +66,7 @@ fn walked(
     let passed = |hop: &Hop| hop.verdict.outcome == Outcome::Forward && hop.verdict.status.is_none();
     let mut provided = Vec::new();
     let mut arrival = Arrival {
+        socket: None,
         source: SocketAddr::new(source.unwrap_or(ways::OUTSIDE.into()), CLIENT_PORT),
         destination: way.dialled.address,
         tls: way.dialled.tls.clone(),

@@ -33,7 +33,7 @@ pub fn question(text: &str) -> Question {
             Target::parse_url(words[2], method, headers)
         }
     };
-    Question { from, target: target.expect("a target"), random: 0 }
+    Question { from, target: target.expect("a target"), socket: None, random: 0 }
 }
 
 /// Asks.

@@ -83,3 +83,29 @@ fn programs_read_it_too() {
     assert_eq!(json["fails"][0]["examples"][0]["request"], "GET http://reviews/old", "{json:#}");
     assert_eq!(plan.failing(), 1);
 }
+
+#[test]
+fn what_is_renamed_or_deleted_in_use_shows_before_it_is_done() {
+    let judged = |change: &str| {
+        let json = Plan::new(&world(""), &with(change), &sample()).to_json();
+        let count = |list: &str| {
+            let groups = json[list].as_array().expect("a list");
+            groups.iter().filter_map(|group| group["decisions"].as_u64()).sum::<u64>()
+        };
+        let counts = ["fails", "moves", "repairs"].map(count);
+        (counts, json)
+    };
+    // A subset that routes name: those that it served have no cluster.
+    let rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: reviews, namespace: shop}\n\
+        spec: {host: reviews, subsets: [{name: v1, labels: {version: v1}}]}\n";
+    let ([fails, ..], json) = judged(rule);
+    assert!(fails > 0, "{json:#}");
+    let groups = json["fails"].as_array().expect("a list");
+    assert!(groups.iter().all(|group| group["to"]["responseFlag"] == "NC"), "{json:#}");
+    // The host of a VirtualService: the old name falls to its service, and the route that led nowhere to nothing.
+    let renamed = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: reviews, namespace: shop}\n\
+        spec: {hosts: [opinions], http: [{route: [{destination: {host: reviews, subset: v2}}]}]}\n";
+    let ([fails, moves, repairs], json) = judged(renamed);
+    assert_eq!((fails, repairs), (0, 1), "{json:#}");
+    assert!(moves > 0, "{json:#}");
+}

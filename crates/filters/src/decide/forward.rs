@@ -5,7 +5,7 @@ use std::time::Duration;
 use evenkeel_base::grpc::parse_timeout;
 use evenkeel_http::{HeaderId, Headers, RequestHead, RequestInfo};
 use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::route::{ForwardAction, GrpcTimeout, HostRewrite, Route, VirtualHost};
+use evenkeel_runtime_config::route::{ForwardAction, GrpcTimeout, HostRewrite, VirtualHost};
 
 use super::retry::{Policy, RequestedRetry, announce_timeout, effective};
 use super::{Levels, Matched, Stream, Tunnel};
@@ -55,7 +55,7 @@ pub(super) fn forward<'c, S: Stream<'c>>(
     matched: Matched<'c>,
     action: &'c ForwardAction,
 ) -> Option<Box<Forward<'c, S::Cluster>>> {
-    let Matched { host, route, entry, .. } = matched;
+    let Matched { host, entry, .. } = matched;
     let (levels, entry) = (matched.levels(), entry?);
     let to = stream.cluster(action, entry)?;
     let parts = stream.parts();
@@ -71,7 +71,7 @@ pub(super) fn forward<'c, S: Stream<'c>>(
     });
     if let Some(timeout) = retry.as_ref().and_then(|policy| policy.per_try_timeout).or(limits.timeout) {
         let to_grpc = asked.is_some_and(|asked| asked.as_route_timeout);
-        announce_timeout(&mut parts.head.headers, timeout, to_grpc);
+        announce_timeout(&mut parts.head.headers, timeout, to_grpc, !manager.suppress_envoy_headers);
     }
     if parts.tunnel.is_some() {
         limits.timeout = None;
@@ -81,7 +81,7 @@ pub(super) fn forward<'c, S: Stream<'c>>(
     if !levels.is_empty() {
         stream.edit_request(levels);
     }
-    rewrite(stream.parts().head, route, action, entry.host_rewrite.as_deref());
+    rewrite(stream.parts().head, matched, action, manager);
     Some(Box::new(Forward { levels, host, action, retry, limits, to, matched }))
 }
 
@@ -132,12 +132,15 @@ fn forget_expectation(head: &mut RequestHead, info: &RequestInfo, manager: &Http
 }
 
 /// Rewrites path and host as the route says, keeping the originals in headers.
-fn rewrite(head: &mut RequestHead, route: &Route, action: &ForwardAction, entry_host: Option<&str>) {
+fn rewrite(head: &mut RequestHead, matched: Matched<'_>, action: &ForwardAction, manager: &HttpConnectionManager) {
+    let entry_host = matched.entry.and_then(|entry| entry.host_rewrite.as_deref());
     if action.prefix_rewrite.is_some() || action.regex_rewrite.is_some() {
         let original = head.path().to_vec();
-        let path = action.rewrite_path(&route.matches, &original);
+        let path = action.rewrite_path(&matched.route.matches, &original);
         head.set_path(&path);
-        head.headers.set(HeaderId::EnvoyOriginalPath, &original);
+        if !manager.suppress_envoy_headers {
+            head.headers.set(HeaderId::EnvoyOriginalPath, &original);
+        }
     }
     let literal = match &action.host_rewrite {
         HostRewrite::Literal(host) => Some(&**host),
@@ -148,15 +151,17 @@ fn rewrite(head: &mut RequestHead, route: &Route, action: &ForwardAction, entry_
         head.headers.append_to_list(HeaderId::ForwardedHost, &authority);
     }
     if let Some(host) = entry_host.or(literal) {
-        set_host(head, host.as_bytes());
+        set_host(head, host.as_bytes(), !manager.suppress_envoy_headers);
     }
 }
 
-/// Replaces the authority, keeping the original in a header.
-pub fn set_host(head: &mut RequestHead, host: &[u8]) {
+/// Replaces the authority; the original is kept in a header of Envoy's if wanted.
+pub fn set_host(head: &mut RequestHead, host: &[u8], keeps_original: bool) {
     if head.authority() != host {
-        let original = head.authority().to_vec();
-        head.headers.set_name(b"x-envoy-original-host", &original);
+        if keeps_original {
+            let original = head.authority().to_vec();
+            head.headers.set_name(b"x-envoy-original-host", &original);
+        }
         head.set_authority(host);
     }
 }

@@ -12,6 +12,7 @@ use super::between_proxies::{bit, is_taken_off};
 use super::{Arrival, client_cert};
 use crate::http::Services;
 
+const FORWARDED_PORT: &[u8] = b"x-forwarded-port";
 /// Lists that may span several header lines. They are joined into one, so that a next hop that reads a single line does
 /// not miss what the last hop has added.
 const LISTS: [HeaderId; 4] =
@@ -63,6 +64,14 @@ pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAd
         let valid = matches!(headers.get(HeaderId::ForwardedProto), Some(b"http" | b"https"));
         if !valid {
             headers.set(HeaderId::ForwardedProto, scheme);
+        }
+    }
+    if hcm.append_x_forwarded_port {
+        // As in Envoy, only what a trusted proxy has said stays; without `use_remote_address` every client is one.
+        let trusts = !hcm.use_remote_address || hcm.xff_num_trusted_hops > 0;
+        if !trusts || headers.find(FORWARDED_PORT).is_none() {
+            let mut digits = itoa::Buffer::new();
+            headers.set_name(FORWARDED_PORT, digits.format(connection.local.port()).as_bytes());
         }
     }
     request_id(headers, hcm, services);

@@ -159,10 +159,13 @@ fn both(one: RetryOn, other: RetryOn) -> RetryOn {
     }
 }
 
-/// Tells the server the timeout that will be enforced; a gRPC server also by `grpc-timeout`, if the route says so.
-pub fn announce_timeout(headers: &mut Headers, timeout: Duration, to_grpc: bool) {
-    let mut digits = itoa::Buffer::new();
-    headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, digits.format(timeout.as_millis()).as_bytes());
+/// Tells the server the timeout that will be enforced, by Envoy's header if wanted; a gRPC server also by
+/// `grpc-timeout`, if the route says so.
+pub fn announce_timeout(headers: &mut Headers, timeout: Duration, to_grpc: bool, by_envoys_header: bool) {
+    if by_envoys_header {
+        let mut digits = itoa::Buffer::new();
+        headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, digits.format(timeout.as_millis()).as_bytes());
+    }
     if to_grpc {
         headers.set_name(b"grpc-timeout", format_timeout(timeout).as_bytes());
     }

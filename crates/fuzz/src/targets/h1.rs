@@ -2,7 +2,7 @@
 
 use evenkeel_http::encode::{self, Connection, ResponseStyle};
 use evenkeel_http::{
-    BodyDecoder, Framing, HeadScan, Headers, Limits, RequestHead, RequestRules, ResponseHead, parse_request,
+    BodyDecoder, Framing, HeadScan, Headers, RequestHead, RequestRules, ResponseHead, ResponseRules, parse_request,
     parse_response,
 };
 
@@ -75,7 +75,12 @@ fn response(data: &[u8]) {
     for to_head in [false, true] {
         let parse = |bytes: &[u8]| {
             let mut head = ResponseHead::default();
-            let info = parse_response(bytes, &mut HeadScan::default(), Limits::default(), to_head, &mut head);
+            let info = parse_response(
+                bytes,
+                &mut HeadScan::default(),
+                ResponseRules { to_head, ..ResponseRules::default() },
+                &mut head,
+            );
             info.map(|info| info.map(|info| (head, info)))
         };
         let Ok(Some((head, info))) = parse(data) else { continue };

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
+use evenkeel_api::annotations::AGENT_ANNOTATIONS;
+use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyStatsMatcher};
 use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_api::{Kind, Object};
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
@@ -38,7 +39,13 @@ impl ProxyConfigs {
         // The decoder has reported mistakes.
         let own = annotation.and_then(|text| ProxyConfig::of_annotation(text).0);
         let settings = self.of_proxy(namespace, labels, own);
-        ProxySettings { annotation: annotation.map(|text| text.value.clone()), ..settings }
+        let for_agent =
+            annotations.into_iter().flatten().filter(|(name, _)| AGENT_ANNOTATIONS.contains(&name.as_str()));
+        ProxySettings {
+            annotation: annotation.map(|text| text.value.clone()),
+            for_agent: for_agent.map(|(name, value)| (name.clone(), value.value.clone())).collect(),
+            ..settings
+        }
     }
 
     /// The settings of a proxy with these labels, and of its own.
@@ -60,6 +67,8 @@ impl ProxyConfigs {
             metadata: config.proxy_metadata.iter().map(|(name, value)| (name.clone(), value.value.clone())).collect(),
             concurrency: config.concurrency,
             drain: config.termination_drain_duration,
+            stats_matcher: config.proxy_stats_matcher.as_ref().map(ProxyStatsMatcher::to_json),
+            for_agent: BTreeMap::new(),
         }
     }
 }

@@ -108,7 +108,7 @@ impl WorkerCallouts {
         }
         if options.envoy_headers {
             head.headers.set(HeaderId::EnvoyInternal, b"true");
-            options.timeout.into_iter().for_each(|timeout| announce_timeout(&mut head.headers, timeout, false));
+            options.timeout.into_iter().for_each(|timeout| announce_timeout(&mut head.headers, timeout, false, true));
         }
         let wanted = Wanted {
             retry: options.retry.clone(),

@@ -332,7 +332,8 @@ impl ActiveStream<'_> {
             self.request.head.headers.set(HeaderId::EnvoyAttemptCount, count.as_bytes());
         }
         if matches!(forward.action.host_rewrite, HostRewrite::Auto) && !up.host().hostname.is_empty() {
-            set_host(&mut self.request.head, up.host().hostname.as_bytes());
+            let keeps_original = !self.conn.hcm.suppress_envoy_headers;
+            set_host(&mut self.request.head, up.host().hostname.as_bytes(), keeps_original);
         }
         if !upload.begin() {
             return Err(Failure::UpstreamClosed { sent: true });
@@ -413,7 +414,8 @@ impl ActiveStream<'_> {
         let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
         let to_grpc = request.calls_grpc() && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
-        announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
+        let announced = per_try.map_or(left, |limit| limit.min(left));
+        announce_timeout(&mut request.head.headers, announced, to_grpc, !self.conn.hcm.suppress_envoy_headers);
     }
 }
 

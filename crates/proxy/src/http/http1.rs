@@ -267,6 +267,7 @@ pub(super) fn rules(hcm: &HttpConnectionManager) -> RequestRules {
             HeadersWithUnderscores::Drop => Underscores::Drop,
         },
         absolute_urls: hcm.absolute_urls,
+        keep_case: hcm.preserve_header_case,
     }
 }
 

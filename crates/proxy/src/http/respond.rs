@@ -180,7 +180,7 @@ impl ActiveStream<'_> {
         forward.to.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();
         // Envoy leaves this header out of responses to upgrades, refused ones too.
-        if request.tunnel.is_none() {
+        if request.tunnel.is_none() && !hcm.suppress_envoy_headers {
             let times = &request.stream.times;
             let waited = times.between(TimePoint::DownstreamRxEnd, TimePoint::UpstreamRxBegin);
             let millis = waited.map_or(0, |waited| waited.as_millis());

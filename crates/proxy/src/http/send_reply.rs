@@ -97,7 +97,9 @@ impl ActiveStream<'_> {
             levels.edit_response(&mut request.response.headers, values);
         }
         let fields = &mut request.response.headers;
-        if let Some((name, value)) = &reply.header {
+        if let Some((name, value)) = &reply.header
+            && !(conn.hcm.suppress_envoy_headers && name.starts_with(b"x-envoy-"))
+        {
             fields.append(name, value);
         }
         own.headers.iter().for_each(|(name, value)| fields.append(name.as_bytes(), value));

@@ -11,7 +11,9 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
 use evenkeel_http::h2::Reason;
-use evenkeel_http::{Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, Version, encode, parse_response};
+use evenkeel_http::{
+    Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, ResponseRules, Version, encode, parse_response,
+};
 use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::listener::Tunneling;
 use evenkeel_runtime_config::route::Priority;
@@ -30,6 +32,7 @@ use crate::http::add_headers;
 
 /// Limits of the response head: Envoy's defaults for upstreams.
 const ANSWER_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
+const ANSWER_RULES: ResponseRules = ResponseRules { limits: ANSWER_LIMITS, to_head: true, keep_case: false };
 
 /// An open tunnel, with the bytes already received through it.
 #[allow(clippy::large_enum_variant, reason = "one per connection, and short-lived")]
@@ -151,7 +154,7 @@ async fn over_http1(
             return Err(TunnelError::Failed("it closed".to_owned()));
         }
         // Headers that say how long the body is mean nothing here (RFC 9110 section 9.3.6).
-        while let Some(parsed) = parse_response(input.bytes(), &mut scan, ANSWER_LIMITS, true, &mut answer)
+        while let Some(parsed) = parse_response(input.bytes(), &mut scan, ANSWER_RULES, &mut answer)
             .map_err(|error| TunnelError::Failed(error.to_string()))?
         {
             input.consume(parsed.head_bytes);

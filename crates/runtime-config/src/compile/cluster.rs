@@ -18,6 +18,7 @@ use super::address::{bind_config, port_number, tcp_keepalive};
 use super::dns::dns_options;
 use super::dynamic_forward_proxy::cluster_type;
 use super::endpoint::{AddressKind, Assignment, assignment};
+use super::headers::{self, KeyFormat};
 use super::health_check::health_checks;
 use super::http2::max_requests;
 use super::load_balancer::balancing;
@@ -283,12 +284,12 @@ fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<Http> {
 fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Option<UpstreamHttp> {
     use upstreams::http_protocol_options::UpstreamProtocolOptions;
     use upstreams::http_protocol_options::explicit_http_config::ProtocolConfig;
-    let mut enable_trailers = false;
+    let mut http1_options = Http1::default();
     let protocol = match &options.upstream_protocol_options {
         Some(UpstreamProtocolOptions::ExplicitHttpConfig(config)) => {
             cx.at("explicit_http_config", |cx| match &config.protocol_config {
                 Some(ProtocolConfig::HttpProtocolOptions(http1)) => {
-                    enable_trailers = plain_http1(cx, Some(http1));
+                    http1_options = plain_http1(cx, Some(http1));
                     Some(UpstreamProtocol::Http1)
                 }
                 Some(ProtocolConfig::Http2ProtocolOptions(http2)) => {
@@ -300,13 +301,13 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
         }
         Some(UpstreamProtocolOptions::UseDownstreamProtocolConfig(config)) => {
             cx.at("use_downstream_protocol_config", |cx| {
-                enable_trailers = plain_http1(cx, config.http_protocol_options.as_ref());
+                http1_options = plain_http1(cx, config.http_protocol_options.as_ref());
                 let http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
                 UpstreamProtocol::Downstream(Box::new(http2))
             })
         }
         Some(UpstreamProtocolOptions::AutoConfig(config)) => cx.at("auto_config", |cx| {
-            enable_trailers = plain_http1(cx, config.http_protocol_options.as_ref());
+            http1_options = plain_http1(cx, config.http_protocol_options.as_ref());
             let http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
             UpstreamProtocol::Auto(Box::new(http2))
         }),
@@ -332,7 +333,8 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             max_requests_per_connection: max_requests(&common),
             max_connection_duration: cx.limit("max_connection_duration", common.max_connection_duration.as_ref(), None),
             protocol,
-            enable_trailers,
+            enable_trailers: http1_options.enable_trailers,
+            preserve_header_case: http1_options.preserve_case,
             max_response_headers_bytes: max_response_headers(cx, &common),
             max_headers_count: match common.max_headers_count.as_ref().map(|count| count.value as usize) {
                 Some(0) => cx.fail_at("max_headers_count", "must be at least 1")?,
@@ -388,14 +390,23 @@ fn max_response_headers(cx: &mut Cx<'_>, common: &core::HttpProtocolOptions) -> 
     }
 }
 
-/// Only one HTTP/1.1 option applies towards endpoints; the others concern requests received.
-fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) -> bool {
-    let Some(options) = options else { return false };
-    let enable_trailers = options.enable_trailers;
-    if *options != (core::Http1ProtocolOptions { enable_trailers, ..Default::default() }) {
-        cx.fail_at::<()>("http_protocol_options", "only enable_trailers is supported towards endpoints");
+/// The options of HTTP/1.1 that apply towards endpoints; the others concern requests received.
+#[derive(Default)]
+struct Http1 {
+    enable_trailers: bool,
+    preserve_case: bool,
+}
+
+fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) -> Http1 {
+    let Some(options) = options else { return Http1::default() };
+    let core::Http1ProtocolOptions { enable_trailers, header_key_format, .. } = options.clone();
+    let header_case = cx.at("http_protocol_options", |cx| headers::key_format(cx, header_key_format.as_ref()));
+    let supported = core::Http1ProtocolOptions { enable_trailers, header_key_format, ..Default::default() };
+    if *options != supported || header_case == KeyFormat::Proper {
+        let problem = "only enable_trailers and header_key_format with preserve_case are supported towards endpoints";
+        cx.fail_at::<()>("http_protocol_options", problem);
     }
-    enable_trailers
+    Http1 { enable_trailers, preserve_case: header_case == KeyFormat::Preserved }
 }
 
 fn circuit_breakers(cx: &mut Cx<'_>, breakers: Option<&cluster::CircuitBreakers>) -> Option<CircuitBreakers> {

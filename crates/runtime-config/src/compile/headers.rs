@@ -2,6 +2,8 @@
 
 use evenkeel_xds::pb::envoy::config::common::mutation_rules::v3 as mutation_rules;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::config::core::v3::http1_protocol_options::HeaderKeyFormat;
+use evenkeel_xds::pb::envoy::config::core::v3::http1_protocol_options::header_key_format::HeaderFormat;
 
 use super::{Cx, matcher};
 use crate::access_log::Format;
@@ -118,4 +120,34 @@ fn header_name(cx: &mut Cx<'_>, name: &str) -> Option<String> {
         return cx.fail(format!("{name:?} is no header name"));
     }
     Some(name.to_ascii_lowercase())
+}
+
+const PRESERVE_CASE: &str = "envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig";
+
+/// `header_key_format`: how names of headers are spelled over HTTP/1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyFormat {
+    /// In lower case.
+    Lower,
+    /// As `Proper-Case`.
+    Proper,
+    /// As they arrived.
+    Preserved,
+}
+
+/// `HeaderKeyFormat`.
+pub(crate) fn key_format(cx: &mut Cx<'_>, format: Option<&HeaderKeyFormat>) -> KeyFormat {
+    let Some(format) = format else { return KeyFormat::Lower };
+    let format = cx.at("header_key_format", |cx| match &format.header_format {
+        Some(HeaderFormat::ProperCaseWords(_)) => Some(KeyFormat::Proper),
+        Some(HeaderFormat::StatefulFormatter(extension)) => {
+            let name = extension.typed_config.as_ref().map(|any| super::type_name(&any.type_url));
+            match name == Some(PRESERVE_CASE) {
+                true => Some(KeyFormat::Preserved),
+                false => cx.fail_at("stateful_formatter.typed_config", format!("must hold {PRESERVE_CASE}")),
+            }
+        }
+        None => cx.fail("one of proper_case_words, stateful_formatter is required"),
+    });
+    format.unwrap_or(KeyFormat::Lower)
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
+use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3::Router;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
+use super::headers::{self, KeyFormat};
 use super::http2::max_requests;
 use super::local_reply::local_reply;
 use super::skip::{WITH_MATCHER, with_matcher};
@@ -45,6 +47,7 @@ pub(crate) fn http_connection_manager(
     let routes = route_source(cx, config);
     let mut on_demand = None;
     let filters = http_filters(cx, &config.http_filters, &mut on_demand);
+    let suppress_envoy_headers = suppresses_envoy_headers(cx, &config.http_filters);
     let common = config.common_http_protocol_options.unwrap_or_default();
     let http1 = config.http_protocol_options.clone().unwrap_or_default();
     let (idle_timeout, max_connection_duration, max_stream_duration) =
@@ -57,6 +60,7 @@ pub(crate) fn http_connection_manager(
         Some(config) => cx.at("local_reply_config", |cx| local_reply(cx, config)).map(Some),
     };
     check_request_id(cx, config);
+    let key_format = cx.at("http_protocol_options", |cx| headers::key_format(cx, http1.header_key_format.as_ref()));
     let use_remote_address = flag(&config.use_remote_address, false);
     let server_name = if config.server_name.is_empty() { "envoy" } else { &config.server_name };
     Some(HttpConnectionManager {
@@ -103,7 +107,10 @@ pub(crate) fn http_connection_manager(
         upgrades: upgrades(cx, &config.upgrade_configs),
         proxy_100_continue: config.proxy_100_continue,
         enable_trailers: http1.enable_trailers,
-        proper_case_response_headers: proper_case(cx, &http1),
+        proper_case_response_headers: key_format == KeyFormat::Proper,
+        preserve_header_case: key_format == KeyFormat::Preserved,
+        append_x_forwarded_port: config.append_x_forwarded_port,
+        suppress_envoy_headers,
         via: non_empty(&config.via),
         local_reply: local_reply?,
     })
@@ -181,15 +188,14 @@ fn underscores(cx: &mut Cx<'_>, value: i32) -> Option<HeadersWithUnderscores> {
     }
 }
 
-fn proper_case(cx: &mut Cx<'_>, http1: &core::Http1ProtocolOptions) -> bool {
-    use core::http1_protocol_options::header_key_format::HeaderFormat;
-    match http1.header_key_format.as_ref().map(|format| &format.header_format) {
-        None => false,
-        Some(Some(HeaderFormat::ProperCaseWords(_))) => true,
-        Some(_) => cx
-            .fail_at("http_protocol_options.header_key_format", "only proper_case_words is supported")
-            .unwrap_or_default(),
-    }
+/// Whether the router, the last filter, adds no headers of Envoy's.
+fn suppresses_envoy_headers(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> bool {
+    let Some(hcm::http_filter::ConfigType::TypedConfig(any)) =
+        filters.last().and_then(|last| last.config_type.as_ref())
+    else {
+        return false;
+    };
+    type_name(&any.type_url) == ROUTER && cx.unpack::<Router>(any).is_some_and(|router| router.suppress_envoy_headers)
 }
 
 fn route_source(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<RouteSource> {

@@ -42,7 +42,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
             "proxy_100_continue", "upgrade_configs", "normalize_path", "merge_slashes",
             "path_with_escaped_slashes_action", "request_id_extension", "strip_matching_host_port",
             "strip_any_host_port", "http2_protocol_options", "drain_timeout", "stream_error_on_invalid_http_message",
-            "local_reply_config"],
+            "local_reply_config", "append_x_forwarded_port"],
         values: &[("codec_type", "AUTO, HTTP1, HTTP2")],
         no_effect: &[],
     },
@@ -72,8 +72,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         values: &[],
         no_effect: &[],
     },
-    part("envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat", &["proper_case_words"]),
+    part("envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat", &["proper_case_words", "stateful_formatter"]),
     part("envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat.ProperCaseWords", &[]),
+    extension("envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig", &[]),
     MessageSupport {
         name: "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig",
         role: Extension, full: &[], values: &[],
@@ -128,7 +129,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("xds.type.matcher.v3.RegexMatcher.GoogleRE2", &[]),
     MessageSupport {
         name: "envoy.extensions.filters.http.router.v3.Router",
-        role: Extension, full: &[], values: &[],
+        role: Extension, full: &["suppress_envoy_headers"], values: &[],
         no_effect: &[(NO_TRACING, &["start_child_span"])],
     },
     extension("envoy.extensions.filters.http.buffer.v3.Buffer", &["max_request_bytes"]),

@@ -257,9 +257,12 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Bootstrap
     message("envoy.config.bootstrap.v3.Bootstrap", Part,
-        &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin", "overload_manager", "layered_runtime"],
+        &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin", "overload_manager", "layered_runtime",
+          "stats_config"],
         &[("typed_dns_resolver_config", "the c-ares resolver")],
         &[("statistics are only read; there are no sinks to flush them to", &["stats_flush_interval"])]),
+    part("envoy.config.metrics.v3.StatsConfig", &["stats_matcher"]),
+    part("envoy.config.metrics.v3.StatsMatcher", &["reject_all", "exclusion_list", "inclusion_list"]),
     part("envoy.config.overload.v3.OverloadManager", &["refresh_interval", "resource_monitors", "actions"]),
     part("envoy.config.overload.v3.ResourceMonitor", &["name", "typed_config"]),
     message("envoy.config.overload.v3.OverloadAction", Part, &["triggers"], &[("name", "stop_accepting_requests, \

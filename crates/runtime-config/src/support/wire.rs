@@ -185,7 +185,7 @@ mod tests {
             ..Cluster::default()
         };
         let unsupported = Cluster { close_connections_on_host_health_failure: true, ..Cluster::default() };
-        let router = Router { suppress_envoy_headers: true, ..Router::default() };
+        let router = Router { respect_expected_rq_timeout: true, ..Router::default() };
         for (resource, expected) in [
             (pack(&Cluster::default()), true),
             (pack(&with_options(pack(&HttpProtocolOptions::default()))), true),

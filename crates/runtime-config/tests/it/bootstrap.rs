@@ -73,6 +73,25 @@ static_resources:
 }
 
 #[test]
+fn the_statistics_that_are_reported() {
+    let names = ["cluster.a.upstream_rq_total", "cluster.b.upstream_rq_total", "server.live"];
+    for (matcher, expected) in [
+        ("reject_all: true", [false, false, false]),
+        ("reject_all: false", [true, true, true]),
+        ("inclusion_list: { patterns: [{ prefix: cluster.a. }, { exact: server.live }] }", [true, false, true]),
+        ("inclusion_list: { patterns: [{ suffix: _total }] }", [true, true, false]),
+        // Expressions match the whole name, as in Envoy.
+        ("inclusion_list: { patterns: [{ safe_regex: { regex: 'cluster\\.a' } }] }", [false, false, false]),
+        ("inclusion_list: { patterns: [{ safe_regex: { regex: 'cluster\\.[ac]\\..*' } }] }", [true, false, false]),
+        ("exclusion_list: { patterns: [{ contains: .B., ignore_case: true }] }", [true, false, true]),
+    ] {
+        let bootstrap = read(&format!("node: {{ id: n }}\nstats_config: {{ stats_matcher: {{ {matcher} }} }}"));
+        let matcher = bootstrap.unwrap_or_else(|error| panic!("{error}")).stats;
+        assert_eq!(names.map(|name| matcher.reports(name)), expected, "{matcher:?}");
+    }
+}
+
+#[test]
 fn mistakes_are_named_with_their_path() {
     let dns = "{ envoy_grpc: { cluster_name: nowhere } }";
     for (text, expected) in [
@@ -83,6 +102,22 @@ fn mistakes_are_named_with_their_path() {
         (
             "node: { id: n }\nstatic_resources: { clusters: [{ name: c, close_connections_on_host_health_failure: true }] }".into(),
             vec!["static_resources.clusters[0].close_connections_on_host_health_failure: not supported"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { use_all_default_tags: false }".into(),
+            vec!["stats_config.use_all_default_tags: not supported"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { stats_matcher: {} }".into(),
+            vec!["stats_config.stats_matcher: one of reject_all, exclusion_list, inclusion_list is required"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { stats_matcher: { inclusion_list: {} } }".into(),
+            vec!["stats_config.stats_matcher.inclusion_list.patterns: at least one is required"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { stats_matcher: { exclusion_list: { patterns: [{ safe_regex: { regex: '(' } }] } } }".into(),
+            vec!["stats_config.stats_matcher.exclusion_list.patterns[0].safe_regex.regex: invalid regular expression: unclosed group"],
         ),
         (
             "node: { id: n }\ndynamic_resources: { lds_config: { ads: {} } }".into(),

@@ -101,7 +101,7 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     let routes = sorted_by_path(all).into_iter().flat_map(|of| of.routes);
     let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(route_set::holds_always);
     routes.extend(last);
-    let made = virtual_host(name, vec![host.to_string()], routes);
+    let made = virtual_host(context, name, vec![host.to_string()], routes);
     let made = if https_redirect { require_tls(made) } else { made };
     give_host(context, table, &made, Some(origin), None, out);
 }
@@ -137,7 +137,7 @@ pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output
     let Some((port, server)) = parts.iter().find_map(server) else { return };
     let hosts = hosts_of(parts);
     // A listener without routes answers every request with 404.
-    let nothing = || virtual_host(format!("blackhole:{port}"), vec!["*".to_owned()], Vec::new());
+    let nothing = || virtual_host(context, format!("blackhole:{port}"), vec!["*".to_owned()], Vec::new());
     let last = hosts.is_empty().then(nothing);
     let origin = hosts.first().and_then(|host| host.ruled_by.clone()).unwrap_or(server);
     out.add_packed(ResourceType::Route, name, &put_together(context, name, &hosts, last), Some(origin));

@@ -114,8 +114,9 @@ fn hosts_of<'a>(parts: &[&'a Part]) -> Vec<&'a HostPart> {
     parts.iter().filter_map(host).collect()
 }
 
-fn virtual_host(name: String, domains: Vec<String>, routes: Vec<Route>) -> VirtualHost {
-    VirtualHost { name, domains, routes, include_request_attempt_count: true, ..Default::default() }
+fn virtual_host(context: Context<'_>, name: String, domains: Vec<String>, routes: Vec<Route>) -> VirtualHost {
+    let include_request_attempt_count = !context.options().no_attempt_count;
+    VirtualHost { name, domains, routes, include_request_attempt_count, ..Default::default() }
 }
 
 /// A virtual host that sends plain requests to `https`.

@@ -95,7 +95,7 @@ pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) 
             }
             taken.insert(port);
             let name = names::virtual_host(host.as_str(), port);
-            let made = virtual_host(name, vec![host.to_string()], routes);
+            let made = virtual_host(context, name, vec![host.to_string()], routes);
             give_host(context, &port.to_string().into(), &made, Some(route_set.origin.clone()), None, out);
         }
     }
@@ -177,7 +177,7 @@ fn service_host<'a>(
         let with_port: Vec<String> = domains.iter().map(|domain| format!("{domain}:{}", port.number)).collect();
         domains.extend(with_port);
     }
-    (virtual_host(name, domains, routes), origin)
+    (virtual_host(context, name, domains, routes), origin)
 }
 
 /// Every name and address by which a client may call a service, those of its aliases included. Pods of a headless
@@ -227,5 +227,5 @@ fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
         action: Some(action),
         ..Default::default()
     };
-    virtual_host(name.to_owned(), vec!["*".to_owned()], vec![route])
+    virtual_host(context, name.to_owned(), vec!["*".to_owned()], vec![route])
 }

@@ -44,6 +44,9 @@ fn route(
     if let (route::Action::Route(forward), Some(authority)) = (&mut action, headers::authority(&http.headers.request)) {
         forward.host_rewrite_specifier.get_or_insert(HostRewriteSpecifier::HostRewriteLiteral(authority));
     }
+    if let route::Action::Route(forward) = &mut action {
+        forward.append_x_forwarded_host = route_context.context.options().forwards_host;
+    }
     let lone = action::lone_destination(&http.action).map(|d| &d.headers);
     let requests = || [Some(&http.headers.request), lone.map(|h| &h.request)].into_iter().flatten();
     let responses = || [Some(&http.headers.response), lone.map(|h| &h.response)].into_iter().flatten();

@@ -120,6 +120,38 @@ fn a_node_that_says_it_all_is_believed() {
 }
 
 #[test]
+fn a_proxys_routes_and_clusters_add_the_headers_it_wants() {
+    let headers = |text: &str| format!("{{proxyHeaders: {{{text}}}}}");
+    let check = |annotation: &str, proxy: &str, part: &str, text: &str, expected: bool| {
+        let snapshot = built("{}", &[], annotation);
+        let set = translate(&view_of(proxy, &snapshot), &snapshot);
+        let (_, refused) = compile(&set);
+        assert!(refused.is_empty(), "{refused:?}");
+        let all = compared(&set)[part].to_string();
+        assert_eq!(all.contains(text), expected, "{annotation} {proxy}: {text} in {all}");
+    };
+    for proxy in [SIDECAR, GATEWAY] {
+        let attempts = "include_request_attempt_count";
+        check("{}", proxy, "RDS", attempts, true);
+        check(&headers("attemptCount: {disabled: true}"), proxy, "RDS", attempts, false);
+        let (debug, port) = ("suppress_envoy_headers", "append_x_forwarded_port");
+        check("{}", proxy, "LDS", debug, false);
+        check(&headers("envoyDebugHeaders: {disabled: true}"), proxy, "LDS", debug, true);
+        check("{}", proxy, "LDS", port, false);
+        check(&headers("xForwardedPort: {enabled: true}"), proxy, "LDS", port, true);
+        let preserve = headers("preserveHttp1HeaderCase: true");
+        for part in ["LDS", "CDS"] {
+            check("{}", proxy, part, "PreserveCaseFormatterConfig", false);
+            check(&preserve, proxy, part, "PreserveCaseFormatterConfig", true);
+        }
+        check(&headers("metadataExchangeHeaders: {mode: IN_MESH}"), proxy, "LDS", "peer_metadata", false);
+    }
+    let host = "append_x_forwarded_host";
+    check("{}", GATEWAY, "RDS", host, false);
+    check(&headers("xForwardedHost: {enabled: true}"), GATEWAY, "RDS", host, true);
+}
+
+#[test]
 fn headers_are_as_the_proxy_says() {
     let headers = |text: &str| format!("{{proxyHeaders: {{{text}}}}}");
     check(&headers("server: {disabled: true}"), &[], "", SIDECAR, "/server_header_transformation", "\"PASS_THROUGH\"");
@@ -287,13 +319,11 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
         assert!(found.iter().any(|f| f.code == code && f.message.contains(part)), "{config}: {found}");
     };
     check("{interceptionMode: TPROXY}", "unsupported-value", "TPROXY");
-    check("{proxyHeaders: {preserveHttp1HeaderCase: true}}", "unsupported-value", "lower case");
-    check("{proxyHeaders: {envoyDebugHeaders: {disabled: true}}}", "unsupported-value", "stock Envoy");
-    check("{proxyStatsMatcher: {inclusionRegexps: [a]}}", "no-effect", "all their statistics");
+    check("{proxyHeaders: {metadataExchangeHeaders: {mode: UNDEFINED}}}", "no-effect", "to anybody");
+    check("{proxyStatsMatcher: {inclusionRegexps: [(]}}", "bad-regex", "not a regular expression");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
     check("{holdApplicationUntilProxyStarts: false}", "no-effect", "in any case");
     check("{meshId: m}", "no-effect", "meshId");
-    check("{proxyHeaders: {attemptCount: {disabled: true}}}", "no-effect", "attemptCount");
     check("{connectionSettings: {listenerPerConnectionBufferLimitBytes: 1}}", "no-effect", "has no effect");
     check("{drainDuration: 5s}", "no-effect", "a listener that goes");
     check("{tracing: {sampling: 5}}", "unsupported-field", "tracing");

@@ -69,6 +69,7 @@ impl Mesh {
 pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)]) -> ProxyView {
     let (pod, namespace) = name.split_once('.').expect("POD.NAMESPACE");
     ProxyView {
+        locality: "".into(),
         kind,
         addresses: vec![address.parse().expect("an address")],
         pod: pod.into(),

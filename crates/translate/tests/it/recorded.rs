@@ -173,7 +173,7 @@ const NOT_SHOWN: &[(&str, &str)] = &[
         "agents get the roots by PCDS; who may connect, and who is in which namespace, has tables",
     ),
     ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", "the agent tells the control plane"),
-    ("MeshConfig defaultConfig.proxyStatsMatcher", "a diagnostic names it: proxies keep all their statistics"),
+    ("MeshConfig defaultConfig.proxyStatsMatcher", "the agent's own"),
     ("MeshConfig defaultConfig.readinessProbe", "the agent's own"),
     ("MeshConfig defaultConfig.terminationDrainDuration", "the agent's own"),
     ("MeshConfig defaultProviders.metrics", "a diagnostic names it"),

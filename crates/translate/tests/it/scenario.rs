@@ -50,6 +50,7 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
     let (pod, namespace) = name.split_once('.').expect("Pod and namespace");
     let workload = snapshot.workload(&namespace.into(), &pod.into()).unwrap_or_else(|| panic!("no Pod {name}"));
     ProxyView {
+        locality: "".into(),
         kind: match kind {
             "router" | "proxied-router" => ProxyKind::Router,
             _ => ProxyKind::Sidecar,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_filters::decide::Tunnel;
-use evenkeel_http::{Framing, HeadScan, Headers, Limits, ResponseInfo, encode, parse_response};
+use evenkeel_http::{Framing, HeadScan, Headers, Limits, ResponseInfo, ResponseRules, encode, parse_response};
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::{Buffer, Outgoing};
 use evenkeel_upstream::{Cluster, ConnectTimes, Connection, Host, ended_before};
@@ -29,6 +29,8 @@ pub(in crate::http) struct Http1 {
     scan: HeadScan,
     /// Limits of a response head.
     limits: Limits,
+    /// The names of its fields are passed on as they are spelled.
+    keep_case: bool,
     body: FramedBody,
     /// Request bytes were handed to the socket.
     begun: bool,
@@ -51,7 +53,7 @@ impl Http1 {
     /// `cluster`: the host's cluster, with its protocol options.
     pub(in crate::http) fn new(connection: Connection, cluster: &Cluster) -> Self {
         let (limits, trailers) = (cluster.response_limits(), cluster.enables_trailers());
-        Self { limits, trailers, ..Self::over(connection) }
+        Self { limits, trailers, keep_case: cluster.preserves_case(), ..Self::over(connection) }
     }
 
     fn over(connection: Connection) -> Self {
@@ -63,6 +65,7 @@ impl Http1 {
             writer: BodyWriter::new(Framing::None, false),
             scan: HeadScan::default(),
             limits: Limits::default(),
+            keep_case: false,
             body: FramedBody::new(Framing::None, false),
             begun: false,
             sealed_before,
@@ -169,7 +172,8 @@ impl Http1 {
         loop {
             if !self.input.is_empty() {
                 let to_head = request.head.method() == b"HEAD";
-                match parse_response(self.input.bytes(), &mut self.scan, self.limits, to_head, response) {
+                let rules = ResponseRules { limits: self.limits, to_head, keep_case: self.keep_case };
+                match parse_response(self.input.bytes(), &mut self.scan, rules, response) {
                     Ok(Some(info)) => {
                         self.input.consume(info.head_bytes);
                         if (100..200).contains(&response.status) && response.status != 101 {

@@ -1,0 +1,51 @@
+//! Which statistics the proxy reports: `proxyStatsMatcher` of ProxyConfig, and the Pod's annotations.
+
+use serde_json::{Value, json};
+
+use crate::options::Options;
+
+/// What Istio's proxies report in any case, and what is Evenkeel's own. Its agent needs the open connections, as Istio's
+/// does, to know when a proxy is drained.
+const PREFIXES: [&str; 9] = [
+    "reporter=",
+    "cluster_manager",
+    "listener_manager",
+    "server",
+    "cluster.xds-grpc",
+    "wasm",
+    "component",
+    "istio",
+    "evenkeel",
+];
+const SUFFIXES: [&str; 5] = ["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied", "downstream_cx_active"];
+const REGEXPS: [&str; 1] = [r"vhost\..*\.route\..*"];
+
+/// What stands for the workload's address, as in Istio.
+const POD_IP: &str = "{pod_ip}";
+
+/// `stats_config` of the bootstrap; `None` if nothing is said of statistics, so that all are reported.
+pub(crate) fn stats_config(options: &Options) -> Option<Value> {
+    let annotations = options.annotations();
+    let of_config = options.proxy_config.get("proxyStatsMatcher").filter(|matcher| matcher.is_object());
+    let mut patterns = Vec::new();
+    let mut is_given = of_config.is_some();
+    let required: [(&str, &[&str]); 3] = [("Prefixes", &PREFIXES), ("Suffixes", &SUFFIXES), ("Regexps", &REGEXPS)];
+    for (kind, required) in required {
+        let annotation = annotations.get(&format!("sidecar.istio.io/statsInclusion{kind}"));
+        let annotation = annotation.filter(|text| !text.is_empty());
+        let annotation = annotation.map(|text| text.split(',').map(str::to_owned).collect::<Vec<_>>());
+        is_given |= annotation.is_some();
+        let listed = || of_config?.get(format!("inclusion{kind}"))?.as_array();
+        let listed = || listed().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        // As in Istio, an annotation replaces the list of its kind.
+        let given = annotation.unwrap_or_else(listed);
+        let given = given.into_iter().map(|text| text.replace(POD_IP, &options.ip.to_string()));
+        let all = given.filter(|text| !text.is_empty()).chain(required.iter().map(|text| (*text).to_owned()));
+        patterns.extend(all.map(|text| match kind {
+            "Prefixes" => json!({ "prefix": text }),
+            "Suffixes" => json!({ "suffix": text }),
+            _ => json!({ "safe_regex": { "regex": text } }),
+        }));
+    }
+    is_given.then(|| json!({ "stats_matcher": { "inclusion_list": { "patterns": patterns } } }))
+}
