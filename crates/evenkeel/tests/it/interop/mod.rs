@@ -22,6 +22,7 @@ mod heads;
 mod health;
 mod health_checks;
 mod hostile;
+mod hosts;
 mod http2;
 mod jwt;
 mod load_reports;
