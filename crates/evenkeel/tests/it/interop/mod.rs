@@ -7,6 +7,7 @@ mod conditions;
 mod cors;
 mod exchange;
 mod ext_authz;
+mod ext_authz_limits;
 mod ext_authz_rows;
 mod ext_authz_tcp;
 mod faults;
