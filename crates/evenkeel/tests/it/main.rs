@@ -13,6 +13,7 @@ mod h2spec;
 mod hangup;
 mod http_proxy;
 mod interop;
+mod issuers;
 mod kinds;
 mod lab;
 mod manager;
