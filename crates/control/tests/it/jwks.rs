@@ -57,13 +57,17 @@ async fn fetched_keys_survive_an_outage_and_a_restart() {
     // It is back: what was missing is fetched.
     plane.write("b.yaml", &authentication(&uri("b")).replace("name: jwt", "name: other"));
     until_missing(&plane, true).await;
+    until_counted(&plane, "fail").await;
     serves.store(true, Ordering::SeqCst);
     until_missing(&plane, false).await;
-    for what in ["success", "fail"] {
-        let name = format!("pilot_jwks_resolver_network_fetch_{what}_total ");
-        let count = |page: &str| page.lines().find_map(|line| line.strip_prefix(&*name)?.parse::<f64>().ok());
-        plane.until("/metrics", |page| count(page).filter(|count| *count > 0.0)).await;
-    }
+    until_counted(&plane, "success").await;
+}
+
+/// Waits until a fetch has ended so, by Istio's name for it.
+async fn until_counted(plane: &Plane, how: &str) {
+    let name = format!("pilot_jwks_resolver_network_fetch_{how}_total ");
+    let count = |page: &str| page.lines().find_map(|line| line.strip_prefix(&*name)?.parse::<f64>().ok());
+    plane.until("/metrics", |page| count(page).filter(|count| *count > 0.0)).await;
 }
 
 /// The keys that are in use, as they are stored.
