@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::{Format, FormatPart};
+use evenkeel_runtime_config::dynamic_metadata::MetadataMatcher;
 use evenkeel_runtime_config::hcm::{EscapedSlashes, HttpFilterConfig};
 use evenkeel_runtime_config::header_edits::{AppendAction, HeaderEdits};
+use evenkeel_runtime_config::jwt_authn::METADATA as TOKENS;
 use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher, split_path};
 use evenkeel_runtime_config::rbac::policy::{Permission, Policy, Principal};
 use evenkeel_runtime_config::rbac::{RbacAction, RbacFilter};
@@ -14,7 +16,7 @@ use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, PathMatch, Rout
 use evenkeel_runtime_config::string_match::StringMatcher;
 
 use super::language::{Language, Normal, Rewrite, Text};
-use super::space::{Expr, Name, Parts, Value};
+use super::space::{Expr, Name, Parts, TOLD, Value};
 
 /// Headers whose values proxies make or check themselves, so that clients do not choose them.
 const NOT_THE_CLIENTS: [&str; 12] = [
@@ -148,7 +150,7 @@ impl<'e> Judge<'e> {
             Permission::RequestedServerName(name) => {
                 Expr::Const(name.matches(self.conn.sni.as_deref().unwrap_or_default().as_bytes()))
             }
-            Permission::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
+            Permission::Metadata(matcher) => self.token(matcher),
             #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
             _ => Expr::Unknown,
         }
@@ -179,10 +181,21 @@ impl<'e> Judge<'e> {
             },
             Principal::Header(header) => self.header(header),
             Principal::UrlPath(path) => self.path(path),
-            Principal::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
+            Principal::Metadata(matcher) => self.token(matcher),
             #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
             _ => Expr::Unknown,
         }
+    }
+
+    /// What a filter says of the request, most often of its token. Two rules that ask the same get the same answer; all others
+    /// are taken for independent, so that what is refused with every combination is refused whatever the filter says.
+    fn token(&self, matcher: &'e MetadataMatcher) -> Expr<'e> {
+        // Without a request, and without a token, nothing is said of tokens.
+        if *matcher.filter == *TOKENS && (self.without_tokens || !self.request) {
+            return Expr::Const(matcher.matches(None));
+        }
+        let is_told = |value: &Value| Some(matches!(value, Value::Text(word) if word == TOLD));
+        Expr::Test(Name::Token(format!("{matcher:?}").into()), Parts::Fact, Box::new(is_told))
     }
 
     fn path(&self, matcher: &'e StringMatcher) -> Expr<'e> {
@@ -198,6 +211,15 @@ impl<'e> Judge<'e> {
         let Some(through) = self.through else { return target(language, holds) };
         let Through { route, action, normal, .. } = through;
         let rewrites = action.prefix_rewrite.is_some() || action.regex_rewrite.is_some();
+        if rewrites && !self.plain {
+            // There is only one path: what becomes of it is known.
+            let test = move |value: &Value| {
+                let Value::Text(text) = value else { return None };
+                let sent = action.rewrite_path(&route.matches, text.as_bytes());
+                normal.is_normal(&sent).then(|| holds(&sent))
+            };
+            return Expr::Test(Name::Path, Parts::Languages(Vec::new()), Box::new(test));
+        }
         let Some(rewrite) = rewrite_of(route, action).filter(|_| rewrites) else {
             return if rewrites { Expr::Unknown } else { target(language, holds) };
         };
