@@ -6,7 +6,7 @@
 // It permits a request with the header "x-ext-authz: allow" and refuses any other, as the server of Istio's samples does.
 // The header "authz-answer" has it answer something else: the JSON of a CheckResponse, or for HTTP of an httpAnswer.
 // "authz-mode" has it misbehave. Both may also come as metadata of the call. With -log it prints a line of JSON for each
-// question.
+// question. With -limit it refuses to read more than that.
 package main
 
 import (
@@ -58,6 +58,7 @@ func main() {
 	httpAddress := flag.String("http", ":8000", "address of the HTTP service")
 	flag.BoolVar(&verbose, "log", false, "print each question")
 	flag.BoolVar(&permits, "permit", false, "permit every request")
+	limit := flag.Int("limit", 4<<20, "most bytes of a gRPC message, and of the header of a request over HTTP")
 	flag.Parse()
 	grpcListener, err := net.Listen("tcp", *grpcAddress)
 	if err != nil {
@@ -70,10 +71,12 @@ func main() {
 	fmt.Printf("listening gRPC %s HTTP %s\n", grpcListener.Addr(), httpListener.Addr())
 	go func() {
 		// The messages are read and written here, so that an answer may be something else, too.
-		server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(check))
+		server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(check),
+			grpc.MaxRecvMsgSize(*limit))
 		log.Fatal(server.Serve(grpcListener))
 	}()
-	log.Fatal(http.Serve(httpListener, http.HandlerFunc(checkHTTP)))
+	server := &http.Server{Handler: http.HandlerFunc(checkHTTP), MaxHeaderBytes: *limit}
+	log.Fatal(server.Serve(httpListener))
 }
 
 // Passes bytes as they are.

@@ -34,9 +34,9 @@ pub struct Finding {
     pub istio: Option<&'static Code>,
 }
 
-/// Analyses objects together. `read` are the findings of reading them.
-pub fn analyze(objects: &[Object], read: Diagnostics, suppressed: &[Suppression]) -> Vec<Finding> {
-    let (snapshot, built) = evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default());
+/// Analyses objects together. `mesh` is what the control plane is told besides objects; `read` are the findings of reading them.
+pub fn analyze(objects: &[Object], mesh: &MeshConfig, read: Diagnostics, suppressed: &[Suppression]) -> Vec<Finding> {
+    let (snapshot, built) = evenkeel_model::build(objects, mesh, &mut AddressBook::default());
     let built = of_files_alone(built);
     let all = read.into_iter().chain(built).chain(check(objects, &snapshot));
     let mut findings: Vec<Finding> = all.map(Finding::new).collect();

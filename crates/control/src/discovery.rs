@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_translate::ProxyView;
+use evenkeel_xds::evenkeel::CONFINEMENT_METADATA;
 use evenkeel_xds::pb::envoy::config::core::v3::{Node, node::UserAgentVersionType};
+use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::server::{Announcement, Session, Source};
 use http::HeaderMap;
 use tonic::{Extensions, Status};
@@ -64,6 +66,7 @@ impl Discovery {
         let client = |identity: Option<SpiffeId>| Client {
             node: node.id.clone(),
             program: program(node),
+            confinement: confinement(node),
             view: ProxyView { authenticated: identity.is_some(), ..view.clone() },
             peer: peer.map(|p| p.address),
             identity,
@@ -160,6 +163,17 @@ fn program(node: &Node) -> String {
     let text = format!("{} {version}", node.user_agent_name);
     let text = text.trim();
     text.get(..text.floor_char_boundary(MAX_PROGRAM_BYTES)).unwrap_or_default().to_owned()
+}
+
+/// Longest text about confinement kept, in bytes.
+const MAX_CONFINEMENT_BYTES: usize = 512;
+
+/// How a node says that its process is confined: printed, so without what moves a terminal's cursor.
+fn confinement(node: &Node) -> Option<String> {
+    let value = node.metadata.as_ref()?.fields.get(CONFINEMENT_METADATA)?;
+    let Some(Kind::StringValue(text)) = &value.kind else { return None };
+    let text = text.get(..text.floor_char_boundary(MAX_CONFINEMENT_BYTES)).unwrap_or_default();
+    Some(text.chars().filter(|character| !character.is_control()).collect())
 }
 
 /// Which control plane this is: `evenkeel/VERSION HOST.PROCESS`.

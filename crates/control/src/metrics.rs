@@ -35,6 +35,10 @@ layout! {
             evenkeel_xds_refused_streams,
             /// Streams ended because those of their identity kept too many names subscribed.
             evenkeel_xds_streams_over_names,
+            /// Fetches of issuers' keys (JWKS) that succeeded.
+            pilot_jwks_resolver_network_fetch_success_total,
+            /// Fetches of issuers' keys (JWKS) that failed.
+            pilot_jwks_resolver_network_fetch_fail_total,
             /// Certificate requests.
             citadel_server_csr_count,
             /// Certificates issued.

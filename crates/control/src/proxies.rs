@@ -119,6 +119,8 @@ pub struct Client {
     pub node: String,
     /// Its program and version, as the node says.
     pub program: String,
+    /// How its process is confined, as the node says; `None`: it says nothing.
+    pub confinement: Option<String>,
     /// What its configuration depends on.
     pub view: ProxyView,
     /// Where it connected from.

@@ -31,6 +31,7 @@ use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
 use crate::federation::Federation;
+use crate::jwks::outgoing_proxy::{OutgoingProxies, OutgoingProxyError};
 use crate::jwks::settings::{JwksSettings, JwksSettingsError};
 use crate::jwks::{self, Fetcher};
 use crate::lease::Lease;
@@ -90,6 +91,9 @@ pub enum ControlError {
     /// A variable of the environment.
     #[error(transparent)]
     Jwks(#[from] JwksSettingsError),
+    /// The same.
+    #[error(transparent)]
+    OutgoingProxy(#[from] OutgoingProxyError),
     /// The watch on the directories.
     #[error("cannot watch the configuration directories: {0}")]
     Watch(#[from] notify::Error),
@@ -176,6 +180,7 @@ impl ControlPlane {
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
         let grace = registration::grace_from_env(|name| std::env::var(name).ok())?;
         let fetching = options.jwks.map_or_else(|| JwksSettings::from_env(|name| std::env::var(name).ok()), Ok)?;
+        let outgoing = Arc::new(OutgoingProxies::from_env(|name| std::env::var(name).ok())?);
         listen::check_plaintext(options.grpc_address, options.allow_plaintext_from_network)?;
         let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
         let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
@@ -211,8 +216,8 @@ impl ControlPlane {
         let now = SystemTime::now();
         let authorities = Authorities::open(folder, plugged, signer, world.subscribe(), metrics.clone(), now)?;
         let tokens = Arc::new(TokenKey::open(&options.state)?);
-        let client = || jwks::Client::new(&[authorities.current().roots.to_string()]);
-        let fetcher = Fetcher::new(jwks, client(), fetching.refresh);
+        let client = || jwks::Client::new(&[authorities.current().roots.to_string()]).through(outgoing.clone());
+        let fetcher = Fetcher::new(jwks, client(), fetching.refresh, metrics.clone());
         let federation = Federation::open(&options.state, client()).map_err(state)?;
         drop(lease);
         let server_certificates = ServerCertificates::new(authorities.subscribe(), &options.server_names)?;

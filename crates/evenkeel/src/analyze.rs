@@ -108,7 +108,7 @@ pub fn run(arguments: &AnalyzeArguments, out: &mut dyn Write) -> anyhow::Result<
     let manifests = Manifests::given_or_running(&paths, arguments.state.as_deref())?;
     let mut read = manifests.diagnostics.clone();
     read.extend(compiled::refusals(&manifests.objects));
-    let findings = analyze(&manifests.objects, read, &arguments.suppress);
+    let findings = analyze(&manifests.objects, &manifests.mesh, read, &arguments.suppress);
     let least = arguments.output_threshold.severity();
     let shown: Vec<Finding> = findings.iter().filter(|finding| finding.diagnostic.severity >= least).cloned().collect();
     match arguments.output {

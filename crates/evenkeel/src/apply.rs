@@ -13,12 +13,12 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources};
 use evenkeel_control::source::files::{self, Files};
 use evenkeel_local::applied::{Applied, Outcome};
 use evenkeel_local::cleanup::StateDir;
+use evenkeel_model::AddressBook;
 use evenkeel_model::request_authentication::of_files_alone;
-use evenkeel_model::{AddressBook, MeshConfig};
 use serde_json::json;
 
 use crate::settle::{self, Settled};
-use crate::{admin, compiled};
+use crate::{admin, compiled, manifests};
 
 /// Flags of both commands.
 #[derive(Debug, Args)]
@@ -215,7 +215,8 @@ impl ParsedInput {
     /// Adds the findings about the mesh as a whole that exist with these objects and did not exist before.
     fn check_together(&mut self, present: Vec<Object>) {
         let build = |objects: &[Object]| {
-            let (_, found) = evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default());
+            let (_, found) =
+                evenkeel_model::build(objects, &manifests::mesh().unwrap_or_default(), &mut AddressBook::default());
             of_files_alone(found)
         };
         let present = in_force(present);

@@ -62,7 +62,7 @@ pub fn run(command: &AuthzCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
     let AuthzCommand::Check(arguments) = command;
     let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
+    let world = manifests.into_world();
     let Caller::Workload { name, namespace } = Caller::parse(&arguments.workload) else {
         anyhow::bail!("`{}` is not a workload", arguments.workload);
     };

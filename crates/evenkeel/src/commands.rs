@@ -12,6 +12,7 @@ use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 use evenkeel_local::reader::{self, IgnoreBrokenPipe};
+use evenkeel_model::MeshConfig;
 use evenkeel_process::confinement::{self, Writes};
 use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
@@ -21,8 +22,8 @@ use crate::formats::Output;
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::{
-    admin, analyze, authz, ca, compiled, effective, explain, heaps, history, mtls, plan, prove, proxy_config,
-    proxy_status, purge, validate,
+    admin, analyze, authz, ca, compiled, effective, explain, heaps, history, manifests, mtls, plan, prove,
+    proxy_config, proxy_status, purge, validate,
 };
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
@@ -42,6 +43,9 @@ Environment:
   PILOT_DEBOUNCE_MAX         Maximum time that a change waits for others [default: 500ms]
   PILOT_ENABLE_EDS_DEBOUNCE  Also merge changes of endpoints [default: false]
   PILOT_PUSH_THROTTLE        Proxies that get their first resources at a time [default: 100]
+  PILOT_JWT_ENABLE_REMOTE_JWKS        Who fetches the keys of issuers: istiod, hybrid, envoy [default: istiod]
+  PILOT_JWT_PUB_KEY_REFRESH_INTERVAL  Maximum time between two fetches of keys [default: 20m]
+  HTTPS_PROXY, HTTP_PROXY, NO_PROXY   The proxy through which keys are fetched, and hosts called without it
   EVENKEEL_COMPARE_FULL      Check each change against a build from scratch [default: false]";
 
 #[derive(Debug, Subcommand)]
@@ -398,7 +402,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Restart(arguments) => arguments.run(),
         Command::PodInit => evenkeel_local::init::run(),
         Command::Validate(ValidateArguments { paths, files, strict, leave_out_refused, output }) => {
-            let options = validate::Options { strict, leave_out_refused };
+            let mesh = MeshConfig { leave_out_refused, ..manifests::mesh()? };
+            let options = validate::Options { strict, mesh };
             Ok(validate::run(&[paths, files].concat(), options, output, &mut io::stdout().lock())?)
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),

@@ -12,6 +12,8 @@ use evenkeel_tls::SecretStore;
 use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, Translator};
 use evenkeel_xds::{Cause, ResourceSet, ResourceType, Version};
 
+use crate::manifests;
+
 /// Most proxies that are tried, in proxies; proxies of one kind differ little.
 const MAX_PROXIES: usize = 64;
 /// Namespace of gateways that Istio installs.
@@ -21,7 +23,8 @@ const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 
 /// What the proxies of these objects would refuse, and what gRPC programs in their place cannot execute.
 pub fn refusals(objects: &[Object]) -> Diagnostics {
-    refusals_in(objects, &MeshConfig::default())
+    // What is wrong with the environment is said where it counts.
+    refusals_in(objects, &manifests::mesh().unwrap_or_default())
 }
 
 /// The same in a mesh with other options.

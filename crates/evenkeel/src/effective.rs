@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use evenkeel_explain::{Caller, World};
+use evenkeel_explain::Caller;
 
 use crate::formats::Output;
 use crate::manifests::Manifests;
@@ -35,7 +35,7 @@ pub struct EffectiveArguments {
 pub fn run(arguments: &EffectiveArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
+    let world = manifests.into_world();
     let workload = match arguments.workload.as_deref().map(Caller::parse) {
         Some(Caller::Workload { name, namespace }) => Some(world.find(&name, namespace.as_deref())?),
         Some(Caller::Outside) | None => None,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::question::parse_header;
-use evenkeel_explain::{Answer, Caller, Question, RunningProxies, Target, World};
+use evenkeel_explain::{Answer, Caller, Question, RunningProxies, Target};
 use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision};
 
 use crate::formats::Output;
@@ -100,7 +100,7 @@ pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<
     let question = arguments.question()?;
     let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let mut world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
+    let mut world = manifests.into_world();
     if arguments.proxy || arguments.admin.is_some() {
         world = world.with_running(OnTheWay {
             proxies: Proxies::find(arguments.admin, arguments.state.as_ref())?,
@@ -147,7 +147,7 @@ impl ExplainArguments {
         let proxies = Proxies::find(self.admin, self.state.as_ref())?;
         // Without the files, only the places of rules are unknown.
         let world = Manifests::given_or_running(&self.files, self.state.as_deref()).ok();
-        let world = world.map(|all| World::with_addresses(all.objects, all.texts, all.addresses));
+        let world = world.map(Manifests::into_world);
         let from = self.from.as_deref().map(Caller::parse);
         last::run(&proxies, world.as_ref(), (id, from.as_ref()), self.output, out)
     }

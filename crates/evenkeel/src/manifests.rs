@@ -9,10 +9,12 @@ use std::time::SystemTime;
 use anyhow::Context;
 use evenkeel_api::{Object, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
+use evenkeel_control::jwks::settings::JwksSettings;
 use evenkeel_control::source::files::{self, Files};
+use evenkeel_explain::World;
 use evenkeel_local::applied::Applied;
 use evenkeel_local::cleanup::StateDir;
-use evenkeel_model::AddressBook;
+use evenkeel_model::{AddressBook, MeshConfig};
 
 /// What was read, all of it together.
 #[derive(Debug, Default)]
@@ -25,6 +27,14 @@ pub struct Manifests {
     pub diagnostics: Diagnostics,
     /// Virtual addresses that a running mesh has assigned.
     pub addresses: AddressBook,
+    /// What the control plane is told besides objects.
+    pub mesh: MeshConfig,
+}
+
+/// What the environment tells a control plane of its mesh: who fetches the keys of issuers.
+pub fn mesh() -> anyhow::Result<MeshConfig> {
+    let fetching = JwksSettings::from_env(|name| std::env::var(name).ok())?;
+    Ok(MeshConfig { jwks_fetching: fetching.by, ..MeshConfig::default() })
 }
 
 impl Manifests {
@@ -42,10 +52,16 @@ impl Manifests {
 
     /// Reads what commands are given, or else what the running mesh runs.
     pub fn given_or_running(paths: &[PathBuf], state: Option<&Path>) -> anyhow::Result<Self> {
-        match paths.is_empty() {
-            true => Self::running(state),
-            false => Ok(Self::read(paths)),
-        }
+        let read = match paths.is_empty() {
+            true => Self::running(state)?,
+            false => Self::read(paths),
+        };
+        Ok(Self { mesh: mesh()?, ..read })
+    }
+
+    /// The mesh of these objects.
+    pub fn into_world(self) -> World {
+        World::of_mesh(self.objects, self.texts, self.addresses, self.mesh)
     }
 
     /// Reads what the running mesh runs: its directory, applied objects, and its replicas.

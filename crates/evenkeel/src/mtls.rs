@@ -91,7 +91,7 @@ impl MtlsArguments {
 pub fn run(arguments: &MtlsArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
+    let world = manifests.into_world();
     let (workload, namespace) = arguments.asked();
     // Files alone say what would break, but not what was seen.
     let asks = arguments.files.is_empty() || arguments.admin.is_some() || arguments.what_if.is_none();

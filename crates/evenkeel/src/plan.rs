@@ -132,8 +132,8 @@ fn worlds(present: Manifests, change: Manifests, delete: bool) -> anyhow::Result
         texts.extend(change.texts.clone());
         change.texts.iter().for_each(|(name, text)| sources.insert(name.clone(), text.clone()));
     }
-    let before = World::with_addresses(present.objects, present.texts, present.addresses.clone());
-    let after = World::with_addresses(objects, texts, present.addresses);
+    let before = World::of_mesh(present.objects, present.texts, present.addresses.clone(), present.mesh.clone());
+    let after = World::of_mesh(objects, texts, present.addresses, present.mesh);
     let known: BTreeSet<String> = before.diagnostics().iter().map(ToString::to_string).collect();
     let is_new = |finding: &Diagnostic| finding.severity >= Severity::Warning && !known.contains(&finding.to_string());
     let news: Diagnostics = after.diagnostics().clone().into_iter().filter(is_new).collect();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use evenkeel_explain::prove::Reachability;
-use evenkeel_explain::{Claim, Party, World};
+use evenkeel_explain::{Claim, Party};
 
 use crate::formats::Output;
 use crate::manifests::Manifests;
@@ -99,7 +99,7 @@ fn prove(arguments: &ProveArguments, out: &mut dyn Write) -> anyhow::Result<u8> 
     }
     let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
-    let world = World::with_addresses(manifests.objects, manifests.texts, manifests.addresses);
+    let world = manifests.into_world();
     let claim = Claim {
         from: Party::parse(&arguments.from),
         to: Party::parse(&arguments.to),

@@ -7,12 +7,16 @@ use anyhow::{Context, bail};
 use evenkeel_base::replica::{NameMatch, match_name, workload_of};
 use evenkeel_base::suggest::instead;
 use evenkeel_local::exec::{Failing, ReplicaInfo};
+use evenkeel_xds::evenkeel::IN_AGENT;
 use serde_json::{Value, json};
 
 use crate::{admin, ca};
 
 /// Types with a column of their own: those istioctl shows, and ours.
 const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
+
+/// Most proxies that a line names.
+const MAX_NAMED: usize = 5;
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -185,6 +189,7 @@ fn table(pages: &[Value]) -> String {
     rows.sort();
     rows.insert(0, head);
     notes.sort();
+    notes.extend(in_agents(pages).map(|line| (String::new(), line)));
     let mut printed = aligned(&rows);
     if !notes.is_empty() || !wrong.is_empty() {
         printed.push('\n');
@@ -235,7 +240,30 @@ fn remarks(name: &str, proxy: &Value) -> Vec<String> {
         let of = proxy["divergence"]["type"].as_str().unwrap_or_default();
         remarks.push(format!("{name} held other {of} resources than it was sent; corrected: {}\n", list(names.iter())));
     }
+    if let Some(state) = proxy["confinement"].as_str().filter(|state| !state.starts_with(IN_AGENT)) {
+        let lacks = |part: &str| state.contains(&format!("{part}=off")) || state.contains(&format!("{part}=partly"));
+        match (lacks("seccomp"), lacks("landlock") || state.contains("capabilities=all")) {
+            (true, true) => remarks.push(format!("{name} is not confined: {state}\n")),
+            (false, false) => {}
+            _ => remarks.push(format!("{name} is confined in part: {state}\n")),
+        }
+    }
     remarks
+}
+
+/// Proxies that run inside their agents, which nothing filters.
+fn in_agents(pages: &[Value]) -> Option<String> {
+    let proxies = pages.iter().flat_map(|page| page["proxies"].as_array().into_iter().flatten());
+    let is_inside = |proxy: &&Value| proxy["confinement"].as_str().is_some_and(|state| state.starts_with(IN_AGENT));
+    let names: std::collections::BTreeSet<String> =
+        proxies.filter(is_inside).map(|proxy| pod(proxy["proxy"].as_str().unwrap_or_default())).collect();
+    let first: Vec<&str> = names.iter().take(MAX_NAMED).map(String::as_str).collect();
+    let more = match names.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = first.join(", ");
+    (!names.is_empty()).then(|| format!("without a filter of system calls, inside their agents: {named}{more}\n"))
 }
 
 /// Whether a stream is a proxy's. An agent has a stream of its own under the proxy's node id, on which it asks only for
@@ -315,14 +343,29 @@ mod tests {
                  "program": "evenkeel-agent", "types": [{"type": "NDS", "state": "SYNCED"}]},
                 {"proxy": "router~10.0.0.2~gw.shop~x", "kind": "router", "program": "envoy 1.40.0", "types": [],
                  "divergence": {"type": "CDS", "names": ["a", "b"]}},
+                {"proxy": "router~10.0.0.3~one.edge~x", "kind": "router", "program": "evenkeel 0.1.0", "types": [],
+                 "confinement": "seccomp=off (not asked for) landlock=off (not asked for) capabilities=none user=0"},
+                {"proxy": "router~10.0.0.3~two.edge~x", "kind": "router", "program": "evenkeel 0.1.0", "types": [],
+                 "confinement": "seccomp=on landlock=partly capabilities=none user=0"},
+                {"proxy": "router~10.0.0.3~three.edge~x", "kind": "router", "program": "evenkeel 0.1.0", "types": [],
+                 "confinement": "seccomp=on landlock=on capabilities=NET_ADMIN user=7"},
+                {"proxy": "sidecar~10.0.0.4~api-0.shop~x", "kind": "sidecar", "program": "evenkeel 0.1.0", "types": [],
+                 "confinement": "in its agent: seccomp=off (not asked for) landlock=off (not asked for) capabilities=NET_ADMIN user=9"},
             ],
         });
         let expected = "\
 NAME         KIND      CDS      LDS   EDS          RDS      VHDS   AGE p50   p99      max    PROGRAM          CONTROL PLANE
+api-0.shop   sidecar   -        -     -            -        -      -         -        -      evenkeel 0.1.0   evenkeel/0.1.0 host.1
 gw.shop      router    -        -     -            -        -      -         -        -      envoy 1.40.0     evenkeel/0.1.0 host.1
+one.edge     router    -        -     -            -        -      -         -        -      evenkeel 0.1.0   evenkeel/0.1.0 host.1
+three.edge   router    -        -     -            -        -      -         -        -      evenkeel 0.1.0   evenkeel/0.1.0 host.1
+two.edge     router    -        -     -            -        -      -         -        -      evenkeel 0.1.0   evenkeel/0.1.0 host.1
 web-0.shop   sidecar   SYNCED   -     STALE 12 s   NACKED   -      2.0 ms    4.0 ms   20 s   evenkeel 0.1.0   evenkeel/0.1.0 host.1
 
 gw.shop held other CDS resources than it was sent; corrected: a, b
+one.edge is not confined: seccomp=off (not asked for) landlock=off (not asked for) capabilities=none user=0
+two.edge is confined in part: seccomp=on landlock=partly capabilities=none user=0
+without a filter of system calls, inside their agents: api-0.shop
 web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 ";
         assert_eq!(table(&[page]), expected);

@@ -20,8 +20,7 @@ use crate::formats::Output;
 /// Single files are checked each on its own. A directory is also checked as a whole, because only then references can
 /// be resolved, and it is compiled as proxies would compile it.
 pub fn run(paths: &[PathBuf], options: Options, output: Output, out: &mut dyn Write) -> io::Result<u8> {
-    let Options { strict, leave_out_refused } = options;
-    let mesh = MeshConfig { leave_out_refused, ..MeshConfig::default() };
+    let Options { strict, mesh } = options;
     let mut read = Validation { mesh, ..Validation::default() };
     for path in paths {
         match path.is_dir() {
@@ -50,12 +49,12 @@ pub fn run(paths: &[PathBuf], options: Options, output: Output, out: &mut dyn Wr
 }
 
 /// How strictly files are checked, and for which mesh.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Warnings count as errors.
     pub strict: bool,
-    /// The mesh runs with `--leave-out-refused`.
-    pub leave_out_refused: bool,
+    /// What the control plane is told besides objects.
+    pub mesh: MeshConfig,
 }
 
 #[derive(Default)]
@@ -123,7 +122,9 @@ mod tests {
 
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: NAME, namespace: shop}\nspec: {ports: [{name: http, port: 80}]}\n";
 
-    const STRICT: Options = Options { strict: true, leave_out_refused: false };
+    fn strict() -> Options {
+        Options { strict: true, ..Options::default() }
+    }
 
     /// A RequestAuthentication closes what it would judge, or is left out.
     #[test]
@@ -134,7 +135,8 @@ mod tests {
         fs::write(folder.path().join("a.yaml"), text)?;
         let said = |leave_out_refused| {
             let mut out = Vec::new();
-            let options = Options { leave_out_refused, ..Options::default() };
+            let mesh = MeshConfig { leave_out_refused, ..MeshConfig::default() };
+            let options = Options { mesh, ..Options::default() };
             run(&[folder.path().to_path_buf()], options, Output::Text, &mut out).expect("written");
             String::from_utf8_lossy(&out).into_owned()
         };
@@ -196,8 +198,8 @@ mod tests {
         // A directory with nothing in it may be the wrong one.
         let (status, out) = checked(&[path("none")]);
         assert!(status == 0 && out.contains("no-files") && out.contains("1 warning"), "{out}");
-        assert_eq!(run(&[path("none")], STRICT, Output::Text, &mut io::sink())?, 1, "warnings count");
-        assert_eq!(run(&[path("one")], STRICT, Output::Text, &mut io::sink())?, 0);
+        assert_eq!(run(&[path("none")], strict(), Output::Text, &mut io::sink())?, 1, "warnings count");
+        assert_eq!(run(&[path("one")], strict(), Output::Text, &mut io::sink())?, 0);
         Ok(())
     }
 

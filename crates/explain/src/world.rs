@@ -20,6 +20,8 @@ use crate::stand_ins;
 /// The mesh of some objects. Workloads without Pods have stand-ins.
 pub struct World {
     pub(crate) snapshot: Snapshot,
+    /// What the control plane is told besides objects.
+    pub(crate) mesh: MeshConfig,
     pub(crate) places: Places,
     objects: Vec<Object>,
     /// Pods that stand for workloads of which none runs.
@@ -35,20 +37,22 @@ pub struct World {
 impl World {
     /// Builds the mesh of these objects. `texts` are the files that they were read from.
     pub fn new(objects: Vec<Object>, texts: BTreeMap<Arc<str>, Arc<str>>) -> Self {
-        Self::with_addresses(objects, texts, AddressBook::default())
+        Self::of_mesh(objects, texts, AddressBook::default(), MeshConfig::default())
     }
 
-    /// The same, with the virtual addresses that a running mesh has assigned.
-    pub fn with_addresses(
+    /// The same, with the virtual addresses that a running mesh has assigned, and what its control plane is told besides
+    /// objects.
+    pub fn of_mesh(
         objects: Vec<Object>,
         texts: BTreeMap<Arc<str>, Arc<str>>,
         mut addresses: AddressBook,
+        mesh: MeshConfig,
     ) -> Self {
         let pods = stand_ins::pods(&objects);
-        let (snapshot, diagnostics) =
-            evenkeel_model::build(objects.iter().chain(&pods), &MeshConfig::default(), &mut addresses);
+        let (snapshot, diagnostics) = evenkeel_model::build(objects.iter().chain(&pods), &mesh, &mut addresses);
         Self {
             snapshot,
+            mesh,
             places: Places::new(texts),
             objects,
             stand_ins: pods,

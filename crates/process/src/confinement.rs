@@ -105,6 +105,24 @@ pub fn describe() -> String {
     held().map_or_else(|| "off".to_owned(), Confinement::to_string)
 }
 
+/// What holds, whoever has seen to it: with the capabilities and the user of this process, too.
+pub fn state() -> String {
+    let user = rustix::process::geteuid();
+    match held() {
+        Some(held) => format!("{held} user={user}"),
+        None => {
+            let capabilities = rustix::thread::capabilities(None).map(|own| own.permitted);
+            let landlock = Err("not asked for".to_owned());
+            let left = Confinement {
+                seccomp: Err("not asked for".to_owned()),
+                landlock,
+                capabilities: capabilities.map_err(|error| error.to_string()),
+            };
+            format!("{left} user={user}")
+        }
+    }
+}
+
 /// Confines this process for good, as far as the kernel can, and logs what holds; `None`: it is switched off. Rules about files and
 /// capabilities apply to this thread and those that it starts, so call it before there are others.
 pub fn confine(writes: Writes<'_>) -> Option<&'static Confinement> {

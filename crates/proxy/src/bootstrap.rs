@@ -9,9 +9,11 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_runtime_config::bootstrap::Bootstrap;
 use evenkeel_runtime_config::{Environment, Problem};
 use evenkeel_xds::Schema;
+use evenkeel_xds::evenkeel::CONFINEMENT_METADATA;
 use evenkeel_xds::json::{Read, read_text};
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
 use evenkeel_xds::pb::envoy::config::core::v3::{Locality, Node, node};
+use evenkeel_xds::pb::google::protobuf::{Value, value::Kind};
 
 use crate::options::{BootstrapSource, NodeOverrides};
 
@@ -156,6 +158,13 @@ fn name_agent(node: &mut Node) {
     "evenkeel".clone_into(&mut node.user_agent_name);
     let version = env!("CARGO_PKG_VERSION").to_owned();
     node.user_agent_version_type = Some(node::UserAgentVersionType::UserAgentVersion(version));
+}
+
+/// Tells control planes how this process is confined.
+pub fn tell_confinement(node: &mut Node, state: String) {
+    let value = Value { kind: Some(Kind::StringValue(state)) };
+    let metadata = node.metadata.get_or_insert_with(Default::default);
+    metadata.fields.insert(CONFINEMENT_METADATA.to_owned(), value);
 }
 
 /// How long the first answer of LDS or CDS is awaited before the proxy becomes ready without it.

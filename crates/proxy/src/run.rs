@@ -72,7 +72,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
     if options.mode != Mode::Validate {
         evenkeel_tls::will_serve();
     }
-    let (loaded, builder) = prepare(&settings)?;
+    let (mut loaded, builder) = prepare(&settings)?;
     if options.mode == Mode::Validate {
         let name =
             settings.bootstrap.path.as_ref().map_or("--config-yaml".to_owned(), |path| path.display().to_string());
@@ -84,6 +84,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
     if (!options.no_confinement).then(|| confinement::confine(Writes::Anywhere)).flatten().is_none() {
         tracing::warn!("not confined: the process may run programs and make any system call");
     }
+    bootstrap::tell_confinement(&mut loaded.bootstrap.node, confinement::state());
     block_on(serve(settings, loaded, builder, logging, None))
 }
 
@@ -95,7 +96,9 @@ pub fn run_until(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), 
 /// As [`run_until`], for a program that takes part in hot restarts together with its proxy.
 pub fn run_in(settings: Settings, program: Program) -> Result<(), RunError> {
     evenkeel_tls::will_serve();
-    let (loaded, builder) = prepare(&settings)?;
+    let (mut loaded, builder) = prepare(&settings)?;
+    let state = format!("{}{}", evenkeel_xds::evenkeel::IN_AGENT, confinement::state());
+    bootstrap::tell_confinement(&mut loaded.bootstrap.node, state);
     block_on(serve(settings, loaded, builder, Logging::default(), Some(program)))
 }
 

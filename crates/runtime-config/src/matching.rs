@@ -60,16 +60,54 @@ impl CidrSet {
 }
 
 impl HeaderMatcher {
-    /// Whether the request's header matches. A value matcher never matches an absent header, inverted or not, unless
+    /// Whether the request's header matches, by any of its values. A value matcher never matches an absent header, inverted or not, unless
     /// `treat_missing_as_empty` is set.
     pub fn matches(&self, request: &impl RequestView) -> bool {
         self.judge(request.any_value(&self.name, |value| self.wants(value)))
+    }
+
+    /// Whether the header matches whichever of its values a server takes: what a rule that lets requests pass has to ask,
+    /// because a further line would otherwise be a value that no rule has seen.
+    pub fn matches_every(&self, request: &impl RequestView) -> bool {
+        // An inverted matcher wants that no value satisfies the condition.
+        match self.invert {
+            true => self.matches(request),
+            false => self.judge(request.any_value(&self.name, |value| !self.wants(value)).map(|unwanted| !unwanted)),
+        }
     }
 
     /// Whether a header with these values matches; without values it is absent.
     pub fn matches_values<'v>(&self, values: impl IntoIterator<Item = &'v [u8]>) -> bool {
         let mut values = values.into_iter().peekable();
         let wanted = values.peek().is_some().then(|| values.any(|value| self.wants(value)));
+        self.judge(wanted)
+    }
+
+    /// Whether the header matches by some value that a server may take: what a rule that refuses requests has to ask.
+    pub fn matches_some(&self, request: &impl RequestView) -> bool {
+        match self.invert {
+            true => self.judge(request.any_value(&self.name, |value| !self.wants(value)).map(|unwanted| !unwanted)),
+            false => self.matches(request),
+        }
+    }
+
+    /// As [`Self::matches_some`], of these values.
+    pub fn matches_some_value<'v>(&self, values: impl IntoIterator<Item = &'v [u8]>) -> bool {
+        if !self.invert {
+            return self.matches_values(values);
+        }
+        let mut values = values.into_iter().peekable();
+        let wanted = values.peek().is_some().then(|| values.all(|value| self.wants(value)));
+        self.judge(wanted)
+    }
+
+    /// As [`Self::matches_every`], of these values.
+    pub fn matches_every_value<'v>(&self, values: impl IntoIterator<Item = &'v [u8]>) -> bool {
+        if self.invert {
+            return self.matches_values(values);
+        }
+        let mut values = values.into_iter().peekable();
+        let wanted = values.peek().is_some().then(|| values.all(|value| self.wants(value)));
         self.judge(wanted)
     }
 

@@ -1,7 +1,7 @@
 //! Certificates made for one test, and a TLS client connection over them.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -377,6 +377,26 @@ impl TlsServer {
     pub fn accept(&self, socket: TcpStream) -> TlsConnection {
         let connection = ServerConnection::new(Arc::clone(&self.config)).expect("a sound configuration");
         TlsConnection(StreamOwned::new(connection, socket))
+    }
+
+    /// Answers the first bytes of each connection with these, on a free port of loopback until the process ends. A client that
+    /// does not trust the certificate gets nothing.
+    ///
+    /// # Panics
+    /// When no port is free.
+    pub fn answer_with(self, answer: impl Fn() -> Vec<u8> + Send + 'static) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let mut connection = self.accept(socket);
+                if connection.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
+                    let _ = connection.write_all(&answer());
+                    let _ = connection.flush();
+                }
+            }
+        });
+        port
     }
 }
 

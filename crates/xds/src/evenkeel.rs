@@ -15,6 +15,12 @@ pub const IDENTIFIER_PREFIX: &str = "evenkeel/";
 /// The key in a node's metadata by which our proxies identify themselves; see [`is_evenkeel`].
 pub const NODE_METADATA: &str = "EVENKEEL";
 
+/// The key in a node's metadata by which our proxies tell how their process is confined, for people.
+pub const CONFINEMENT_METADATA: &str = "EVENKEEL_CONFINEMENT";
+
+/// How the process of a proxy that its agent runs begins its text of [`CONFINEMENT_METADATA`].
+pub const IN_AGENT: &str = "in its agent: ";
+
 impl prost::Name for Rejections {
     const NAME: &'static str = "Rejections";
     const PACKAGE: &'static str = "evenkeel.xds.v1";

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use evenkeel_analyze::{Finding, Suppression, analyze};
+use evenkeel_model::MeshConfig;
 
 fn findings(text: &str, suppressed: &[&str]) -> Vec<Finding> {
     let file: Arc<str> = "mesh.yaml".into();
     let (objects, read) = evenkeel_api::load(&[(file, text.into())]);
     let suppressed: Vec<Suppression> = suppressed.iter().map(|text| text.parse().expect("a suppression")).collect();
-    analyze(&objects, read, &suppressed)
+    analyze(&objects, &MeshConfig::default(), read, &suppressed)
 }
 
 /// `LEVEL CODE:LINE`, of findings with an Istio code.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_analyze::analyze;
 use evenkeel_base::Severity;
+use evenkeel_model::MeshConfig;
 
 #[test]
 fn the_examples_are_as_istio_wants_them() {
@@ -21,7 +22,7 @@ fn the_examples_are_as_istio_wants_them() {
         }
         files.sort();
         let (objects, read) = evenkeel_api::load(&files);
-        let found = analyze(&objects, read, &[]);
+        let found = analyze(&objects, &MeshConfig::default(), read, &[]);
         let worse: Vec<String> = found
             .iter()
             .filter(|finding| finding.diagnostic.severity > Severity::Info)

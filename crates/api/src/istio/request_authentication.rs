@@ -55,7 +55,29 @@ impl TargetRef {
     }
 }
 
+/// The kinds of resources that Istio's policies may be for, each with its group.
+const TARGETS: [(&str, &str); 4] = [
+    ("Gateway", "gateway.networking.k8s.io"),
+    ("GatewayClass", "gateway.networking.k8s.io"),
+    ("Service", ""),
+    ("ServiceEntry", "networking.istio.io"),
+];
+
 fn check_target(target: &TargetRef, _: &Node, cx: &mut Context) {
+    let group = target.group.as_deref().unwrap_or_default();
+    // Kubernetes calls the group of its first kinds `core`, too.
+    let is_it =
+        |(kind, of): &&(&str, &str)| *kind == target.kind.value && (*of == group || (of.is_empty() && group == "core"));
+    if !target.kind.is_empty() && TARGETS.iter().find(is_it).is_none() {
+        let kinds =
+            TARGETS.map(|(kind, group)| if group.is_empty() { kind.to_owned() } else { format!("{kind} ({group})") });
+        let message = format!("no policy can be for the kind `{}` of the group `{group}`", *target.kind);
+        let help = match TARGETS.iter().find(|(kind, _)| *kind == target.kind.value) {
+            Some((kind, group)) => format!("the group of {kind} is `{group}`"),
+            None => format!("the kinds are {}; or select the workloads by `selector`", kinds.join(", ")),
+        };
+        cx.at_field("kind", |cx| cx.error("bad-value", &target.kind.span, message, help));
+    }
     for (field, text) in [("kind", &target.kind), ("name", &target.name)] {
         if text.is_empty() {
             let message = format!("`{field}` is empty");

@@ -123,7 +123,10 @@ fn what_leaves_its_action_in_doubt_closes_all_it_selects() {
     check("action: 7");
     check("acton: DENY\nrules: [{}]");
     check("action: DENY\nrulez: [{}]");
-    check("action: DENY\nrules: [{}]\ntargetRef: {kind: Gateway, name: x}");
+    for kind in ["Gateway", "GatewayClass", "Service", "ServiceEntry", "Gatway", "''"] {
+        check(&format!("action: DENY\nrules: [{{}}]\ntargetRef: {{kind: {kind}, name: x}}"));
+        check(&format!("action: DENY\nrules: [{{}}]\ntargetRefs: [{{kind: {kind}, name: x}}]"));
+    }
 }
 
 #[test]

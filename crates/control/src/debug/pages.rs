@@ -141,6 +141,7 @@ impl Pages {
                     ProxyKind::Router => "router",
                 },
                 "program": client.program,
+                "confinement": client.confinement,
                 // A change that does not concern a proxy leaves it at an older generation.
                 "live": report.status.is_live(report.told),
                 "settled_generation": report.status.settled_generation,

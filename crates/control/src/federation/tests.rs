@@ -1,7 +1,5 @@
 //! Bundles come from real HTTPS servers, survive outages and restarts, and never let anybody in when they are wrong.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::sync::Mutex;
 
 use evenkeel_testkit::tls::{TestCa, TlsServer};
@@ -24,21 +22,10 @@ struct Served {
 
 impl Served {
     fn new(web: &TestCa) -> Self {
-        let server = TlsServer::new(&web.for_dns(&["localhost"]));
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
         let answer: Arc<Mutex<Vec<u8>>> = Arc::default();
         let current = answer.clone();
-        std::thread::spawn(move || {
-            for socket in listener.incoming().flatten() {
-                let mut connection = server.accept(socket);
-                let mut request = [0; 4096];
-                if connection.read(&mut request).is_ok_and(|count| count > 0) {
-                    let _ = connection.write_all(&current.lock().expect("an answer"));
-                    let _ = connection.flush();
-                }
-            }
-        });
+        let server = TlsServer::new(&web.for_dns(&["localhost"]));
+        let port = server.answer_with(move || current.lock().expect("an answer").clone());
         Self { url: format!("https://localhost:{port}/bundle.json").into(), answer }
     }
 

@@ -1,4 +1,5 @@
-//! A small HTTP client: GET over HTTP/1.1, with or without TLS, a bounded body, few redirects.
+//! A small HTTP client: GET over HTTP/1.1, with or without TLS, through a proxy if the environment names one, a bounded body, few
+//! redirects.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_jwt::{JwksError, MAX_JWKS_BYTES};
 use evenkeel_tls::TrustBundle;
-use http::header::{HOST, LOCATION, USER_AGENT};
-use http::{Request, StatusCode, Uri};
+use http::header::{HOST, LOCATION, PROXY_AUTHORIZATION, USER_AGENT};
+use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -18,6 +19,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use super::outgoing_proxy::{OutgoingProxies, OutgoingProxy};
 
 /// Most redirects that are followed.
 const MAX_REDIRECTS: usize = 3;
@@ -44,6 +47,9 @@ pub(crate) enum FetchError {
     /// No connection.
     #[error("no connection to {0}: {1}")]
     Connect(String, std::io::Error),
+    /// The proxy of the environment leads nowhere.
+    #[error("the proxy {0}, which the environment names, {1}")]
+    Proxy(String, String),
     /// The exchange failed.
     #[error("the exchange failed: {0}")]
     Exchange(#[from] hyper::Error),
@@ -79,7 +85,13 @@ pub(crate) enum FetchError {
 /// The client, with the roots that it trusts.
 pub(crate) struct Client {
     tls: TlsConnector,
+    proxies: Arc<OutgoingProxies>,
 }
+
+/// A connection, whatever it goes through.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -103,7 +115,17 @@ impl Client {
             Ok(builder) => builder.with_root_certificates(roots).with_no_client_auth(),
             Err(_) => ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
         };
-        Self { tls: TlsConnector::from(Arc::new(config)) }
+        Self { tls: TlsConnector::from(Arc::new(config)), proxies: Arc::default() }
+    }
+
+    /// The same client, through these proxies.
+    pub(crate) fn through(self, proxies: Arc<OutgoingProxies>) -> Self {
+        Self { proxies, ..self }
+    }
+
+    /// A client that goes through the same proxies, and trusts these `further` roots.
+    pub(crate) fn trusting(&self, further: &[String]) -> Self {
+        Self::new(further).through(Arc::clone(&self.proxies))
     }
 
     /// The body at a URL.
@@ -126,32 +148,82 @@ impl Client {
         let https = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if https { 443 } else { 80 });
         let name = host.trim_matches(['[', ']']);
+        let path = url.path_and_query().map_or("/", |path| path.as_str());
         let refused = |error| FetchError::Connect(format!("{host}:{port}"), error);
-        let socket = TcpStream::connect((name, port)).await.map_err(refused)?;
+        let stream: Box<dyn Stream> = match self.proxies.of(url) {
+            None => Box::new(TcpStream::connect((name, port)).await.map_err(refused)?),
+            Some(proxy) if https => self.tunnel(proxy, &format!("{host}:{port}")).await?,
+            // The proxy asks itself, for the whole URL.
+            Some(proxy) => {
+                let stream = self.connect_proxy(proxy).await?;
+                return exchange(stream, url, &url.to_string(), proxy.authorization.as_deref()).await;
+            }
+        };
         if !https {
-            return exchange(socket, url).await;
+            return exchange(stream, url, path, None).await;
         }
         let server = ServerName::try_from(name.to_owned()).map_err(|_| FetchError::Uri(url.to_string()))?;
-        let stream = self.tls.connect(server, socket).await.map_err(refused)?;
-        exchange(stream, url).await
+        let stream = self.tls.connect(server, stream).await.map_err(refused)?;
+        exchange(stream, url, path, None).await
+    }
+
+    /// A connection to a proxy itself.
+    async fn connect_proxy(&self, proxy: &OutgoingProxy) -> Result<Box<dyn Stream>, FetchError> {
+        let refused =
+            |error: std::io::Error| FetchError::Proxy(format!("{proxy:?}"), format!("cannot be reached: {error}"));
+        let socket = TcpStream::connect((&*proxy.host, proxy.port)).await.map_err(refused)?;
+        if !proxy.tls {
+            return Ok(Box::new(socket));
+        }
+        let server = ServerName::try_from(proxy.host.clone()).map_err(|error| refused(std::io::Error::other(error)))?;
+        Ok(Box::new(self.tls.connect(server, socket).await.map_err(refused)?))
+    }
+
+    /// A connection through a proxy, which passes on bytes (RFC 9110 section 9.3.6): it sees neither keys nor paths.
+    async fn tunnel(&self, proxy: &OutgoingProxy, to: &str) -> Result<Box<dyn Stream>, FetchError> {
+        let refused = |reason: String| FetchError::Proxy(format!("{proxy:?}"), reason);
+        let (mut sender, connection) = http1::handshake(TokioIo::new(self.connect_proxy(proxy).await?)).await?;
+        tokio::spawn(connection.with_upgrades());
+        let request = Request::builder().method(Method::CONNECT).uri(to).header(HOST, to);
+        let request = authorized(request, proxy.authorization.as_deref())
+            .body(Empty::<Bytes>::new())
+            .map_err(|_| FetchError::Uri(to.to_owned()))?;
+        let response = sender.send_request(request).await?;
+        if !response.status().is_success() {
+            return Err(refused(format!("does not connect to {to}: it answered {}", response.status())));
+        }
+        let upgraded = hyper::upgrade::on(response).await?;
+        Ok(Box::new(TokioIo::new(upgraded)))
     }
 }
 
-async fn exchange<S>(stream: S, url: &Uri) -> Result<hyper::Response<hyper::body::Incoming>, FetchError>
+async fn exchange<S>(
+    stream: S,
+    url: &Uri,
+    target: &str,
+    authorization: Option<&str>,
+) -> Result<hyper::Response<hyper::body::Incoming>, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // It ends with the exchange.
     tokio::spawn(connection);
-    let path = url.path_and_query().map_or("/", |path| path.as_str());
     let authority = url.authority().map_or("", |authority| authority.as_str());
-    let request = Request::get(path)
+    let request = Request::get(target)
         .header(HOST, authority)
-        .header(USER_AGENT, concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
-        .body(Empty::<Bytes>::new())
-        .map_err(|_| FetchError::Uri(url.to_string()))?;
+        .header(USER_AGENT, concat!("evenkeel/", env!("CARGO_PKG_VERSION")));
+    let request =
+        authorized(request, authorization).body(Empty::<Bytes>::new()).map_err(|_| FetchError::Uri(url.to_string()))?;
     Ok(sender.send_request(request).await?)
+}
+
+/// The request with what its proxy asks for.
+fn authorized(request: http::request::Builder, authorization: Option<&str>) -> http::request::Builder {
+    match authorization {
+        Some(value) => request.header(PROXY_AUTHORIZATION, value),
+        None => request,
+    }
 }
 
 async fn body(response: hyper::Response<hyper::body::Incoming>) -> Result<Vec<u8>, FetchError> {

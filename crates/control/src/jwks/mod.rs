@@ -14,6 +14,7 @@
 //! an outage of the issuer, the history has them, and other control planes that share the state directory use them, too.
 
 mod client;
+pub mod outgoing_proxy;
 pub mod settings;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,8 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 
+use crate::metrics::Metrics;
+use crate::metrics::plane::Counter;
 use crate::world::World;
 use client::FetchError;
 pub(crate) use client::{Client, system_roots_pem};
@@ -78,6 +81,7 @@ pub(crate) struct Fetcher {
     idle: HashMap<String, Instant>,
     /// Too many sources, which has been said.
     told: bool,
+    metrics: Arc<Metrics>,
 }
 
 /// The state of one source.
@@ -92,9 +96,9 @@ struct Progress {
 type Fetched = Result<String, FetchError>;
 
 impl Fetcher {
-    pub(crate) fn new(folder: PathBuf, client: Client, refresh: Duration) -> Self {
+    pub(crate) fn new(folder: PathBuf, client: Client, refresh: Duration, metrics: Arc<Metrics>) -> Self {
         let (sources, idle) = (BTreeMap::new(), HashMap::new());
-        Self { folder, client: Arc::new(client), refresh, sources, idle, told: false }
+        Self { folder, client: Arc::new(client), refresh, sources, idle, told: false, metrics }
     }
 
     /// Fetches keys as long as the world names sources, from servers with certificates of the `trusted` roots.
@@ -106,7 +110,7 @@ impl Fetcher {
         let mut running: JoinSet<Fetched> = JoinSet::new();
         let mut of_task: HashMap<Id, JwksSource> = HashMap::new();
         let mut roots = trusted.borrow_and_update().roots.clone();
-        self.trust(Client::new(&[roots.to_string()]), Instant::now());
+        self.trust(self.client.trusting(&[roots.to_string()]), Instant::now());
         loop {
             let (wanted, namespace) = {
                 let world = world.borrow_and_update();
@@ -137,7 +141,7 @@ impl Fetcher {
                     if changed.is_err() { return }
                     let now = trusted.borrow_and_update().roots.clone();
                     if now != roots {
-                        self.trust(Client::new(&[now.to_string()]), Instant::now());
+                        self.trust(self.client.trusting(&[now.to_string()]), Instant::now());
                         roots = now;
                     }
                 }
@@ -212,6 +216,10 @@ impl Fetcher {
 
     /// Stores keys; after a failure, those that are there stay.
     fn end(&mut self, source: &JwksSource, outcome: Fetched, namespace: &str, now: Instant) {
+        self.metrics.plane.inc(match outcome {
+            Ok(_) => Counter::pilot_jwks_resolver_network_fetch_success_total,
+            Err(_) => Counter::pilot_jwks_resolver_network_fetch_fail_total,
+        });
         let stored = outcome.map_err(|error| error.to_string()).and_then(|keys| {
             self.store(source, &keys, namespace).map_err(|error| format!("the keys cannot be stored: {error}"))
         });

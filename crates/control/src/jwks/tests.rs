@@ -1,12 +1,14 @@
 //! Keys are fetched from real servers, survive outages and restarts, and are forgotten with their rule.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
 
 use evenkeel_testkit::jwt::{Signer, jwks};
 use evenkeel_testkit::tls::{TestCa, TlsServer};
 use evenkeel_testkit::{Backend, Reply};
 
+use super::outgoing_proxy::OutgoingProxies;
 use super::*;
 
 const REFRESH: Duration = Duration::from_secs(20 * 60);
@@ -74,7 +76,7 @@ fn failures_keep_the_last_good_keys_and_back_off() {
     let at = |fetcher: &Fetcher| fetcher.sources.values().map(|progress| progress.due).next().expect("a source");
     let files = || std::fs::read_dir(folder.path()).expect("a folder").count();
     let source = source("http://a.test/keys");
-    let new = || Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH);
+    let new = || Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
     let mut fetcher = new();
     let start = Instant::now();
     let wanted = || BTreeMap::from([(source.clone(), None)]);
@@ -107,7 +109,7 @@ fn failures_keep_the_last_good_keys_and_back_off() {
 fn only_other_keys_are_written_and_keys_of_long_ago_are_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = source("http://a.test/keys");
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH);
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
     fetcher.follow(BTreeMap::from([(source.clone(), None)]), Instant::now());
     let path = folder.path().join(file_name(&source));
     let (a, b) = (Signer::ec("a", "P-256"), Signer::ec("b", "P-256"));
@@ -136,7 +138,7 @@ fn only_other_keys_are_written_and_keys_of_long_ago_are_removed() {
 fn other_roots_try_again_what_failed() {
     let folder = tempfile::tempdir().expect("a folder");
     let [failed, good] = ["http://a.test/", "http://b.test/"].map(source);
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH);
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
     let start = Instant::now();
     fetcher.follow(BTreeMap::from([(failed.clone(), None), (good.clone(), None)]), start);
     fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);
@@ -146,28 +148,17 @@ fn other_roots_try_again_what_failed() {
     assert!(fetcher.sources[&good].due > start + REFRESH / 2);
 }
 
+/// Serves the keys to who trusts the authority; the port.
+fn https(authority: &TestCa, names: &[&str], set: &str) -> u16 {
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len()).into_bytes();
+    TlsServer::new(&authority.for_dns(names)).answer_with(move || answer.clone())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_needs_a_certificate_that_is_trusted() {
     let authority = TestCa::new();
     let set = jwks(&[&Signer::ec("a", "P-256")]);
-    let serve = |names: &[&str]| {
-        let server = TlsServer::new(&authority.for_dns(names));
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len());
-        std::thread::spawn(move || {
-            for socket in listener.incoming().flatten() {
-                let mut connection = server.accept(socket);
-                let mut request = [0; 4096];
-                // A client that does not trust the certificate ends the handshake.
-                if connection.read(&mut request).is_ok_and(|count| count > 0) {
-                    let _ = connection.write_all(answer.as_bytes());
-                    let _ = connection.flush();
-                }
-            }
-        });
-        format!("https://localhost:{port}/keys")
-    };
+    let serve = |names: &[&str]| format!("https://localhost:{}/keys", https(&authority, names, &set));
     let (own, foreign) = (serve(&["localhost"]), serve(&["other.test"]));
     let trusting = Client::new(&[authority.root_pem()]);
     let stranger = Client::new(&[]);
@@ -176,4 +167,100 @@ async fn tls_needs_a_certificate_that_is_trusted() {
         let error = client.get(url).await.expect_err("no trust").to_string();
         assert!(error.contains("certificate"), "{error}");
     }
+}
+
+/// A proxy that connects to this port, whatever it is asked for, and keeps the heads that it gets. It wants a password.
+fn proxy(to: u16) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let heads: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&heads);
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                if client.read_exact(&mut byte).is_err() {
+                    break;
+                }
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let is_known = head.contains("proxy-authorization: Basic dTpw\r\n");
+            kept.lock().expect("heads").push(head);
+            if !is_known {
+                let _ = client.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n");
+                continue;
+            }
+            let Ok(mut server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+            let _ = client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n");
+            let (mut from, mut back) = (client.try_clone().expect("a socket"), server.try_clone().expect("a socket"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut back));
+            std::thread::spawn(move || std::io::copy(&mut server, &mut client));
+        }
+    });
+    (port, heads)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_come_through_the_proxy_that_the_environment_names() {
+    let authority = TestCa::new();
+    let set = jwks(&[&Signer::ec("a", "P-256")]);
+    let (port, heads) = proxy(https(&authority, &["issuer.test"], &set));
+    let plain = Backend::start({
+        let set = set.clone();
+        move |request| match request.target.as_str() {
+            "http://issuer.test/keys" => Reply::text(set.clone()),
+            _ => Reply::Fixed(404, Vec::new(), Vec::new()),
+        }
+    });
+    let client = |https_proxy: String, no_proxy: &str| {
+        let http_proxy = plain.address().to_string();
+        let proxies = OutgoingProxies::from_env(|name| match name {
+            "HTTPS_PROXY" => Some(https_proxy.clone()),
+            "HTTP_PROXY" => Some(http_proxy.clone()),
+            "NO_PROXY" => Some(no_proxy.to_owned()),
+            _ => None,
+        });
+        Client::new(&[authority.root_pem()]).through(Arc::new(proxies.expect("an environment")))
+    };
+    let through = client(format!("http://u:p@127.0.0.1:{port}"), "");
+    for url in ["https://issuer.test/keys", "http://issuer.test/keys"] {
+        assert_eq!(through.get(url).await.expect("an answer"), set.as_bytes(), "{url}");
+    }
+    // The proxy is told the host, and nothing of the request.
+    let head = heads.lock().expect("heads").join("\n");
+    assert!(head.starts_with("CONNECT issuer.test:443 HTTP/1.1\r\n") && !head.contains("/keys"), "{head}");
+    // It cannot stand in for the issuer, and what it refuses is said without its password.
+    for (client, url, part) in [
+        (&through, "https://other.test/keys", "certificate"),
+        (
+            &client(format!("http://u:secret@127.0.0.1:{port}"), ""),
+            "https://issuer.test/keys",
+            "does not connect to issuer.test:443: it answered 407",
+        ),
+        (
+            &client(format!("http://u:secret@127.0.0.1:{}", evenkeel_testkit::free_port()), ""),
+            "https://issuer.test/keys",
+            "cannot be reached",
+        ),
+        (
+            &client(format!("http://u:p@127.0.0.1:{port}"), "issuer.test"),
+            "https://issuer.test/keys",
+            "no connection to issuer.test:443",
+        ),
+    ] {
+        let error = client.get(url).await.expect_err(url).to_string();
+        assert!(error.contains(part) && !error.contains("secret"), "{error}");
+    }
+    // A client for other roots goes the same way.
+    assert!(
+        through
+            .trusting(&[])
+            .get("https://issuer.test/keys")
+            .await
+            .expect_err("no trust")
+            .to_string()
+            .contains("certificate")
+    );
 }

@@ -108,7 +108,16 @@ fn client(number: u8, app: &str) -> Client {
         peer_labels: None,
     };
     let (node, program) = (format!("w-{number}"), String::new());
-    Client { node, program, view, peer: None, identity: None, since: SystemTime::now(), serial: None }
+    Client {
+        node,
+        program,
+        confinement: None,
+        view,
+        peer: None,
+        identity: None,
+        since: SystemTime::now(),
+        serial: None,
+    }
 }
 
 /// A proxy that subscribes to clusters by name.

@@ -1,7 +1,5 @@
 //! Keys of issuers: fetched, put into proxies' filters, and kept over an outage of the issuer and a restart.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,8 +57,17 @@ async fn fetched_keys_survive_an_outage_and_a_restart() {
     // It is back: what was missing is fetched.
     plane.write("b.yaml", &authentication(&uri("b")).replace("name: jwt", "name: other"));
     until_missing(&plane, true).await;
+    until_counted(&plane, "fail").await;
     serves.store(true, Ordering::SeqCst);
     until_missing(&plane, false).await;
+    until_counted(&plane, "success").await;
+}
+
+/// Waits until a fetch has ended so, by Istio's name for it.
+async fn until_counted(plane: &Plane, how: &str) {
+    let name = format!("pilot_jwks_resolver_network_fetch_{how}_total ");
+    let count = |page: &str| page.lines().find_map(|line| line.strip_prefix(&*name)?.parse::<f64>().ok());
+    plane.until("/metrics", |page| count(page).filter(|count| *count > 0.0)).await;
 }
 
 /// The keys that are in use, as they are stored.
@@ -175,19 +182,7 @@ fn plug(folder: &Path, files: &PluggedFiles) {
 
 /// Serves the keys over TLS until the test ends.
 fn https_issuer(identity: &Identity, set: &str) -> String {
-    let server = TlsServer::new(identity);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len());
-    std::thread::spawn(move || {
-        for socket in listener.incoming().flatten() {
-            let mut connection = server.accept(socket);
-            // A client that does not trust the certificate ends the handshake.
-            if connection.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
-                let _ = connection.write_all(answer.as_bytes());
-                let _ = connection.flush();
-            }
-        }
-    });
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len()).into_bytes();
+    let port = TlsServer::new(identity).answer_with(move || answer.clone());
     format!("https://localhost:{port}/keys")
 }

@@ -18,6 +18,7 @@ use crate::mesh::{Plane, Proxy, host};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One call.
+#[derive(Clone)]
 struct Row {
     /// The kind that it is about.
     kind: &'static str,
@@ -96,25 +97,29 @@ fn versions(name: &str, [one, two]: [SocketAddr; 2]) -> String {
     )
 }
 
+/// A call of the workload itself.
+fn row(
+    kind: &'static str,
+    objects: String,
+    host: &'static str,
+    path: &'static str,
+    expected: (u16, &'static str),
+) -> Row {
+    Row { kind, objects, from: From::Sidecar, host, path, header: "", expected }
+}
+
+/// A Gateway with one server.
+fn gateway(tls: &str, port: u16, protocol: &str) -> String {
+    networking(
+        "Gateway",
+        &format!(
+            "selector: {{istio: edge}}, servers: [{{port: {{number: {port}, name: p{port}, protocol: {protocol}}}, hosts: ['*']{tls}}}]"
+        ),
+    )
+}
+
 fn rows(ca: &TestCa, backends: [SocketAddr; 2], [plain, secure]: [u16; 2]) -> Vec<Row> {
     let [one, two] = backends;
-    let row = |kind, objects: String, host, path, expected| Row {
-        kind,
-        objects,
-        from: From::Sidecar,
-        host,
-        path,
-        header: "",
-        expected,
-    };
-    let gateway = |tls: &str, port: u16, protocol: &str| {
-        networking(
-            "Gateway",
-            &format!(
-                "selector: {{istio: edge}}, servers: [{{port: {{number: {port}, name: p{port}, protocol: {protocol}}}, hosts: ['*']{tls}}}]"
-            ),
-        )
-    };
     let back = host("back", one) + "---\n";
     let at_edge = networking(
         "VirtualService",
@@ -153,6 +158,41 @@ fn rows(ca: &TestCa, backends: [SocketAddr; 2], [plain, secure]: [u16; 2]) -> Ve
     );
     let routed = versions("back", backends) + &rule + &to_v2;
     let deny = security("AuthorizationPolicy", "action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]");
+    let secret = objects::tls_secret(ca, "ingress", "web", "any.test") + "---\n";
+    let tls = ", tls: {mode: SIMPLE, credentialName: web}";
+    let sealed = back.clone() + &gateway(tls, secure, "HTTPS") + &at_edge + secret.trim_start_matches("---\n");
+    let sidecar =
+        networking("Sidecar", "workloadSelector: {labels: {app: client}}, egress: [{hosts: ['./back.test']}]");
+    let imports = back.clone() + &host("other", two) + "---\n" + &sidecar;
+    let mesh = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n";
+    let own = vec![
+        row("ServiceEntry", back.clone(), "back.test", "/", (200, "one")),
+        row("ServiceEntry", back.clone(), "nowhere.test", "/", (502, "")),
+        row("Service", service.to_owned() + &slice, "web.shop", "/", (200, "two")),
+        row("EndpointSlice", service.to_owned(), "web.shop", "/", (503, "")),
+        row("WorkloadEntry", entry + &workload, "vm.test", "/", (200, "two")),
+        row("VirtualService", routed.clone(), "back.test", "/gone", (410, "")),
+        row("VirtualService", routed.clone(), "back.test", "/moved", (301, "")),
+        row("DestinationRule", routed.clone(), "back.test", "/", (200, "one")),
+        Row { header: "x-user: a", ..row("DestinationRule", routed, "back.test", "/", (200, "two")) },
+        row("Sidecar", imports.clone(), "other.test", "/", (502, "")),
+        row("Sidecar", imports, "back.test", "/", (200, "one")),
+        row("Namespace", mesh.to_owned() + &host("back", one), "back.test", "/", (200, "one")),
+        outside("Gateway", String::new(), "/", (200, "one")),
+        outside("AuthorizationPolicy", deny.clone(), "/admin", (403, "")),
+        outside("AuthorizationPolicy", deny, "/", (200, "one")),
+        Row { from: From::Secure(secure), ..row("Secret", sealed, "any.test", "/", (200, "one")) },
+    ];
+    [own, token_rows(one, plain, &edge)].concat()
+}
+
+/// Calls with tokens, through a gateway to this backend. `edge` leads there.
+fn token_rows(one: SocketAddr, plain: u16, edge: &str) -> Vec<Row> {
+    let back = host("back", one) + "---\n";
+    let outside = |kind, objects: String, path, expected| Row {
+        from: From::Gateway(plain),
+        ..row(kind, edge.to_owned() + &objects, "any.test", path, expected)
+    };
     let (issuer, stranger) = (Signer::ec("k", "P-256"), Signer::ec("k", "P-256"));
     let keys = jwks(&[&issuer]);
     let tokens = security("RequestAuthentication", &format!("jwtRules: [{{issuer: me, jwks: '{keys}'}}]"));
@@ -172,29 +212,7 @@ fn rows(ca: &TestCa, backends: [SocketAddr; 2], [plain, secure]: [u16; 2]) -> Ve
         from: From::Gateway(plain),
         ..row("VirtualService", claimed.clone(), "any.test", path, expected)
     };
-    let secret = objects::tls_secret(ca, "ingress", "web", "any.test") + "---\n";
-    let tls = ", tls: {mode: SIMPLE, credentialName: web}";
-    let sealed = back.clone() + &gateway(tls, secure, "HTTPS") + &at_edge + secret.trim_start_matches("---\n");
-    let sidecar =
-        networking("Sidecar", "workloadSelector: {labels: {app: client}}, egress: [{hosts: ['./back.test']}]");
-    let imports = back.clone() + &host("other", two) + "---\n" + &sidecar;
-    let mesh = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n";
     vec![
-        row("ServiceEntry", back.clone(), "back.test", "/", (200, "one")),
-        row("ServiceEntry", back.clone(), "nowhere.test", "/", (502, "")),
-        row("Service", service.to_owned() + &slice, "web.shop", "/", (200, "two")),
-        row("EndpointSlice", service.to_owned(), "web.shop", "/", (503, "")),
-        row("WorkloadEntry", entry + &workload, "vm.test", "/", (200, "two")),
-        row("VirtualService", routed.clone(), "back.test", "/gone", (410, "")),
-        row("VirtualService", routed.clone(), "back.test", "/moved", (301, "")),
-        row("DestinationRule", routed.clone(), "back.test", "/", (200, "one")),
-        Row { header: "x-user: a", ..row("DestinationRule", routed, "back.test", "/", (200, "two")) },
-        row("Sidecar", imports.clone(), "other.test", "/", (502, "")),
-        row("Sidecar", imports, "back.test", "/", (200, "one")),
-        row("Namespace", mesh.to_owned() + &host("back", one), "back.test", "/", (200, "one")),
-        outside("Gateway", String::new(), "/", (200, "one")),
-        outside("AuthorizationPolicy", deny.clone(), "/admin", (403, "")),
-        outside("AuthorizationPolicy", deny, "/", (200, "one")),
         outside("RequestAuthentication", tokens.clone(), "/?access_token=x", (401, "")),
         outside("RequestAuthentication", tokens.clone(), good, (200, "one")),
         outside("RequestAuthentication", tokens.clone(), with(&stranger, r#"{"iss":"me"}"#), (401, "")),
@@ -206,7 +224,6 @@ fn rows(ca: &TestCa, backends: [SocketAddr; 2], [plain, secure]: [u16; 2]) -> Ve
         claims(with(&issuer, r#"{"iss":"me","sub":"a","team":"blue"}"#), (200, "one")),
         claims(with(&stranger, r#"{"iss":"me","sub":"a","team":"red"}"#), (401, "")),
         claims("/", (451, "")),
-        Row { from: From::Secure(secure), ..row("Secret", sealed, "any.test", "/", (200, "one")) },
     ]
 }
 

@@ -15,6 +15,7 @@ mod hangup;
 mod http_proxy;
 mod in_use;
 mod interop;
+mod issuers;
 mod kinds;
 mod lab;
 mod localities;

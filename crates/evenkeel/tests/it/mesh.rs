@@ -139,6 +139,11 @@ pub struct Proxy {
 impl Proxy {
     /// With so many workers: a name that one has just been told of, another may still ask for.
     pub fn start(plane: &Plane, folder: &Path, pod: &str, scope: &str, workers: usize) -> Self {
+        Self::start_with(plane, folder, pod, scope, workers, &[])
+    }
+
+    /// The same with more flags.
+    pub fn start_with(plane: &Plane, folder: &Path, pod: &str, scope: &str, workers: usize, more: &[&str]) -> Self {
         let on_demand = match scope {
             "learned" => {
                 "- {name: od, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand}}"
@@ -158,7 +163,8 @@ impl Proxy {
             .args(["proxy", "--concurrency", &workers.to_string(), "-c"])
             .arg(path)
             .arg("--admin-address-path")
-            .arg(&admin_path);
+            .arg(&admin_path)
+            .args(more);
         let mut process = Process::spawn(&mut command);
         process.wait_for_line("state=\"LIVE\"");
         let admin = eventually("the admin address", || std::fs::read_to_string(&admin_path).ok()?.parse().ok());

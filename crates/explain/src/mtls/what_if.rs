@@ -60,7 +60,12 @@ pub struct Broken {
 impl World {
     /// What breaks if PeerAuthentication is STRICT there. `seen`: the ledger of the running mesh; `None`: it is not known.
     pub fn what_if_strict(&self, target: &Target, seen: Option<&Ledger>) -> WhatIf {
-        let after = World::with_addresses(self.changed(target), self.places.texts().clone(), self.addresses.clone());
+        let after = World::of_mesh(
+            self.changed(target),
+            self.places.texts().clone(),
+            self.addresses.clone(),
+            self.mesh.clone(),
+        );
         let servers = self.servers(target);
         let mut breaks: BTreeMap<(String, String, u16), Broken> = BTreeMap::new();
         let mut known = BTreeSet::new();

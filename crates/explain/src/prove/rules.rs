@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::access_log::{Format, FormatPart};
+use evenkeel_runtime_config::dynamic_metadata::MetadataMatcher;
 use evenkeel_runtime_config::hcm::{EscapedSlashes, HttpFilterConfig};
 use evenkeel_runtime_config::header_edits::{AppendAction, HeaderEdits};
+use evenkeel_runtime_config::jwt_authn::METADATA as TOKENS;
 use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher, split_path};
 use evenkeel_runtime_config::rbac::policy::{Permission, Policy, Principal};
 use evenkeel_runtime_config::rbac::{RbacAction, RbacFilter};
@@ -14,7 +16,7 @@ use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, PathMatch, Rout
 use evenkeel_runtime_config::string_match::StringMatcher;
 
 use super::language::{Language, Normal, Rewrite, Text};
-use super::space::{Expr, Name, Parts, Value};
+use super::space::{Expr, Name, Parts, TOLD, Value};
 
 /// Headers whose values proxies make or check themselves, so that clients do not choose them.
 const NOT_THE_CLIENTS: [&str; 12] = [
@@ -94,7 +96,8 @@ pub fn normal(manager: &HttpConnectionManager) -> Normal {
 /// Whether a filter lets a request pass. `request`: it sees one.
 pub fn passes<'e>(filter: &'e RbacFilter, at: &Judge<'e>) -> Expr<'e> {
     let Some(rules) = &filter.rules else { return Expr::Const(true) };
-    let any = Expr::Or(rules.policies().iter().map(|policy| at.policy(policy)).collect());
+    let any =
+        Expr::Or(rules.policies().iter().map(|policy| at.policy(policy, rules.action == RbacAction::Allow)).collect());
     match rules.action {
         RbacAction::Allow => any,
         RbacAction::Deny => Expr::Not(Box::new(any)),
@@ -119,25 +122,25 @@ pub struct Judge<'e> {
 }
 
 impl<'e> Judge<'e> {
-    fn policy(&self, policy: &'e Policy) -> Expr<'e> {
+    fn policy(&self, policy: &'e Policy, grants: bool) -> Expr<'e> {
         if (self.plain && is_about_escapes(&policy.name))
             || self.without.iter().any(|name| is_of_object(&policy.name, name))
         {
             return Expr::Const(false);
         }
         Expr::And(vec![
-            Expr::Or(policy.permissions.iter().map(|one| self.permission(one)).collect()),
-            Expr::Or(policy.principals.iter().map(|one| self.principal(one)).collect()),
+            Expr::Or(policy.permissions.iter().map(|one| self.permission(one, grants)).collect()),
+            Expr::Or(policy.principals.iter().map(|one| self.principal(one, grants)).collect()),
         ])
     }
 
-    fn permission(&self, permission: &'e Permission) -> Expr<'e> {
+    fn permission(&self, permission: &'e Permission, grants: bool) -> Expr<'e> {
         match permission {
             Permission::Any => Expr::Const(true),
-            Permission::And(all) => Expr::And(all.iter().map(|one| self.permission(one)).collect()),
-            Permission::Or(all) => Expr::Or(all.iter().map(|one| self.permission(one)).collect()),
-            Permission::Not(inner) => Expr::Not(Box::new(self.permission(inner))),
-            Permission::Header(header) => self.header(header),
+            Permission::And(all) => Expr::And(all.iter().map(|one| self.permission(one, grants)).collect()),
+            Permission::Or(all) => Expr::Or(all.iter().map(|one| self.permission(one, grants)).collect()),
+            Permission::Not(inner) => Expr::Not(Box::new(self.permission(inner, !grants))),
+            Permission::Header(header) => self.header(header, Some(grants)),
             Permission::UrlPath(path) => self.path(path),
             Permission::DestinationIp(ranges) => Expr::Const(ranges.contains(self.conn.local.ip())),
             Permission::DestinationPort(port) => Expr::Const(self.conn.local.port() == *port),
@@ -148,18 +151,18 @@ impl<'e> Judge<'e> {
             Permission::RequestedServerName(name) => {
                 Expr::Const(name.matches(self.conn.sni.as_deref().unwrap_or_default().as_bytes()))
             }
-            Permission::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
+            Permission::Metadata(matcher) => self.token(matcher),
             #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
             _ => Expr::Unknown,
         }
     }
 
-    fn principal(&self, principal: &'e Principal) -> Expr<'e> {
+    fn principal(&self, principal: &'e Principal, grants: bool) -> Expr<'e> {
         match principal {
             Principal::Any => Expr::Const(true),
-            Principal::And(all) => Expr::And(all.iter().map(|one| self.principal(one)).collect()),
-            Principal::Or(all) => Expr::Or(all.iter().map(|one| self.principal(one)).collect()),
-            Principal::Not(inner) => Expr::Not(Box::new(self.principal(inner))),
+            Principal::And(all) => Expr::And(all.iter().map(|one| self.principal(one, grants)).collect()),
+            Principal::Or(all) => Expr::Or(all.iter().map(|one| self.principal(one, grants)).collect()),
+            Principal::Not(inner) => Expr::Not(Box::new(self.principal(inner, !grants))),
             Principal::Authenticated(name) => Expr::Const(match (&self.conn.identity, name) {
                 (None, _) => false,
                 (Some(_), None) => true,
@@ -177,12 +180,23 @@ impl<'e> Judge<'e> {
                 ]),
                 Remote::Unknown => Expr::Unknown,
             },
-            Principal::Header(header) => self.header(header),
+            Principal::Header(header) => self.header(header, Some(grants)),
             Principal::UrlPath(path) => self.path(path),
-            Principal::Metadata(matcher) if self.without_tokens => Expr::Const(matcher.matches(None)),
+            Principal::Metadata(matcher) => self.token(matcher),
             #[allow(unreachable_patterns, reason = "what a further kind of rule asks is not known here")]
             _ => Expr::Unknown,
         }
+    }
+
+    /// What a filter says of the request, most often of its token. Two rules that ask the same get the same answer; all others
+    /// are taken for independent, so that what is refused with every combination is refused whatever the filter says.
+    fn token(&self, matcher: &'e MetadataMatcher) -> Expr<'e> {
+        // Without a request, and without a token, nothing is said of tokens.
+        if *matcher.filter == *TOKENS && (self.without_tokens || !self.request) {
+            return Expr::Const(matcher.matches(None));
+        }
+        let is_told = |value: &Value| Some(matches!(value, Value::Text(word) if word == TOLD));
+        Expr::Test(Name::Token(format!("{matcher:?}").into()), Parts::Fact, Box::new(is_told))
     }
 
     fn path(&self, matcher: &'e StringMatcher) -> Expr<'e> {
@@ -198,6 +212,15 @@ impl<'e> Judge<'e> {
         let Some(through) = self.through else { return target(language, holds) };
         let Through { route, action, normal, .. } = through;
         let rewrites = action.prefix_rewrite.is_some() || action.regex_rewrite.is_some();
+        if rewrites && !self.plain {
+            // There is only one path: what becomes of it is known.
+            let test = move |value: &Value| {
+                let Value::Text(text) = value else { return None };
+                let sent = action.rewrite_path(&route.matches, text.as_bytes());
+                normal.is_normal(&sent).then(|| holds(&sent))
+            };
+            return Expr::Test(Name::Path, Parts::Languages(Vec::new()), Box::new(test));
+        }
         let Some(rewrite) = rewrite_of(route, action).filter(|_| rewrites) else {
             return if rewrites { Expr::Unknown } else { target(language, holds) };
         };
@@ -212,7 +235,8 @@ impl<'e> Judge<'e> {
         Expr::Test(Name::Path, Parts::Languages(languages), Box::new(test))
     }
 
-    fn header(&self, header: &'e HeaderMatcher) -> Expr<'e> {
+    /// A test on a header. `grants`: of a rule, whether what matches passes; `None`: of a route.
+    fn header(&self, header: &'e HeaderMatcher, grants: Option<bool>) -> Expr<'e> {
         if !self.request {
             return Expr::Const(false);
         }
@@ -244,12 +268,17 @@ impl<'e> Judge<'e> {
                 None => Expr::Const(of_text(b"/")),
             },
             name if name.starts_with(':') || is_proxies(name) => Expr::Unknown,
-            name => self.lines(name, languages, header),
+            name => self.lines(name, languages, (header, grants)),
         }
     }
 
     /// A test on the lines of a header, as routes leave them.
-    fn lines(&self, name: &str, languages: Vec<Language>, header: &'e HeaderMatcher) -> Expr<'e> {
+    fn lines(
+        &self,
+        name: &str,
+        languages: Vec<Language>,
+        (header, grants): (&'e HeaderMatcher, Option<bool>),
+    ) -> Expr<'e> {
         let edits = self.through.map(|through| through.edits).unwrap_or([&NO_EDITS; 4]);
         let touches = edits.iter().any(|edits| {
             edits.request_remove.iter().any(|own| **own == *name)
@@ -258,7 +287,7 @@ impl<'e> Judge<'e> {
         if !touches {
             let holds = move |value: &Value| {
                 let Value::Lines(lines) = value else { return None };
-                Some(header.matches_values(lines.iter().map(String::as_bytes)))
+                Some(matched(header, lines, grants))
             };
             return Expr::Test(Name::Header(name.into()), Parts::Languages(languages), Box::new(holds));
         }
@@ -282,9 +311,19 @@ impl<'e> Judge<'e> {
                     }
                 }
             }
-            Some(header.matches_values(lines.iter().map(String::as_bytes)))
+            Some(matched(header, &lines, grants))
         };
         Expr::Test(Name::Header(name), Parts::Languages(languages), Box::new(holds))
+    }
+}
+
+/// Whether these lines match, as RBAC filters and routes read them.
+fn matched(header: &HeaderMatcher, lines: &[String], grants: Option<bool>) -> bool {
+    let values = lines.iter().map(String::as_bytes);
+    match grants {
+        Some(true) => header.matches_every_value(values),
+        Some(false) => header.matches_some_value(values),
+        None => header.matches_values(values),
     }
 }
 
@@ -414,7 +453,7 @@ fn matches(route: &RouteMatch) -> Expr<'_> {
         without_tokens: true,
         plain: false,
     };
-    all.extend(route.headers.iter().map(|header| sees.header(header)));
+    all.extend(route.headers.iter().map(|header| sees.header(header, None)));
     for parameter in &route.query_parameters {
         let value = parameter.value.as_ref().map(Language::of);
         let Ok(value) = value.transpose() else { return Expr::Unknown };

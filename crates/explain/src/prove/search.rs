@@ -20,8 +20,25 @@ pub enum Found {
     Undecided(String),
 }
 
-/// Searches for a request that gets through.
+/// Searches for a request that gets through: one without a token if there is any, because that can be tried.
 pub fn search(way: &Way, world: &World, claim: &Claim) -> Found {
+    let without = Claim { without_jwt: true, ..claim.clone() };
+    let found = among(way, world, &without);
+    if claim.without_jwt || matches!(found, Found::Witness(_)) {
+        return found;
+    }
+    match (found, among(way, world, claim)) {
+        // Tokens open what is closed without: that depends on what issuers sign.
+        (Found::Nothing, Found::Undecided(_)) => Found::Undecided(format!(
+            "{} to {}: nothing gets through without a token, and with one it depends on what the issuer signs",
+            way.client.name(),
+            way.leg.to
+        )),
+        (_, found) => found,
+    }
+}
+
+fn among(way: &Way, world: &World, claim: &Claim) -> Found {
     let space;
     let formula;
     {
@@ -58,7 +75,7 @@ pub fn search(way: &Way, world: &World, claim: &Claim) -> Found {
         }
     }
     Found::Undecided(format!(
-        "{} to {}: policies allow requests there, but something else decides about them (a token, a header that \
+        "{} to {}: policies allow requests there, but something else decides about them (another filter, a header that \
          proxies make, chance, a path that is rewritten to another form)",
         way.client.name(),
         way.leg.to

@@ -24,6 +24,8 @@ pub enum Name {
     Header(Box<str>),
     /// The address of a client that may be any.
     Client,
+    /// Whether what a filter says of the request meets a matcher, by the matcher's text: an issuer may sign anything.
+    Token(Box<str>),
 }
 
 /// A value.
@@ -37,12 +39,18 @@ pub enum Value {
     Address(IpAddr),
 }
 
+/// The value of a [`Name::Token`] that meets its matcher.
+pub const TOLD: &str = "told";
+const NOT_TOLD: &str = "not told";
+
 /// What a test tells apart.
 pub enum Parts {
     /// Texts.
     Languages(Vec<Language>),
     /// Addresses.
     Ranges(Vec<IpNet>),
+    /// Nothing but yes and no.
+    Fact,
 }
 
 /// Whether a value meets a test; `None`: that is not known.
@@ -122,6 +130,7 @@ impl Space {
                     std::iter::once(Value::Lines(Vec::new())).chain(lines).collect()
                 }
                 Name::Header(_) => line_classes(&languages, &[])?.into_iter().map(Value::Lines).collect(),
+                Name::Token(_) => [TOLD, NOT_TOLD].map(|word| Value::Text(word.to_owned())).to_vec(),
                 Name::Client => addresses(&ranges).into_iter().map(Value::Address).collect(),
             };
             attributes.push((name, values));
@@ -185,6 +194,7 @@ fn collect(expr: &Expr<'_>, all: &mut BTreeMap<Name, (Vec<Language>, Vec<IpNet>)
             match parts {
                 Parts::Languages(more) => languages.extend(more.iter().cloned()),
                 Parts::Ranges(more) => ranges.extend(more.iter().copied()),
+                Parts::Fact => {}
             }
         }
     }

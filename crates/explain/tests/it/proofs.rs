@@ -175,3 +175,86 @@ fn the_keys_of_the_answer_are_stable() {
         ]
     );
 }
+
+fn policies(web: &[(&str, &str)]) -> String {
+    let policy = |(number, (action, rule)): (usize, &(&str, &str))| {
+        format!(
+            "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: web{number}, namespace: shop}}\n\
+             spec: {{selector: {{matchLabels: {{app: web}}}}, action: {action}, rules: [{rule}]}}\n"
+        )
+    };
+    let tokens = "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: me, namespace: shop}\n\
+                  spec: {jwtRules: [{issuer: me, jwksUri: 'https://issuer.test/keys'}]}\n";
+    web.iter().enumerate().map(policy).collect::<String>() + tokens
+}
+
+const UNDECIDED: Reachability = Reachability::Undecided;
+
+#[test]
+fn tokens_are_told_apart_by_what_is_asked_of_them() {
+    let to_web = claim("reviews-v1.shop", "web.shop");
+    let with = Claim { without_jwt: false, ..to_web.clone() };
+    let mine = "{from: [{source: {requestPrincipals: [me/*]}}]}";
+    let nobody = "{from: [{source: {notRequestPrincipals: ['*']}}]}";
+    let team = "{when: [{key: 'request.auth.claims[team]', values: [red]}]}";
+    let not_team = "{when: [{key: 'request.auth.claims[team]', notValues: [red]}]}";
+    let get = "{to: [{operation: {methods: [GET]}}]}";
+    let (depends, no) = ("it depends on what the issuer signs", "no request gets through");
+    for (web, verdict, said) in [
+        // A request without a token is one, too.
+        (&[("ALLOW", get)][..], REACHABLE, ""),
+        (&[("ALLOW", mine), ("ALLOW", get)], REACHABLE, ""),
+        (&[("DENY", mine)], REACHABLE, ""),
+        (&[("ALLOW", mine)], UNDECIDED, depends),
+        (&[("DENY", nobody)], UNDECIDED, depends),
+        (&[("ALLOW", team), ("DENY", nobody)], UNDECIDED, depends),
+        // What one rule wants, another refuses.
+        (&[("ALLOW", mine), ("DENY", mine)], UNREACHABLE, no),
+        (&[("ALLOW", team), ("DENY", team)], UNREACHABLE, no),
+        (&[("DENY", team), ("DENY", not_team)], UNREACHABLE, no),
+    ] {
+        let proof = check(&with, &policies(web), verdict, &[said]);
+        assert_eq!(proof.to_text().contains(no), verdict == UNREACHABLE, "{}", proof.to_text());
+    }
+    // Without tokens all of it is decided.
+    for web in [&[("ALLOW", mine)][..], &[("DENY", nobody)], &[("ALLOW", team), ("DENY", nobody)]] {
+        check(&to_web, &policies(web), UNREACHABLE, &[no]);
+    }
+}
+
+#[test]
+fn what_other_filters_say_is_not_taken_for_a_token() {
+    let says = "{when: [{key: 'experimental.envoy.filters.http.ext_authz[who]', values: [ann]}]}";
+    for without_jwt in [false, true] {
+        let to_web = Claim { without_jwt, ..claim("reviews-v1.shop", "web.shop") };
+        let proof = check(&to_web, &policies(&[("ALLOW", says)]), UNDECIDED, &["not decided", "another filter"]);
+        assert!(!proof.to_text().contains("no request gets through"), "{}", proof.to_text());
+        check(&to_web, &policies(&[("ALLOW", says), ("DENY", says)]), UNREACHABLE, &[]);
+    }
+}
+
+#[test]
+fn a_path_that_a_pattern_rewrites_is_decided_when_it_is_given() {
+    let more = "\
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: web, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}, rules: [{to: [{operation: {paths: [/open/x]}}]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web]
+  http:
+    - rewrite: {uriRegexRewrite: {match: '^/([a-z]+)/([a-z]+)$', rewrite: '/\\2/\\1'}}
+      route: [{destination: {host: web}}]
+";
+    let to_web = Claim { host: Some("web".to_owned()), ..claim("reviews-v1.shop", "web.shop") };
+    let at = |path: &str| Claim { path: Some(path.to_owned()), ..to_web.clone() };
+    check(&at("/x/open"), more, REACHABLE, &["/x/open"]);
+    check(&at("/open/x"), more, UNREACHABLE, &["shop/web"]);
+    check(&at("/other"), more, UNREACHABLE, &["shop/web"]);
+    let any = world(more).prove(&to_web).expect("an answer");
+    assert_ne!(any.verdict, UNREACHABLE, "{}", any.to_text());
+}

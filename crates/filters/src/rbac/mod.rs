@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use evenkeel_runtime_config::dynamic_metadata::{DynamicMetadata, MetadataMatcher};
-use evenkeel_runtime_config::matching::split_path;
+use evenkeel_runtime_config::matching::{HeaderMatcher, split_path};
 use evenkeel_runtime_config::rbac::policy::{Permission, Policy, Principal};
 use evenkeel_runtime_config::rbac::{RbacAction, Rules};
 use evenkeel_runtime_config::string_match::StringMatcher;
@@ -42,8 +42,10 @@ pub struct Outcome<'r> {
 /// Evaluates rules: ALLOW passes what some policy matches, DENY what none matches, LOG everything.
 pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) -> Outcome<'r> {
     let evaluation = Evaluation::of(subject);
+    let grants = rules.action == RbacAction::Allow;
     let peer = subject.connection.peer.as_deref();
-    let policy = rules.first_match((peer, evaluation.path, subject.metadata), |policy| evaluation.matches(policy));
+    let policy =
+        rules.first_match((peer, evaluation.path, subject.metadata), |policy| evaluation.matches(policy, grants));
     let allowed = match rules.action {
         RbacAction::Allow => policy.is_some(),
         RbacAction::Deny => policy.is_none(),
@@ -69,18 +71,27 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
         Self { connection, remote, request, metadata, path: request.map(|request| split_path(request.path()).0) }
     }
 
-    fn matches(&self, policy: &Policy) -> bool {
-        policy.permissions.iter().any(|permission| self.has_permission(permission))
-            && policy.principals.iter().any(|principal| self.is_principal(principal))
+    /// `grants`: a request that matches passes. Of a header with several values the server may take any: a rule that lets
+    /// requests pass has to hold for all of them, and one that refuses for some.
+    fn matches(&self, policy: &Policy, grants: bool) -> bool {
+        policy.permissions.iter().any(|permission| self.has_permission(permission, grants))
+            && policy.principals.iter().any(|principal| self.is_principal(principal, grants))
     }
 
-    fn has_permission(&self, permission: &Permission) -> bool {
+    fn has_header(&self, header: &HeaderMatcher, grants: bool) -> bool {
+        self.request.is_some_and(|request| match grants {
+            true => header.matches_every(request),
+            false => header.matches_some(request),
+        })
+    }
+
+    fn has_permission(&self, permission: &Permission, grants: bool) -> bool {
         match permission {
             Permission::Any => true,
-            Permission::And(rules) => rules.iter().all(|rule| self.has_permission(rule)),
-            Permission::Or(rules) => rules.iter().any(|rule| self.has_permission(rule)),
-            Permission::Not(rule) => !self.has_permission(rule),
-            Permission::Header(header) => self.request.is_some_and(|request| header.matches(request)),
+            Permission::And(rules) => rules.iter().all(|rule| self.has_permission(rule, grants)),
+            Permission::Or(rules) => rules.iter().any(|rule| self.has_permission(rule, grants)),
+            Permission::Not(rule) => !self.has_permission(rule, !grants),
+            Permission::Header(header) => self.has_header(header, grants),
             Permission::UrlPath(path) => self.path_matches(path),
             Permission::DestinationIp(ranges) => ranges.contains(self.connection.local.ip()),
             Permission::DestinationPort(port) => self.connection.local.port() == *port,
@@ -95,12 +106,12 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
         }
     }
 
-    fn is_principal(&self, principal: &Principal) -> bool {
+    fn is_principal(&self, principal: &Principal, grants: bool) -> bool {
         match principal {
             Principal::Any => true,
-            Principal::And(ids) => ids.iter().all(|id| self.is_principal(id)),
-            Principal::Or(ids) => ids.iter().any(|id| self.is_principal(id)),
-            Principal::Not(id) => !self.is_principal(id),
+            Principal::And(ids) => ids.iter().all(|id| self.is_principal(id, grants)),
+            Principal::Or(ids) => ids.iter().any(|id| self.is_principal(id, grants)),
+            Principal::Not(id) => !self.is_principal(id, !grants),
             Principal::Authenticated(name) => match (&self.connection.peer, name) {
                 (None, _) => false,
                 (Some(_), None) => true,
@@ -108,7 +119,7 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
             },
             Principal::DirectRemoteIp(ranges) => ranges.contains(self.connection.direct_remote.ip()),
             Principal::RemoteIp(ranges) => ranges.contains(self.remote),
-            Principal::Header(header) => self.request.is_some_and(|request| header.matches(request)),
+            Principal::Header(header) => self.has_header(header, grants),
             Principal::UrlPath(path) => self.path_matches(path),
             Principal::Metadata(matcher) => self.metadata_matches(matcher),
         }

@@ -381,7 +381,10 @@ fn a_large_set_decides_as_its_policies_do_one_by_one() {
                     request: Some(&request),
                     metadata: None,
                 };
-                let one_by_one = rules.policies().iter().find(|policy| Evaluation::of(&subject).matches(policy));
+                let one_by_one = rules
+                    .policies()
+                    .iter()
+                    .find(|policy| Evaluation::of(&subject).matches(policy, rules.action == RbacAction::Allow));
                 let one_by_one = one_by_one.or_else(|| rules.idle());
                 let indexed = evaluate(&rules, &subject).policy;
                 assert_eq!(
@@ -421,5 +424,47 @@ fn principal(random: &mut Random, names: &[&str], depth: u32) -> Principal {
         4 => Principal::And(many(random)),
         5 => Principal::Or(many(random)),
         _ => Principal::Not(Box::new(principal(random, names, depth - 1))),
+    }
+}
+
+/// A server may take any of a header's values.
+#[test]
+fn of_several_values_all_have_to_be_allowed_and_none_refused() {
+    let matcher = |text: &str, invert| {
+        let value = HeaderValueMatcher::String(exact(text));
+        Permission::Header(HeaderMatcher { name: "x-role".into(), value, invert, treat_missing_as_empty: false })
+    };
+    let not = |text: &str| Permission::Not(Box::new(matcher(text, false)));
+    let passes = |action, permission: Permission, roles: &[&str]| {
+        let request = PlainRequest::new("GET", "info", "/");
+        let request = roles.iter().fold(request, |request, role| request.with_header("x-role", role));
+        let rules = filter(action, vec![policy("p", permission, Principal::Any)]);
+        decide(rules, &connection(None), &request).is_none()
+    };
+    let (allow, deny) = (RbacAction::Allow, RbacAction::Deny);
+    for (action, permission, roles, expected) in [
+        (allow, matcher("a", false), &["a"][..], true),
+        (allow, matcher("a", false), &["a", "a"], true),
+        (allow, matcher("a", false), &["a", "b"], false),
+        (allow, matcher("a", false), &["b", "a"], false),
+        (allow, matcher("a", false), &[], false),
+        (allow, not("b"), &["a"], true),
+        (allow, not("b"), &["a", "b"], false),
+        (allow, not("b"), &[], true),
+        (allow, matcher("b", true), &["a"], true),
+        (allow, matcher("b", true), &["a", "b"], false),
+        (deny, matcher("b", false), &["a"], true),
+        (deny, matcher("b", false), &["a", "b"], false),
+        (deny, matcher("b", false), &["b", "a"], false),
+        (deny, not("a"), &["a"], true),
+        (deny, not("a"), &["a", "a"], true),
+        (deny, not("a"), &["a", "b"], false),
+        (deny, not("a"), &["b", "a"], false),
+        (deny, not("a"), &[], false),
+        (deny, matcher("a", true), &["a"], true),
+        (deny, matcher("a", true), &["a", "b"], false),
+    ] {
+        let row = format!("{action:?} {permission:?} {roles:?}");
+        assert_eq!(passes(action, permission, roles), expected, "{row}");
     }
 }

@@ -48,6 +48,7 @@ pub(super) fn server_info(admin: &Admin, _: &Query) -> Reply {
             "mode": "Serve",
         },
         "confinement": evenkeel_process::confinement::describe(),
+        "user": rustix::process::geteuid().as_raw(),
         "node": to_json(&Schema::acquire(), &node),
         "uptime_current_epoch": uptime,
         "uptime_all_epochs": uptime,

@@ -409,6 +409,11 @@ fn mistakes_with_keys_are_found() {
         ),
         ("jwtRules: [{issuer: me, jwksUri: 'me.test/keys'}]", "bad-value", "no URL"),
         ("targetRefs: [{kind: Service, group: '', name: web}], jwtRules: [{issuer: me}]", "no-effect", "waypoints"),
+        ("targetRefs: [{kind: ServiceEntry, group: networking.istio.io, name: web}]", "no-effect", "waypoints"),
+        ("targetRefs: [{kind: Gatway, group: gateway.networking.k8s.io, name: web}]", "bad-value", "the kind `Gatway`"),
+        ("targetRefs: [{kind: Gateway, group: networking.istio.io, name: web}]", "bad-value", "`networking.istio.io`"),
+        ("targetRefs: [{kind: Gateway, name: web}]", "bad-value", "of the group ``"),
+        ("targetRefs: [{kind: Deployment, group: apps, name: web}]", "bad-value", "the kind `Deployment`"),
         (
             "selector: {matchLabels: {app: web}}, targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: g}]",
             "conflict",

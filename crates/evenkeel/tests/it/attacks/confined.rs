@@ -4,7 +4,7 @@ use std::process::Command;
 
 use evenkeel_testkit::{Connection, Process, eventually};
 
-use crate::mesh::Plane;
+use crate::mesh::{Plane, Proxy};
 
 /// A line of `/proc/PID/status`.
 fn status(process: &Process, name: &str) -> String {
@@ -64,6 +64,26 @@ fn servers_cannot_run_programs() {
     drop(process);
     let plane = Plane::new();
     let control = plane.start();
+    // The control plane tells of each proxy what it has said of itself.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let own = Proxy::start(&plane, folder.path(), "web-0", "full", 1);
+    let told = |pod: &str| {
+        eventually(pod, || {
+            let proxies = plane.json("/debug/syncz")?["proxies"].as_array()?.clone();
+            let is_it = |proxy: &&serde_json::Value| proxy["proxy"].as_str().is_some_and(|node| node.contains(pod));
+            Some(proxies.iter().find(is_it)?["confinement"].as_str()?.to_owned())
+        })
+    };
+    let said = told("web-0");
+    assert!(said.starts_with("seccomp=on landlock=") && said.contains(" user="), "{said}");
+    if !said.contains("partly") && !said.contains("=off") {
+        assert!(!plane.proxy_status(&[]).contains("confined"), "{}", plane.proxy_status(&[]));
+    }
+    drop(own);
+    let _open = Proxy::start_with(&plane, folder.path(), "web-1", "full", 1, &["--no-confinement"]);
+    told("web-1");
+    let status = plane.proxy_status(&[]);
+    assert!(status.contains("web-1.shop is not confined: seccomp=off (not asked for)"), "{status}");
     assert!(is_confined(&control), "{}", control.output());
     assert!(control.output().contains("seccomp=on"), "{}", control.output());
     assert_eq!(capabilities(&control).map(|set| set & !KEPT), [0; 3], "{}", control.output());

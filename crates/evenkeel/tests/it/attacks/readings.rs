@@ -179,7 +179,11 @@ fn no_notation_of_a_host_gets_past_a_policy() {
         "admin.test.:80",
         "admin.test:80",
         "admin.test:8443",
+        "admin.test:",
+        "admin.test:08443",
+        "admin.test..",
         "x.admin.test",
+        "x.admin.test:",
         "x.ADMIN.test.",
         "x.admin.test:80",
     ] {

@@ -89,8 +89,12 @@ fn plain() -> Vec<Row> {
 }
 
 fn grpc_answers() -> Vec<Row> {
+    [grpc_request_edits(), grpc_other_edits(), grpc_refusals(), grpc_beyond()].concat()
+}
+
+/// What a service changes in the request.
+fn grpc_request_edits() -> Vec<Row> {
     vec![
-        // Headers of the request.
         get("grpc", answers!(r#"{"okResponse":{"headers":[{"header":{"key":"x-new","value":"1"}}]}}"#)),
         get("grpc", answers!(r#"{"okResponse":{"headers":[{"header":{"key":"x-old","value":"2"}}]}}"#, "x-old" = "1")),
         get(
@@ -136,6 +140,12 @@ fn grpc_answers() -> Vec<Row> {
                 r#"{"okResponse":{"headers":[{"header":{"key":":path","value":"/other?p=1"},"append":false},{"header":{"key":":authority","value":"other.test"},"append":false}]}}"#
             ),
         ),
+    ]
+}
+
+/// What it changes in the query, and in the response.
+fn grpc_other_edits() -> Vec<Row> {
+    vec![
         // Query parameters.
         at(
             "grpc",
@@ -165,7 +175,12 @@ fn grpc_answers() -> Vec<Row> {
                 r#"{"okResponse":{"responseHeadersToAdd":[{"header":{"key":"x-said","value":"1"},"appendAction":"ADD_IF_ABSENT"}]}}"#
             ),
         ),
-        // Refusals.
+    ]
+}
+
+/// What it refuses with.
+fn grpc_refusals() -> Vec<Row> {
+    vec![
         get("grpc", answers!(r#"{"status":{"code":7}}"#)),
         get(
             "grpc",
@@ -205,6 +220,12 @@ fn grpc_answers() -> Vec<Row> {
         // `error_response` with 503 and a body, which the server's API does not have.
         get("grpc", mode!("raw-0a02080d2a130a0308f7031a0c6f7574206f66206f72646572")),
         get("grpc", answers!("{}")),
+    ]
+}
+
+/// Metadata, what must not be, and the choice of another route.
+fn grpc_beyond() -> Vec<Row> {
+    vec![
         // Dynamic metadata.
         get("grpc", answers!(r#"{"dynamicMetadata":{"who":"ann","level":3,"tags":["a",true,null]},"okResponse":{}}"#)),
         get("grpc", answers!(r#"{"status":{"code":7},"dynamicMetadata":{"why":"no"}}"#)),

@@ -19,6 +19,7 @@ const LATER: u64 = 4_102_444_800;
 const BEFORE: u64 = 1_000_000_000;
 
 /// One exchange.
+#[derive(Clone)]
 struct Row {
     name: &'static str,
     path: String,
@@ -245,7 +246,8 @@ fn remote(uri: &str, cluster: &str) -> String {
     )
 }
 
-fn bootstrap(keys: &Keys, backend: u16, port: u16, admin: u16, log: &Path) -> String {
+/// The providers of the filter.
+fn providers(keys: &Keys) -> Vec<String> {
     let me = "issuer: me";
     let rsa = inline(&jwks(&[&keys.rsa]));
     let both = inline(&jwks(&[&keys.rsa, &keys.p256, &keys.p384, &keys.p521, &keys.ed25519]));
@@ -256,7 +258,7 @@ fn bootstrap(keys: &Keys, backend: u16, port: u16, admin: u16, log: &Path) -> St
                   { header_name: X-Object, claim_name: o } ]";
     let metadata = "payload_in_metadata: payload, header_in_metadata: header, failed_status_in_metadata: failed, \
                     normalize_payload_in_metadata: { space_delimited_claims: [ scope ] }";
-    let providers = [
+    vec![
         provider("plain", &format!("{me}, forward: true, {rsa}")),
         provider("default", &format!("{me}, {rsa}")),
         provider("audience", &format!("{me}, audiences: [ \"https://app/\", other ], {rsa}")),
@@ -290,7 +292,11 @@ fn bootstrap(keys: &Keys, backend: u16, port: u16, admin: u16, log: &Path) -> St
         provider("remote-nothing", &format!("{me}, {}", remote("/nothing", "b"))),
         provider("remote-broken", &format!("{me}, {}", remote("/broken", "b"))),
         provider("remote-gone", &format!("{me}, {}", remote("/keys", "gone"))),
-    ];
+    ]
+}
+
+/// Paths, and what the filter asks of requests for them.
+fn requirements() -> Vec<(&'static str, String)> {
     let only = |name: &str| format!("requires: {{ provider_name: {name} }}");
     let any = |list: &str| format!("requires: {{ requires_any: {{ requirements: [ {list} ] }} }}");
     let one = |name: &str| format!("{{ provider_name: {name} }}");
@@ -304,7 +310,7 @@ fn bootstrap(keys: &Keys, backend: u16, port: u16, admin: u16, log: &Path) -> St
         or_missing("output"),
         or_missing("two")
     );
-    let rules: Vec<(&str, String)> = vec![
+    vec![
         ("/plain", only("plain")),
         ("/default", only("default")),
         ("/audience", only("audience")),
@@ -334,17 +340,20 @@ fn bootstrap(keys: &Keys, backend: u16, port: u16, admin: u16, log: &Path) -> St
         ("/r-gone", only("remote-gone")),
         ("/by-name", "requirement_name: strict".to_owned()),
         ("/nothing", String::new()),
-    ];
+    ]
+}
+
+fn bootstrap(keys: &Keys, backend: u16, port: u16, admin: u16, log: &Path) -> String {
     let rule = |(path, requires): &(&str, String)| {
         let requires = if requires.is_empty() { String::new() } else { format!(", {requires}") };
         format!("{{ match: {{ path_separated_prefix: {path} }}{requires} }}")
     };
-    let rules: Vec<String> = rules.iter().map(rule).collect();
+    let rules: Vec<String> = requirements().iter().map(rule).collect();
     let filter = format!(
         "{{ name: j, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication, \
          stat_prefix: mine, bypass_cors_preflight: true, requirement_map: {{ strict: {{ provider_name: plain }} }}, \
          providers: {{ {} }}, rules: [ {} ] }} }}",
-        providers.join(", "),
+        providers(keys).join(", "),
         rules.join(", ")
     );
     let per_route = |path: &str, config: &str| {
@@ -430,7 +439,12 @@ fn good_and_bad(keys: &Keys) -> Vec<Row> {
     ]
 }
 
+/// Algorithms that are none, or not the key's; then each that works.
 fn forged(keys: &Keys) -> Vec<Row> {
+    [algorithms(keys), strange_keys(keys), damaged(keys), each_algorithm(keys)].concat()
+}
+
+fn algorithms(keys: &Keys) -> Vec<Row> {
     let good = keys.rsa.token(&claims(""));
     let parts: Vec<&str> = good.split('.').collect();
     let rsa = |header: &str| keys.rsa.signed(header, &claims(""));
@@ -438,7 +452,7 @@ fn forged(keys: &Keys) -> Vec<Row> {
         let header = base64url(r#"{"alg":"HS256","kid":"rsa"}"#);
         format!("{header}.{}.{}", parts[1], base64url([7; 32]))
     };
-    let mut rows = vec![
+    vec![
         bearer("alg none", "/plain", &format!("{}.{}.", base64url(r#"{"alg":"none"}"#), parts[1]), DENIED),
         bearer("alg none with a signature", "/plain", &rsa(r#"{"alg":"none"}"#), "Jwt header [alg] is not supported"),
         bearer("alg in lower case", "/plain", &rsa(r#"{"alg":"rs256"}"#), "Jwt header [alg] is not supported"),
@@ -460,6 +474,13 @@ fn forged(keys: &Keys) -> Vec<Row> {
             &keys.rsa.signed_by("PS256", r#"{"alg":"RS256"}"#, &claims("")),
             "Jwt verification fails",
         ),
+    ]
+}
+
+/// Which key, said by the token.
+fn strange_keys(keys: &Keys) -> Vec<Row> {
+    let rsa = |header: &str| keys.rsa.signed(header, &claims(""));
+    vec![
         bearer("unknown kid", "/plain", &rsa(r#"{"alg":"RS256","kid":"x"}"#), "Jwks doesn't have key to match kid"),
         bearer("no kid", "/plain", &rsa(r#"{"alg":"RS256"}"#), "200 "),
         bearer("kid is a number", "/plain", &rsa(r#"{"alg":"RS256","kid":1}"#), "[kid] field is not a string"),
@@ -476,6 +497,15 @@ fn forged(keys: &Keys) -> Vec<Row> {
             &keys.stranger.signed(r#"{"alg":"RS256","jku":"http://keys.test/keys"}"#, &claims("")),
             "Jwt verification fails",
         ),
+    ]
+}
+
+/// Changed parts of a good token.
+fn damaged(keys: &Keys) -> Vec<Row> {
+    let good = keys.rsa.token(&claims(""));
+    let parts: Vec<&str> = good.split('.').collect();
+    let rsa = |header: &str| keys.rsa.signed(header, &claims(""));
+    vec![
         bearer(
             "other payload",
             "/plain",
@@ -508,8 +538,15 @@ fn forged(keys: &Keys) -> Vec<Row> {
         ),
         bearer("critical extension", "/plain", &rsa(r#"{"alg":"RS256","crit":["x"],"x":1}"#), "200 ")
             .differs("RFC 7515 section 4.1.11: what is critical and not understood is refused", "401 "),
-    ];
-    for (name, signer, algorithm) in [
+    ]
+}
+
+fn each_algorithm(keys: &Keys) -> Vec<Row> {
+    let row = |(name, signer, algorithm): (&'static str, &Signer, &str)| {
+        let header = format!(r#"{{"alg":"{algorithm}","kid":"{}"}}"#, signer.id);
+        bearer(name, "/algorithms", &signer.signed_by(algorithm, &header, &claims("")), "200 ")
+    };
+    [
         ("RS256", &keys.rsa, "RS256"),
         ("RS384", &keys.rsa, "RS384"),
         ("RS512", &keys.rsa, "RS512"),
@@ -520,11 +557,9 @@ fn forged(keys: &Keys) -> Vec<Row> {
         ("ES384", &keys.p384, "ES384"),
         ("ES512", &keys.p521, "ES512"),
         ("EdDSA", &keys.ed25519, "EdDSA"),
-    ] {
-        let header = format!(r#"{{"alg":"{algorithm}","kid":"{}"}}"#, signer.id);
-        rows.push(bearer(name, "/algorithms", &signer.signed_by(algorithm, &header, &claims("")), "200 "));
-    }
-    rows
+    ]
+    .map(row)
+    .into()
 }
 
 fn malformed(keys: &Keys) -> Vec<Row> {

@@ -23,6 +23,7 @@ mod protocols;
 mod rollouts;
 mod rotation;
 mod security;
+mod sidecar_headers;
 mod stateful_sets;
 mod tokens;
 mod unchanged;

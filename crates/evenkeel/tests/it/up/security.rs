@@ -214,7 +214,13 @@ fn the_ledger_the_wire_and_the_proofs_agree() {
     }
     let seen = capture.end();
 
-    // The ledger says what was on the wire.
+    the_ledger_says_what_was_on_the_wire(&mesh, &seen);
+    a_witness_gets_through_and_nothing_else(&mesh);
+    exactly_those_break_of_whom_it_was_said(&mesh, allowed, full);
+    mesh.end();
+}
+
+fn the_ledger_says_what_was_on_the_wire(mesh: &Mesh, seen: &[Value]) {
     let ledger = mesh.json(&["mtls"], 0);
     let to_api = edges(&ledger, "api.default");
     let is_plain = |edge: &&&Value| edge["plaintext"] == true;
@@ -253,8 +259,10 @@ fn the_ledger_the_wire_and_the_proofs_agree() {
     assert!(status == Some(2) && text.contains("✗ in plain text"), "{text}");
     let (status, text) = mesh.run(&["mtls", "--workload", "web.default", "--fail-on-plaintext"]);
     assert!(status == Some(0) && text.contains("✓ nothing in plain text"), "{text}");
+}
 
-    // A proof's witness gets through, and what is proven unreachable does not.
+/// A proof's witness gets through, and what is proven unreachable does not; what holds is in the proxy.
+fn a_witness_gets_through_and_nothing_else(mesh: &Mesh) {
     let proof = mesh.json(&["prove", "--from", "web.default", "--to", "api.default"], 1);
     let curl = proof["witness"]["curl"].as_str().expect("a witness");
     assert_eq!(mesh.fire(curl), "200", "{proof:#}");
@@ -282,8 +290,10 @@ fn the_ledger_the_wire_and_the_proofs_agree() {
     let check = mesh.json(&["authz", "check", "api.default", "--proxy"], 0);
     assert_eq!(check["running"]["agrees"], true, "{check:#}");
     assert_eq!(check["policies"][0]["action"], "DENY", "{check:#}");
+}
 
-    // Exactly those break of whom it was said.
+/// The clients that break when PeerAuthentication becomes STRICT. `allowed` and `full` are calls that the policies let pass.
+fn exactly_those_break_of_whom_it_was_said(mesh: &Mesh, allowed: [&str; 3], full: [&str; 3]) {
     let found = mesh.json(&["mtls", "api.default", "--what-if", "strict"], 2);
     let breaks: Vec<(&str, &str)> = found["breaks"]
         .as_array()
@@ -308,5 +318,4 @@ fn the_ledger_the_wire_and_the_proofs_agree() {
     }
     let proof = mesh.json(&["prove", "--from", "old.default", "--to", "api.default"], 0);
     assert!(proof["reasons"][0]["text"].as_str().is_some_and(|text| text.contains("only mutual TLS")), "{proof:#}");
-    mesh.end();
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::PoisonError;
 
 use evenkeel_testkit::jwt::{Signer, jwks};
-use evenkeel_testkit::tls::TestCa;
+use evenkeel_testkit::tls::{TestCa, TlsServer};
 use evenkeel_testkit::{Backend, Connection, Process, Reply, Signal, eventually, workspace};
 
 use super::authorization::{APPLICATION, HTTPBIN};
@@ -96,7 +96,7 @@ h.ThreadingHTTPServer(('', 8000), Handler).serve_forever()
 ";
 
 /// The documentation's, and a second issuer.
-fn policies(machine: SocketAddr) -> String {
+fn policies(machine: SocketAddr, https: u16) -> String {
     format!(
         r#"apiVersion: security.istio.io/v1
 kind: RequestAuthentication
@@ -111,6 +111,8 @@ spec:
     jwksUri: "http://jwt-server.default.svc.cluster.local:8000/jwks"
   - issuer: machine
     jwksUri: "http://host.evenkeel.internal:{}/keys"
+  - issuer: secured
+    jwksUri: "https://host.evenkeel.internal:{https}/keys"
 ---
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -130,7 +132,7 @@ spec:
       values: ["group1"]
   - from:
     - source:
-       requestPrincipals: ["machine/*"]
+       requestPrincipals: ["machine/*", "secured/*"]
 "#,
         machine.port()
     )
@@ -141,13 +143,24 @@ fn keys_are_fetched_from_workloads_and_from_the_machine() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let [istio, machine, stranger] = ["istio", "machine", "istio"].map(|name| Signer::ec(name, "P-256"));
     let set = jwks(&[&machine]);
+    // Over TLS, with a certificate of an authority that the file in SSL_CERT_FILE has.
+    let (answer, authority) = (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len()), TestCa::new());
+    let server = TlsServer::new(&authority.for_dns(&["host.evenkeel.internal"]));
+    let secured =
+        Secured { port: server.answer_with(move || answer.clone().into_bytes()), roots: authority.root_pem() };
     let issuer = Backend::start(move |_| Reply::text(set.clone()));
     for fetching in ["false", "hybrid"] {
-        check(fetching, issuer.address(), [&istio, &machine, &stranger]);
+        check(fetching, (issuer.address(), &secured), [&istio, &machine, &stranger]);
     }
 }
 
-fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signer; 3]) {
+/// An issuer over TLS.
+struct Secured {
+    port: u16,
+    roots: String,
+}
+
+fn check(fetching: &str, (issuer, secured): (SocketAddr, &Secured), [istio, machine, stranger]: [&Signer; 3]) {
     let (user, folder) = (User::present(), state());
     let program = |name: &str| folder.path().join(name);
     fs::copy(env!("CARGO_BIN_EXE_evenkeel"), program("evenkeel")).expect("the binary can be copied");
@@ -156,7 +169,7 @@ fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signe
     // Istio's own file, where it is at hand.
     write("jwt-server.yaml", &fs::read_to_string(own).unwrap_or_else(|_| sample()));
     write("httpbin.yaml", HTTPBIN);
-    write("policies.yaml", &policies(issuer));
+    write("policies.yaml", &policies(issuer, secured.port));
     write("keys.txt", &jwks(&[istio]));
     write("server.py", SERVER);
     write("application.txt", APPLICATION);
@@ -173,6 +186,8 @@ fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signe
     assert!(validated.status.success() && said.contains("0 errors, 0 warnings"), "{said}");
     let mut command = user.evenkeel(&["up"]);
     command.arg(folder.path()).arg("--state").arg(user.state.path()).args(["--gateway-port", "0"]);
+    write("roots.txt", &secured.roots);
+    command.env("SSL_CERT_FILE", folder.path().join("roots.txt"));
     let mut up = Process::spawn(command.env("PILOT_JWT_ENABLE_REMOTE_JWKS", fetching));
     wait_ready(&mut up, 3);
     let url = url(&mut up);
@@ -187,6 +202,7 @@ fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signe
         ("with one of another group", bearer(istio.token(&of_istio(r#","groups":["group2"]"#))), 403),
         ("with a forged one", bearer(stranger.token(&of_istio(r#","groups":["group1"]"#))), 401),
         ("with one of the machine's issuer", bearer(machine.token(&claims("machine", ""))), 200),
+        ("with one of the issuer over TLS", bearer(machine.token(&claims("secured", ""))), 200),
         ("with one of an unknown issuer", bearer(machine.token(&claims("you", ""))), 401),
     ];
     let statuses = || -> Vec<_> {
@@ -200,9 +216,9 @@ fn check(fetching: &str, issuer: SocketAddr, [istio, machine, stranger]: [&Signe
     eventually(&format!("the statuses (PILOT_JWT_ENABLE_REMOTE_JWKS={fetching})"), || {
         (statuses() == expected).then_some(())
     });
-    // Where proxies fetch the keys of the workload, the control plane has only those of the machine's issuer.
+    // Where proxies fetch the keys of the workload, the control plane has only those of the machine's issuers.
     let fetched = entries(&user.state.path().join("control/jwks"));
-    assert_eq!(fetched.len(), if fetching == "hybrid" { 1 } else { 2 }, "{fetching}: {fetched:?}");
+    assert_eq!(fetched.len(), if fetching == "hybrid" { 2 } else { 3 }, "{fetching}: {fetched:?}");
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
