@@ -24,8 +24,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How often it is looked whether the directories are still those that are watched.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long to wait for the notices of what has already happened.
-const MARK_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long to wait for the notices of what has already happened. They come within microseconds, but the thread that takes
+/// them from the kernel may wait for a loaded machine, and without them files are read as they never were at one moment.
+const MARK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A change below the configuration directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
