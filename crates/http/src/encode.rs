@@ -181,6 +181,7 @@ fn status_line(out: &mut Vec<u8>, version: Version, status: u16) {
 
 /// Writes all fields except those that [`end`] and the framing write.
 fn fields(out: &mut Vec<u8>, headers: &Headers) {
+    let spelled = headers.keeps_spellings();
     for (id, name, value) in headers.iter() {
         match id {
             HeaderId::ContentLength
@@ -190,7 +191,8 @@ fn fields(out: &mut Vec<u8>, headers: &Headers) {
             | HeaderId::ProxyConnection
             | HeaderId::Upgrade
             | HeaderId::Host => {}
-            _ => own_line(out, headers, name, value),
+            _ if spelled => own_line(out, headers, name, value),
+            _ => line(out, name, value),
         }
     }
 }
@@ -226,7 +228,10 @@ fn end(out: &mut Vec<u8>, headers: &Headers, connection: Connection<'_>) {
 /// A line of this head, whose name is spelled as it arrived if that is kept.
 #[inline]
 fn own_line(out: &mut Vec<u8>, headers: &Headers, name: &[u8], value: &[u8]) {
-    line(out, headers.spelled(name), value);
+    match headers.keeps_spellings() {
+        true => line(out, headers.spelled(name), value),
+        false => line(out, name, value),
+    }
 }
 
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {

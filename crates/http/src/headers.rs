@@ -29,6 +29,7 @@ struct Field {
 
 impl Field {
     /// It is no field, but how a name was spelled. (So may a removed sensitive field seem; its name is in lower case.)
+    #[inline]
     fn is_spelling(&self) -> bool {
         !self.live && self.sensitive
     }
@@ -200,11 +201,15 @@ impl Headers {
         }
     }
 
-    /// A lower-case name as it first arrived; unchanged if it did not, or if spellings are not kept.
+    /// Whether the letter case of names is kept. A head that keeps it begins with a spelling.
     #[inline]
-    pub fn spelled<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
-        // A head that keeps them begins with one.
-        if !self.fields.first().is_some_and(Field::is_spelling) {
+    pub(crate) fn keeps_spellings(&self) -> bool {
+        self.fields.first().is_some_and(Field::is_spelling)
+    }
+
+    /// A lower-case name as it first arrived; unchanged if it did not, or if spellings are not kept.
+    pub(crate) fn spelled<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
+        if !self.keeps_spellings() {
             return name;
         }
         let spellings = self.fields.iter().filter(|field| field.is_spelling()).map(|field| self.bytes(field.name));
