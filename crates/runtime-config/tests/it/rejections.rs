@@ -328,7 +328,7 @@ fn clusters_and_endpoints() {
                 http2.replace("http2_protocol_options: {}", "http_protocol_options: { accept_http_10: true }")
             ),
             vec![
-                "typed_extension_protocol_options[\"envoy.extensions.upstreams.http.v3.HttpProtocolOptions\"].explicit_http_config.http_protocol_options: only enable_trailers is supported towards endpoints",
+                "typed_extension_protocol_options[\"envoy.extensions.upstreams.http.v3.HttpProtocolOptions\"].explicit_http_config.http_protocol_options: only enable_trailers and header_key_format with preserve_case are supported towards endpoints",
             ],
         ),
         (

@@ -168,6 +168,7 @@ fn is_of_traffic(kind: Kind) -> bool {
 
 /// Settings that no resource shows, and why.
 const NOT_SHOWN: &[(&str, &str)] = &[
+    ("MeshConfig ca", "who signs certificates; the control plane's tests ask a signer"),
     (
         "MeshConfig caCertificates",
         "agents get the roots by PCDS; who may connect, and who is in which namespace, has tables",
