@@ -8,7 +8,7 @@ use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_ca::external::ExternalRequest;
 use evenkeel_ca::rotation::{EXTERNAL, Record, Signing};
 use evenkeel_ca::tokens::GROUP_PREFIX;
-use evenkeel_ca::{CsrError, DEFAULT_TTL, SignError, TokenKey, Workload};
+use evenkeel_ca::{CsrError, DEFAULT_TTL, IssuedCertificate, SignError, TokenKey, Workload};
 use evenkeel_model::ExternalSigner;
 use evenkeel_tls::TrustBundle;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateService;
@@ -190,16 +190,7 @@ impl Certificates {
         let now = SystemTime::now();
         let signed = self.authorities.sign(now, |signing| {
             let issued = wanted.accept(&answer, &trusted(signing)?, now).map_err(|error| error.to_string())?;
-            let record = Record::Issued {
-                name: caller.name(),
-                identity: caller.identity.to_string(),
-                signer: EXTERNAL.to_owned(),
-                serial: issued.serial,
-                bundle: signing.version.clone(),
-                at: authorities::millis(now),
-                end: authorities::unix(issued.not_after),
-                pod: self.authorities.has_pod(&caller.workload.namespace, &caller.workload.pod),
-            };
+            let record = self.record(caller, EXTERNAL, signing, &issued, now);
             let mut chain = issued.chain;
             chain.push(signing.trust());
             Ok::<_, String>(((chain, issued.not_before), record))
@@ -213,20 +204,32 @@ impl Certificates {
         Ok(chain)
     }
 
+    /// What is remembered of a certificate: `signer` has signed it, while these roots were given out.
+    fn record(
+        &self,
+        caller: &Caller,
+        signer: &str,
+        signing: &Signing,
+        issued: &IssuedCertificate,
+        now: SystemTime,
+    ) -> Record {
+        Record::Issued {
+            name: caller.name(),
+            identity: caller.identity.to_string(),
+            signer: signer.to_owned(),
+            serial: issued.serial.clone(),
+            bundle: signing.version.clone(),
+            at: authorities::millis(now),
+            end: authorities::unix(issued.not_after),
+            pod: self.authorities.has_pod(&caller.workload.namespace, &caller.workload.pod),
+        }
+    }
+
     fn sign(&self, request: &IstioCertificateRequest, caller: &Caller, ttl: Duration) -> Result<Vec<String>, Status> {
         let now = SystemTime::now();
         let signed = self.authorities.sign(now, |signing| {
             let issued = signing.active.sign(request.csr.as_bytes(), &caller.identity, ttl, now)?;
-            let record = Record::Issued {
-                name: caller.name(),
-                identity: caller.identity.to_string(),
-                signer: signing.active.id().to_owned(),
-                serial: issued.serial,
-                bundle: signing.version.clone(),
-                at: authorities::millis(now),
-                end: authorities::unix(issued.not_after),
-                pod: self.authorities.has_pod(&caller.workload.namespace, &caller.workload.pod),
-            };
+            let record = self.record(caller, signing.active.id(), signing, &issued, now);
             // Leaf first, roots last, as Istio's agent expects.
             let mut chain = issued.chain;
             chain.push(signing.trust());

@@ -35,7 +35,7 @@ const ADDRESS_BOOK_RETRY: Duration = Duration::from_secs(30);
 
 /// How often what changed while files were read is read again, at most: a writer who never pauses must not keep it from
 /// proxies.
-const MAX_ROUNDS: usize = 40;
+const MAX_ROUNDS: usize = 10;
 
 /// How often the history notes what proxies run; and before each change.
 const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
