@@ -144,6 +144,29 @@ impl Http2Frames {
         Ok(stream)
     }
 
+    /// The response on a stream: the first byte of its head, which is that of `:status`, and its body. `None` if the peer ends
+    /// the stream or the connection without one.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn response(&mut self, stream: u32) -> io::Result<Option<(Option<u8>, Vec<u8>)>> {
+        let (mut status, mut body) = (None, Vec::new());
+        while let Some(frame) = self.next_frame()? {
+            match frame.kind {
+                Self::GOAWAY => return Ok(None),
+                _ if frame.stream != stream => continue,
+                Self::RST_STREAM => return Ok(None),
+                Self::HEADERS => status = frame.payload.first().copied(),
+                Self::DATA => body.extend_from_slice(&frame.payload),
+                _ => continue,
+            }
+            if frame.flags & Self::END_STREAM != 0 {
+                return Ok(Some((status, body)));
+            }
+        }
+        Ok(None)
+    }
+
     /// The next frame; `None` at the end of the connection.
     ///
     /// # Errors

@@ -29,6 +29,13 @@ use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
 
 impl ActiveStream<'_> {
+    /// Counts the outcome of a gRPC call at its endpoint: it is known only from the trailers.
+    fn count_call(&self, up: &Upstream, complete: bool) {
+        let known = || self.request.outcome.or_else(|| grpc::status(self.request)).unwrap_or_default();
+        let status = if complete { known() } else { status::UNKNOWN };
+        up.host().count_response(http_of_status(status));
+    }
+
     /// True when the connection may carry another request.
     pub(super) async fn respond(
         &mut self,
@@ -94,10 +101,7 @@ impl ActiveStream<'_> {
             self.conn.manager.http.shift(Gauge::downstream_cx_upgrades_active, -1);
         }
         if answers_later {
-            // The outcome of a gRPC call is known only from its trailers.
-            let known = || self.request.outcome.or_else(|| grpc::status(self.request)).unwrap_or_default();
-            let status = if result.is_ok() { known() } else { status::UNKNOWN };
-            up.host().count_response(http_of_status(status));
+            self.count_call(&up, result.is_ok());
         }
         drop(guard);
         up.complete(&mut self.request.stream);

@@ -272,23 +272,11 @@ fn by_http2(address: SocketAddr, fields: &[(&str, &str)]) -> io::Result<String> 
     let block: Vec<u8> =
         pseudo.iter().chain(fields).flat_map(|(name, value)| Http2Frames::field(name, value)).collect();
     connection.frame(Http2Frames::HEADERS, Http2Frames::END_STREAM | Http2Frames::END_HEADERS, 1, &block)?;
-    let (mut head, mut body) = (Vec::new(), Vec::new());
-    while let Some(frame) = connection.next_frame()? {
-        match (frame.kind, frame.stream) {
-            (Http2Frames::GOAWAY, _) | (Http2Frames::RST_STREAM, 1) => break,
-            (Http2Frames::HEADERS, 1) => head = frame.payload,
-            (Http2Frames::DATA, 1) => body.extend_from_slice(&frame.payload),
-            _ => continue,
-        }
-        if frame.flags & Http2Frames::END_STREAM != 0 {
-            return Ok(match head.first() {
-                // `:status` 200, 400 and 404 of the static table (RFC 7541 appendix A).
-                Some(0x88) => String::from_utf8_lossy(&body).into_owned(),
-                Some(0x8c) => REFUSED.to_owned(),
-                Some(0x8d) => "404".to_owned(),
-                _ => "another status".to_owned(),
-            });
-        }
-    }
-    Ok(REFUSED.to_owned())
+    Ok(match connection.response(1)? {
+        // `:status` 200, 400 and 404 of the static table (RFC 7541 appendix A).
+        Some((Some(0x88), body)) => String::from_utf8_lossy(&body).into_owned(),
+        Some((Some(0x8c), _)) | None => REFUSED.to_owned(),
+        Some((Some(0x8d), _)) => "404".to_owned(),
+        Some(_) => "another status".to_owned(),
+    })
 }

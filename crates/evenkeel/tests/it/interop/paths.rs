@@ -239,24 +239,13 @@ fn by_http2(address: SocketAddr, path: &str) -> io::Result<String> {
     let fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", path)];
     let block: Vec<u8> = fields.iter().flat_map(|(name, value)| Http2Frames::field(name, value)).collect();
     connection.frame(Http2Frames::HEADERS, Http2Frames::END_STREAM | Http2Frames::END_HEADERS, 1, &block)?;
-    let (mut head, mut body) = (Vec::new(), Vec::new());
-    while let Some(frame) = connection.next_frame()? {
-        match (frame.kind, frame.stream) {
-            (Http2Frames::GOAWAY, _) | (Http2Frames::RST_STREAM, 1) => break,
-            (Http2Frames::HEADERS, 1) => head = frame.payload,
-            (Http2Frames::DATA, 1) => body.extend_from_slice(&frame.payload),
-            _ => continue,
-        }
-        if frame.flags & Http2Frames::END_STREAM != 0 {
-            return Ok(match head.first() {
-                // `:status` 200 and 400 of the static table (RFC 7541 appendix A).
-                Some(0x88) => outcome(200, "", &String::from_utf8_lossy(&body)),
-                Some(0x8c) => outcome(400, "", ""),
-                _ => "another status".to_owned(),
-            });
-        }
-    }
-    Ok("400 ".to_owned())
+    Ok(match connection.response(1)? {
+        // `:status` 200 and 400 of the static table (RFC 7541 appendix A).
+        Some((Some(0x88), body)) => outcome(200, "", &String::from_utf8_lossy(&body)),
+        Some((Some(0x8c), _)) => outcome(400, "", ""),
+        Some(_) => "another status".to_owned(),
+        None => "400 ".to_owned(),
+    })
 }
 
 fn outcome(status: u16, location: &str, body: &str) -> String {
