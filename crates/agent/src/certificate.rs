@@ -390,10 +390,7 @@ impl External {
     async fn material(this: &mut Option<Self>) -> Material {
         let Some(this) = this else { return std::future::pending().await };
         match this.material.wait_for(Option::is_some).await.map(|material| material.clone()) {
-            Ok(Some(material)) => {
-                this.material.mark_unchanged();
-                material
-            }
+            Ok(Some(material)) => material,
             _ => std::future::pending().await,
         }
     }

@@ -21,7 +21,7 @@ use crate::proxies::{Proxies, Settled};
 use crate::shrunk::{Advice, Shrunk};
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
 use crate::source::files::{Difference, Files, RECALLED, Refresh};
-use crate::source::watch::{Notice, Watch};
+use crate::source::watch::{FileState, Notice, Watch};
 use crate::world::{Cause, Noticed, World};
 
 /// The file of allotted virtual addresses in the state directory.
@@ -162,20 +162,23 @@ impl Configuration {
         let mut refresh = self.read_files(changed);
         let mut waiting = Vec::new();
         // Changes of endpoints do not take along others, which may be half written.
-        if changed.anywhere || trigger == Trigger::Endpoint {
+        if trigger == Trigger::Endpoint {
             return (refresh, waiting);
         }
         for _ in 0..MAX_ROUNDS {
-            let mut more = Changed::default();
-            for notice in watch.caught_up().await {
-                match notice.complete {
-                    true => more.add(notice),
-                    false => waiting.push(notice),
-                }
-            }
-            if more.noticed.is_none() {
+            let (read, kept): (Vec<_>, _) =
+                waiting.into_iter().chain(watch.caught_up().await).partition(|notice: &Notice| match notice.state {
+                    FileState::Complete => true,
+                    FileState::Partial => false,
+                    // A service that came and went meanwhile is not known. The route to it, which is known, goes as well.
+                    FileState::Gone => refresh.missed && notice.has_gone(),
+                });
+            waiting = kept;
+            if read.is_empty() {
                 break;
             }
+            let mut more = Changed::default();
+            read.into_iter().for_each(|notice| more.add(notice));
             refresh.join(self.read_files(&more));
         }
         (refresh, waiting)
@@ -450,7 +453,7 @@ impl Changed {
     fn add(&mut self, notice: Notice) {
         self.anywhere |= notice.paths.is_empty();
         for path in notice.paths {
-            *self.paths.entry(path).or_default() |= !notice.complete;
+            *self.paths.entry(path).or_default() |= notice.state == FileState::Gone;
         }
         self.noticed.get_or_insert_with(Noticed::now);
     }
@@ -555,7 +558,7 @@ fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
     if notice.paths.is_empty() {
         return Some(Change::Partial);
     }
-    if !notice.complete {
+    if notice.state != FileState::Complete {
         return Some(if notice.paths.iter().all(|path| gone(files, path)) {
             Change::EndpointsGone
         } else {

@@ -67,6 +67,8 @@ struct Endpoint {
     due: Instant,
     failures: u32,
     fetching: bool,
+    /// It is being asked by a client that other roots have replaced.
+    outdated: bool,
 }
 
 impl Federation {
@@ -85,7 +87,9 @@ impl Federation {
 
     /// Follows the configuration, and fetches bundles, for ever. `trusted`: the mesh's roots, which verify endpoints, too.
     pub(crate) async fn keep(mut self, mut world: watch::Receiver<Arc<World>>, mut trusted: watch::Receiver<Arc<str>>) {
-        trusted.mark_unchanged();
+        // The client may be older than the roots of this moment.
+        let roots = trusted.borrow_and_update().to_string();
+        self.trust(self.client.trusting(&[roots]), Instant::now());
         let mut running: JoinSet<Result<Vec<u8>, String>> = JoinSet::new();
         let mut of_task: HashMap<Id, Arc<str>> = HashMap::new();
         loop {
@@ -118,7 +122,7 @@ impl Federation {
                 changed = trusted.changed() => {
                     if changed.is_err() { return }
                     let roots = trusted.borrow_and_update().to_string();
-                    self.trust(Client::new(&[roots]), Instant::now());
+                    self.trust(self.client.trusting(&[roots]), Instant::now());
                 }
                 () = due => {}
                 Some(ended) = running.join_next_with_id() => {
@@ -134,7 +138,12 @@ impl Federation {
     /// Fetches with another client from now on. What has failed is tried again: the reason may have been a root.
     fn trust(&mut self, client: Client, now: Instant) {
         self.client = Arc::new(client);
-        self.endpoints.values_mut().filter(|endpoint| endpoint.failures > 0).for_each(|endpoint| endpoint.due = now);
+        for endpoint in self.endpoints.values_mut() {
+            endpoint.outdated = endpoint.fetching;
+            if endpoint.failures > 0 {
+                endpoint.due = now;
+            }
+        }
     }
 
     /// Begins with endpoints that are new, with what an earlier run has left of them, and forgets those that nobody names.
@@ -161,6 +170,7 @@ impl Federation {
                 due: now,
                 failures: 0,
                 fetching: false,
+                outdated: false,
             });
         }
         self.publish(mesh);
@@ -176,6 +186,7 @@ impl Federation {
     fn end(&mut self, url: &Arc<str>, outcome: Result<Vec<u8>, String>, now: Instant) {
         let Some(endpoint) = self.endpoints.get_mut(url) else { return };
         endpoint.fetching = false;
+        let outdated = std::mem::take(&mut endpoint.outdated);
         match outcome.and_then(|document| endpoint.take(&document).map(|is_new| (document, is_new))) {
             Ok((document, is_new)) => {
                 if endpoint.failures > 0 {
@@ -192,7 +203,8 @@ impl Federation {
                 }
             }
             Err(reason) => {
-                endpoint.due = now + FIRST_BACK_OFF.saturating_mul(1 << endpoint.failures.min(16)).min(MAX_BACK_OFF);
+                let pause = FIRST_BACK_OFF.saturating_mul(1 << endpoint.failures.min(16)).min(MAX_BACK_OFF);
+                endpoint.due = if outdated { now } else { now + pause };
                 endpoint.failures = endpoint.failures.saturating_add(1);
                 let effect = match endpoint.bundle {
                     Some(_) => "the last good roots stay in use",

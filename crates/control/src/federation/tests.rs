@@ -159,11 +159,32 @@ async fn a_new_root_of_the_mesh_verifies_endpoints_without_a_restart() {
     let mut domains = federation.subscribe();
     let (_world, worlds) = watch::channel(Arc::new(world_of(mesh)));
     let (roots, trusted) = watch::channel(Arc::from(other.root_pem()));
-    let keeping = tokio::spawn(federation.keep(worlds, trusted));
+    // They may change before it begins.
     roots.send_replace(Arc::from(other.root_pem() + &web.root_pem()));
+    let keeping = tokio::spawn(federation.keep(worlds, trusted));
     let has_roots = |domains: &Arc<Vec<TrustDomain>>| domains.iter().any(|domain| !domain.roots_pem.is_empty());
     tokio::time::timeout(Duration::from_secs(20), domains.wait_for(has_roots)).await.expect("in time").expect("kept");
     keeping.abort();
+}
+
+/// A fetch that began before the new root says nothing of it.
+#[tokio::test]
+async fn an_endpoint_that_was_asked_with_old_roots_is_asked_again() {
+    let (state, now) = (tempfile::tempdir().expect("a folder"), Instant::now());
+    let mut federation = Federation::open(state.path(), Client::new(&[])).expect("a folder");
+    let url: Arc<str> = "https://partner.example/bundle.json".into();
+    federation.follow(&mesh(vec![bundle_of(&url, &["partner.example"])], &[]), now);
+    let mut check = |has_new_root: bool, is_due: bool| {
+        federation.endpoints.values_mut().for_each(|endpoint| endpoint.fetching = true);
+        if has_new_root {
+            federation.trust(Client::new(&[]), now);
+        }
+        federation.end(&url, Err("no trust".to_owned()), now);
+        assert_eq!(federation.endpoints[&url].due <= now, is_due, "with a new root: {has_new_root}");
+    };
+    check(false, false);
+    check(true, true);
+    check(false, false);
 }
 
 #[test]

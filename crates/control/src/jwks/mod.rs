@@ -91,6 +91,8 @@ struct Progress {
     failures: u32,
     timeout: Duration,
     fetching: bool,
+    /// It is being fetched by a client that other roots have replaced.
+    outdated: bool,
 }
 
 type Fetched = Result<String, FetchError>;
@@ -162,7 +164,12 @@ impl Fetcher {
     /// Fetches with another client from now on. What has failed is tried again: the reason may have been a root.
     fn trust(&mut self, client: Client, now: Instant) {
         self.client = Arc::new(client);
-        self.sources.values_mut().filter(|progress| progress.failures > 0).for_each(|progress| progress.due = now);
+        for progress in self.sources.values_mut() {
+            progress.outdated = progress.fetching;
+            if progress.failures > 0 {
+                progress.due = now;
+            }
+        }
     }
 
     /// Begins with sources that are new, and forgets those that nobody names any more, with their files.
@@ -176,7 +183,7 @@ impl Fetcher {
         let names: Vec<String> = wanted.keys().map(file_name).collect();
         for (source, timeout) in wanted.into_iter().take(MAX_SOURCES) {
             let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT).clamp(Duration::from_millis(100), MAX_TIMEOUT);
-            let new = Progress { due: now, failures: 0, timeout, fetching: false };
+            let new = Progress { due: now, failures: 0, timeout, fetching: false, outdated: false };
             self.sources.entry(source).or_insert(new).timeout = timeout;
         }
         self.remove_idle(&names, now);
@@ -225,6 +232,7 @@ impl Fetcher {
         });
         let Some(progress) = self.sources.get_mut(source) else { return };
         progress.fetching = false;
+        let outdated = std::mem::take(&mut progress.outdated);
         match stored {
             Ok(()) => {
                 if progress.failures > 0 {
@@ -237,7 +245,7 @@ impl Fetcher {
                 let pause = FIRST_BACK_OFF.saturating_mul(1 << progress.failures.min(16));
                 let pause = pause.min(MAX_BACK_OFF).min(self.refresh);
                 progress.failures = progress.failures.saturating_add(1);
-                progress.due = now + pause;
+                progress.due = if outdated { now } else { now + pause };
                 let uri = source.uri();
                 let keys = match self.remove_outdated(source, SystemTime::now()) {
                     true => "every token of the issuer is refused, because its keys are older than 7 days",

@@ -146,6 +146,11 @@ fn other_roots_try_again_what_failed() {
     fetcher.trust(Client::new(&[]), start);
     assert_eq!(fetcher.sources[&failed].due, start);
     assert!(fetcher.sources[&good].due > start + REFRESH / 2);
+    // A fetch that began before them says nothing of them.
+    fetcher.begin(&failed);
+    fetcher.trust(Client::new(&[]), start);
+    fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);
+    assert_eq!(fetcher.sources[&failed].due, start);
 }
 
 /// Serves the keys to who trusts the authority; the port.

@@ -161,11 +161,10 @@ impl Files {
         for (path, may_be_gone) in given {
             let before: Vec<Diagnostic> = self.files.get(&path).iter().flat_map(|f| &f.diagnostics).cloned().collect();
             match fs::metadata(&path) {
-                Err(reason) if reason.kind() == io::ErrorKind::NotFound => {
-                    if may_be_gone {
-                        self.remove(&path, &mut result);
-                    }
-                }
+                Err(reason) if reason.kind() == io::ErrorKind::NotFound => match may_be_gone {
+                    true => self.remove(&path, &mut result),
+                    false => result.missed = true,
+                },
                 metadata => {
                     let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
                     file.read(&path, metadata.as_ref(), self.parsed.remove(&path), &mut result);
@@ -594,6 +593,7 @@ mod tests {
             let refresh = fixture.files.refresh_only(paths, SystemTime::now());
             let names: Vec<String> = refresh.objects.iter().map(|o| o.name.to_string()).collect();
             assert_eq!(names, expected, "{paths:?}");
+            refresh.missed
         };
         check(&a, &["a2", "a"]);
         check(&a, &[]);
@@ -602,8 +602,8 @@ mod tests {
         let (b, _) = b.first_key_value().expect("a path");
         fs::remove_file(b).expect("a removed file");
         // No notice has told yet that it is gone.
-        check(&BTreeMap::from([(b.clone(), false)]), &[]);
-        check(&BTreeMap::from([(b.clone(), true)]), &["b2"]);
+        assert!(check(&BTreeMap::from([(b.clone(), false)]), &[]), "what it said meanwhile is not known");
+        assert!(!check(&BTreeMap::from([(b.clone(), true)]), &["b2"]));
     }
 
     #[test]

@@ -33,8 +33,26 @@ const MARK_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Notice {
     /// What it is about; empty: anything may have changed.
     pub paths: Vec<PathBuf>,
-    /// The file is as its writer wants it: closed after writing, or renamed into place.
-    pub complete: bool,
+    /// What has become of it.
+    pub state: FileState,
+}
+
+/// What has become of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileState {
+    /// It is as its writer wants it: closed after writing, or renamed into place.
+    Complete,
+    /// It is being written.
+    Partial,
+    /// It may be gone.
+    Gone,
+}
+
+impl Notice {
+    /// Whether the files that may be gone are gone.
+    pub fn has_gone(&self) -> bool {
+        !self.paths.is_empty() && self.paths.iter().all(|path| !path.exists())
+    }
 }
 
 /// Notices for as long as this is held.
@@ -197,7 +215,7 @@ impl Watch {
 }
 
 /// What is known when too much happened to tell.
-const ANYTHING: Notice = Notice { paths: Vec::new(), complete: false };
+const ANYTHING: Notice = Notice { paths: Vec::new(), state: FileState::Gone };
 
 /// As notices name them: behind links.
 fn real(roots: &[(PathBuf, Option<Identity>)]) -> Vec<PathBuf> {
@@ -260,8 +278,8 @@ fn forward(
 ) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
     move |event| {
         let notice = match event {
-            Ok(event) if mark.is_some() && event.paths.first() == mark.as_ref() => match completeness(event.kind) {
-                Some(true) => Notice { paths: event.paths, complete: true },
+            Ok(event) if mark.is_some() && event.paths.first() == mark.as_ref() => match file_state(event.kind) {
+                Some(state @ FileState::Complete) => Notice { paths: event.paths, state },
                 _ => return,
             },
             Ok(event) if event.need_rescan() || switches_a_link(&event) => ANYTHING,
@@ -269,13 +287,13 @@ fn forward(
                 if matches!(event.kind, EventKind::Remove(_)) && event.paths.iter().any(|path| roots.contains(path)) {
                     sender.removed.store(true, Relaxed);
                 }
-                let Some(complete) = completeness(event.kind) else { return };
+                let Some(state) = file_state(event.kind) else { return };
                 let of_interest = |path: &PathBuf| may_matter(path, &roots);
                 let paths: Vec<PathBuf> = event.paths.into_iter().filter(of_interest).collect();
                 if paths.is_empty() {
                     return;
                 }
-                Notice { paths, complete }
+                Notice { paths, state }
             }
             // Notices were lost: something may have changed anywhere.
             Err(error) => {
@@ -305,15 +323,16 @@ fn switches_a_link(event: &notify::Event) -> bool {
     into_place && event.paths.last().is_some_and(|path| path.is_symlink())
 }
 
-/// Whether an event says that a file is complete; `None` for events that change nothing.
-fn completeness(kind: EventKind) -> Option<bool> {
+/// What an event says of a file; `None` for events that change nothing.
+fn file_state(kind: EventKind) -> Option<FileState> {
     match kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(true),
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(FileState::Complete),
         EventKind::Access(_) => None,
-        EventKind::Modify(ModifyKind::Name(RenameMode::To | RenameMode::Both)) => Some(true),
-        EventKind::Any | EventKind::Other | EventKind::Create(_) | EventKind::Modify(_) | EventKind::Remove(_) => {
-            Some(false)
+        EventKind::Modify(ModifyKind::Name(RenameMode::To | RenameMode::Both)) => Some(FileState::Complete),
+        EventKind::Create(_) | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Metadata(_)) => {
+            Some(FileState::Partial)
         }
+        EventKind::Any | EventKind::Other | EventKind::Modify(_) | EventKind::Remove(_) => Some(FileState::Gone),
     }
 }
 
@@ -364,10 +383,10 @@ mod tests {
             let file = root.join(format!("{number}.yaml"));
             std::fs::write(&file, "1")?;
             let notices = watch.caught_up().await;
-            assert!(notices.iter().any(|notice| notice.complete && notice.paths == [file.clone()]), "{number}");
+            assert!(notices.contains(&Notice { paths: vec![file.clone()], state: FileState::Complete }), "{number}");
             std::fs::remove_file(&file)?;
             let notices = watch.caught_up().await;
-            assert!(notices.iter().any(|notice| !notice.complete && notice.paths == [file.clone()]), "{number}");
+            assert!(notices.contains(&Notice { paths: vec![file.clone()], state: FileState::Gone }), "{number}");
         }
         assert!(watch.caught_up().await.is_empty());
         Ok(())

@@ -120,6 +120,7 @@ impl File {
             Ok(text) => text,
             Err(reason) => {
                 self.stamp = None;
+                result.missed |= reason.kind() == io::ErrorKind::NotFound;
                 let finding = evenkeel_api::unreadable(&self.path, reason);
                 self.close(path, &finding, result);
                 self.diagnostics = std::iter::once(finding).collect();

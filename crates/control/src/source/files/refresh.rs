@@ -25,6 +25,8 @@ pub struct Refresh {
     pub files_changed: bool,
     /// Files that have another text, or vanished.
     pub read: Vec<Arc<Path>>,
+    /// What some file said is not known: it was written and removed before it was read.
+    pub missed: bool,
     /// Findings that were not there before, to be told once.
     pub news: Vec<Diagnostic>,
 }
@@ -48,12 +50,14 @@ impl Refresh {
 
     /// Adds what a later look found.
     pub fn join(&mut self, later: Self) {
-        let Self { told, objects_changed, objects, events, files_changed, read, news } = later;
+        let Self { told, objects_changed, objects, events, files_changed, read, missed, news } = later;
         self.told.extend(told);
         self.objects.extend(objects);
         events.into_iter().for_each(|(key, count)| *self.events.entry(key).or_default() += count);
         self.read.extend(read);
         self.news.extend(news);
+        // What was removed meanwhile is read with the later look.
+        self.missed = missed;
         self.objects_changed |= objects_changed;
         self.files_changed |= files_changed;
     }
