@@ -33,9 +33,9 @@ const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long after a failure to write it is tried again.
 const ADDRESS_BOOK_RETRY: Duration = Duration::from_secs(30);
 
-/// How often what changed while files were read is read again, at most: a writer who never pauses must not keep it from
+/// How long what changed while files were read is read again, at most: a writer who never pauses must not keep it from
 /// proxies.
-const MAX_ROUNDS: usize = 10;
+const MAX_READING: Duration = Duration::from_millis(500);
 
 /// How often the history notes what proxies run; and before each change.
 const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
@@ -165,7 +165,12 @@ impl Configuration {
         if trigger == Trigger::Endpoint {
             return (refresh, waiting);
         }
-        for _ in 0..MAX_ROUNDS {
+        let begun = Instant::now();
+        loop {
+            if begun.elapsed() >= MAX_READING {
+                tracing::warn!("files change without a pause; what was read of them is not of one moment");
+                break;
+            }
             let (read, kept): (Vec<_>, _) =
                 waiting.into_iter().chain(watch.caught_up().await).partition(|notice: &Notice| match notice.state {
                     FileState::Complete => true,
