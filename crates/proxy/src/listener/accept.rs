@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::Listener;
@@ -24,14 +25,14 @@ const OVERLOAD_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of connections taken from a listening socket before it is closed.
 const MAX_LAST_ACCEPTS: usize = 4096;
 
-/// Accepts until told to stop, and assigns each connection to a worker. After `stop` is sent, connections already in
-/// the accept queue are still taken: closing the socket would reset them. After its sender is dropped, they are left to
-/// the other owner of the socket.
+/// Accepts until told to stop, and assigns each connection to a worker. After `stop` is sent, with the listener as it was,
+/// connections already in the accept queue are still taken and served by it: closing the socket would reset them. After
+/// its sender is dropped, they are left to the other owner of the socket.
 pub(crate) async fn accept(
     worker: Rc<Worker>,
     listener: ListenerKey,
     socket: TcpListener,
-    mut stop: oneshot::Receiver<()>,
+    mut stop: oneshot::Receiver<Option<Arc<Listener>>>,
 ) {
     // SAFETY: a `TcpListener` owns its descriptor and returns the same one for as long as it lives.
     let socket = match unsafe { AsyncFd::register(socket) } {
@@ -45,8 +46,8 @@ pub(crate) async fn accept(
         let accepted = tokio::select! {
             biased;
             told = &mut stop => {
-                if told.is_ok() {
-                    empty_queue(&worker, &listener, socket.get_ref()).await;
+                if let Ok(removed) = told {
+                    empty_queue(&worker, &listener, socket.get_ref(), removed.as_ref()).await;
                 }
                 return;
             }
@@ -56,7 +57,7 @@ pub(crate) async fn accept(
             } => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => place(&worker, stream, peer, &listener).await,
+            Ok(accepted) => place(&worker, accepted, &listener, None).await,
             // The peer aborted the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -88,10 +89,15 @@ async fn allowed(worker: &Worker) {
 }
 
 /// Accepts the queued connections, at most a full backlog.
-async fn empty_queue(worker: &Rc<Worker>, listener: &ListenerKey, socket: &TcpListener) {
+async fn empty_queue(
+    worker: &Rc<Worker>,
+    listener: &ListenerKey,
+    socket: &TcpListener,
+    removed: Option<&Arc<Listener>>,
+) {
     for _ in 0..MAX_LAST_ACCEPTS {
         match take(socket) {
-            Ok((stream, peer)) => place(worker, stream, peer, listener).await,
+            Ok(accepted) => place(worker, accepted, listener, removed).await,
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => return,
         }
@@ -122,9 +128,15 @@ fn prepare_accepted(stream: &std::net::TcpStream, bound: &Listener) -> io::Resul
 }
 
 /// Chooses the worker and passes the connection to it; the slot counts the connection until it is closed.
-async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAddr, listener: &ListenerKey) {
+async fn place(
+    worker: &Rc<Worker>,
+    (stream, peer): (std::net::TcpStream, SocketAddr),
+    listener: &ListenerKey,
+    removed: Option<&Arc<Listener>>,
+) {
     // Looked up by the accepting worker: the chosen one may already have a configuration without this listener.
-    let Some(bound) = worker.generation().shared.bound.get(listener).cloned() else { return };
+    let bound = worker.generation().shared.bound.get(listener).or(removed).cloned();
+    let Some(bound) = bound else { return };
     if prepare_accepted(&stream, &bound).is_err() {
         return;
     }

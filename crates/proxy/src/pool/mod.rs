@@ -4,6 +4,8 @@
 
 mod parked;
 mod rebalance;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use std::io;

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_runtime_config::FastMap;
+use evenkeel_runtime_config::{FastMap, Listener};
 use evenkeel_upstream::conn::{burst, deadline, hangup};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
@@ -44,7 +45,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     let housekeeping = spawn_local(housekeeping(Rc::clone(&worker)));
     spawn_local(burst::run());
     spawn_local(hangup::run());
-    let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<()>>> = FastMap::default();
+    let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<Option<Arc<Listener>>>>> = FastMap::default();
     while let Some(message) = inbox.recv().await {
         match message {
             Message::Configure(generation) => worker.configure(generation),
@@ -54,7 +55,9 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
                 spawn_local(accept(Rc::clone(&worker), listener, socket, stopped));
             }
             Message::Unlisten(listener) => {
-                accepting.remove(&listener).into_iter().flatten().for_each(|stop| _ = stop.send(()));
+                // A configuration without it may be the next message.
+                let bound = worker.generation().shared.bound.get(&listener).cloned();
+                accepting.remove(&listener).into_iter().flatten().for_each(|stop| _ = stop.send(bound.clone()));
             }
             Message::Release(listener) => _ = accepting.remove(&listener),
             Message::GiveAway(to) => worker.hand_over_connections(to),

@@ -1,0 +1,78 @@
+//! What a change of the configuration does to connections that no worker has seen yet.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::sync::Barrier;
+
+use evenkeel_runtime_config::{Builder, Environment};
+use evenkeel_tls::SecretStore;
+use evenkeel_xds::json::read_text;
+use evenkeel_xds::{Schema, pb};
+
+use super::*;
+use crate::access_log::LogThread;
+use crate::worker::{Delivery, Worker};
+
+const LISTENER: &str = r#"
+name: web
+address: {socket_address: {address: 127.0.13.1, port_value: 0}}
+filter_chains:
+- filters:
+  - name: web
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      stat_prefix: web
+      route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 204}}]}]}
+      http_filters: [{name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
+"#;
+
+/// Keeps a worker busy until the test says so.
+#[derive(Debug)]
+struct Busy(Arc<Barrier>);
+
+impl Delivery for Busy {
+    fn serve(self: Box<Self>, _: &Rc<Worker>) {
+        self.0.wait();
+        self.0.wait();
+    }
+}
+
+#[test]
+fn connections_in_the_queue_of_a_removed_listener_are_served() {
+    let mut builder = Builder::new(Environment::process(), SecretStore::new());
+    let read = read_text::<pb::envoy::config::listener::v3::Listener>(&Schema::acquire(), "test.yaml", LISTENER);
+    builder.set_listener(&evenkeel_xds::pack(&read.message.expect("a listener"))).expect("a usable listener");
+    let log = LogThread::start().expect("a thread");
+    let options = WorkerOptions {
+        concurrency: 1,
+        inherited: Vec::new(),
+        overload: Arc::default(),
+        handed: Vec::new(),
+        log: log.handle(),
+        drain_time: Duration::from_secs(5),
+        recent: recent::Options::default(),
+    };
+    let pool = WorkerPool::start(options, Arc::default()).expect("a pool");
+    assert!(pool.apply(&builder.build()).is_empty(), "it is bound");
+    let [bound] = &*pool.listeners() else { panic!("one listener") };
+    let address = bound.address.socket().expect("an address");
+
+    let barrier = Arc::new(Barrier::new(2));
+    pool.workers[0].tell(Message::Deliver(Box::new(Busy(Arc::clone(&barrier)))));
+    barrier.wait();
+    let mut clients: Vec<TcpStream> =
+        (0..10).map(|_| TcpStream::connect(address).expect("the kernel accepts")).collect();
+    for client in &mut clients {
+        client.write_all(b"GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("room");
+    }
+    builder.remove_listener("web");
+    assert!(pool.apply(&builder.build()).is_empty());
+    barrier.wait();
+    for mut client in clients {
+        client.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer, and no reset");
+        assert!(answer.starts_with("HTTP/1.1 204 "), "{answer:?}");
+    }
+}
