@@ -41,6 +41,11 @@ impl ConnectionInfo {
         }
     }
 
+    /// A connection of which nothing is known beyond what matchers may inspect.
+    pub fn of_view(accepted: Instant, view: ConnectionView) -> Self {
+        Self { id: 0, accepted, view, session: None, listener: None, chain: None }
+    }
+
     /// The path of the Unix socket that it came to, if it did. Its addresses are then unspecified.
     pub fn socket_path(&self) -> Option<&str> {
         match &self.listener.as_ref()?.address {

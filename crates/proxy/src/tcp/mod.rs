@@ -28,7 +28,7 @@ use evenkeel_upstream::{
 };
 use tokio::time::Instant;
 
-use crate::access_log::Record;
+use crate::access_log::record_of_connection;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::http::{Failure, set_connect_times};
@@ -492,7 +492,7 @@ fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, 
     if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
     }
-    let record = Record::of_connection(&outcome.stream, &downstream.info);
+    let record = record_of_connection(&outcome.stream, &downstream.info);
     let mut log = worker.log.borrow_mut();
     let all = listener.access_logs.iter().chain(&proxy.access_logs);
     all.for_each(|access_log| log.write(access_log, &record));
