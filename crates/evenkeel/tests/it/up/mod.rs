@@ -13,6 +13,7 @@ mod endings;
 mod envoy;
 mod failing;
 mod gateways;
+mod header_case;
 mod isolation;
 mod ledger;
 mod load;
