@@ -410,10 +410,11 @@ async fn connect(
             return None;
         };
         outcome.stream.attempts += 1;
+        let door = cluster.on_behalf_of(&host, info.source());
         let connected = match &proxy.tunneling {
-            None => cluster.connect_tcp(&host, view).await.map(Upstream::Connection).map_err(TunnelError::from),
+            None => cluster.connect_tcp(&door, view).await.map(Upstream::Connection).map_err(TunnelError::from),
             Some(tunneling) => {
-                tunnel::open(&cluster, &host, info, tunneling, &mut outcome.stream).await.map(|tunnel| match tunnel {
+                tunnel::open(&cluster, &door, info, tunneling, &mut outcome.stream).await.map(|tunnel| match tunnel {
                     Tunnel::Connection(connection, said) => {
                         *input = said;
                         Upstream::Connection(connection)

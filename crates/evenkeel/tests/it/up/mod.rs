@@ -27,6 +27,7 @@ mod security;
 mod sidecar_headers;
 mod stateful_sets;
 mod tokens;
+mod tproxy;
 mod unchanged;
 mod upgrade;
 mod user;
