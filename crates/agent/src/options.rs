@@ -13,8 +13,9 @@ use crate::health::config::ReadinessProbe;
 
 /// Port of the DNS proxy, as in Istio.
 const DNS_PORT: u16 = 15053;
-/// Socket mark of what the agent and the proxy send themselves; capture rules let it pass.
-pub const SOCKET_MARK: u32 = 1337;
+/// Socket mark of what the agent and the proxy send themselves; capture rules let it pass. (Istio's 1337 marks what a proxy sends with a
+/// client's address.)
+pub const SOCKET_MARK: u32 = 1338;
 
 /// Runs beside one workload: gets its certificate, writes the proxy's bootstrap, runs the proxy, answers DNS.
 #[derive(Debug, Clone, Args)]

@@ -128,6 +128,7 @@ fn proxies(objects: &[Object]) -> Vec<(ProxyView, Span)> {
                 proxy_config: "".into(),
                 authenticated: true,
                 captures_dns: true,
+                transparent: None,
                 peer_labels: None,
             };
             let is_known =

@@ -17,6 +17,7 @@ pub mod dynamic_forward_proxy;
 pub mod explain;
 pub mod ext_authz;
 pub mod fault;
+pub mod format;
 pub mod grpc_stats;
 pub mod grpc_web;
 pub mod header_mutation;
@@ -32,7 +33,8 @@ pub mod stateful_session;
 pub use http::test_filter;
 pub use http::{
     BadBody, Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
-    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext, Wait, Woken,
+    RequestContext, RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services,
+    Setup, TrailersContext, Wait, Woken,
 };
 pub use info::edges;
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};

@@ -1,16 +1,22 @@
-//! The rules that bring a replica's traffic to its sidecar: Istio's redirect rules, said in nftables.
+//! The rules that bring a replica's traffic to its sidecar: those of Istio's `istio-iptables`, said in nftables.
 //!
 //! Outbound TCP goes to 15001, inbound to 15006, DNS to 15053; the original destination stays readable through
 //! `SO_ORIGINAL_DST`. Istio tells its proxy's own packets by user id 1337; one machine has no user to spare for that
-//! (an unprivileged namespace maps a single one), so the proxy marks its sockets with 1337 instead.
+//! (an unprivileged namespace maps a single one), so the proxy marks its sockets with [`PROXY_MARK`] instead.
+//!
+//! In the mode TPROXY inbound connections are not redirected: the kernel gives them to the sidecar as they are, and the sidecar calls
+//! its application with the client's address. The application's answers go to that address, so they are sent back to the sidecar: by
+//! [`CLIENT_MARK`], the mark of such connections, which Istio's control plane tells the proxy (`OriginalSrc.mark`).
 
 use std::net::Ipv4Addr;
 
 use evenkeel_api::annotations::CaptureRules;
 use evenkeel_base::cidr::IpNet;
 
-/// Socket mark of everything the proxy and the agent send themselves.
-pub const PROXY_MARK: u32 = 1337;
+/// Socket mark of everything the proxy and the agent send themselves. Istio sets this mark, too, on what its proxy sends.
+pub const PROXY_MARK: u32 = 1338;
+/// Mark of the connections between a sidecar and its application that have the client's address, as in Istio.
+const CLIENT_MARK: u32 = 1337;
 /// Where captured outbound connections arrive.
 pub const OUTBOUND_PORT: u16 = 15001;
 /// Where captured inbound connections arrive.
@@ -22,13 +28,86 @@ pub const INBOUND_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 /// Ports served by the sidecar itself, which are never captured: HBONE, admin, agent health, readiness, Prometheus.
 pub const SIDECAR_PORTS: [u16; 5] = [15008, 15000, 15020, 15021, 15090];
 
-/// The rule set for one captured replica. `control_plane` is reachable without capture, as the sidecar needs it first.
-/// `rules` say which connections the sidecar gets, in the order of Istio's `istio-iptables`: what is excluded, then the
-/// ports that are included, then the ranges.
-/// Without `dns` the workload asks the cluster's name server itself.
-pub fn ruleset(control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> String {
-    let own_ports = SIDECAR_PORTS.map(|port| port.to_string()).join(", ");
-    let inbound = inbound(rules);
+/// How inbound connections reach the sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Redirected: the application sees the sidecar's address.
+    Redirect,
+    /// By TPROXY: the application sees the client's address.
+    Transparent,
+}
+
+/// How a replica's traffic is captured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capture {
+    /// Rules for `nft`.
+    pub rules: String,
+    /// Routes that the rules rely on, as a script for `ip`.
+    pub routes: &'static str,
+}
+
+impl Capture {
+    /// The rules for one replica. `control_plane` is reachable without capture, as the sidecar needs it first. `rules` say
+    /// which connections the sidecar gets, in the order of Istio's `istio-iptables`: what is excluded, then the ports that
+    /// are included, then the ranges. Without `dns` the workload asks the cluster's name server itself.
+    pub fn new(mode: Mode, control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> Self {
+        let (inbound, routes) = match mode {
+            Mode::Redirect => (redirected(rules), ""),
+            Mode::Transparent => (transparent(rules), CLIENT_ROUTES),
+        };
+        let outbound = outbound_chain(control_plane, rules, dns);
+        Self { rules: format!("table ip evenkeel {{\n{inbound}{outbound}}}\n"), routes }
+    }
+}
+
+/// What the sidecar and its application send each other with the client's address stays on this machine: the mark is [`CLIENT_MARK`],
+/// the routing table Istio's.
+const CLIENT_ROUTES: &str = "rule add fwmark 1337 lookup 133\nroute add local 0.0.0.0/0 dev lo table 133\n";
+
+/// Inbound connections that are redirected.
+fn redirected(rules: &CaptureRules) -> String {
+    let captured = inbound(rules, &format!("redirect to :{INBOUND_PORT}"));
+    format!(
+        "  chain inbound {{
+    type nat hook prerouting priority dstnat; policy accept;
+    tcp dport {{ {} }} return
+{captured}  }}
+",
+        own_ports()
+    )
+}
+
+/// Inbound connections that the kernel gives to the sidecar as they are.
+fn transparent(rules: &CaptureRules) -> String {
+    let captured = inbound(rules, &format!("tproxy to :{INBOUND_PORT} meta mark set {CLIENT_MARK} accept"));
+    format!(
+        "  chain inbound {{
+    type filter hook prerouting priority mangle; policy accept;
+    # The sidecar calling its application as the client, and the answers. The connection is remembered by its mark.
+    meta l4proto tcp meta mark {CLIENT_MARK} ct mark set {CLIENT_MARK} return
+    # The sidecar calling its application as itself.
+    iifname lo ip saddr {INBOUND_SOURCE} return
+    # The application talking to itself.
+    iifname lo meta mark != {PROXY_MARK} return
+    ip daddr 127.0.0.0/8 return
+    tcp dport {{ {} }} return
+{captured}  }}
+  chain answers {{
+    type route hook output priority mangle; policy accept;
+    # The application's answers are addressed to the client, and belong to the sidecar.
+    meta l4proto tcp ct mark {CLIENT_MARK} meta mark set {CLIENT_MARK}
+  }}
+",
+        own_ports()
+    )
+}
+
+fn own_ports() -> String {
+    SIDECAR_PORTS.map(|port| port.to_string()).join(", ")
+}
+
+/// Outbound connections, which are redirected in either mode.
+fn outbound_chain(control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> String {
     let no_ports = ports("return", &rules.except_outbound_ports);
     let captured = outbound(rules);
     let names = match dns {
@@ -36,13 +115,7 @@ pub fn ruleset(control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> Stri
         false => String::new(),
     };
     format!(
-        "\
-table ip evenkeel {{
-  chain inbound {{
-    type nat hook prerouting priority dstnat; policy accept;
-    tcp dport {{ {own_ports} }} return
-{inbound}  }}
-  chain outbound {{
+        "  chain outbound {{
     type nat hook output priority -100; policy accept;
     # The sidecar calling its own application.
     oifname lo ip saddr {INBOUND_SOURCE} return
@@ -55,19 +128,18 @@ table ip evenkeel {{
     oifname lo return
     ip daddr 127.0.0.1 return
 {captured}  }}
-}}
 "
     )
 }
 
-/// Which inbound connections the sidecar gets.
-fn inbound(rules: &CaptureRules) -> String {
+/// Which inbound connections the sidecar gets, and how.
+fn inbound(rules: &CaptureRules, verdict: &str) -> String {
     match &rules.inbound_ports {
         None => {
             let except = ports("return", &rules.except_inbound_ports);
-            format!("{except}    meta l4proto tcp redirect to :{INBOUND_PORT}\n")
+            format!("{except}    meta l4proto tcp {verdict}\n")
         }
-        Some(only) => ports(&format!("redirect to :{INBOUND_PORT}"), only),
+        Some(only) => ports(verdict, only),
     }
 }
 
@@ -119,7 +191,7 @@ mod tests {
 
     /// The rules that annotations change, without indentation.
     fn shown(rules: &CaptureRules) -> Vec<String> {
-        let text = ruleset(Ipv4Addr::new(10, 0, 0, 1), rules, true);
+        let text = Capture::new(Mode::Redirect, Ipv4Addr::new(10, 0, 0, 1), rules, true).rules;
         let is_one = |line: &&str| {
             line.contains(&format!(":{OUTBOUND_PORT}"))
                 || line.contains("l4proto tcp return")
@@ -168,5 +240,22 @@ mod tests {
             ],
         );
         check(CaptureRules { outbound_ranges: Some(vec![]), ..all() }, &[inbound]);
+    }
+
+    #[test]
+    fn tproxy_takes_inbound_connections_as_they_are_and_brings_answers_back() {
+        let check = |rules: CaptureRules, expected: &str| {
+            let Capture { rules: text, routes } =
+                Capture::new(Mode::Transparent, Ipv4Addr::new(10, 0, 0, 1), &rules, true);
+            let lines: Vec<_> = text.lines().map(str::trim).filter(|line| line.contains("tproxy")).collect();
+            assert_eq!(lines, [expected], "{text}");
+            assert!(text.contains("meta l4proto tcp ct mark 1337 meta mark set 1337"), "{text}");
+            assert!(routes.starts_with(&format!("rule add fwmark {CLIENT_MARK} lookup ")), "{routes}");
+            // What the sidecar sends with the client's address is neither captured again nor taken for its own.
+            assert_ne!(CLIENT_MARK, PROXY_MARK);
+        };
+        check(CaptureRules::default(), "meta l4proto tcp tproxy to :15006 meta mark set 1337 accept");
+        let only = CaptureRules { inbound_ports: Some(vec![80, 81]), ..CaptureRules::default() };
+        check(only, "tcp dport { 80, 81 } tproxy to :15006 meta mark set 1337 accept");
     }
 }

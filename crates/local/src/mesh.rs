@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::accounts::Accounts;
 use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, CONTROL_DEBUG};
-use crate::capture;
+use crate::capture::{Capture, Mode};
 use crate::cleanup::StateDir;
 use crate::client::Call;
 use crate::container::{Container, ContainerError, ContainerSpec};
@@ -445,7 +445,8 @@ impl Mesh {
             &pod,
             link,
             captured.then(|| {
-                capture::ruleset(BRIDGE_ADDRESS, &workload.capture, workload.proxy.captures_dns != Some(false))
+                let mode = if workload.proxy.transparent { Mode::Transparent } else { Mode::Redirect };
+                Capture::new(mode, BRIDGE_ADDRESS, &workload.capture, workload.proxy.captures_dns != Some(false))
             }),
         );
         network.mounts.clone_from(&workload.mounts);
@@ -486,7 +487,7 @@ impl Mesh {
         pod.proxy.drain.unwrap_or(self.plan.options.drain_time) + TERMINATION_GRACE
     }
 
-    fn network(&self, pod: &Pod, link: String, capture: Option<String>) -> PodNetwork {
+    fn network(&self, pod: &Pod, link: String, capture: Option<Capture>) -> PodNetwork {
         PodNetwork {
             address: pod.address,
             host_name: pod.name.clone(),

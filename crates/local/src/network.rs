@@ -13,6 +13,7 @@ use nix::mount::{MsFlags, mount};
 use nix::net::if_::InterfaceFlags;
 
 use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
+use crate::capture::Capture;
 use crate::egress::rules::{self, EgressAccess};
 use crate::network_error::NetworkError;
 use crate::tools::Tools;
@@ -53,8 +54,8 @@ pub struct PodNetwork {
     pub host_name: String,
     /// Search list of its resolver, from the pod's namespace.
     pub search: String,
-    /// Rules to load, if its traffic is captured.
-    pub capture: Option<String>,
+    /// How its traffic is captured, if it is.
+    pub capture: Option<Capture>,
     /// Volumes to mount over directories of the machine, from the folder `volumes` in `folder`.
     pub mounts: Vec<Mount>,
     /// Folder for the files that are mounted over `/etc`.
@@ -91,9 +92,9 @@ pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Resu
              link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
         )
     })?;
-    if let Some(rules) = &network.capture {
-        tools.ip(&rules::sidecar_routes(*address, network.egress))?;
-        tools.nft(rules)?;
+    if let Some(capture) = &network.capture {
+        tools.ip(&(rules::sidecar_routes(*address, network.egress) + capture.routes))?;
+        tools.nft(&capture.rules)?;
     }
     open_to_programs()?;
     nix::unistd::sethostname(&network.host_name).map_err(|error| file("the host name", error.into()))?;

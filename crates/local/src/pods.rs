@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_api::istio::PROXY_CONFIG_ANNOTATION;
+use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION};
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
@@ -45,6 +45,10 @@ pub struct Pod {
 pub struct ProxySettings {
     /// The annotation `proxy.istio.io/config`, which the control plane reads, too.
     pub annotation: Option<String>,
+    /// The annotation `sidecar.istio.io/interceptionMode`, which the control plane reads, too.
+    pub interception: Option<String>,
+    /// Inbound connections are captured by TPROXY.
+    pub transparent: bool,
     /// The WorkloadGroup that it registers for. Then it is no Pod.
     pub membership: Option<Membership>,
     /// Whether the agent answers the workload's DNS queries (`ISTIO_META_DNS_CAPTURE`); it does if nothing is said.
@@ -178,8 +182,14 @@ fn render_pod(out: &mut String, status: &PodStatus) {
     }
     if !pod.in_mesh {
         line(format_args!("  annotations:\n    sidecar.istio.io/inject: \"false\""));
-    } else if let Some(config) = &pod.proxy.annotation {
-        line(format_args!("  annotations:\n    {PROXY_CONFIG_ANNOTATION}: {}", quote(config)));
+    } else {
+        let (config, mode) = (pod.proxy.annotation.as_ref(), pod.proxy.interception.as_ref());
+        let given = [(PROXY_CONFIG_ANNOTATION, config), (INTERCEPTION_ANNOTATION, mode)];
+        let mut given = given.into_iter().filter_map(|(name, value)| Some((name, value?))).peekable();
+        if given.peek().is_some() {
+            line(format_args!("  annotations:"));
+        }
+        given.for_each(|(name, value)| line(format_args!("    {name}: {}", quote(value))));
     }
     line(format_args!("spec:\n  serviceAccountName: {}", quote(&pod.service_account)));
     line(format_args!("  containers:\n    - name: {}", quote(&pod.workload)));

@@ -86,6 +86,11 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         let key = name.strip_prefix("ISTIO_META_");
         arguments.extend(key.iter().flat_map(|key| words(["--metadata", &format!("{key}={value}")])));
     }
+    if role == "sidecar" {
+        // The rules of a replica stay as they are; its listeners have to be made for them, whatever is written later.
+        let mode = if pod.proxy.transparent { "TPROXY" } else { "REDIRECT" };
+        arguments.extend(words(["--metadata", &format!("INTERCEPTION_MODE={mode}")]));
+    }
     // The control plane reads the rest of the ProxyConfig from the objects.
     let mut config = serde_json::Map::new();
     config.extend(pod.proxy.stats_matcher.iter().map(|matcher| ("proxyStatsMatcher".to_owned(), matcher.clone())));

@@ -333,6 +333,15 @@ impl<'a> WorkloadObject<'a> {
         let mounts = volumes::mounts(object, template, &volumes, &needed, diagnostics);
         let labels = template.labels();
         let beside = beside.map(|command| format!("{command:?}")).unwrap_or_default();
+        let sidecar = sidecar(template, &labels, &proxies.namespace_labels(&object.namespace), diagnostics)?;
+        let mut proxy = proxies.of_template(&object.namespace, &labels, template);
+        if proxy.transparent && matches!(sidecar, Sidecar::Envoy(_)) {
+            // Envoy sets the mark of its own sockets over that of `original_src`, so that the rules would capture them again.
+            proxy.transparent = false;
+            let message = "TPROXY is not supported with the proxy `envoy`; inbound traffic is captured by redirection";
+            let help = "use the proxy `evenkeel`, or write REDIRECT";
+            diagnostics.push(Diagnostic::warning("unsupported-value", place(), message).with_help(help));
+        }
         Some(Workload {
             name: object.name.to_string(),
             namespace: object.namespace.to_string(),
@@ -345,8 +354,8 @@ impl<'a> WorkloadObject<'a> {
             volumes,
             mounts,
             kind,
-            sidecar: sidecar(template, &labels, &proxies.namespace_labels(&object.namespace), diagnostics)?,
-            proxy: proxies.of_template(&object.namespace, &labels, template),
+            sidecar,
+            proxy,
             capture: template.metadata.as_ref().map(|meta| CaptureRules::of(&meta.annotations)).unwrap_or_default(),
             template_hash: names::digest(&format!("{template:?}{beside}"), 9),
             command,
@@ -456,6 +465,24 @@ mod tests {
         check("", &format!("{mesh}{kind}"), Some(3), Some(9));
         let own = ", proxy.istio.io/config: '{concurrency: 2, terminationDrainDuration: 1s}'";
         check(own, &format!("{mesh}{kind}"), Some(2), Some(1));
+        let transparent = |annotations: &str, mesh: &str| {
+            let (manifest, found) = read(&(deployment(&format!("{RUN}{annotations}"), "") + mesh));
+            assert!(found.is_empty(), "{found}");
+            manifest.workloads.first().expect("a workload").proxy.transparent
+        };
+        let tproxy = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'defaultConfig: {interceptionMode: TPROXY}'}\n";
+        assert!(!transparent("", ""));
+        assert!(transparent("", tproxy));
+        assert!(transparent(", sidecar.istio.io/interceptionMode: TPROXY", ""));
+        assert!(transparent(", proxy.istio.io/config: '{interceptionMode: TPROXY}'", ""));
+        let both = ", sidecar.istio.io/interceptionMode: REDIRECT, proxy.istio.io/config: '{interceptionMode: TPROXY}'";
+        assert!(!transparent(both, tproxy), "the annotation of its own goes first");
+        let by_envoy = format!(
+            ", sidecar.istio.io/interceptionMode: TPROXY, {PROXY_ANNOTATION}: envoy, {ENVOY_PATH_ANNOTATION}: /bin/sh"
+        );
+        let (manifest, found) = read(&deployment(&format!("{RUN}{by_envoy}"), ""));
+        assert!(found.iter().any(|finding| finding.message.contains("TPROXY")), "{found}");
+        assert!(manifest.workloads.iter().all(|workload| !workload.proxy.transparent));
         let (manifest, _) = read(mesh);
         assert_eq!(manifest.gateway_proxy.concurrency, Some(4));
         let own = ", sidecar.istio.io/statsInclusionPrefixes: 'a,b', proxy.istio.io/config: '{proxyStatsMatcher: {inclusionSuffixes: [c]}}'";

@@ -62,7 +62,7 @@ pub struct Workload {
     pub ready: bool,
     /// Whether it has a proxy that accepts mutual TLS.
     pub has_proxy: bool,
-    /// The settings of its proxy from its annotation `proxy.istio.io/config`.
+    /// The settings of its proxy from its annotations `proxy.istio.io/config` and `sidecar.istio.io/interceptionMode`.
     pub proxy_config: Option<Arc<evenkeel_api::istio::ProxyConfig>>,
     /// The ports on which its proxy requires mutual TLS, also of who calls its address; `None`: on none.
     pub mutual: Option<MutualPorts>,

@@ -169,6 +169,8 @@ pub enum Operator {
         precision: Precision,
     },
     UpstreamHost,
+    /// As `UpstreamHost`, once there is a connection.
+    UpstreamRemoteAddress,
     UpstreamCluster,
     /// The cluster's name; `UpstreamCluster` prints its `alt_stat_name`.
     UpstreamClusterRaw,

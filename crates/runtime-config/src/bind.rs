@@ -13,6 +13,15 @@ pub struct BindConfig {
     pub socket_options: Vec<SocketOption>,
 }
 
+/// How connections are made on behalf of one client: with the client's address as their source (`OriginalSrc`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClientSource {
+    /// The client's address.
+    pub address: IpAddr,
+    /// The socket's mark (`SO_MARK`), by which answers find their way back; 0: that of the cluster.
+    pub mark: u32,
+}
+
 /// `core.v3.SocketOption` with an integer value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketOption {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::access_log::{Format, FormatPart, Operator};
+use crate::access_log::Format;
 use crate::header_edits::{AppendAction, HeaderMutation};
 
 /// The filter's configuration.
@@ -44,18 +44,4 @@ pub enum QueryMutation {
         /// How to treat parameters of this name that are there.
         action: AppendAction,
     },
-}
-
-impl Mutations {
-    /// Whether an edit made after the request's head refers to that head.
-    pub fn remember_request(&self) -> bool {
-        let later = [&self.request_trailers, &self.response, &self.response_trailers];
-        later.into_iter().flatten().any(|mutation| match mutation {
-            HeaderMutation::Add(addition) => addition.value.parts.iter().any(|part| {
-                let FormatPart::Operator { operator, .. } = part else { return false };
-                matches!(operator, Operator::Req(..))
-            }),
-            HeaderMutation::Remove(_) | HeaderMutation::RemoveMatching(_) => false,
-        })
-    }
 }

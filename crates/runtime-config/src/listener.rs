@@ -44,6 +44,8 @@ pub struct Listener {
     pub bind_to_port: bool,
     /// Each worker has its own `SO_REUSEPORT` socket.
     pub reuse_port: bool,
+    /// The socket accepts connections to addresses of others, which TPROXY rules pass to it (`IP_TRANSPARENT`).
+    pub transparent: bool,
     /// Hand a redirected connection to the listener of its original destination.
     pub use_original_dst: bool,
     /// Direction, for statistics.
@@ -116,6 +118,8 @@ pub struct ListenerFilters {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Restore the address the client connected to before a redirect (`SO_ORIGINAL_DST`).
     pub original_dst: bool,
+    /// Connect upstream with the client's address as the source, and with this mark; 0: without a mark of its own.
+    pub original_src: Option<u32>,
     /// Read the ClientHello: transport protocol, SNI, ALPN.
     pub tls_inspector: bool,
     /// Original destination ports that the TLS inspector skips (`filter_disabled`).

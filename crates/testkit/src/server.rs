@@ -23,6 +23,8 @@ pub struct Request {
     pub body: Vec<u8>,
     /// The body came chunked.
     pub chunked: bool,
+    /// Fields behind a chunked body, in their order.
+    pub trailers: Vec<(String, String)>,
 }
 
 impl Request {
@@ -39,6 +41,8 @@ pub enum Reply {
     Fixed(u16, Vec<(String, String)>, Vec<u8>),
     /// Status, header fields and a chunked body, one chunk per part.
     Chunked(u16, Vec<(String, String)>, Vec<Vec<u8>>),
+    /// `200` with header fields, a chunked body, and trailer fields.
+    Trailed(Vec<(String, String)>, Vec<u8>, Vec<(String, String)>),
     /// These bytes exactly; then the connection is closed.
     Raw(Vec<u8>),
     /// `101 Switching Protocols`; then every byte is echoed.
@@ -238,6 +242,19 @@ fn write_reply(
                 out.write_all(b"0\r\n\r\n")?;
             }
         }
+        Reply::Trailed(headers, body, trailers) => {
+            let mut message = head(200, &headers);
+            message.extend_from_slice(b"transfer-encoding: chunked\r\n\r\n");
+            if !to_head {
+                message.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
+                message.extend_from_slice(&body);
+                message.extend_from_slice(b"\r\n0\r\n");
+                let lines = trailers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+                message.extend(lines.flat_map(String::into_bytes));
+                message.extend_from_slice(b"\r\n");
+            }
+            out.write_all(&message)?;
+        }
         Reply::Raw(bytes) => {
             out.write_all(&bytes)?;
             return Ok(false);
@@ -283,16 +300,13 @@ fn read_request(reader: &mut BufReader<&TcpStream>, mut out: &TcpStream) -> io::
         return Err(io::Error::new(io::ErrorKind::InvalidData, line));
     };
     let mut request = Request { method, target, version, ..Request::default() };
-    while let Some(line) = read_line(reader)?.filter(|line| !line.is_empty()) {
-        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
-        request.headers.push((name.to_owned(), value.trim().to_owned()));
-    }
+    request.headers = read_fields(reader)?;
     if request.header("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue")) {
         out.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
     if request.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
         request.chunked = true;
-        request.body = read_chunked(reader)?;
+        (request.body, request.trailers) = read_chunked(reader)?;
     } else if let Some(length) = request.header("content-length").and_then(|value| value.parse().ok()) {
         request.body = vec![0; length];
         reader.read_exact(&mut request.body)?;
@@ -300,7 +314,18 @@ fn read_request(reader: &mut BufReader<&TcpStream>, mut out: &TcpStream) -> io::
     Ok(Some(request))
 }
 
-fn read_chunked(reader: &mut BufReader<&TcpStream>) -> io::Result<Vec<u8>> {
+/// Fields up to an empty line.
+fn read_fields(reader: &mut BufReader<&TcpStream>) -> io::Result<Vec<(String, String)>> {
+    let mut fields = Vec::new();
+    while let Some(line) = read_line(reader)?.filter(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+        fields.push((name.to_owned(), value.trim().to_owned()));
+    }
+    Ok(fields)
+}
+
+/// A body and its trailers.
+fn read_chunked(reader: &mut BufReader<&TcpStream>) -> io::Result<(Vec<u8>, Vec<(String, String)>)> {
     let mut body = Vec::new();
     loop {
         let line = read_line(reader)?.unwrap_or_default();
@@ -312,8 +337,7 @@ fn read_chunked(reader: &mut BufReader<&TcpStream>) -> io::Result<Vec<u8>> {
         if size > 0 {
             read_line(reader)?;
         } else {
-            while read_line(reader)?.is_some_and(|line| !line.is_empty()) {}
-            return Ok(body);
+            return Ok((body, read_fields(reader)?));
         }
     }
 }

@@ -141,8 +141,19 @@ impl Client {
     }
 }
 
-/// The node's own ProxyConfig, or that of the mesh, of ProxyConfigs and of the Pod's annotation.
+/// What the proxy's configuration depends on. How its traffic is captured is for its node to say.
 fn options(view: &ProxyView, workload: Option<&Workload>, labels: &Labels, snapshot: &Snapshot) -> Arc<ProxyOptions> {
+    let options = settings(view, workload, labels, snapshot);
+    match view.transparent {
+        Some(transparent) if transparent != options.transparent => {
+            Arc::new(ProxyOptions { transparent, ..(*options).clone() })
+        }
+        _ => options,
+    }
+}
+
+/// The node's own ProxyConfig, or that of the mesh, of ProxyConfigs and of the Pod's annotation.
+fn settings(view: &ProxyView, workload: Option<&Workload>, labels: &Labels, snapshot: &Snapshot) -> Arc<ProxyOptions> {
     if !view.proxy_config.is_empty() {
         let json = serde_json::from_str(&view.proxy_config).unwrap_or_default();
         return Arc::new(ProxyOptions::of(&ProxyConfig::of_metadata(&json)));

@@ -42,6 +42,7 @@ pub use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http_rba
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3 as router;
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::http_inspector::v3 as http_inspector;
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::original_dst::v3 as original_dst;
+pub use evenkeel_xds::pb::envoy::extensions::filters::listener::original_src::v3 as original_src;
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::proxy_protocol::v3 as proxy_protocol;
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::tls_inspector::v3 as tls_inspector;
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::ext_authz::v3 as network_ext_authz;

@@ -47,6 +47,8 @@ pub struct ProxyOptions {
     pub dns_capture: Option<bool>,
     /// `ISTIO_META_DNS_AUTO_ALLOCATE` of `proxyMetadata`; `None`: not said.
     pub dns_auto_allocate: Option<bool>,
+    /// `interceptionMode: TPROXY`: its listeners are transparent, and it calls its workload with the client's address.
+    pub transparent: bool,
     /// `EVENKEEL_AMBIGUOUS_REQUESTS: FORWARD` of `proxyMetadata`: what policies and servers may read differently is not refused.
     pub forwards_ambiguous: bool,
 }
@@ -155,6 +157,7 @@ impl ProxyOptions {
             connections: config.connection_settings.as_ref().map(connections).unwrap_or_default(),
             dns_capture: config.dns_capture(),
             dns_auto_allocate: config.dns_auto_allocate(),
+            transparent: config.is_transparent(),
             forwards_ambiguous: config.forwards_ambiguous(),
         }
     }

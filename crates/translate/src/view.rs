@@ -45,6 +45,9 @@ pub struct ProxyView {
     /// Whether its agent answers its workload's DNS queries (metadata `DNS_CAPTURE`), so that hosts without an address
     /// can be called at one that is allotted to them.
     pub captures_dns: bool,
+    /// Whether its inbound connections are captured by TPROXY (metadata `INTERCEPTION_MODE`): as its rules were when it started,
+    /// whatever its settings say now. `None`: it did not say.
+    pub transparent: Option<bool>,
     /// The labels that proxies like it have in common (metadata `SELF_DISCOVERY_GROUPING_LABEL_NAMES`), if its bootstrap has
     /// a local cluster (`ENABLE_SELF_DISCOVERY`).
     pub peer_labels: Option<Vec<Arc<str>>>,
@@ -208,6 +211,7 @@ impl ProxyView {
             proxy_config: metadata.proxy_config(),
             authenticated: false,
             captures_dns: metadata.is_true("DNS_CAPTURE") && !metadata.is_false("DNS_AUTO_ALLOCATE"),
+            transparent: metadata.text("INTERCEPTION_MODE").map(|mode| mode == "TPROXY"),
             peer_labels: (kind == ProxyKind::Sidecar && metadata.is_true("ENABLE_SELF_DISCOVERY"))
                 .then(|| metadata.peer_labels()),
         })

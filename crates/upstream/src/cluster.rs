@@ -11,6 +11,7 @@ use evenkeel_filters::{ClusterScope, HttpFilters, Setup};
 use evenkeel_http::{Headers, Limits};
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::bind::ClientSource;
 use evenkeel_runtime_config::cluster::{Cluster as Config, Discovery, Endpoint, Health, OriginalDst, Transport};
 use evenkeel_runtime_config::outlier_detection::OutlierDetection;
 use evenkeel_runtime_config::route::Priority;
@@ -440,6 +441,14 @@ impl Cluster {
         picked.host.cloned().ok_or_else(|| self.none_healthy())
     }
 
+    /// The host with the connections for this client: another one than `host` if they have the client's address.
+    #[inline]
+    pub fn on_behalf_of(&self, host: &Rc<Host>, client: Option<ClientSource>) -> Rc<Host> {
+        let Some(client) = client else { return host.clone() };
+        self.note_busy();
+        self.made.for_client(host, client)
+    }
+
     fn none_healthy(&self) -> PickError {
         self.shared.stats.inc(Counter::upstream_cx_none_healthy);
         PickError::NoHealthyHost
@@ -549,7 +558,7 @@ impl Cluster {
         self.follow_reports(&config);
         let hosts = self.hosts.borrow();
         let mut shown: Vec<_> = hosts.hosts.iter().map(|host| HostSnapshot::of(host)).collect();
-        self.made.for_each(|host| shown.push(HostSnapshot::of(host)));
+        self.made.for_each_endpoint(|host| shown.push(HostSnapshot::of(host)));
         ClusterSnapshot { name: config.name.clone(), hosts: shown }
     }
 }

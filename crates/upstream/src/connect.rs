@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::address::EndpointAddress;
-use evenkeel_runtime_config::bind::{BindConfig, SocketOption};
+use evenkeel_runtime_config::bind::{BindConfig, ClientSource, SocketOption};
 use evenkeel_runtime_config::cluster::{Cluster, ProxyProtocolTransport, TcpKeepalive, Transport};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Called;
@@ -76,7 +76,9 @@ async fn open(
     let begin = Instant::now();
     let made = || ConnectTimes::new(begin, Instant::now());
     let mut tcp = match &host.address {
-        EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
+        EndpointAddress::Socket(address) => {
+            connect_tcp(cluster, *address, host.source).await.map_err(|error| refused(&error))?
+        }
         EndpointAddress::Pipe(path) => {
             let stream = UnixStream::connect(socket_path(path)).await.map_err(|error| refused(&error))?;
             return Ok((Stream::Unix(stream), made()));
@@ -135,15 +137,39 @@ async fn send_proxy_header(
     tcp.write_all(&header).await.map_err(|error| refused(&error))
 }
 
-async fn connect_tcp(cluster: &Cluster, address: SocketAddr) -> io::Result<TcpStream> {
+async fn connect_tcp(cluster: &Cluster, address: SocketAddr, client: Option<ClientSource>) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_nodelay(true)?;
-    bind(&socket, &cluster.bind, address)?;
+    match client.filter(|client| client.address.is_ipv4() == address.is_ipv4()) {
+        Some(client) => bind_as(&socket, &cluster.bind, client)?,
+        None => bind(&socket, &cluster.bind, address)?,
+    }
     if let Some(keepalive) = &cluster.tcp_keepalive {
         SockRef::from(&socket).set_tcp_keepalive(&keepalive_params(keepalive))?;
     }
     socket.connect(address).await
 }
+
+/// Binds to the client's address, which is not one of this machine. The cluster's source address does not apply, as in Envoy.
+fn bind_as(socket: &TcpSocket, bind: &BindConfig, client: ClientSource) -> io::Result<()> {
+    for option in &bind.socket_options {
+        set_option(socket, *option)?;
+    }
+    let (level, name) = match client.address {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+    };
+    set_option(socket, SocketOption { level, name, value: 1 })?;
+    if client.mark != 0 {
+        let value = client.mark.cast_signed();
+        set_option(socket, SocketOption { level: libc::SOL_SOCKET, name: libc::SO_MARK, value })?;
+    }
+    set_option(socket, ANY_PORT)?;
+    socket.bind(SocketAddr::new(client.address, 0))
+}
+
+/// The kernel chooses the port when connecting, per destination, so that thousands of connections may share one source address.
+const ANY_PORT: SocketOption = SocketOption { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT, value: 1 };
 
 fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<()> {
     for option in &bind.socket_options {
@@ -152,12 +178,7 @@ fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<(
     // A source address of the other family cannot be used; Envoy ignores it too.
     if let Some(source) = bind.source.filter(|source| source.is_ipv4() == peer.is_ipv4()) {
         if bind.source_port == 0 {
-            // The kernel chooses the port when connecting, per destination, so that thousands of connections may share
-            // one source address.
-            set_option(
-                socket,
-                SocketOption { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT, value: 1 },
-            )?;
+            set_option(socket, ANY_PORT)?;
         } else {
             socket.set_reuseaddr(true)?;
         }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::bind::ClientSource;
 use evenkeel_runtime_config::cluster::{Cluster, Endpoint, Health, Transport};
 use tokio::time::Instant;
 
@@ -37,7 +38,8 @@ pub struct Host {
     pub(super) tally: Arc<Tally>,
     /// Requests in flight from this worker.
     pub(super) active: Cell<u32>,
-    pub(super) counts: HostCounts,
+    /// Shared with the hosts that are the same endpoint for one client.
+    pub(super) counts: Rc<HostCounts>,
     /// Idle HTTP/1.1 connections; the most recently used one is last.
     pub(super) idle: RefCell<Vec<Idle>>,
     /// Connections that carry many requests at once.
@@ -48,6 +50,8 @@ pub struct Host {
     pub(super) removed: Cell<bool>,
     /// The server that the requests on its connections call, where TLS depends on it (`auto_sni`).
     called: RefCell<Option<Arc<str>>>,
+    /// The client that its connections are made for, with the client's address.
+    pub(super) source: Option<ClientSource>,
     /// Its weight by load reports, where they decide; 0: its endpoint's weight.
     reported_weight: Cell<u32>,
 }
@@ -79,7 +83,18 @@ impl Host {
 
     /// A host without connections.
     pub(super) fn watched(endpoint: &Arc<Endpoint>, transport: Transport, shared: Arc<HostHealth>) -> Rc<Self> {
-        Rc::new(Self {
+        Rc::new(Self::unshared(endpoint, transport, shared))
+    }
+
+    /// The same endpoint for one client: its connections have the client's address, and serve nobody else.
+    pub(super) fn on_behalf_of(self: &Rc<Self>, client: ClientSource) -> Self {
+        let own = Self::unshared(&self.endpoint.borrow(), self.transport.clone(), self.shared.clone());
+        let removed = Cell::new(self.removed.get());
+        Self { source: Some(client), counts: Rc::clone(&self.counts), called: self.called.clone(), removed, ..own }
+    }
+
+    fn unshared(endpoint: &Arc<Endpoint>, transport: Transport, shared: Arc<HostHealth>) -> Self {
+        Self {
             address: endpoint.address.clone(),
             label: endpoint.address.to_string().into(),
             hostname: endpoint.hostname.clone(),
@@ -90,14 +105,15 @@ impl Host {
             tally: shared.tally(),
             shared,
             active: Cell::default(),
-            counts: HostCounts::default(),
+            counts: Rc::default(),
             idle: RefCell::default(),
             multiplexed: Pools::default(),
             pool: RefCell::default(),
             removed: Cell::default(),
             called: RefCell::default(),
+            source: None,
             reported_weight: Cell::default(),
-        })
+        }
     }
 
     /// The host with the connections for requests that call this server. Nearly all requests to an endpoint call the same

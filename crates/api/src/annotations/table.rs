@@ -80,7 +80,7 @@ pub const ANNOTATIONS: &[Known] = &[
     known("sidecar.istio.io/enableCoreDump", &["Pod"], Verdict::Inert, "the limits of the machine apply"),
     known("sidecar.istio.io/extraStatTags", &["Pod"], Verdict::NotYet, "statistics have no further labels"),
     known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
-    known("sidecar.istio.io/interceptionMode", &["Pod"], Verdict::OnlyValues(&["REDIRECT"]), "traffic is captured by redirection"),
+    known("sidecar.istio.io/interceptionMode", &["Pod"], Verdict::OnlyValues(&["REDIRECT", "TPROXY"]), "how inbound connections are captured; with `TPROXY` the program sees its clients' addresses"),
     known("sidecar.istio.io/logLevel", &["Pod"], Verdict::NotYet, "the proxy logs at its own level"),
     known("sidecar.istio.io/nativeSidecar", &["Pod"], Verdict::Inert, "sidecars start before programs, and end after them"),
     known("sidecar.istio.io/proxyCPU", &["Pod"], Verdict::Inert, "proxies have no quota of their own"),

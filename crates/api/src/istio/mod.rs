@@ -48,9 +48,9 @@ pub use mesh_config::{
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{
-    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, GatewayTopology, InterceptionMode,
-    MetadataExchange, MetadataExchangeMode, PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind, ProxyConfigSpec,
-    ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle, Underscores,
+    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, GatewayTopology, INTERCEPTION_ANNOTATION,
+    InterceptionMode, MetadataExchange, MetadataExchangeMode, PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind,
+    ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle, Underscores,
 };
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,

@@ -13,6 +13,8 @@ use crate::decode::{Anything, Context, Decode, RegexText};
 
 /// The annotation of a Pod that overrides the mesh's `defaultConfig`.
 pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
+/// The annotation of Pods with how their traffic is captured; it goes before `interceptionMode` of their ProxyConfig.
+pub const INTERCEPTION_ANNOTATION: &str = "sidecar.istio.io/interceptionMode";
 
 object! {
     /// Settings of a proxy (`ProxyConfig` of MeshConfig, and of the annotation `proxy.istio.io/config`).
@@ -300,9 +302,10 @@ const AMBIGUOUS_REQUESTS: &str = "EVENKEEL_AMBIGUOUS_REQUESTS";
 const AMBIGUOUS_VALUES: [&str; 2] = ["REFUSE", "FORWARD"];
 
 fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
-    if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value != InterceptionMode::Redirect) {
+    if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value == InterceptionMode::None) {
         let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
-        let help = "write REDIRECT; to leave a workload out of the mesh, use `sidecar.istio.io/inject: \"false\"`";
+        let help =
+            "write REDIRECT or TPROXY; to leave a workload out of the mesh, use `sidecar.istio.io/inject: \"false\"`";
         cx.at_field("interceptionMode", |cx| cx.warning("unsupported-value", &mode.span, message, help));
     }
     if let Some(hold) = config.hold_application_until_proxy_starts.as_ref().filter(|hold| !hold.value) {
@@ -360,6 +363,25 @@ impl ProxyConfig {
         diagnostics.extend(cx.into_diagnostics());
         let usable = config.filter(|_| !diagnostics.has_errors());
         (usable, diagnostics)
+    }
+
+    /// The settings of a Pod's proxy from its annotations; `None`: they say nothing. The decoder has reported mistakes.
+    pub fn of_pod(annotations: &BTreeMap<String, Spanned<String>>) -> Option<Self> {
+        let own = annotations.get(PROXY_CONFIG_ANNOTATION).and_then(|text| Self::of_annotation(text).0);
+        let mode = annotations.get(INTERCEPTION_ANNOTATION).and_then(|text| {
+            let known = [InterceptionMode::Redirect, InterceptionMode::Tproxy];
+            let mode = known.into_iter().find(|mode| mode.as_str() == text.as_str())?;
+            Some(Spanned::new(mode, text.span.clone()))
+        });
+        match mode {
+            None => own,
+            mode => Some(Self { interception_mode: mode, ..own.unwrap_or_default() }),
+        }
+    }
+
+    /// Whether inbound connections are captured by TPROXY, so that the program sees its clients' addresses.
+    pub fn is_transparent(&self) -> bool {
+        self.interception_mode.as_ref().is_some_and(|mode| mode.value == InterceptionMode::Tproxy)
     }
 
     /// Reads the metadata `PROXY_CONFIG` of a proxy's node. What cannot be read there is left out: agents of other

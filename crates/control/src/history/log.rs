@@ -146,6 +146,8 @@ pub struct Run {
     authenticated: bool,
     captures_dns: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    transparent: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     peer_labels: Option<Vec<String>>,
     /// What of the generation it refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -209,6 +211,7 @@ impl Run {
             proxy_config: view.proxy_config.to_string(),
             authenticated: view.authenticated,
             captures_dns: view.captures_dns,
+            transparent: view.transparent,
             peer_labels: view.peer_labels.as_ref().map(|labels| labels.iter().map(ToString::to_string).collect()),
             refused: refused.to_vec(),
         }
@@ -234,6 +237,7 @@ impl Run {
             proxy_config: self.proxy_config.as_str().into(),
             authenticated: self.authenticated,
             captures_dns: self.captures_dns,
+            transparent: self.transparent,
             peer_labels: self.peer_labels.as_ref().map(|all| all.iter().map(|name| name.as_str().into()).collect()),
         }
     }
@@ -252,6 +256,7 @@ impl Run {
             && *self.proxy_config == *view.proxy_config
             && self.authenticated == view.authenticated
             && self.captures_dns == view.captures_dns
+            && self.transparent == view.transparent
             && self.view().peer_labels == view.peer_labels
     }
 

@@ -144,6 +144,7 @@ fn view() -> ProxyView {
         proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,
+        transparent: None,
         locality: "".into(),
         peer_labels: None,
     }

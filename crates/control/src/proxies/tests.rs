@@ -104,6 +104,7 @@ fn client(number: u8, app: &str) -> Client {
         proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,
+        transparent: None,
         locality: "".into(),
         peer_labels: None,
     };

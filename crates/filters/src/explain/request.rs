@@ -25,11 +25,13 @@ use crate::decide::{
     Answer, Arrival, Filtered, Forward, Levels, Limits, Matched, Outcome, Parts, Policy, Stream, Tunnel, Visitor,
     decide,
 };
+use crate::format::{Record, header_value};
 use crate::header_mutation;
 use crate::http::{
-    Asked, Body, ClusterScope, Decision, FilterStreams, HttpFilters, Remark, Reply, RequestContext, Services, Woken,
+    Asked, Body, ClusterScope, Decision, FilterStreams, HeadView, HttpFilters, Remark, Reply, RequestContext, Services,
+    Woken,
 };
-use crate::info::StreamInfo;
+use crate::info::{ConnectionInfo, StreamInfo};
 use crate::resolution::ForwardProxyFacts;
 
 /// Takes a request through its connection manager. Returns the local reply, if any.
@@ -90,6 +92,8 @@ struct Written<'c> {
     request: &'c PlainRequest,
     filters: &'c HttpFilters,
     arrival: Arrival<'c>,
+    /// The connection, for format strings.
+    known: ConnectionInfo,
     numbers: &'c Numbers<'c>,
     head: RequestHead,
     info: RequestInfo,
@@ -133,9 +137,11 @@ impl<'c> Written<'c> {
             https_target: false,
             dropped: 0,
         };
+        let now = Instant::now();
         Self {
             request,
             filters,
+            known: ConnectionInfo::of_view(now, arrival.connection.clone()),
             arrival,
             numbers,
             head,
@@ -145,7 +151,7 @@ impl<'c> Written<'c> {
             client: None,
             random: Some(numbers.random),
             streams: FilterStreams::default(),
-            stream: StreamInfo::new(Instant::now()),
+            stream: StreamInfo::new(now),
             collected: false,
             cluster: None,
             steps: Vec::new(),
@@ -162,10 +168,10 @@ impl<'c> Written<'c> {
         loop {
             self.numbers.drawn.set(false);
             let body = if self.collected { Body::Whole(b"") } else { Body::Empty };
-            let (from, message) = ((self.arrival.connection, client.ip()), (&mut self.head, body));
-            // No decision depends on the time.
-            let mut context =
-                RequestContext::new(from, message, route, &mut self.stream, (self.numbers, Instant::now()));
+            let (from, message) = ((self.arrival.connection, &self.known, client.ip()), (&mut self.head, body));
+            // No decision depends on the time. Durations are none, so that one call is always forwarded alike.
+            let told = (self.numbers as &dyn Services, self.stream.times.start());
+            let mut context = RequestContext::new(from, message, route, &mut self.stream, told);
             let Some(asked) = filters.explain_next(&mut self.streams, &mut context) else { return Filtered::Passes };
             if let Some(filtered) = self.note(asked) {
                 return filtered;
@@ -365,7 +371,9 @@ impl<'c> Visitor<'c> for Written<'c> {
         for edits in levels.iter() {
             edits.request_remove.iter().for_each(|name| self.head.headers.remove_name(name.as_bytes()));
             for addition in &edits.request_add {
-                let value = header_mutation::value_for(addition, &self.head);
+                let (head, now) = (HeadView::new(&self.head, &self.stream.metadata), self.stream.times.start());
+                let known = Record::headless(&self.stream, &self.known, (self.numbers.wall_clock(now, now), now));
+                let value = header_value(&addition.value, &Record { request: &head, ..known });
                 header_mutation::add_header(&mut self.head.headers, addition, &value);
             }
         }

@@ -173,7 +173,7 @@ impl Question<'_, '_> {
             head.headers.append(PARTIAL_BODY, if body.partial { b"true" } else { b"false" });
         }
         for addition in &target.headers_to_add {
-            let value = header_mutation::value_for(addition, &head);
+            let value = self.context.value_for(&head, &addition.value);
             header_mutation::add_header(&mut head.headers, addition, &value);
         }
         head.headers.remove_hop_by_hop();

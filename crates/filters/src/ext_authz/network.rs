@@ -10,7 +10,9 @@ use super::answer::Verdict;
 use super::check;
 use super::counts::{ConnectionStats, Connections, OfConnections};
 use super::service::{self, Asked, Reply as Came};
+use crate::format::{Record, header_value};
 use crate::http::Woken;
+use crate::info::{ConnectionInfo, StreamInfo};
 use crate::network::{Close, ConnectionContext, ConnectionFacts, Data, Decision, End, Filter, Hooks, Setup};
 
 /// The namespace of the dynamic metadata that services set, whatever the filter's name.
@@ -99,7 +101,11 @@ impl NetworkFilter {
         self.counts.shift(Connections::active, 1);
         let message = check::connection(context.connection, &config.told, metadata);
         let callouts = context.services.callouts();
-        let (asked, pause) = service::grpc(&config.service, callouts, message, None, context.now);
+        let (stream, now) = (StreamInfo::new(context.now), context.now);
+        let connection = ConnectionInfo::of_view(now, context.connection.clone());
+        let record = Record::headless(&stream, &connection, (context.services.wall_clock(now, now), now));
+        let metadata = service::metadata(&config.service, |format| header_value(format, &record));
+        let (asked, pause) = service::grpc(&config.service, callouts, message, metadata, now);
         *state = Admission::Asked(Box::new(Call(asked)));
         Decision::Pause(pause)
     }

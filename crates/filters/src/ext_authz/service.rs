@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use evenkeel_http::{Headers, RequestHead};
+use evenkeel_http::Headers;
+use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::ext_authz::{AuthzService, CallTarget, GrpcTarget, HttpTarget};
 
 use super::answer::Answer;
@@ -79,25 +80,31 @@ pub(super) fn ask(service: &AuthzService, question: &Question<'_, '_>) -> (Asked
     let context = question.context;
     let (callouts, now) = (context.services.callouts(), context.now);
     match service {
-        AuthzService::Grpc(target) => grpc(target, callouts, question.to_grpc(), Some(context.head), now),
+        AuthzService::Grpc(target) => {
+            let metadata = metadata(target, |format| context.value_of(format));
+            grpc(target, callouts, question.to_grpc(), metadata, now)
+        }
         AuthzService::Http(target) => http(target, question, now),
     }
 }
 
-/// Asks a gRPC service. `head`: what headers of the call may refer to.
+/// The headers of a call to a gRPC service. `value_of`: the value of a format string.
+pub(super) fn metadata(target: &GrpcTarget, value_of: impl Fn(&Format) -> Vec<u8>) -> Headers {
+    let mut metadata = Headers::default();
+    for addition in &target.metadata {
+        header_mutation::add_header(&mut metadata, addition, &value_of(&addition.value));
+    }
+    metadata
+}
+
+/// Asks a gRPC service. `metadata`: headers of the call.
 pub(super) fn grpc(
     target: &GrpcTarget,
     callouts: &dyn Callouts,
     message: Vec<u8>,
-    head: Option<&RequestHead>,
+    metadata: Headers,
     now: Instant,
 ) -> (Asked, Pause) {
-    let mut metadata = Headers::default();
-    let nothing = RequestHead::default();
-    for addition in &target.metadata {
-        let value = header_mutation::value_for(addition, head.unwrap_or(&nothing));
-        header_mutation::add_header(&mut metadata, addition, &value);
-    }
     let mut options = options(&target.call);
     options.envoy_headers = !target.skip_envoy_headers;
     options.max_answer_bytes = target.max_message_bytes.unwrap_or(MAX_ANSWER_BYTES);

@@ -8,7 +8,7 @@ use evenkeel_runtime_config::hcm::HttpFilterConfig;
 use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::http::fixture::Fixture;
-use crate::http::{Body, Data, Decision, Flow, TrailersContext};
+use crate::http::{Body, Data, Decision, Flow};
 
 fn fixture(kind: &str, accept: &str) -> (Fixture, Decision) {
     let mut fixture = Fixture::new(HttpFilterConfig::GrpcWeb(Arc::new(GrpcWeb)));
@@ -77,9 +77,7 @@ fn answered(fixture: &mut Fixture, body: &[u8], trailers: &[(&str, &str)]) -> (V
     }
     let mut left = Headers::default();
     trailers.iter().for_each(|(name, value)| left.append(name.as_bytes(), value.as_bytes()));
-    let mut context = TrailersContext { trailers: &mut left, since_request: None, body: Vec::new(), now };
-    assert!(matches!(fixture.filters.response_trailers(&mut fixture.streams, &mut context), Flow::Continue));
-    sent.extend(context.body);
+    sent.extend(fixture.end(&ResponseHead::default(), &mut left));
     (sent, fields(&left))
 }
 

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use evenkeel_http::{Headers, RequestHead};
-use evenkeel_runtime_config::header_edits::HeaderMutation;
+use evenkeel_http::Headers;
+use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::header_mutation::{HeaderMutationFilter, Mutations};
 
-use super::edit::{Seen, apply, value};
+use super::edit::Edited;
 use super::query;
-use crate::http::{Decision, Filter, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup, TrailersContext};
+use crate::http::{
+    Decision, Filter, Hooks, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision, Setup,
+    TrailersContext,
+};
 
 /// `envoy.filters.http.header_mutation`.
 #[derive(Debug)]
@@ -16,18 +19,12 @@ pub struct HttpFilter {
     config: Arc<HeaderMutationFilter>,
 }
 
-/// State of one request.
-#[derive(Default)]
-pub struct Message {
-    /// The per-route edits, in the order they are applied.
-    routes: Vec<Arc<Mutations>>,
-    /// The request's head, if later edits refer to it.
-    request: Option<Box<RequestHead>>,
-}
+/// The per-route edits of one request, in the order they are applied.
+type Routes = Vec<Arc<Mutations>>;
 
 impl Filter for HttpFilter {
     type Config = HeaderMutationFilter;
-    type State = Message;
+    type State = Routes;
     const HOOKS: Hooks =
         Hooks::REQUEST_HEAD.and(Hooks::REQUEST_TRAILERS).and(Hooks::RESPONSE_HEAD).and(Hooks::RESPONSE_TRAILERS);
 
@@ -35,49 +32,45 @@ impl Filter for HttpFilter {
         Self { config }
     }
 
-    fn request_head(&self, state: &mut Message, context: &mut RequestContext<'_>) -> Decision {
-        state.routes = context.route.filters.all::<Arc<Mutations>>(context.filter()).cloned().collect();
+    fn request_head(&self, routes: &mut Routes, context: &mut RequestContext<'_>) -> Decision {
+        *routes = context.route.filters.all::<Arc<Mutations>>(context.filter()).cloned().collect();
         if self.config.most_specific_wins {
-            state.routes.reverse();
+            routes.reverse();
         }
-        for level in levels(&self.config, &state.routes) {
-            for mutation in &level.request {
-                let value = value(mutation, Seen { request: Some(context.head), response: None });
-                apply(&mut context.head.headers, mutation, &value);
+        // As in Envoy, values may name the cluster that the route leads to.
+        if context.info.cluster_name.is_none()
+            && let Some(cluster) = context.route.cluster.filter(|cluster| context.services.cluster(cluster).is_some())
+        {
+            context.info.cluster_name = Some(Arc::clone(cluster));
+        }
+        for level in levels(&self.config, routes) {
+            context.edit(&level.request);
+            if let Some(path) = query::edited(context.head, &level.query, |format| context.value_of(format)) {
+                context.head.set_path(&path);
             }
-            query::edit(context.head, &level.query);
-        }
-        if levels(&self.config, &state.routes).any(Mutations::remember_request) {
-            state.request = Some(Box::new(context.head.clone()));
         }
         Decision::Continue
     }
 
-    fn request_trailers(&self, state: &mut Message, trailers: &mut Headers) {
-        let seen = Seen { request: state.request.as_deref(), response: None };
-        for level in levels(&self.config, &state.routes) {
-            edit_trailers(trailers, &level.request_trailers, seen);
+    fn request_trailers(&self, routes: &mut Routes, context: &mut RequestTrailersContext<'_>) {
+        for level in levels(&self.config, routes) {
+            context.edit(&level.request_trailers);
         }
     }
 
-    fn response_head(&self, state: &mut Message, context: &mut ResponseContext<'_>) -> ResponseDecision {
-        for level in levels(&self.config, &state.routes) {
-            for mutation in &level.response {
-                let response = Some((context.head.status, &context.head.headers));
-                let value = value(mutation, Seen { request: state.request.as_deref(), response });
-                apply(&mut context.head.headers, mutation, &value);
-            }
+    fn response_head(&self, routes: &mut Routes, context: &mut ResponseContext<'_>) -> ResponseDecision {
+        for level in levels(&self.config, routes) {
+            context.edit(&level.response);
         }
         ResponseDecision::Continue
     }
 
-    fn response_trailers(&self, state: &mut Message, context: &mut TrailersContext<'_>) {
+    fn response_trailers(&self, routes: &mut Routes, context: &mut TrailersContext<'_>) {
         if context.trailers.is_empty() {
             return;
         }
-        let seen = Seen { request: state.request.as_deref(), response: None };
-        for level in levels(&self.config, &state.routes) {
-            edit_trailers(context.trailers, &level.response_trailers, seen);
+        for level in levels(&self.config, routes) {
+            context.edit(&level.response_trailers);
         }
     }
 }
@@ -86,9 +79,42 @@ fn levels<'l>(config: &'l HeaderMutationFilter, routes: &'l [Arc<Mutations>]) ->
     std::iter::once(&config.mutations).chain(routes).map(|level| &**level)
 }
 
-fn edit_trailers(trailers: &mut Headers, mutations: &[HeaderMutation], seen: Seen<'_>) {
-    for mutation in mutations {
-        let value = value(mutation, seen);
-        apply(trailers, mutation, &value);
+impl Edited for RequestContext<'_> {
+    fn fields(&mut self) -> &mut Headers {
+        &mut self.head.headers
+    }
+
+    fn value_of(&self, format: &Format) -> Vec<u8> {
+        self.value_of(format)
+    }
+}
+
+impl Edited for RequestTrailersContext<'_> {
+    fn fields(&mut self) -> &mut Headers {
+        self.trailers
+    }
+
+    fn value_of(&self, format: &Format) -> Vec<u8> {
+        self.value_of(format)
+    }
+}
+
+impl Edited for ResponseContext<'_> {
+    fn fields(&mut self) -> &mut Headers {
+        &mut self.head.headers
+    }
+
+    fn value_of(&self, format: &Format) -> Vec<u8> {
+        self.value_of(format)
+    }
+}
+
+impl Edited for TrailersContext<'_> {
+    fn fields(&mut self) -> &mut Headers {
+        self.trailers
+    }
+
+    fn value_of(&self, format: &Format) -> Vec<u8> {
+        self.value_of(format)
     }
 }

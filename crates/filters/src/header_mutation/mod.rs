@@ -7,5 +7,4 @@ mod query;
 mod tests;
 
 pub use edit::add_header;
-pub(crate) use edit::value_for;
 pub use filter::HttpFilter;

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use evenkeel_http::RequestHead;
+use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::header_edits::AppendAction;
 use evenkeel_runtime_config::header_mutation::QueryMutation;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode};
-
-use super::edit::{Seen, format};
 
 /// What is encoded in added values, as in Envoy: all but letters, digits, and these.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
@@ -18,17 +17,20 @@ const NAME_ENDS: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%').add(b'&').a
 /// (Envoy decodes values and does not encode them again: a space then ends the path.)
 type Parameters = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
 
-/// Applies edits to the query of a request. Without edits the query stays as it was written.
-pub(super) fn edit(head: &mut RequestHead, mutations: &[QueryMutation]) {
+/// The path of a request whose query is edited. Without edits the query stays as it was written. `value_of`: the value of a format string.
+pub(super) fn edited(
+    head: &RequestHead,
+    mutations: &[QueryMutation],
+    value_of: impl Fn(&Format) -> Vec<u8>,
+) -> Option<Vec<u8>> {
     if mutations.is_empty() {
-        return;
+        return None;
     }
-    let path = head.path().to_vec();
-    let mut parts = path.splitn(2, |byte| *byte == b'?');
+    let mut parts = head.path().splitn(2, |byte| *byte == b'?');
     let (bare, query) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let mut parameters = parse(query);
     for mutation in mutations {
-        apply(&mut parameters, mutation, head);
+        apply(&mut parameters, mutation, &value_of);
     }
     let mut edited = bare.to_vec();
     let pairs = parameters.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
@@ -38,7 +40,7 @@ pub(super) fn edit(head: &mut RequestHead, mutations: &[QueryMutation]) {
         edited.push(b'=');
         edited.extend_from_slice(value);
     }
-    head.set_path(&edited);
+    Some(edited)
 }
 
 fn parse(query: &[u8]) -> Parameters {
@@ -54,12 +56,11 @@ fn parse(query: &[u8]) -> Parameters {
     parameters
 }
 
-fn apply(parameters: &mut Parameters, mutation: &QueryMutation, head: &RequestHead) {
+fn apply(parameters: &mut Parameters, mutation: &QueryMutation, value_of: &impl Fn(&Format) -> Vec<u8>) {
     match mutation {
         QueryMutation::Remove(key) => _ = parameters.remove(key.as_bytes()),
         QueryMutation::Add { key, value, action } => {
-            let mut formatted = Vec::new();
-            format(value, Seen { request: Some(head), response: None }, &mut formatted);
+            let formatted = value_of(value);
             let exists = parameters.contains_key(key.as_bytes());
             match action {
                 AppendAction::AddIfAbsent if exists => return,
@@ -77,12 +78,24 @@ fn apply(parameters: &mut Parameters, mutation: &QueryMutation, head: &RequestHe
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_runtime_config::access_log::Format;
+    use std::net::SocketAddr;
+    use std::time::{Instant, SystemTime};
 
     use super::*;
+    use crate::format::{Record, header_value};
+    use crate::http::HeadView;
+    use crate::info::{ConnectionInfo, StreamInfo};
 
     fn add(key: &str, value: &str, action: AppendAction) -> QueryMutation {
         QueryMutation::Add { key: key.into(), value: Format::parse(value, &|_| None).expect("a format"), action }
+    }
+
+    fn value_of(head: &RequestHead, format: &Format) -> Vec<u8> {
+        let (now, nowhere) = (Instant::now(), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let (stream, connection) = (StreamInfo::new(now), ConnectionInfo::new(1, now, nowhere, nowhere));
+        let head = HeadView::new(head, &stream.metadata);
+        let record = Record { request: &head, ..Record::headless(&stream, &connection, (SystemTime::now(), now)) };
+        header_value(format, &record)
     }
 
     #[test]
@@ -92,8 +105,9 @@ mod tests {
             let mut head = RequestHead::default();
             head.set_path(path.as_bytes());
             head.headers.append(b"x-user", b"a b&c");
-            edit(&mut head, mutations);
-            assert_eq!(String::from_utf8_lossy(head.path()), expected, "{path}");
+            let edited = edited(&head, mutations, |format| value_of(&head, format));
+            let edited = edited.unwrap_or_else(|| head.path().to_vec());
+            assert_eq!(String::from_utf8_lossy(&edited), expected, "{path}");
         };
         let remove = || QueryMutation::Remove("a".into());
         check("/p?b=2&a=%31", &[], "/p?b=2&a=%31");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_http::ResponseHead;
+use evenkeel_http::{Headers, ResponseHead};
 use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::hcm::HttpFilterConfig;
 use evenkeel_runtime_config::header_edits::{AppendAction, HeaderAddition, HeaderMutation};
@@ -56,4 +56,34 @@ fn values_may_come_from_the_messages() {
     let answer = filter.answer(ResponseHead { status: 204, ..ResponseHead::default() }, false);
     assert_eq!(answer.headers.find(b"x-answer"), Some(&b"at /: 20"[..]));
     assert_eq!(answer.headers.find(b"x-none"), None, "an empty value");
+}
+
+#[test]
+fn values_may_tell_what_is_known_of_the_stream() {
+    let mutations = Mutations {
+        request: vec![set("x-from", "%DOWNSTREAM_REMOTE_PORT% %UPSTREAM_CLUSTER% %RESPONSE_CODE% %UPSTREAM_HOST%|")],
+        request_trailers: vec![set("x-end", "%REQ(X-FROM):4% %PROTOCOL%")],
+        response: vec![set(
+            "x-code",
+            "%RESPONSE_CODE% %RESP(:STATUS)% %RESPONSE_FLAGS%%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+        )],
+        response_trailers: vec![set("x-end", "%RESP(X-CODE):3% %TRAILER(X-T)% %RESPONSE_CODE_DETAILS%")],
+        ..Mutations::default()
+    };
+    let config = HeaderMutationFilter { mutations: Arc::new(mutations), most_specific_wins: false };
+    let mut filter = Fixture::new(HttpFilterConfig::HeaderMutation(Arc::new(config)));
+    filter.info.protocol = Some("HTTP/1.1");
+    filter.ask(Body::Empty);
+    assert_eq!(filter.head.headers.find(b"x-from"), Some(&b"1 c 0 |"[..]));
+    let mut trailers = Headers::default();
+    filter.end_request(&mut trailers);
+    assert!(trailers.is_empty(), "a request without trailers gets none");
+    trailers.append(b"x-t", b"1");
+    filter.end_request(&mut trailers);
+    assert_eq!(trailers.find(b"x-end"), Some(&b"1 c  HTTP/1.1"[..]));
+    filter.info.details = "via_upstream".into();
+    let answer = filter.answer(ResponseHead { status: 204, ..ResponseHead::default() }, false);
+    assert_eq!(answer.headers.find(b"x-code"), Some(&b"204 204 -"[..]));
+    filter.end(&answer, &mut trailers);
+    assert_eq!(trailers.find(b"x-end"), Some(&b"204 1 via_upstream"[..]));
 }

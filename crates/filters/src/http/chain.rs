@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 
 use super::contract::{
-    BadBody, Data, Decision, Flow, Remark, RequestContext, ResponseContext, ResponseDecision, TrailersContext, Woken,
+    BadBody, Data, Decision, Flow, Remark, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
+    TrailersContext, Woken,
 };
 use super::{Hooks, HttpFilter, Setup, Slot};
 use crate::info::StreamInfo;
@@ -217,11 +217,11 @@ impl HttpFilters {
     }
 
     /// Passes the request's trailers, if any, to the filters.
-    pub fn request_trailers(&self, streams: &mut FilterStreams, trailers: &mut Headers) {
-        if !streams.hooks.has(Hooks::REQUEST_TRAILERS) || trailers.is_empty() {
+    pub fn request_trailers(&self, streams: &mut FilterStreams, context: &mut RequestTrailersContext<'_>) {
+        if !streams.hooks.has(Hooks::REQUEST_TRAILERS) || context.trailers.is_empty() {
             return;
         }
-        self.each(Hooks::REQUEST_TRAILERS, streams, |entry, slot| entry.filter.request_trailers(slot, trailers));
+        self.each(Hooks::REQUEST_TRAILERS, streams, |entry, slot| entry.filter.request_trailers(slot, context));
     }
 
     /// Calls the filters for the response's head, in reverse order from its position, until one returns anything but `Continue`.
@@ -288,7 +288,7 @@ impl HttpFilters {
             entry.filter.response_trailers(slot, context);
             if !context.body.is_empty() {
                 let bytes = std::mem::take(&mut context.body).into();
-                let mut data = Data { bytes, ends: true, now: context.now };
+                let mut data = Data { bytes, ends: true, now: context.facts.now };
                 if let pause @ Flow::Pause(_) = self.pass(at, streams, &mut data) {
                     flow = pause;
                 }

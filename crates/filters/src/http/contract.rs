@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
+use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::dynamic_forward_proxy::DnsCache;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::route_filters::RouteFilters;
@@ -17,7 +18,8 @@ use evenkeel_runtime_config::view::ConnectionView;
 use super::cluster_scope::ClusterScope;
 use super::head::HeadView;
 use crate::callouts::Callouts;
-use crate::info::{ResponseFlags, StreamInfo};
+use crate::format::{HeadLookup, NoHead, Record, ResponseView, Trailers, header_value};
+use crate::info::{ConnectionInfo, ResponseFlags, StreamInfo};
 use crate::rbac::Verdict;
 use crate::resolution::{ForwardProxyFacts, HostLookup};
 
@@ -45,6 +47,11 @@ pub trait Services {
     fn resolve(&self, _cache: &Arc<DnsCache>, _name: &Arc<str>) -> HostLookup {
         Box::pin(std::future::pending())
     }
+    /// The wall-clock time at a moment that is not after `now`.
+    fn wall_clock(&self, at: Instant, now: Instant) -> SystemTime {
+        let wall = SystemTime::now();
+        wall.checked_sub(now.saturating_duration_since(at)).unwrap_or(wall)
+    }
     /// Whether a connection to this address would arrive at a listener of this proxy.
     fn is_own_listener(&self, _address: SocketAddr, _connection: &ConnectionView) -> bool {
         false
@@ -53,8 +60,10 @@ pub trait Services {
 
 /// A request as filters see it.
 pub struct RequestContext<'r> {
-    /// The downstream connection.
+    /// The downstream connection, with what network filters have learnt so far.
     pub connection: &'r ConnectionView,
+    /// What else is known of it, for format strings.
+    pub client: &'r ConnectionInfo,
     /// The client's address, by `x-forwarded-for` as far as the connection manager trusts it.
     pub remote: IpAddr,
     /// The request's head. Changes are seen by the next filters, the router and the upstream.
@@ -89,13 +98,13 @@ pub struct RouteContext<'r> {
 impl<'r> RequestContext<'r> {
     /// A context that is passed to one filter after the other.
     pub fn new(
-        (connection, remote): (&'r ConnectionView, IpAddr),
+        (connection, client, remote): (&'r ConnectionView, &'r ConnectionInfo, IpAddr),
         (head, body): (&'r mut RequestHead, Body<'r>),
         route: RouteContext<'r>,
         info: &'r mut StreamInfo,
         (services, now): (&'r dyn Services, Instant),
     ) -> Self {
-        Self { connection, remote, head, body, route, info, services, now, woken: None, filter: "" }
+        Self { connection, client, remote, head, body, route, info, services, now, woken: None, filter: "" }
     }
 
     /// The filter's name in the configuration.
@@ -106,6 +115,17 @@ impl<'r> RequestContext<'r> {
     /// The request as matchers see it.
     pub fn view(&self) -> HeadView<'_> {
         HeadView::new(self.head, &self.info.metadata)
+    }
+
+    /// The value of a header to add to this request.
+    pub(crate) fn value_of(&self, format: &Format) -> Vec<u8> {
+        self.value_for(self.head, format)
+    }
+
+    /// The value of a header to add to a request on behalf of this one.
+    pub(crate) fn value_for(&self, head: &RequestHead, format: &Format) -> Vec<u8> {
+        let facts = RequestFacts { connection: self.client, head, now: self.now };
+        facts.record(self.info, self.services, |record| header_value(format, record))
     }
 
     /// The filter's per-route configuration on the most specific level that has one.
@@ -262,6 +282,56 @@ impl Reply {
     }
 }
 
+/// What is known of a request behind its head besides its [`StreamInfo`], for format strings.
+#[derive(Clone, Copy)]
+pub struct RequestFacts<'r> {
+    /// The client's connection.
+    pub connection: &'r ConnectionInfo,
+    /// The request's head, as the upstream got it.
+    pub head: &'r RequestHead,
+    /// The current time.
+    pub now: Instant,
+}
+
+impl RequestFacts<'_> {
+    fn record<T>(&self, info: &StreamInfo, services: &dyn Services, f: impl FnOnce(&Record<'_>) -> T) -> T {
+        let start = services.wall_clock(info.times.start(), self.now);
+        let head = HeadView::new(self.head, &info.metadata);
+        f(&Record { request: &head, ..Record::headless(info, self.connection, (start, self.now)) })
+    }
+
+    /// As [`RequestFacts::record`], with a response, whose status counts from here on although it is not sent yet.
+    fn record_with<T>(
+        &self,
+        (info, services): (&StreamInfo, &dyn Services),
+        (response, trailers): (&ResponseHead, &dyn HeadLookup),
+        f: impl FnOnce(&Record<'_>) -> T,
+    ) -> T {
+        let status = if info.status == 0 { response.status } else { info.status };
+        let response = ResponseView(response);
+        self.record(info, services, |record| f(&Record { response: &response, trailers, status, ..*record }))
+    }
+}
+
+/// The end of a request as filters see it.
+pub struct RequestTrailersContext<'r> {
+    /// The trailers.
+    pub trailers: &'r mut Headers,
+    /// The request.
+    pub facts: RequestFacts<'r>,
+    /// What is known of it.
+    pub info: &'r StreamInfo,
+    /// What the worker offers.
+    pub services: &'r dyn Services,
+}
+
+impl RequestTrailersContext<'_> {
+    /// The value of a trailer to add.
+    pub(crate) fn value_of(&self, format: &Format) -> Vec<u8> {
+        self.facts.record(self.info, self.services, |record| header_value(format, record))
+    }
+}
+
 /// A response's head as filters see it.
 pub struct ResponseContext<'r> {
     /// The head.
@@ -276,6 +346,8 @@ pub struct ResponseContext<'r> {
     pub since_request: Option<Duration>,
     /// The response's body, as far as it is known.
     pub body: Body<'r>,
+    /// The request.
+    pub facts: RequestFacts<'r>,
     /// What filters leave for others.
     pub info: &'r mut StreamInfo,
     /// What the worker offers.
@@ -284,17 +356,39 @@ pub struct ResponseContext<'r> {
     pub woken: Option<Woken>,
 }
 
+impl ResponseContext<'_> {
+    /// The value of a header to add to this response.
+    pub(crate) fn value_of(&self, format: &Format) -> Vec<u8> {
+        let known = (&*self.info, self.services);
+        self.facts.record_with(known, (&*self.head, &NoHead), |record| header_value(format, record))
+    }
+}
+
 /// The end of a response as filters see it.
 pub struct TrailersContext<'r> {
     /// The trailers; most responses have none.
     pub trailers: &'r mut Headers,
+    /// The response's head.
+    pub response: &'r ResponseHead,
+    /// The request.
+    pub facts: RequestFacts<'r>,
+    /// What is known of it.
+    pub info: &'r StreamInfo,
+    /// What the worker offers.
+    pub services: &'r dyn Services,
     /// Time since the request was sent to the upstream completely, if it was.
     pub since_request: Option<Duration>,
     /// More of the body, which comes before the trailers. A filter that adds some must have removed `content-length` from
     /// the head, or counted it there.
     pub body: Vec<u8>,
-    /// The current time.
-    pub now: Instant,
+}
+
+impl TrailersContext<'_> {
+    /// The value of a trailer to add.
+    pub(crate) fn value_of(&self, format: &Format) -> Vec<u8> {
+        let response = (self.response, &Trailers(self.trailers) as &dyn HeadLookup);
+        self.facts.record_with((self.info, self.services), response, |record| header_value(format, record))
+    }
 }
 
 /// Why a request with this body ends: 400, or a reset if the response has begun.

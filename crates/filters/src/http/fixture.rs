@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use evenkeel_http::{RequestHead, ResponseHead};
+use evenkeel_http::{Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::route_filters::{FilterOverride, FilterOverrides, PerRoute, RouteFilters};
 use evenkeel_runtime_config::view::ConnectionView;
@@ -13,11 +13,11 @@ use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{
-    Body, ClusterScope, Decision, FilterStreams, HttpFilters, RequestContext, ResponseContext, ResponseDecision,
-    RouteContext, Services, Setup,
+    Body, ClusterScope, Decision, FilterStreams, Flow, HttpFilters, RequestContext, RequestFacts,
+    RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext,
 };
 use crate::callouts::{Callouts, NoCallouts};
-use crate::info::StreamInfo;
+use crate::info::{ConnectionInfo, StreamInfo};
 
 /// The only filter's name.
 const NAME: &str = "the filter";
@@ -86,14 +86,39 @@ impl Fixture {
         if !self.streams.is_begun() {
             self.filters.begin(&mut self.streams, &route.filters);
         }
-        let (client, request) = ((&self.connection, self.remote), (&mut self.head, body));
+        let known = self.client();
+        let (client, request) = ((&self.connection, &known, self.remote), (&mut self.head, body));
         let mut context = RequestContext::new(client, request, route, &mut self.info, (&worker, self.now));
         self.filters.request_head(&mut self.streams, &mut context)
+    }
+
+    fn client(&self) -> ConnectionInfo {
+        ConnectionInfo::of_view(self.now, self.connection.clone())
+    }
+
+    /// Shows the filter the request's trailers.
+    pub(crate) fn end_request(&mut self, trailers: &mut Headers) {
+        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let facts = RequestFacts { connection: &self.client(), head: &self.head, now: self.now };
+        let mut context = RequestTrailersContext { trailers, facts, info: &self.info, services: &worker };
+        self.filters.request_trailers(&mut self.streams, &mut context);
+    }
+
+    /// Shows the filter the end of a response. Returns what it adds to the body.
+    pub(crate) fn end(&mut self, response: &ResponseHead, trailers: &mut Headers) -> Vec<u8> {
+        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let facts = RequestFacts { connection: &self.client(), head: &self.head, now: self.now };
+        let (info, services) = (&self.info, &worker);
+        let mut context =
+            TrailersContext { trailers, response, facts, info, services, since_request: None, body: Vec::new() };
+        assert!(matches!(self.filters.response_trailers(&mut self.streams, &mut context), Flow::Continue));
+        context.body
     }
 
     /// The response's head after the filter.
     pub(crate) fn answer(&mut self, mut head: ResponseHead, local: bool) -> ResponseHead {
         let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let client = self.client();
         let mut context = ResponseContext {
             head: &mut head,
             host: Some("10.0.0.1:80"),
@@ -101,6 +126,7 @@ impl Fixture {
             ends: false,
             since_request: None,
             body: Body::Coming,
+            facts: RequestFacts { connection: &client, head: &self.head, now: self.now },
             info: &mut self.info,
             services: &worker,
             woken: None,

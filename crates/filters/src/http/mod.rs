@@ -16,7 +16,6 @@ mod tests;
 
 use std::sync::Arc;
 
-use evenkeel_http::Headers;
 use evenkeel_runtime_config::hcm;
 use evenkeel_stats::{Registry, ScopeName};
 
@@ -30,8 +29,8 @@ pub(crate) use chain::Asked;
 pub use chain::{FilterStreams, HttpFilters};
 pub use cluster_scope::ClusterScope;
 pub use contract::{
-    BadBody, Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, ResponseContext, ResponseDecision,
-    RouteContext, Services, TrailersContext, Wait, Woken,
+    BadBody, Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, RequestFacts, RequestTrailersContext,
+    ResponseContext, ResponseDecision, RouteContext, Services, TrailersContext, Wait, Woken,
 };
 pub use head::HeadView;
 
@@ -108,7 +107,7 @@ pub(crate) trait Filter: Sized {
     }
 
     /// Called when the request ends with trailers.
-    fn request_trailers(&self, _state: &mut Self::State, _trailers: &mut Headers) {}
+    fn request_trailers(&self, _state: &mut Self::State, _context: &mut RequestTrailersContext<'_>) {}
 
     /// Called for the response's head, which may be changed. Waiting and collecting the body work as for a request; to
     /// replace the response, return [`ResponseDecision::Reply`].
@@ -230,8 +229,8 @@ impl HttpFilter {
         call!((self, slot), |filter, state| filter.request_data(state, data), else Ok(()))
     }
 
-    fn request_trailers(&self, slot: &mut Slot, trailers: &mut Headers) {
-        call!((self, slot), |filter, state| filter.request_trailers(state, trailers), else {});
+    fn request_trailers(&self, slot: &mut Slot, context: &mut RequestTrailersContext<'_>) {
+        call!((self, slot), |filter, state| filter.request_trailers(state, context), else {});
     }
 
     fn response_head(&self, slot: &mut Slot, context: &mut ResponseContext<'_>) -> ResponseDecision {

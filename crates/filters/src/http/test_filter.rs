@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use evenkeel_http::Headers;
-
 use super::{
-    BadBody, Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup,
-    TrailersContext,
+    BadBody, Data, Decision, Filter, Flow, Hooks, RequestContext, RequestTrailersContext, ResponseContext,
+    ResponseDecision, Setup, TrailersContext,
 };
 use crate::info::StreamInfo;
 
@@ -27,7 +25,7 @@ pub trait TestFilter: Send + Sync {
         Ok(())
     }
 
-    fn request_trailers(&self, _state: &mut State, _trailers: &mut Headers) {}
+    fn request_trailers(&self, _state: &mut State, _context: &mut RequestTrailersContext<'_>) {}
 
     fn response_head(&self, _state: &mut State, _context: &mut ResponseContext<'_>) -> ResponseDecision {
         ResponseDecision::Continue
@@ -92,8 +90,8 @@ impl Filter for HttpFilter {
         self.0.request_data(state, data)
     }
 
-    fn request_trailers(&self, state: &mut State, trailers: &mut Headers) {
-        self.0.request_trailers(state, trailers);
+    fn request_trailers(&self, state: &mut State, context: &mut RequestTrailersContext<'_>) {
+        self.0.request_trailers(state, context);
     }
 
     fn response_head(&self, state: &mut State, context: &mut ResponseContext<'_>) -> ResponseDecision {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evenkeel_runtime_config::address::ListenAddress;
+use evenkeel_runtime_config::bind::ClientSource;
 use evenkeel_runtime_config::listener::{FilterChain, Listener};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
@@ -41,12 +42,24 @@ impl ConnectionInfo {
         }
     }
 
+    /// A connection of which nothing is known beyond what matchers may inspect.
+    pub fn of_view(accepted: Instant, view: ConnectionView) -> Self {
+        Self { id: 0, accepted, view, session: None, listener: None, chain: None }
+    }
+
     /// The path of the Unix socket that it came to, if it did. Its addresses are then unspecified.
     pub fn socket_path(&self) -> Option<&str> {
         match &self.listener.as_ref()?.address {
             ListenAddress::Pipe(path) => Some(path),
             ListenAddress::Socket(_) => None,
         }
+    }
+
+    /// How connections are made on its behalf, if that is to be with the client's address. The client of a Unix socket has none.
+    pub fn source(&self) -> Option<ClientSource> {
+        let mark = self.listener.as_ref()?.listener_filters.original_src?;
+        let address = self.view.remote.ip().to_canonical();
+        (!address.is_unspecified()).then_some(ClientSource { address, mark })
     }
 
     /// The name of its filter chain, if it has one.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_api::annotations::AGENT_ANNOTATIONS;
-use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyStatsMatcher};
+use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyStatsMatcher};
 use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_api::{Kind, Object};
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
@@ -36,13 +36,14 @@ impl ProxyConfigs {
     ) -> ProxySettings {
         let annotations = template.metadata.as_ref().map(|metadata| &metadata.annotations);
         let annotation = annotations.and_then(|annotations| annotations.get(PROXY_CONFIG_ANNOTATION));
-        // The decoder has reported mistakes.
-        let own = annotation.and_then(|text| ProxyConfig::of_annotation(text).0);
+        let interception = annotations.and_then(|annotations| annotations.get(INTERCEPTION_ANNOTATION));
+        let own = annotations.and_then(ProxyConfig::of_pod);
         let settings = self.of_proxy(namespace, labels, own);
         let for_agent =
             annotations.into_iter().flatten().filter(|(name, _)| AGENT_ANNOTATIONS.contains(&name.as_str()));
         ProxySettings {
             annotation: annotation.map(|text| text.value.clone()),
+            interception: interception.map(|text| text.value.clone()),
             for_agent: for_agent.map(|(name, value)| (name.clone(), value.value.clone())).collect(),
             ..settings
         }
@@ -62,6 +63,8 @@ impl ProxyConfigs {
         };
         ProxySettings {
             annotation: None,
+            interception: None,
+            transparent: config.is_transparent(),
             membership: None,
             captures_dns: config.dns_capture(),
             metadata: config.proxy_metadata.iter().map(|(name, value)| (name.clone(), value.value.clone())).collect(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_api::annotations::{INJECT, gets_sidecar};
 use evenkeel_api::decode::Port;
-use evenkeel_api::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig, WorkloadEntry, WorkloadEntrySpec};
+use evenkeel_api::istio::{ProxyConfig, WorkloadEntry, WorkloadEntrySpec};
 use evenkeel_api::kubernetes::{self, EndpointPort, EndpointSlice, PodSpec};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
@@ -462,9 +462,9 @@ fn host_name(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> Option<(Arc<str>, Arc
     written(spec).or_else(of_template)
 }
 
-/// The settings of its annotation. The decoder has reported mistakes.
+/// The settings of its annotations.
 fn proxy_config(pod: &Object) -> Option<Arc<ProxyConfig>> {
-    ProxyConfig::of_annotation(pod.annotations.get(PROXY_CONFIG_ANNOTATION)?).0.map(Arc::new)
+    ProxyConfig::of_pod(&pod.annotations).map(Arc::new)
 }
 
 fn has_proxy(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> bool {

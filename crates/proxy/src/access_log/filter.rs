@@ -1,9 +1,8 @@
 //! Which records a filter admits: lines of the access log, and local replies that `local_reply_config` changes.
 
 use evenkeel_base::grpc::{parse_status, status, status_of_http};
+use evenkeel_filters::format::Record;
 use evenkeel_runtime_config::access_log::{Comparison, LogFilter, Operation};
-
-use super::Record;
 
 /// Whether a filter admits a record.
 pub fn admits(filter: &LogFilter, record: &Record<'_>) -> bool {
@@ -49,6 +48,7 @@ mod tests {
     use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 
     use super::*;
+    use crate::access_log::record_of_connection;
 
     #[test]
     fn filters_admit_what_they_say() {
@@ -59,7 +59,7 @@ mod tests {
         let record = Record {
             status: 503,
             now: start + Duration::from_millis(20),
-            ..Record::of_connection(&stream, &connection)
+            ..record_of_connection(&stream, &connection)
         };
         let compare = |operation, value| Comparison { operation, value };
         let code = |operation, value| LogFilter::StatusCode(compare(operation, value));

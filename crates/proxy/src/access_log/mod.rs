@@ -4,12 +4,19 @@
 //! request path never waits for a file.
 
 mod filter;
-mod format;
-mod record;
-mod time;
 mod writer;
 
+use std::time::SystemTime;
+
+use evenkeel_filters::format::Record;
+use evenkeel_filters::{ConnectionInfo, StreamInfo};
+
 pub use filter::admits;
-pub use format::{format, format_header, format_line};
-pub use record::{HeadLookup, NoHead, Record};
 pub use writer::{LogHandle, LogThread, WorkerLog};
+
+/// The record of a connection, as of now.
+pub(crate) fn record_of_connection<'a>(stream: &'a StreamInfo, connection: &'a ConnectionInfo) -> Record<'a> {
+    let (now, wall) = (tokio::time::Instant::now().into_std(), SystemTime::now());
+    let age = now.saturating_duration_since(stream.times.start());
+    Record::headless(stream, connection, (wall.checked_sub(age).unwrap_or(wall), now))
+}

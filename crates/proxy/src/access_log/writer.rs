@@ -10,9 +10,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendErr
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use evenkeel_filters::format::{Record, format_line};
 use evenkeel_runtime_config::access_log::AccessLog;
 
-use super::{Record, admits, format_line};
+use super::admits;
 
 /// A worker hands its buffer over at this size, in bytes (Envoy's `flush_access_log_size`).
 const FLUSH_BYTES: usize = 64 * 1024;
@@ -252,6 +253,7 @@ mod tests {
     use evenkeel_runtime_config::access_log::{Format, LogFilter, LogFormat};
 
     use super::*;
+    use crate::access_log::record_of_connection;
     use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 
     fn log(path: &std::path::Path, filter: LogFilter) -> AccessLog {
@@ -264,7 +266,7 @@ mod tests {
         let (mut stream, connection) =
             (StreamInfo::new(Instant::now()), ConnectionInfo::new(1, Instant::now(), nowhere, nowhere));
         stream.flags = flags;
-        worker.write(log, &Record { status, ..Record::of_connection(&stream, &connection) });
+        worker.write(log, &Record { status, ..record_of_connection(&stream, &connection) });
     }
 
     #[test]

@@ -12,12 +12,11 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::grpc::{http_of_status, is_grpc, status};
 use evenkeel_filters::decide::{Policy, effective};
-use evenkeel_filters::{Body, Decision, RequestContext, RouteContext, Services};
+use evenkeel_filters::{Body, ConnectionInfo, Decision, RequestContext, RouteContext, Services};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
 use evenkeel_runtime_config::metadata::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::Priority;
-use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::cluster_stats::{Counter, Histogram};
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
@@ -382,7 +381,7 @@ impl<'c> Running<'c> {
         up.send_head(self.request)?;
         let mut interim = 0;
         poll_fn(|cx| {
-            upload.poll(up, source, cx);
+            upload.poll(up, self.request, source, cx);
             loop {
                 match ready!(up.poll_head(self.request, cx))? {
                     Arrived::Final(_) if self.request.response.status == 101 => {
@@ -405,9 +404,10 @@ impl<'c> Running<'c> {
         upload: &mut Upload,
     ) -> Result<(), Failure> {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let view = ConnectionView::plaintext(nowhere, nowhere);
+        let nobody = Arc::new(ConnectionInfo::new(0, turn::now().into_std(), nowhere, nowhere));
+        let from = (&nobody.view, &*nobody, nowhere.ip());
         let route = RouteContext::default();
-        side.serve_with(Rc::clone(&self.call.services));
+        side.serve_with(Rc::clone(&self.call.services), Arc::clone(&nobody));
         loop {
             let body = match &upload.collected {
                 _ if self.request.info.framing.is_empty() => Body::Empty,
@@ -416,8 +416,7 @@ impl<'c> Running<'c> {
             };
             let now = turn::now().into_std();
             let (head, facts) = (&mut self.request.head, &mut self.request.stream);
-            let mut context =
-                RequestContext::new((&view, nowhere.ip()), (head, body), route, facts, (&*self.call.services, now));
+            let mut context = RequestContext::new(from, (head, body), route, facts, (&*self.call.services, now));
             match side.ask(&route.filters, &mut context) {
                 Decision::Continue | Decision::Reroute => return Ok(()),
                 Decision::Reply(reply) => return Err(Failure::Filter(Box::new(reply))),
@@ -451,8 +450,8 @@ impl<'c> Running<'c> {
         self.answered = true;
         sink.head(&request.response);
         let result = poll_fn(|cx| {
-            upload.poll(&mut up, source, cx);
-            poll_answer(&mut up, &mut request.response_trailers, sink, cx)
+            upload.poll(&mut up, request, source, cx);
+            poll_answer(&mut up, request, sink, cx)
         })
         .await;
         if !request.load_reported && !request.response_trailers.is_empty() {
@@ -523,11 +522,11 @@ impl<'c> Running<'c> {
 
 impl Upload {
     /// Sends as much of the request as possible without waiting.
-    fn poll(&mut self, up: &mut Upstream, source: &mut impl Source, cx: &mut Context<'_>) {
+    fn poll(&mut self, up: &mut Upstream, request: &Request, source: &mut impl Source, cx: &mut Context<'_>) {
         while !(self.finished || self.refused) {
             let step = match self.ended {
                 true => up.poll_flush_end(cx).map_ok(|()| self.finished = true),
-                false => self.poll_piece(up, source, cx),
+                false => self.poll_piece(up, request, source, cx),
             };
             match step {
                 Poll::Ready(Ok(())) => {}
@@ -540,6 +539,7 @@ impl Upload {
     fn poll_piece(
         &mut self,
         up: &mut Upstream,
+        request: &Request,
         source: &mut impl Source,
         cx: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
@@ -548,7 +548,7 @@ impl Upload {
             let rest = body.get(*given..).unwrap_or_default();
             let block = rest.get(..BLOCK_BYTES).unwrap_or(rest);
             if block.is_empty() {
-                up.finish(trailers);
+                up.finish(request, trailers);
                 self.ended = true;
             } else {
                 up.send(block, false);
@@ -559,7 +559,7 @@ impl Upload {
         match source.poll_piece(&mut |data| up.send(data, false), cx) {
             Poll::Ready(Sent::Piece) => Poll::Ready(Ok(())),
             Poll::Ready(Sent::End(trailers)) => {
-                up.finish(&trailers);
+                up.finish(request, &trailers);
                 self.ended = true;
                 Poll::Ready(Ok(()))
             }
@@ -574,21 +574,22 @@ impl Upload {
 
 fn poll_answer(
     up: &mut Upstream,
-    trailers: &mut Headers,
+    request: &mut Request,
     sink: &mut impl Sink,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Broken>> {
     loop {
         ready!(sink.poll_room(cx));
         let mut fits = Ok(());
-        let piece = up.piece(trailers, &mut |data, _| fits = sink.data(data), cx)?;
+        let piece = up.piece(&mut request.response_trailers, &mut |data, _| fits = sink.data(data), cx)?;
         if let Err(TooLarge) = fits {
             return Poll::Ready(Err(Broken::TooLarge));
         }
         match piece {
             Piece::Data => {}
             Piece::End => {
-                sink.end(trailers);
+                up.filter_response_end(request);
+                sink.end(&request.response_trailers);
                 return Poll::Ready(Ok(()));
             }
             Piece::Nothing => ready!(up.poll_receive(cx))?,

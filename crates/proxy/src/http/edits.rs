@@ -1,11 +1,10 @@
 //! Header edits of route table, virtual host, route and weighted cluster.
 
 use evenkeel_filters::decide::Levels;
+use evenkeel_filters::format::{Record, header_value};
 use evenkeel_filters::header_mutation::add_header;
 use evenkeel_http::Headers;
 use evenkeel_runtime_config::header_edits::{HeaderAddition, HeaderEdits};
-
-use crate::access_log::{self, Record};
 
 /// Applies the header edits of all levels. The values they add are formatted first, because formatting needs the head.
 pub(super) trait Edits {
@@ -48,19 +47,13 @@ fn values(
     additions: impl Fn(&HeaderEdits) -> &Vec<HeaderAddition>,
     record: &Record<'_>,
 ) -> Vec<Vec<u8>> {
-    levels.iter().flat_map(additions).map(|addition| value(addition, record)).collect()
+    levels.iter().flat_map(additions).map(|addition| header_value(&addition.value, record)).collect()
 }
 
 /// Adds headers to a message that no route applies to.
 pub(crate) fn add_headers(headers: &mut Headers, additions: &[HeaderAddition], record: &Record<'_>) {
-    let mut values = additions.iter().map(|addition| value(addition, record));
+    let mut values = additions.iter().map(|addition| header_value(&addition.value, record));
     edit(headers, &[], additions, &mut values);
-}
-
-pub(super) fn value(addition: &HeaderAddition, record: &Record<'_>) -> Vec<u8> {
-    let mut value = Vec::new();
-    access_log::format_header(&addition.value, record, &mut value);
-    value
 }
 
 fn edit(

@@ -159,6 +159,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 }
                 _ => self.up.piece(&mut request.response_trailers, &mut take, cx)?,
             };
+            if matches!(piece, Piece::End) {
+                self.up.filter_response_end(self.active.request);
+            }
             if matches!(piece, Piece::End)
                 && !self.active.request.response_trailers.is_empty()
                 && let Some(cluster) = self.reports_to.take()
@@ -285,7 +288,10 @@ impl<'e, 'l> Exchange<'e, 'l> {
             let trailers = &mut self.active.request.response_trailers;
             let mut wanted = true;
             match self.up.piece(trailers, &mut |data, _| wanted &= keep(data), cx)? {
-                Piece::End => return Poll::Ready(Ok(true)),
+                Piece::End => {
+                    self.up.filter_response_end(self.active.request);
+                    return Poll::Ready(Ok(true));
+                }
                 Piece::Data if !wanted => return Poll::Ready(Ok(false)),
                 Piece::Data => self.timers.moved = true,
                 Piece::Nothing => match self.up.poll_receive(cx) {
@@ -371,11 +377,13 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
             }
             Piece::End => {
-                conn.manager.filters.request_trailers(&mut request.filters, &mut request.trailers);
-                self.up.finish(&request.trailers);
+                // Before the filters, which may write how long that took.
+                self.active.request.note_first(TimePoint::DownstreamRxEnd);
+                self.active.filter_request_end();
+                let request = &mut *self.active.request;
+                self.up.finish(request, &request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                request.note_first(TimePoint::DownstreamRxEnd);
                 request.note(TimePoint::UpstreamTxEnd);
                 self.timers.complete(turn::now());
             }

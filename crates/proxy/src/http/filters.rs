@@ -5,13 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
     BadBody, Body, ClusterScope, Data, Decision, Flow, ForwardProxyFacts, HostLookup, LookupError, Pause,
-    RequestContext, ResponseContext, ResponseDecision, RouteContext, Services, TrailersContext, Wait, Woken,
+    RequestContext, RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services,
+    TrailersContext, Wait, Woken,
 };
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::cluster::Discovery;
@@ -25,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
+use super::clock::wall_clock;
 use super::exchange::Exchange;
 use super::failure::Failure;
 use super::grpc;
@@ -68,6 +70,10 @@ impl Services for Worker {
 
     fn callouts(&self) -> &dyn Callouts {
         &self.callouts
+    }
+
+    fn wall_clock(&self, at: std::time::Instant, _: std::time::Instant) -> SystemTime {
+        wall_clock(Instant::from_std(at))
     }
 
     fn charge_response(&self, cluster: &str, status: u16) {
@@ -200,7 +206,7 @@ impl ActiveStream<'_> {
             None => Body::Coming,
         };
         let view = conn.view();
-        let (from, message) = ((&*view, client.ip()), (&mut request.head, body));
+        let (from, message) = ((&*view, &*conn.info, client.ip()), (&mut request.head, body));
         let mut context = RequestContext::new(from, message, route, &mut request.stream, (&*conn.worker, now));
         conn.manager.filters.request_head(&mut request.filters, &mut context)
     }
@@ -250,6 +256,18 @@ impl ActiveStream<'_> {
         timers
     }
 
+    /// Shows the filters the end of the request.
+    pub(super) fn filter_request_end(&mut self) {
+        let (conn, request) = (self.conn, &mut *self.request);
+        if request.trailers.is_empty() {
+            return;
+        }
+        let facts = RequestFacts { connection: &conn.info, head: &request.head, now: turn::now().into_std() };
+        let (info, services) = (&request.stream, &*conn.worker);
+        let mut context = RequestTrailersContext { trailers: &mut request.trailers, facts, info, services };
+        conn.manager.filters.request_trailers(&mut request.filters, &mut context);
+    }
+
     /// Calls the remaining filters with a response head. `ends`: no body follows. `local`: it is the proxy's own. `whole`: its whole body.
     pub(super) fn filter_response(&mut self, ends: bool, local: bool, whole: Option<&[u8]>) -> ResponseDecision {
         let (conn, request) = (self.conn, &mut *self.request);
@@ -270,6 +288,7 @@ impl ActiveStream<'_> {
             ends,
             since_request,
             body,
+            facts: RequestFacts { connection: &conn.info, head: &request.head, now: turn::now().into_std() },
             info: &mut request.stream,
             services: &*conn.worker,
             woken: None,
@@ -310,10 +329,18 @@ impl ActiveStream<'_> {
         if request.stream.made_grpc {
             request.outcome = grpc::status(request);
         }
-        let (since_request, now) = (since_request(request), turn::now().into_std());
-        let mut context =
-            TrailersContext { trailers: &mut request.response_trailers, since_request, body: Vec::new(), now };
-        let flow = self.conn.manager.filters.response_trailers(&mut request.filters, &mut context);
+        let (conn, since_request) = (self.conn, since_request(request));
+        let facts = RequestFacts { connection: &conn.info, head: &request.head, now: turn::now().into_std() };
+        let mut context = TrailersContext {
+            trailers: &mut request.response_trailers,
+            response: &request.response,
+            facts,
+            info: &request.stream,
+            services: &*conn.worker,
+            since_request,
+            body: Vec::new(),
+        };
+        let flow = conn.manager.filters.response_trailers(&mut request.filters, &mut context);
         (context.body, flow)
     }
 }

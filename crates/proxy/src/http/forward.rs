@@ -230,6 +230,7 @@ impl ActiveStream<'_> {
             let guard =
                 forward.to.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
             let door = forward.to.cluster.called(&host, self.request.head.authority());
+            let door = forward.to.cluster.on_behalf_of(&door, self.conn.info.source());
             let ready = match raced || self.request.tunnel.is_some() {
                 true => None,
                 false => forward.to.cluster.try_acquire(&door, self.request.head.version),

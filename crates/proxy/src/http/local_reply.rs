@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
+use evenkeel_filters::format::{Record, format_line, header_value};
 use evenkeel_filters::header_mutation::add_header;
 use evenkeel_runtime_config::local_reply::LocalReply;
 
 use super::context::ConnectionContext;
-use super::edits;
 use super::log::record;
 use super::reply::Reply;
 use super::request::Request;
-use crate::access_log::{self, Record};
+use crate::access_log;
 
 /// Rewrites a reply as the first matching mapper says. Returns the content type of a new body, unless a mapper has set one.
 pub(super) fn rewrite<'c>(
@@ -29,7 +29,7 @@ pub(super) fn rewrite<'c>(
             reply.body = Cow::Owned(body.to_vec());
         }
         for addition in &mapper.headers {
-            let value = record(conn, request, |record| edits::value(addition, record));
+            let value = record(conn, request, |record| header_value(&addition.value, record));
             add_header(&mut request.response.headers, addition, &value);
         }
         if let Some(status) = mapper.status {
@@ -41,7 +41,7 @@ pub(super) fn rewrite<'c>(
         let body = record(conn, request, |record| {
             let mut body = Vec::new();
             let record = Record { local_reply_body: &reply.body, ..*record };
-            access_log::format_line(&format.format, &record, &mut body);
+            format_line(&format.format, &record, &mut body);
             body
         });
         reply.body = Cow::Owned(body);

@@ -1,14 +1,14 @@
 //! The end of a request: its access log line and its statistics.
 
 use evenkeel_filters::ResponseFlags;
+use evenkeel_filters::format::{Record, ResponseView, Trailers};
 use evenkeel_http::Version;
 use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
 use super::clock::wall_clock;
 use super::context::ConnectionContext;
-use super::request::{FieldsView, Request};
-use crate::access_log::Record;
+use super::request::Request;
 use crate::recent::{is_failure, recorded};
 use crate::stats::http::{Counter, Gauge, Histogram};
 
@@ -18,8 +18,8 @@ pub(super) fn record<T>(conn: &ConnectionContext, request: &mut Request, f: impl
         request.stream.termination = conn.closed_by_filter();
     }
     let now = turn::now();
-    let (head, response) = (request.view(), FieldsView(&request.response.headers));
-    let trailers = FieldsView(&request.response_trailers);
+    let (head, response) = (request.view(), ResponseView(&request.response));
+    let trailers = Trailers(&request.response_trailers);
     let stream = &request.stream;
     f(&Record {
         stream,

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_filters::callouts::CallOptions;
+use evenkeel_filters::format::header_value;
 use evenkeel_filters::header_mutation::add_header;
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::header_edits::HeaderMutation;
@@ -21,7 +22,6 @@ use tokio::task::JoinHandle;
 use super::active_stream::ActiveStream;
 use super::call::{Sink, TooLarge};
 use super::decide::Forward;
-use super::edits;
 use super::log::record;
 use crate::callouts::stream::{Outgoing, Uplink};
 
@@ -153,7 +153,7 @@ impl ActiveStream<'_> {
                 HeaderMutation::Add(addition) => {
                     // The value is formatted from the copy as the edits before have left it.
                     std::mem::swap(&mut self.request.head, &mut head);
-                    let value = record(self.conn, self.request, |record| edits::value(addition, record));
+                    let value = record(self.conn, self.request, |record| header_value(&addition.value, record));
                     std::mem::swap(&mut self.request.head, &mut head);
                     add_header(&mut head.headers, addition, &value);
                 }

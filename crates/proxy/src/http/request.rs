@@ -11,15 +11,12 @@ use evenkeel_filters::explain::asked::AskedHead;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::access_log::TimePoint;
-use evenkeel_runtime_config::matching::HeaderMatcher;
-use evenkeel_runtime_config::view::RequestView;
 use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host, turn};
 use tokio::time::Instant;
 
 use super::failure::Failure;
-use crate::access_log::HeadLookup;
 use crate::stats::http;
 
 /// How many requests a worker keeps for reuse, mainly for the memory that their heads have allocated.
@@ -245,35 +242,5 @@ pub(crate) fn set_connect_times(times: &mut Times, made: &ConnectTimes) {
     times.set(TimePoint::UpstreamConnectEnd, made.end.into_std());
     if let Some(at) = made.handshake_end {
         times.set(TimePoint::UpstreamHandshakeEnd, at.into_std());
-    }
-}
-
-impl HeadLookup for HeadView<'_> {
-    fn lookup(&self, name: &str) -> Option<&[u8]> {
-        // CONNECT has no path, and a head that was refused has been cleared.
-        match name {
-            ":method" => there(self.head.method()),
-            ":path" => there(self.head.path()),
-            ":authority" | "host" => there(self.head.authority()),
-            ":scheme" => Some(self.scheme()),
-            name => self.head.headers.find(name.as_bytes()),
-        }
-    }
-
-    fn matches(&self, header: &HeaderMatcher) -> bool {
-        header.matches(self)
-    }
-}
-
-fn there(text: &[u8]) -> Option<&[u8]> {
-    Some(text).filter(|text| !text.is_empty())
-}
-
-/// A response's head or trailers as the log sees them.
-pub(super) struct FieldsView<'r>(pub(super) &'r Headers);
-
-impl HeadLookup for FieldsView<'_> {
-    fn lookup(&self, name: &str) -> Option<&[u8]> {
-        self.0.find(name.as_bytes())
     }
 }

@@ -59,6 +59,7 @@ impl ActiveStream<'_> {
         // Filters of the cluster get the head without it: then it was noted before.
         self.request.head_chunked |= headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
+        self.request.stream.details = "via_upstream".into();
         self.edit_response(forward);
         let ends = info.framing.is_empty();
         let mut collected = None;
@@ -172,7 +173,6 @@ impl ActiveStream<'_> {
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
         request.note(TimePoint::DownstreamTxBegin);
         request.stream.status = request.response.status;
-        request.stream.details = "via_upstream".into();
         close
     }
 

@@ -1,6 +1,7 @@
 //! Runs the filters of a cluster on a try: after its host was picked, before its head is sent.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use evenkeel_filters::decide::Matched;
 use evenkeel_filters::{Body, Decision, RequestContext, Services};
@@ -24,7 +25,7 @@ impl ActiveStream<'_> {
         upload: &mut Upload,
         timers: &mut Timers,
     ) -> Result<(), Failure> {
-        side.serve_with(Rc::clone(&self.conn.worker) as Rc<dyn Services>);
+        side.serve_with(Rc::clone(&self.conn.worker) as Rc<dyn Services>, Arc::clone(&self.conn.info));
         loop {
             match self.ask_try_filters(forward, side, upload) {
                 Decision::Continue | Decision::Reroute => return Ok(()),
@@ -58,7 +59,7 @@ impl ActiveStream<'_> {
         let message = (&mut request.head, body);
         let facts = &mut request.stream;
         let route = Matched::context(Some(forward.matched));
-        let mut context = RequestContext::new((&view, remote), message, route, facts, (&*conn.worker, now));
+        let mut context = RequestContext::new((&view, &conn.info, remote), message, route, facts, (&*conn.worker, now));
         side.ask(&route.filters, &mut context)
     }
 }

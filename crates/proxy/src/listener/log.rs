@@ -8,7 +8,7 @@ use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 
 use super::handshake::{Blame, Failure, TIMED_OUT};
-use crate::access_log::Record;
+use crate::access_log::record_of_connection;
 use crate::worker::Worker;
 
 /// A listener filter closed the connection.
@@ -42,7 +42,7 @@ pub(super) fn failed_handshake(
     let destination = proxy.destination(info.view.server_name.as_ref(), worker.random.next());
     stream.cluster_name = destination.map(|(cluster, _)| Arc::clone(cluster));
     write(worker, listener, &stream, &info);
-    let record = Record::of_connection(&stream, &info);
+    let record = record_of_connection(&stream, &info);
     proxy.access_logs.iter().for_each(|log| worker.log.borrow_mut().write(log, &record));
 }
 
@@ -63,7 +63,7 @@ fn stream_of(info: &ConnectionInfo) -> StreamInfo {
 
 /// Writes the listener's access log line for a connection that has ended.
 fn write(worker: &Worker, listener: &Listener, stream: &StreamInfo, info: &ConnectionInfo) {
-    let record = Record::of_connection(stream, info);
+    let record = record_of_connection(stream, info);
     for log in &listener.access_logs {
         worker.log.borrow_mut().write(log, &record);
     }

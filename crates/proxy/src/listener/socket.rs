@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::address::ListenAddress;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::unix::{self, SocketFile};
 use crate::handover::PackedListener;
@@ -172,6 +172,10 @@ impl ListenerSockets {
         for (key, listener) in wanted {
             if let Some(bound) = self.bound.get(&key) {
                 bound.file.iter().for_each(|file| file.allow(listener.file_mode));
+                if let Err(error) = bound.follow(listener) {
+                    let (listener, address) = (Arc::clone(&listener.name), listener.address.clone());
+                    change.errors.push(BindError { listener, address, error });
+                }
                 continue;
             }
             let opened = self.open(&key, listener).and_then(|bound| Ok((bound.for_workers(self.workers)?, bound)));
@@ -199,7 +203,7 @@ impl ListenerSockets {
         if is_ours || address.port() == 0 || !listener.bind_to_port || self.inherited.has(&key) {
             return None;
         }
-        let error = bound(address, false).err()?;
+        let error = bound(address, false).and_then(|socket| set_transparent(&socket, listener.transparent)).err()?;
         Some(BindError { listener: Arc::clone(&listener.name), address: listener.address.clone(), error })
     }
 
@@ -243,13 +247,13 @@ impl ListenerSockets {
             }
         };
         // A port in use has to be an error, but SO_REUSEPORT would silently share it with another process of this user.
-        let first = bind(address, listener.backlog, false)?;
+        let first = bind(address, listener, false)?;
         if !listener.reuse_port {
             return Bound::new(vec![first], listener);
         }
         let real = first.local_addr()?;
         drop(first);
-        let sockets = (0..self.workers).map(|_| bind(real, listener.backlog, true)).collect::<io::Result<_>>()?;
+        let sockets = (0..self.workers).map(|_| bind(real, listener, true)).collect::<io::Result<_>>()?;
         Bound::new(sockets, listener)
     }
 }
@@ -262,7 +266,19 @@ impl Bound {
             ListenAddress::Pipe(path) => (listener.address.clone(), SocketFile::at(path)),
         };
         sockets.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
-        Ok(Self { real, sockets, file })
+        let made = Self { real, sockets, file };
+        made.follow(listener)?;
+        Ok(made)
+    }
+
+    /// Sets what may differ between a listener and the one that the sockets were made for.
+    fn follow(&self, listener: &Listener) -> io::Result<()> {
+        match self.real {
+            ListenAddress::Socket(_) => {
+                self.sockets.iter().try_for_each(|socket| set_transparent(&SockRef::from(socket), listener.transparent))
+            }
+            ListenAddress::Pipe(_) => Ok(()),
+        }
     }
 
     /// Assigns a socket to every worker, and a worker to every socket: each accept queue that the kernel fills must be
@@ -276,10 +292,24 @@ impl Bound {
     }
 }
 
-fn bind(address: SocketAddr, backlog: u32, reuse_port: bool) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<TcpListener> {
     let socket = bound(address, reuse_port)?;
-    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    // Before it listens: no connection is to arrive that it cannot accept.
+    set_transparent(&socket, listener.transparent)?;
+    socket.listen(i32::try_from(listener.backlog).unwrap_or(i32::MAX))?;
     Ok(socket.into())
+}
+
+/// Lets a socket accept connections to other addresses, or stops it. Without the privilege nothing is asked of the kernel that is so already.
+fn set_transparent(socket: &Socket, transparent: bool) -> io::Result<()> {
+    let is_ipv4 = socket.domain()? == Domain::IPV4;
+    let is_set = if is_ipv4 { socket.ip_transparent_v4()? } else { socket.ip_transparent_v6()? };
+    if is_set == transparent {
+        return Ok(());
+    }
+    let set =
+        if is_ipv4 { socket.set_ip_transparent_v4(transparent) } else { socket.set_ip_transparent_v6(transparent) };
+    set.map_err(|error| io::Error::new(error.kind(), format!("`transparent` needs CAP_NET_ADMIN: {error}")))
 }
 
 /// A socket bound to the address, not listening yet.

@@ -28,7 +28,7 @@ use evenkeel_upstream::{
 };
 use tokio::time::Instant;
 
-use crate::access_log::Record;
+use crate::access_log::record_of_connection;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::http::{Failure, set_connect_times};
@@ -410,10 +410,11 @@ async fn connect(
             return None;
         };
         outcome.stream.attempts += 1;
+        let door = cluster.on_behalf_of(&host, info.source());
         let connected = match &proxy.tunneling {
-            None => cluster.connect_tcp(&host, view).await.map(Upstream::Connection).map_err(TunnelError::from),
+            None => cluster.connect_tcp(&door, view).await.map(Upstream::Connection).map_err(TunnelError::from),
             Some(tunneling) => {
-                tunnel::open(&cluster, &host, info, tunneling, &mut outcome.stream).await.map(|tunnel| match tunnel {
+                tunnel::open(&cluster, &door, info, tunneling, &mut outcome.stream).await.map(|tunnel| match tunnel {
                     Tunnel::Connection(connection, said) => {
                         *input = said;
                         Upstream::Connection(connection)
@@ -492,7 +493,7 @@ fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, 
     if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
     }
-    let record = Record::of_connection(&outcome.stream, &downstream.info);
+    let record = record_of_connection(&outcome.stream, &downstream.info);
     let mut log = worker.log.borrow_mut();
     let all = listener.access_logs.iter().chain(&proxy.access_logs);
     all.for_each(|access_log| log.write(access_log, &record));

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use evenkeel_filters::format::{Record, format};
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
 use evenkeel_http::h2::Reason;
 use evenkeel_http::{
@@ -27,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
 use super::relay::End;
-use crate::access_log::{self, Record};
+use crate::access_log::record_of_connection;
 use crate::http::add_headers;
 
 /// Limits of the response head: Envoy's defaults for upstreams.
@@ -117,7 +118,7 @@ pub(super) async fn open(
 
 fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
     let stream = StreamInfo::new(client.accepted);
-    let record = Record::of_connection(&stream, client);
+    let record = record_of_connection(&stream, client);
     let mut head = RequestHead::default();
     match &tunneling.post {
         None => head.set_method(b"CONNECT"),
@@ -134,7 +135,7 @@ fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
 /// The authority of the request. Only printable ASCII is kept: a name from a ClientHello must not become anything else.
 fn target(hostname: &Format, record: &Record<'_>) -> Vec<u8> {
     let mut target = Vec::new();
-    access_log::format(hostname, record, &mut target);
+    format(hostname, record, &mut target);
     target.retain(u8::is_ascii_graphic);
     target
 }

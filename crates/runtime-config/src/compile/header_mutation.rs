@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use evenkeel_xds::pb::envoy::config::common::mutation_rules::v3 as mutation_rules;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::header_mutation::v3 as filter;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 
 use super::{Cx, headers};
-use crate::access_log::{Format, FormatPart, Operator};
-use crate::header_edits::{AppendAction, HeaderMutation};
+use crate::access_log::Format;
+use crate::header_edits::AppendAction;
 use crate::header_mutation::{HeaderMutationFilter, Mutations, QueryMutation};
 
 pub(crate) fn header_mutation(cx: &mut Cx<'_>, config: &filter::HeaderMutation) -> Option<HeaderMutationFilter> {
@@ -27,32 +26,20 @@ fn mutations(cx: &mut Cx<'_>, config: Option<&filter::Mutations>) -> Arc<Mutatio
     let Some(config) = config else { return Arc::default() };
     cx.at("mutations", |cx| {
         Arc::new(Mutations {
-            request: cx.each("request_mutations", &config.request_mutations, mutation),
+            request: cx.each("request_mutations", &config.request_mutations, headers::mutation),
             query: cx.each("query_parameter_mutations", &config.query_parameter_mutations, query_mutation),
-            request_trailers: cx.each("request_trailers_mutations", &config.request_trailers_mutations, mutation),
-            response: cx.each("response_mutations", &config.response_mutations, mutation),
-            response_trailers: cx.each("response_trailers_mutations", &config.response_trailers_mutations, mutation),
+            request_trailers: cx.each(
+                "request_trailers_mutations",
+                &config.request_trailers_mutations,
+                headers::mutation,
+            ),
+            response: cx.each("response_mutations", &config.response_mutations, headers::mutation),
+            response_trailers: cx.each(
+                "response_trailers_mutations",
+                &config.response_trailers_mutations,
+                headers::mutation,
+            ),
         })
-    })
-}
-
-/// The filter only sees the messages, so operators that need anything else are rejected.
-fn mutation(cx: &mut Cx<'_>, mutation: &mutation_rules::HeaderMutation) -> Option<HeaderMutation> {
-    let compiled = headers::mutation(cx, mutation)?;
-    if let HeaderMutation::Add(addition) = &compiled
-        && !is_known(&addition.value)
-    {
-        return cx.fail_at("append.header.value", UNKNOWN);
-    }
-    Some(compiled)
-}
-
-const UNKNOWN: &str = "only %REQ(…)% and %RESP(…)% are supported here";
-
-fn is_known(format: &Format) -> bool {
-    format.parts.iter().all(|part| match part {
-        FormatPart::Literal(_) => true,
-        FormatPart::Operator { operator, .. } => matches!(operator, Operator::Req(..) | Operator::Resp(..)),
     })
 }
 
@@ -79,9 +66,6 @@ fn query_mutation(cx: &mut Cx<'_>, mutation: &core::KeyValueMutation) -> Option<
                 };
                 let parsed = Format::parse(text, &cx.env.variable);
                 let value = cx.check("value", parsed)?;
-                if !is_known(&value) {
-                    return cx.fail_at("value", UNKNOWN);
-                }
                 Some(QueryMutation::Add { key, value, action })
             })
         }),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
+use evenkeel_xds::pb::envoy::extensions::filters::listener::original_src::v3::OriginalSrc;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
@@ -27,6 +28,7 @@ use crate::listener::{
 use crate::network_filters::{self, MAX_NETWORK_FILTERS};
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
+const ORIGINAL_SRC: &str = "envoy.extensions.filters.listener.original_src.v3.OriginalSrc";
 const TLS_INSPECTOR: &str = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
 const HTTP_INSPECTOR: &str = "envoy.extensions.filters.listener.http_inspector.v3.HttpInspector";
 const HTTP_CONNECTION_MANAGER: &str =
@@ -95,6 +97,9 @@ pub(crate) fn listener(
     let address = listen_address(cx, l.address.as_ref());
     let listener_filters = listener_filters(cx, l);
     let binds = l.bind_to_port.as_ref().is_none_or(|bind| bind.value);
+    if l.transparent.as_ref().is_some_and(|it| it.value) && matches!(address, Some((ListenAddress::Pipe(_), _))) {
+        cx.fail_at::<()>("transparent", "no connection to another address arrives at a Unix socket");
+    }
     if !binds && matches!(address, Some((ListenAddress::Pipe(_), _))) {
         cx.fail_at::<()>("bind_to_port", "no connection is redirected to a Unix socket: it must be bound");
     }
@@ -122,6 +127,7 @@ pub(crate) fn listener(
         file_mode,
         bind_to_port: binds,
         reuse_port: l.enable_reuse_port.as_ref().is_none_or(|reuse| reuse.value),
+        transparent: l.transparent.as_ref().is_some_and(|transparent| transparent.value),
         use_original_dst: l.use_original_dst.as_ref().is_some_and(|use_it| use_it.value),
         direction,
         listener_filters: listener_filters?,
@@ -178,6 +184,13 @@ fn listener_filters(cx: &mut Cx<'_>, l: &listener::Listener) -> Option<ListenerF
                 return cx.fail_at("filter_disabled", "is not supported on original_dst");
             }
             ORIGINAL_DST => filters.original_dst = true,
+            ORIGINAL_SRC if disabled != PortPredicate::Never => {
+                return cx.fail_at("filter_disabled", "is not supported on original_src");
+            }
+            ORIGINAL_SRC => {
+                let config: OriginalSrc = cx.at("typed_config", |cx| cx.unpack(any))?;
+                filters.original_src = Some(config.mark);
+            }
             TLS_INSPECTOR => {
                 filters.tls_inspector = true;
                 filters.tls_inspector_disabled = disabled;

@@ -19,6 +19,7 @@ const NO_TRACING: &str = "tracing is not supported, and the field has no other u
 pub(super) static MESSAGES: &[MessageSupport] = &[
     // Listener filters
     extension("envoy.extensions.filters.listener.original_dst.v3.OriginalDst", &[]),
+    extension("envoy.extensions.filters.listener.original_src.v3.OriginalSrc", &["mark"]),
     MessageSupport {
         name: "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
         role: Extension, full: &[], values: &[],

@@ -31,7 +31,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.config.listener.v3.Listener", Part,
         &["name", "address", "filter_chains", "default_filter_chain", "use_original_dst",
           "bind_to_port", "listener_filters", "listener_filters_timeout", "continue_on_listener_filters_timeout",
-          "enable_reuse_port", "access_log", "tcp_backlog_size", "traffic_direction"],
+          "enable_reuse_port", "access_log", "tcp_backlog_size", "traffic_direction", "transparent"],
         &[("metadata", "`evenkeel.dev`: `listeners`, the comma-separated names of listeners to hold together with this one; other keys have no effect")],
         &[(FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
           ("connections are always balanced exactly", &["connection_balance_config"]),

@@ -7,6 +7,7 @@ const HCM: &str =
 const TCP: &str = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
 const SNI_CLUSTER: &str = "type.googleapis.com/envoy.extensions.filters.network.sni_cluster.v3.SniCluster";
 const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+const ORIGINAL_SRC: &str = "type.googleapis.com/envoy.extensions.filters.listener.original_src.v3.OriginalSrc";
 const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
 const ADDRESS: &str = "address: { socket_address: { address: 127.0.0.1, port_value: 80 } }";
 
@@ -93,8 +94,22 @@ fn listeners() {
             vec!["filter_chains[0].filter_chain_match.prefix_ranges[0].prefix_len: 33 is too long for 10.0.0.0"],
         ),
         (
-            &format!("transparent: true\nfilter_chains: [{{ filters: [{ok}], use_proxy_proto: true }}]"),
-            vec!["filter_chains[0].use_proxy_proto: not supported", "transparent: not supported"],
+            &format!("freebind: true\nfilter_chains: [{{ filters: [{ok}], use_proxy_proto: true }}]"),
+            vec!["filter_chains[0].use_proxy_proto: not supported", "freebind: not supported"],
+        ),
+        (
+            &format!(
+                "listener_filters: [{{ name: s, typed_config: {{ \"@type\": {ORIGINAL_SRC}, mark: 7, bind_port: true }} }}]\nfilter_chains: [{{ \
+                 filters: [{ok}] }}]"
+            ),
+            vec!["listener_filters[0].typed_config.bind_port: not supported"],
+        ),
+        (
+            &format!(
+                "transparent: true\nlistener_filters: [{{ name: t, filter_disabled: {{ any_match: true }}, typed_config: {{ \"@type\": \
+                 {ORIGINAL_SRC} }} }}]\nfilter_chains: [{{ filters: [{ok}] }}]"
+            ),
+            vec!["listener_filters[0].filter_disabled: is not supported on original_src"],
         ),
         (
             &format!("filter_chains: [{{ filters: [{ok}, {ok}] }}]"),

@@ -18,7 +18,7 @@ use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUA
 use crate::output::Output;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
-use crate::proto::u32_value;
+use crate::proto::{bool_value, u32_value};
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
 use crate::{ext_authz, rbac, routes};
 
@@ -41,7 +41,9 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
         all.filter_chains.extend(chains(context, &target, mode));
     }
 
-    let inspect = Inspectors { original_dst: true, ..needed_by(&all.filter_chains) };
+    let transparent = context.options().transparent;
+    all.transparent = transparent.then(|| bool_value(true));
+    let inspect = Inspectors { original_dst: true, original_src: transparent, ..needed_by(&all.filter_chains) };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
     all.metadata =

@@ -10,6 +10,7 @@ use crate::pb::envoy_type::Int32Range;
 use crate::pb::google::protobuf::Any;
 use crate::pb::http_inspector::HttpInspector;
 use crate::pb::original_dst::OriginalDst;
+use crate::pb::original_src::OriginalSrc;
 use crate::pb::proxy_protocol::ProxyProtocol;
 use crate::pb::tls_inspector::TlsInspector;
 use crate::proto::{any, duration};
@@ -24,11 +25,16 @@ pub struct Inspectors {
     pub proxy_protocol: bool,
     /// The destination before the redirect.
     pub original_dst: bool,
+    /// Upstream connections have the client's address.
+    pub original_src: bool,
     /// Whether TLS follows, for which name and with which ALPN.
     pub tls: Inspected,
     /// Whether plaintext is HTTP.
     pub http: Inspected,
 }
+
+/// The mark of connections with the client's address, as in Istio: capture rules let them pass, and bring the answers back.
+const ORIGINAL_SRC_MARK: u32 = 1337;
 
 /// Where a filter inspects.
 #[derive(Debug, Clone, Default)]
@@ -104,6 +110,10 @@ impl Inspectors {
         }
         if self.original_dst {
             filters.push(listener_filter("envoy.filters.listener.original_dst", any(&OriginalDst {})));
+        }
+        if self.original_src {
+            let config = OriginalSrc { mark: ORIGINAL_SRC_MARK, ..Default::default() };
+            filters.push(listener_filter("envoy.filters.listener.original_src", any(&config)));
         }
         let inspectors = [
             (&self.tls, "envoy.filters.listener.tls_inspector", any(&TlsInspector::default())),

@@ -103,6 +103,39 @@ fn an_annotation_overrides_the_mesh() {
 }
 
 #[test]
+fn listeners_of_a_workload_behind_tproxy_keep_its_clients_addresses() {
+    let tproxy = "{interceptionMode: TPROXY}";
+    let shown = |default: &str, annotation: &str, node: &str, transparent: Option<bool>| {
+        let snapshot = built(default, &[], annotation);
+        let view = ProxyView { proxy_config: node.into(), transparent, ..view_of(SIDECAR, &snapshot) };
+        let set = translate(&view, &snapshot);
+        let (_, refused) = compile(&set);
+        assert!(refused.is_empty(), "{refused:?}");
+        let all = compared(&set);
+        let listeners = all["LDS"].as_array().expect("listeners").iter();
+        let transparent = listeners.clone().filter(|listener| listener["transparent"] == true);
+        let names: Vec<_> = transparent.map(|listener| listener["name"].as_str().expect("a name").to_owned()).collect();
+        let filters =
+            listeners.flat_map(|listener| listener["listener_filters"].as_array().cloned().unwrap_or_default());
+        let marks: Vec<_> = filters
+            .filter(|filter| filter["name"] == "envoy.filters.listener.original_src")
+            .map(|filter| filter["typed_config"]["mark"].clone())
+            .collect();
+        (names.join(" "), marks)
+    };
+    let all = ("virtualInbound virtualOutbound".to_owned(), vec![Value::from(1337)]);
+    let none = (String::new(), Vec::new());
+    assert_eq!(shown("{}", "", "", None), none);
+    assert_eq!(shown(tproxy, "", "", None), all);
+    assert_eq!(shown("{}", tproxy, "", None), all);
+    assert_eq!(shown(tproxy, "{interceptionMode: REDIRECT}", "", None), none);
+    assert_eq!(shown("{}", "", r#"{"interceptionMode": "TPROXY"}"#, None), all);
+    // Its rules are those that it was started with.
+    assert_eq!(shown(tproxy, "", "", Some(false)), none);
+    assert_eq!(shown("{}", "", "", Some(true)), all);
+}
+
+#[test]
 fn a_node_that_says_it_all_is_believed() {
     let snapshot = built("{proxyHeaders: {server: {value: a}}}", &[], "{proxyHeaders: {server: {value: b}}}");
     let said = |json: &str| {
@@ -318,7 +351,7 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
         let (_, found) = crate::recorded::load(&[("a.yaml".into(), pod.into())]);
         assert!(found.iter().any(|f| f.code == code && f.message.contains(part)), "{config}: {found}");
     };
-    check("{interceptionMode: TPROXY}", "unsupported-value", "TPROXY");
+    check("{interceptionMode: NONE}", "unsupported-value", "NONE");
     check("{proxyHeaders: {metadataExchangeHeaders: {mode: UNDEFINED}}}", "no-effect", "to anybody");
     check("{proxyStatsMatcher: {inclusionRegexps: [(]}}", "bad-regex", "not a regular expression");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");

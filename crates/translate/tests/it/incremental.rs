@@ -81,6 +81,7 @@ pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)])
         proxy_config: "".into(),
         authenticated: true,
         captures_dns: true,
+        transparent: None,
         peer_labels: None,
     }
 }

@@ -68,6 +68,7 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
         takes_proxy_protocol: kind == "proxied-router",
         proxy_config: "".into(),
         captures_dns: true,
+        transparent: None,
         peer_labels: (kind == "self-discovering").then(|| vec!["pod-template-hash".into()]),
     }
 }

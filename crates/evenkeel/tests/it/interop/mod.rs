@@ -19,6 +19,7 @@ mod grpc_stats;
 mod grpc_web;
 mod handshakes;
 mod hashing;
+mod header_formats;
 mod heads;
 mod health;
 mod health_checks;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 
 use evenkeel_testkit::golden::first_difference;
-use evenkeel_testkit::{Connection, free_port, free_ports};
+use evenkeel_testkit::{Backend, Connection, Reply, free_port, free_ports};
 
 use super::proxy::Program;
 use super::web::{self, cluster, endpoint};
@@ -83,6 +83,58 @@ fn evenkeel_and_envoy_treat_headers_alike() {
         "x-envoy-original-path: ",
     ] {
         assert!(seen.contains(header), "{header} in no answer:\n{seen}");
+    }
+}
+
+/// How trailers are spelled, by the formats of the connection manager and of the cluster: capitals are kept of headers only.
+#[test]
+fn evenkeel_and_envoy_spell_trailers_alike() {
+    let backend = Backend::start(|request| {
+        let names = |fields: &[(String, String)]| fields.iter().map(|(name, _)| format!("{name} ")).collect::<String>();
+        let own = |name: &str| vec![(name.to_owned(), "1".to_owned())];
+        let seen = format!("{}| {}", names(&request.headers), names(&request.trailers));
+        Reply::Trailed(own("X-BackEnd"), seen.into_bytes(), own("X-BackEnd-TraiLer"))
+    });
+    for format in ["", PRESERVE, "http_protocol_options: { header_key_format: { proper_case_words: {} } }"] {
+        let options = match format {
+            "" => "http_protocol_options: { enable_trailers: true }".to_owned(),
+            format => format.replacen("{ ", "{ enable_trailers: true, ", 1),
+        };
+        let [port, admin] = free_ports::<2>();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("bootstrap.yaml");
+        let routes = web::one_host("              - { match: { prefix: / }, route: { cluster: a } }\n");
+        let manager = format!("          http_filters: [ {} ]\n          {options}\n{routes}", web::ROUTER);
+        // Evenkeel's clusters have no `proper_case_words`.
+        let of_cluster =
+            if format.contains("proper") { "http_protocol_options: { enable_trailers: true }" } else { &options };
+        let own = format!("{OPTIONS}, explicit_http_config: {{ {of_cluster} }} }} }},");
+        let clusters = [cluster("a", &endpoint(backend.address().port(), ""), &own)];
+        let text = web::scene(admin, &web::http_listener("l", port, &manager), &clusters);
+        std::fs::write(&file, text).expect("a writable folder");
+        let run = |program| {
+            let mut process = web::start(program, &file, admin, port);
+            let mut client =
+                Connection::open(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).expect("the listener accepts");
+            let request = "POST / HTTP/1.1\r\nhost: x.test\r\nX-AsKed: 1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX-TraiLer: 1\r\n\r\n";
+            client.send(request).expect("it takes the request");
+            let answer = client.response().expect("an answer");
+            let mut headers: Vec<_> = answer.headers.iter().map(|(name, _)| name.clone()).collect();
+            headers.sort();
+            assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
+            let (asked, trailers) =
+                answer.text().split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("two lists");
+            let mut asked: Vec<_> = asked.split(' ').map(str::to_owned).collect();
+            asked.sort();
+            format!("{asked:?} {trailers}\n{headers:?} {:?}\n", answer.trailers)
+        };
+        let (envoy, evenkeel) = (run(Program::Envoy), run(Program::Evenkeel));
+        assert_eq!(evenkeel, envoy, "{format}");
+        assert!(
+            format != PRESERVE
+                || envoy.contains("X-AsKed") && envoy.contains("x-trailer") && envoy.contains("\"x-backend-trailer\""),
+            "{envoy}"
+        );
     }
 }
 

@@ -72,7 +72,7 @@ def others():
 
 def mark():
     with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 1337)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 1338)
     return "done"
 
 

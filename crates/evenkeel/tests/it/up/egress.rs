@@ -9,7 +9,7 @@ use super::MACHINE;
 use super::processes::Running;
 use super::user::User;
 
-/// First a connection as the sidecar makes them (its mark is 1337) to a service's address, then the application's from the same port.
+/// First a connection as the sidecar makes them (its mark is 1338) to a service's address, then the application's from the same port.
 const CALLS: &str = r"
 import socket, sys
 service = (socket.gethostbyname('files'), 8000)
@@ -22,7 +22,7 @@ def connect(mark):
     s.connect(service)
     return s
 try:
-    connect(1337)
+    connect(1338)
     sys.exit('nobody has this address, and yet it answers')
 except OSError as error:
     print('sidecar:', error)

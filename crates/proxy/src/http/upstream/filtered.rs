@@ -2,13 +2,15 @@
 //! the host and what it responds, before a retry policy does; the connection manager's filters are called just as they are without them.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_filters::{
-    Body, Data, Decision, FilterStreams, Flow, HttpFilters, Reply, RequestContext, ResponseContext, ResponseDecision,
-    Services, StreamInfo, TrailersContext, Woken,
+    Body, ConnectionInfo, Data, Decision, FilterStreams, Flow, HttpFilters, Reply, RequestContext, RequestFacts,
+    RequestTrailersContext, ResponseContext, ResponseDecision, Services, StreamInfo, TrailersContext, Woken,
 };
-use evenkeel_http::{HeaderId, Headers, ResponseInfo};
+use evenkeel_http::{HeaderId, Headers, RequestHead, ResponseInfo};
+use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::turn;
 
@@ -28,10 +30,22 @@ pub(in crate::http) struct Filtered {
     filtered_end: bool,
     /// They have seen the response trailers.
     trailers_seen: bool,
-    /// The services the filters may use, once they were called.
-    services: Option<Rc<dyn Services>>,
+    /// What the filters were called with.
+    told: Option<Told>,
     /// The response head has arrived, and a filter holds it back.
     arrived: Option<(ResponseInfo, Held)>,
+}
+
+/// What filters are called with besides the message.
+struct Told {
+    services: Rc<dyn Services>,
+    client: Arc<ConnectionInfo>,
+}
+
+impl Told {
+    fn facts<'r>(&'r self, head: &'r RequestHead) -> RequestFacts<'r> {
+        RequestFacts { connection: &self.client, head, now: turn::now().into_std() }
+    }
 }
 
 /// The filters, and their state for the try. They are told of its end when this is dropped, if not before.
@@ -58,7 +72,7 @@ impl Drop for Chain {
 impl Filtered {
     pub(super) fn new(inner: Upstream, filters: Rc<HttpFilters>) -> Self {
         let chain = Chain { filters, streams: FilterStreams::default(), completed: false };
-        Self { inner, chain, held: None, filtered_end: false, trailers_seen: false, services: None, arrived: None }
+        Self { inner, chain, held: None, filtered_end: false, trailers_seen: false, told: None, arrived: None }
     }
 
     /// Calls the remaining filters with the request head.
@@ -73,9 +87,9 @@ impl Filtered {
         self.chain.filters.request_head(&mut self.chain.streams, context)
     }
 
-    /// Sets the services the filters may use.
-    pub(in crate::http) fn serve_with(&mut self, services: Rc<dyn Services>) {
-        self.services = Some(services);
+    /// Sets the services the filters may use, and the client that the request is from.
+    pub(in crate::http) fn serve_with(&mut self, services: Rc<dyn Services>, client: Arc<ConnectionInfo>) {
+        self.told = Some(Told { services, client });
     }
 
     /// The pause of the filter that is next is over.
@@ -95,13 +109,15 @@ impl Filtered {
         self.inner.send(data, last);
     }
 
-    pub(super) fn finish(&mut self, trailers: &Headers) {
-        if trailers.is_empty() {
-            return self.inner.finish(trailers);
-        }
+    pub(super) fn finish(&mut self, request: &Request, trailers: &Headers) {
+        let Some(told) = self.told.as_ref().filter(|_| !trailers.is_empty()) else {
+            return self.inner.finish(request, trailers);
+        };
         let mut trailers = trailers.clone();
-        self.chain.filters.request_trailers(&mut self.chain.streams, &mut trailers);
-        self.inner.finish(&trailers);
+        let (facts, info) = (told.facts(&request.head), &request.stream);
+        let mut context = RequestTrailersContext { trailers: &mut trailers, facts, info, services: &*told.services };
+        self.chain.filters.request_trailers(&mut self.chain.streams, &mut context);
+        self.inner.finish(request, &trailers);
     }
 
     pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
@@ -118,6 +134,8 @@ impl Filtered {
         if !self.chain.streams.sees_response_head() {
             return Poll::Ready(Ok(arrived));
         }
+        request.note(TimePoint::UpstreamRxBegin);
+        request.stream.details = "via_upstream".into();
         // The host's hop-by-hop headers end here; those of a 101 are still needed for the upgrade.
         if request.response.status != 101 {
             let headers = &mut request.response.headers;
@@ -133,7 +151,7 @@ impl Filtered {
         request: &mut Request,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Arrived, Failure>> {
-        let Some(services) = self.services.clone() else { return Poll::Ready(Ok(Arrived::Final(info))) };
+        let Some(told) = &self.told else { return Poll::Ready(Ok(Arrived::Final(info))) };
         let ends = info.framing.is_empty();
         let host = request.host.as_ref().map(|host| &*host.label);
         let mut context = ResponseContext {
@@ -143,8 +161,9 @@ impl Filtered {
             ends,
             since_request: None,
             body: if ends { Body::Empty } else { Body::Coming },
+            facts: told.facts(&request.head),
             info: &mut request.stream,
-            services: &*services,
+            services: &*told.services,
             woken: None,
         };
         let decision = self.chain.filters.response_head(&mut self.chain.streams, &mut context);
@@ -169,8 +188,7 @@ impl Filtered {
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
         if !self.chain.streams.sees_response_data() {
-            let piece = self.inner.piece(trailers, take, cx)?;
-            return Ok(self.end(piece, trailers));
+            return self.inner.piece(trailers, take, cx);
         }
         if self.poll_held(cx).is_pending() {
             return Ok(Piece::Nothing);
@@ -197,21 +215,26 @@ impl Filtered {
             self.held = release(&data, flow, take);
             return Ok(Piece::Data);
         }
-        Ok(self.end(piece, trailers))
+        Ok(piece)
     }
 
     /// Shows the filters the end of the response.
-    fn end(&mut self, piece: Piece, trailers: &mut Headers) -> Piece {
-        if matches!(piece, Piece::End)
-            && !std::mem::replace(&mut self.trailers_seen, true)
-            && self.chain.streams.sees_response_trailers()
-        {
-            let now = turn::now().into_std();
-            let mut context = TrailersContext { trailers, since_request: None, body: Vec::new(), now };
-            // No filter that a cluster may have adds to a body.
-            let _ = self.chain.filters.response_trailers(&mut self.chain.streams, &mut context);
+    pub(super) fn end(&mut self, request: &mut Request) {
+        let Some(told) = &self.told else { return };
+        if std::mem::replace(&mut self.trailers_seen, true) || !self.chain.streams.sees_response_trailers() {
+            return;
         }
-        piece
+        let mut context = TrailersContext {
+            trailers: &mut request.response_trailers,
+            response: &request.response,
+            facts: told.facts(&request.head),
+            info: &request.stream,
+            services: &*told.services,
+            since_request: None,
+            body: Vec::new(),
+        };
+        // No filter that a cluster may have adds to a body.
+        let _ = self.chain.filters.response_trailers(&mut self.chain.streams, &mut context);
     }
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {

@@ -165,10 +165,10 @@ impl Upstream {
         }
     }
 
-    /// Ends the request.
-    pub(super) fn finish(&mut self, trailers: &Headers) {
+    /// Ends the request, with these trailers.
+    pub(super) fn finish(&mut self, request: &Request, trailers: &Headers) {
         match self {
-            Self::Filtered(filtered) => filtered.finish(trailers),
+            Self::Filtered(filtered) => filtered.finish(request, trailers),
             Self::Http1(side) => side.finish(trailers),
             Self::Http2(side) => side.finish(trailers),
         }
@@ -223,6 +223,14 @@ impl Upstream {
             Self::Filtered(filtered) => filtered.piece(trailers, take, cx),
             Self::Http1(side) => side.piece(trailers, take),
             Self::Http2(side) => side.piece(trailers, take, cx),
+        }
+    }
+
+    /// Shows the cluster's filters the end of the response, which has been received.
+    #[inline]
+    pub(super) fn filter_response_end(&mut self, request: &mut Request) {
+        if let Self::Filtered(filtered) = self {
+            filtered.end(request);
         }
     }
 

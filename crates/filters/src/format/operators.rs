@@ -1,0 +1,258 @@
+//! The value of each operator.
+
+use std::time::Duration;
+
+use evenkeel_base::grpc::{STATUS_NAMES, is_grpc, status_of_http};
+use evenkeel_runtime_config::access_log::{FilterStateFormat, GrpcStatusFormat, Operator, Precision, TimePoint};
+use evenkeel_runtime_config::metadata::MetadataValue;
+use evenkeel_tls::printable;
+
+use super::record::{HeadLookup, Record};
+use super::sink::{Sink, join, write_address, write_ip};
+use super::time;
+use crate::info::{ConnectionInfo, Form, ResponseFlags};
+
+/// The gRPC status of a gRPC request: from the trailers, else from the headers, else mapped from the HTTP status.
+fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Sink) {
+    let is_grpc = record.request.lookup("content-type").is_some_and(is_grpc);
+    let status = record.trailers.lookup("grpc-status").or_else(|| record.response.lookup("grpc-status"));
+    let number = match status {
+        _ if !is_grpc => return sink.absent(),
+        Some(status) => std::str::from_utf8(status).ok().and_then(|status| status.parse::<usize>().ok()),
+        None if record.status == 0 => return sink.absent(),
+        None => Some(status_of_http(record.status).into()),
+    };
+    match (format, number.and_then(|number| STATUS_NAMES.get(number))) {
+        (GrpcStatusFormat::Camel, Some((camel, _))) => sink.bytes(camel.as_bytes()),
+        (GrpcStatusFormat::Snake, Some((_, snake))) => sink.bytes(snake.as_bytes()),
+        _ => sink.number_of(number.map(|number| number as u64)),
+    }
+}
+
+/// Gives the value of the operator to `sink`.
+pub(super) fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
+    let stream = record.stream;
+    let times = &stream.times;
+    match operator {
+        Operator::StartTime(None) => sink.text(|out| time::write_default(record.start, out)),
+        Operator::StartTime(Some(format)) => sink.text(|out| time::write_custom(record.start, format, out)),
+        Operator::Req(name, other) => header_value(record.request, name, other.as_deref(), sink),
+        Operator::ReqWithoutQuery(name, other) => match header(record.request, name, other.as_deref()) {
+            Some(value) => sink.bytes(without_query(value)),
+            None => sink.absent(),
+        },
+        Operator::Resp(name, other) => header_value(record.response, name, other.as_deref(), sink),
+        Operator::Trailer(name, other) => header_value(record.trailers, name, other.as_deref(), sink),
+        Operator::GrpcStatus(format) => grpc_status(*format, record, sink),
+        Operator::Protocol => sink.string(stream.protocol),
+        Operator::ResponseCode => sink.number(u64::from(record.status)),
+        Operator::ResponseCodeDetails => sink.non_empty(&stream.details),
+        Operator::ConnectionTerminationDetails => sink.non_empty(&stream.termination),
+        Operator::ResponseFlags => {
+            flags(record, sink, |flags, out| join(flags.short_names(), out));
+        }
+        Operator::ResponseFlagsLong => {
+            flags(record, sink, |flags, out| join(flags.long_names(), out));
+        }
+        Operator::BytesReceived => sink.number(stream.bytes_received),
+        Operator::BytesSent => sink.number(stream.bytes_sent),
+        Operator::Duration => millis(sink, Some(record.duration())),
+        Operator::RequestDuration => millis(sink, times.since_start(TimePoint::DownstreamRxEnd)),
+        Operator::ResponseDuration => millis(sink, times.since_start(TimePoint::UpstreamRxBegin)),
+        Operator::ResponseTxDuration => {
+            let first = times.since_start(TimePoint::UpstreamRxBegin);
+            millis(sink, first.map(|first| record.duration().saturating_sub(first)));
+        }
+        Operator::CommonDuration { start, end, precision } => {
+            sink.number_of(times.between(*start, *end).map(|passed| in_units(passed, *precision)));
+        }
+        Operator::UpstreamHost => sink.string(stream.host.as_deref()),
+        // The address that it is connected to, not one that it is to be.
+        Operator::UpstreamRemoteAddress => {
+            let connected = times.get(TimePoint::UpstreamConnectEnd).is_some();
+            sink.string(stream.host.as_deref().filter(|_| connected));
+        }
+        Operator::UpstreamCluster | Operator::UpstreamClusterRaw => sink.string(stream.cluster_name.as_deref()),
+        Operator::UpstreamLocalAddress => sink.text_of(stream.upstream_local, write_address),
+        Operator::UpstreamTransportFailureReason => one_word(&stream.transport_failure, sink),
+        Operator::UpstreamRequestAttemptCount => sink.number(u64::from(stream.attempts)),
+        Operator::RouteName => sink.non_empty(stream.route_name.as_deref().unwrap_or_default()),
+        Operator::RequestId => header_value(record.request, "x-request-id", None, sink),
+        Operator::Hostname => sink.string(hostname()),
+        Operator::FilterState(key, format) => filter_state(key, *format, record, sink),
+        Operator::FilterStateField(key, field) => filter_state_field(key, field, record, sink),
+        Operator::DynamicMetadata { filter, path } => dynamic_metadata(filter, path, record, sink),
+        Operator::LocalReplyBody => sink.bytes(record.local_reply_body),
+        Operator::TunnelHeaders => json_of(stream.tunnel_headers.as_deref(), sink),
+        Operator::TunnelTrailers => json_of(stream.tunnel_trailers.as_deref(), sink),
+        Operator::VirtualClusterName | Operator::Unset => sink.absent(),
+        of_connection => connection_value(of_connection, record, sink),
+    }
+}
+
+/// As [`value`], for the operators about the client's connection.
+fn connection_value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
+    let ConnectionInfo { view, session, .. } = record.connection;
+    let session = session.as_deref();
+    let peer = session.and_then(|session| session.peer.as_deref());
+    let client = record.stream.client.unwrap_or(view.remote);
+    let socket = record.connection.socket_path();
+    match operator {
+        Operator::DownstreamTransportFailureReason => {
+            one_word(record.stream.handshake_failure.as_deref().unwrap_or_default(), sink);
+        }
+        Operator::DownstreamLocalAddress | Operator::DownstreamLocalAddressWithoutPort if socket.is_some() => {
+            sink.string(socket);
+        }
+        // The client of a Unix socket has no address.
+        Operator::DownstreamLocalPort
+        | Operator::DownstreamRemotePort
+        | Operator::DownstreamRemoteAddress
+        | Operator::DownstreamRemoteAddressWithoutPort
+        | Operator::DownstreamDirectRemoteAddress
+        | Operator::DownstreamDirectRemoteAddressWithoutPort
+            if socket.is_some() =>
+        {
+            sink.absent();
+        }
+        Operator::DownstreamLocalAddress => sink.text(|out| write_address(view.local, out)),
+        Operator::DownstreamLocalAddressWithoutPort => sink.text(|out| write_ip(view.local, out)),
+        Operator::DownstreamLocalPort => sink.number(view.local.port().into()),
+        Operator::DownstreamRemoteAddress => sink.text(|out| write_address(client, out)),
+        Operator::DownstreamRemoteAddressWithoutPort => sink.text(|out| write_ip(client, out)),
+        Operator::DownstreamRemotePort => sink.number(client.port().into()),
+        Operator::DownstreamDirectRemoteAddress => sink.text(|out| write_address(view.direct_remote, out)),
+        Operator::DownstreamDirectRemoteAddressWithoutPort => sink.text(|out| write_ip(view.direct_remote, out)),
+        Operator::DownstreamPeerUriSan => list(peer.map(|peer| &*peer.uri_sans).unwrap_or_default(), sink),
+        Operator::DownstreamLocalUriSan => {
+            let local = session.and_then(|session| session.local.as_deref());
+            list(local.map(|local| &*local.uri_sans).unwrap_or_default(), sink);
+        }
+        Operator::DownstreamPeerSubject => sink.non_empty(peer.map(|peer| &*peer.subject).unwrap_or_default()),
+        Operator::DownstreamTlsVersion => sink.non_empty(session.map(|session| session.version).unwrap_or_default()),
+        Operator::DownstreamTlsCipher => sink.non_empty(session.map(|session| session.cipher).unwrap_or_default()),
+        Operator::RequestedServerName => sink.string(view.server_name.as_deref()),
+        Operator::FilterChainName => sink.string(record.connection.filter_chain_name()),
+        Operator::ConnectionId => sink.number(record.connection.id),
+        _ => sink.absent(),
+    }
+}
+
+fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink: &mut impl Sink) {
+    let mut text = Vec::new();
+    let form = if format == FilterStateFormat::Plain { Form::Plain } else { sink.form() };
+    let object = record.stream.object(key);
+    if !object.is_some_and(|object| object.write(form, &mut text)) {
+        return sink.absent();
+    }
+    match format {
+        FilterStateFormat::Plain => sink.bytes(&text),
+        FilterStateFormat::Typed => sink.json(&String::from_utf8_lossy(&text)),
+    }
+}
+
+fn filter_state_field(key: &str, field: &str, record: &Record<'_>, sink: &mut impl Sink) {
+    let mut text = Vec::new();
+    match record.stream.object(key).is_some_and(|object| object.field(field, &mut text)) {
+        true => sink.bytes(&text),
+        false => sink.absent(),
+    }
+}
+
+/// Strings are written as they are, everything else as JSON.
+fn dynamic_metadata(filter: &str, path: &[Box<str>], record: &Record<'_>, sink: &mut impl Sink) {
+    match record.stream.metadata.get(filter, path) {
+        None => sink.absent(),
+        Some(MetadataValue::Text(text)) => sink.bytes(text.as_bytes()),
+        Some(value) => sink.json(&metadata_json(value).to_string()),
+    }
+}
+
+fn metadata_json(value: &MetadataValue) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        MetadataValue::Null => Value::Null,
+        MetadataValue::Bool(value) => (*value).into(),
+        MetadataValue::Number(bits) => match f64::from_bits(*bits) {
+            // Below 2^53 whole numbers are exact.
+            whole if whole.fract() == 0.0 && whole.abs() < 9_007_199_254_740_992.0 => (whole as i64).into(),
+            number => number.into(),
+        },
+        MetadataValue::Text(text) => (**text).into(),
+        MetadataValue::List(values) => values.iter().map(metadata_json).collect(),
+        MetadataValue::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (name.to_string(), metadata_json(value))).collect())
+        }
+    }
+}
+
+fn in_units(duration: Duration, precision: Precision) -> u64 {
+    let number = match precision {
+        Precision::Millis => duration.as_millis(),
+        Precision::Micros => duration.as_micros(),
+        Precision::Nanos => duration.as_nanos(),
+    };
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn millis(sink: &mut impl Sink, value: Option<Duration>) {
+    sink.number_of(value.map(|duration| in_units(duration, Precision::Millis)));
+}
+
+fn header_value(head: &dyn HeadLookup, name: &str, other: Option<&str>, sink: &mut impl Sink) {
+    match header(head, name, other) {
+        Some(value) => sink.bytes(value),
+        None => sink.absent(),
+    }
+}
+
+fn header<'a>(head: &'a dyn HeadLookup, name: &str, other: Option<&str>) -> Option<&'a [u8]> {
+    head.lookup(name).or_else(|| other.and_then(|other| head.lookup(other)))
+}
+
+fn without_query(path: &[u8]) -> &[u8] {
+    path.split(|byte| *byte == b'?').next().unwrap_or_default()
+}
+
+/// Writes a reason as Envoy does: as one word, because text logs are split at blanks.
+fn one_word(reason: &str, sink: &mut impl Sink) {
+    match reason {
+        "" => sink.absent(),
+        reason => sink.bytes(reason.replace(|c: char| c == ' ' || c.is_control(), "_").as_bytes()),
+    }
+}
+
+fn json_of(json: Option<&str>, sink: &mut impl Sink) {
+    match json {
+        Some(json) => sink.json(json),
+        None => sink.absent(),
+    }
+}
+
+/// Without flags this is always `-`, even where absent values are written otherwise: all went well.
+fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseFlags, &mut Vec<u8>)) {
+    match record.stream.flags {
+        ResponseFlags::NONE => sink.bytes(b"-"),
+        flags => sink.text(|out| write(flags, out)),
+    }
+}
+
+/// Names from a certificate. Control characters that its CA allowed must not split a log line.
+pub(super) fn list(items: &[String], sink: &mut impl Sink) {
+    sink.text_of(Some(items).filter(|items| !items.is_empty()), |items, out| {
+        let plain = |item: &String| !item.bytes().any(|byte| byte.is_ascii_control());
+        match items.iter().all(plain) {
+            true => join(items.iter().map(String::as_str), out),
+            false => out.extend_from_slice(printable(&items.join(",")).as_bytes()),
+        }
+    });
+}
+
+fn hostname() -> Option<&'static str> {
+    static NAME: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let read = || {
+        let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+        Some(text.trim().to_owned()).filter(|name| !name.is_empty())
+    };
+    NAME.get_or_init(read).as_deref()
+}

@@ -1,0 +1,137 @@
+//! The data about a request or connection that format strings refer to.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use evenkeel_http::{Headers, ResponseHead};
+use evenkeel_runtime_config::matching::HeaderMatcher;
+use evenkeel_runtime_config::view::RequestView;
+
+use crate::http::HeadView;
+use crate::info::{ConnectionInfo, StreamInfo};
+
+/// Looks up header values.
+pub trait HeadLookup {
+    /// First value of a lower-case name; `:method`, `:path`, `:authority`, `:scheme`, `:status` are pseudo headers.
+    fn lookup(&self, name: &str) -> Option<&[u8]>;
+
+    /// Whether the matcher matches the header of its name.
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches_values(self.lookup(&header.name))
+    }
+}
+
+/// No headers: TCP connections, requests that got no response.
+#[derive(Debug, Clone, Copy)]
+pub struct NoHead;
+
+impl HeadLookup for NoHead {
+    fn lookup(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+impl HeadLookup for HeadView<'_> {
+    fn lookup(&self, name: &str) -> Option<&[u8]> {
+        // CONNECT has no path, and a head that was refused has been cleared.
+        match name {
+            ":method" => there(self.head.method()),
+            ":path" => there(self.head.path()),
+            ":authority" | "host" => there(self.head.authority()),
+            ":scheme" => Some(self.scheme()),
+            name => self.head.headers.find(name.as_bytes()),
+        }
+    }
+
+    fn matches(&self, header: &HeaderMatcher) -> bool {
+        header.matches(self)
+    }
+}
+
+fn there(text: &[u8]) -> Option<&[u8]> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// A response's head.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponseView<'r>(pub &'r ResponseHead);
+
+impl HeadLookup for ResponseView<'_> {
+    fn lookup(&self, name: &str) -> Option<&[u8]> {
+        match name {
+            ":status" => {
+                STATUS_TEXTS.get(usize::from(self.0.status)).filter(|_| self.0.status >= 100).map(|text| &text[..])
+            }
+            name => self.0.headers.find(name.as_bytes()),
+        }
+    }
+}
+
+/// All statuses as text, because a lookup borrows what it finds.
+static STATUS_TEXTS: [[u8; 3]; 1000] = {
+    let mut texts = [[b'0'; 3]; 1000];
+    let mut status = 0;
+    while status < texts.len() {
+        texts[status] = [b'0' + (status / 100) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
+        status += 1;
+    }
+    texts
+};
+
+/// A message's trailers.
+#[derive(Debug, Clone, Copy)]
+pub struct Trailers<'r>(pub &'r Headers);
+
+impl HeadLookup for Trailers<'_> {
+    fn lookup(&self, name: &str) -> Option<&[u8]> {
+        self.0.find(name.as_bytes())
+    }
+}
+
+/// A request or connection as a formatter reads it: its properties, those of its connection, and its heads.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    /// Its properties.
+    pub stream: &'a StreamInfo,
+    /// The properties of the client's connection.
+    pub connection: &'a ConnectionInfo,
+    /// When it began, by the wall clock.
+    pub start: SystemTime,
+    /// The time at which it is formatted.
+    pub now: Instant,
+    /// Request head as the upstream got it, with `x-envoy-original-path` when the path was rewritten.
+    pub request: &'a dyn HeadLookup,
+    /// Response head.
+    pub response: &'a dyn HeadLookup,
+    /// Response trailers.
+    pub trailers: &'a dyn HeadLookup,
+    /// The response's status, sent or about to be; 0 when there is none.
+    pub status: u16,
+    /// The body of a reply of the proxy's own, while `local_reply_config` rewrites it.
+    pub local_reply_body: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// A record without heads: of a connection, or of a request of which only the beginning is known.
+    pub fn headless(
+        stream: &'a StreamInfo,
+        connection: &'a ConnectionInfo,
+        (start, now): (SystemTime, Instant),
+    ) -> Self {
+        Self {
+            stream,
+            connection,
+            start,
+            now,
+            request: &NoHead,
+            response: &NoHead,
+            trailers: &NoHead,
+            status: 0,
+            local_reply_body: b"",
+        }
+    }
+
+    /// The time from its start to its end, or until now.
+    pub fn duration(&self) -> Duration {
+        self.now.saturating_duration_since(self.stream.times.start())
+    }
+}
