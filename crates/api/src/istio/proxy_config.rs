@@ -43,7 +43,7 @@ object! {
     }
     later: [
         "discoveryAddress", "zipkinAddress", "statsdUdpAddress", "proxyAdminPort", "statusPort", "controlPlaneAuthPolicy",
-        "customConfigFile", "statNameLength", "proxyBootstrapTemplatePath", "envoyAccessLogService",
+        "customConfigFile", "proxyBootstrapTemplatePath", "envoyAccessLogService",
         "envoyMetricsService", "envoyMetricsServiceAddress", "tracing", "extraStatTags", "caCertificatesPem",
         "privateKeyProvider", "runtimeValues", "fileFlushInterval", "fileFlushMinSizeKb",
         "tracingServiceName", "serviceCluster", "statsEvictionInterval", "statsCompression",
@@ -51,6 +51,7 @@ object! {
     inert: [
         "configPath", "binaryPath", "parentShutdownDuration", "image", "availabilityZone", "sds", "connectTimeout",
         "discoveryRefreshDelay", "proxyLogLevel", "concurrencyPolicy", "meshId",
+        "statNameLength",
     ];
     check: check;
 }

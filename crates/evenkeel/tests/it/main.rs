@@ -8,6 +8,7 @@ mod certificates_any_order;
 mod control_planes;
 mod differential;
 mod docs;
+mod egress_proxy;
 mod freshness;
 mod gateway_secrets;
 mod h2spec;
