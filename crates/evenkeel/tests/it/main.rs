@@ -5,6 +5,7 @@ mod attacks;
 mod authorities;
 mod auto_sni;
 mod certificates_any_order;
+mod completion;
 mod control_planes;
 mod differential;
 mod docs;
