@@ -10,8 +10,12 @@ pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>)
     // Among equally close candidates, prefer the one with the longest common prefix: typing mistakes are rare at the
     // beginning of a word.
     let alike = |c: &str| lower.chars().zip(c.chars()).take_while(|(a, b)| a == b).count();
+    // The distance is at least the difference of the lengths, and much dearer to compute.
+    let length = lower.chars().count();
+    let is_near = |c: &str| c.to_lowercase().chars().count().abs_diff(length) <= tolerance;
     candidates
         .into_iter()
+        .filter(|c| is_near(c))
         .map(|c| (osa_distance(&lower, &c.to_lowercase()), c))
         .filter(|(d, _)| *d <= tolerance)
         .min_by_key(|(d, c)| (*d, std::cmp::Reverse(alike(&c.to_lowercase()))))

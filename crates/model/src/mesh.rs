@@ -11,7 +11,8 @@ use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility
 
 use crate::authz_provider::AuthzProvider;
 use crate::{
-    ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, TcpKeepalive, TrafficPolicy, Visibility, ZoneAwareLb,
+    ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, SidecarOutboundPolicy, TcpKeepalive, TrafficPolicy,
+    Visibility, ZoneAwareLb,
 };
 
 /// The label that every namespace has, whether its manifest says so or not (Kubernetes' `NamespaceDefaultLabelName`).
@@ -81,8 +82,14 @@ pub struct MeshConfig {
     pub root_namespace: Arc<str>,
     /// What happens to calls of unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
+    /// Where they go instead, if there is an egress proxy ([`SidecarOutboundPolicy::EgressProxy`]).
+    pub egress_proxy: Option<SidecarOutboundPolicy>,
     /// Whether programs listen at the loopback address only (`inboundTrafficPolicy: LOCALHOST`).
     pub inbound_to_localhost: bool,
+    /// The pattern of the names of outbound clusters in statistics ([`evenkeel_api::istio::StatVariable`]).
+    pub outbound_stat_name: Option<Arc<str>>,
+    /// The pattern of the names of inbound clusters in statistics.
+    pub inbound_stat_name: Option<Arc<str>>,
     /// How paths are normalized.
     pub path_normalization: PathNormalization,
     /// File for access logs, e.g. `/dev/stdout`; none = no log.
@@ -326,7 +333,10 @@ impl Default for MeshConfig {
             cluster_domain: "cluster.local".into(),
             root_namespace: "istio-system".into(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
+            egress_proxy: None,
             inbound_to_localhost: false,
+            outbound_stat_name: None,
+            inbound_stat_name: None,
             path_normalization: PathNormalization::Base,
             access_log_file: None,
             access_log_format: None,

@@ -47,7 +47,7 @@ use crate::pb::upstream_http::{self, http_protocol_options as http_options};
 use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address, u32_value};
 use crate::tls;
-use crate::{dynamic_dns, secrets, sessions};
+use crate::{dynamic_dns, secrets, sessions, stat_names};
 
 /// The source address of connections to the workload itself, which capture rules do not redirect.
 const INBOUND_SOURCE: &str = "127.0.0.6";
@@ -175,6 +175,7 @@ pub fn outbound(
         begin_with_proxy_header(version, &mut cluster);
     }
     set_origin(rule, &mut cluster);
+    cluster.alt_stat_name = stat_names::outbound(context, service, port, subset_name);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
 
@@ -193,6 +194,7 @@ pub fn passed_on(
     apply_policy(context, &policy, &mut cluster);
     apply_keepalive(context, policy.connection_pool.as_ref(), &mut cluster);
     set_origin(rule, &mut cluster);
+    cluster.alt_stat_name = stat_names::outbound(context, service, port, subset_name);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
 
@@ -548,6 +550,7 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
         let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { UpstreamProtocol::Http1 };
         set_http_options(context, common, speaks, pool, (None, None), &mut cluster);
     }
+    cluster.alt_stat_name = stat_names::inbound(context, port);
     let of_service = || port.service.as_ref().map(|(service, _)| service.origin.clone());
     (cluster, sidecar.filter(|_| listener.is_some()).map(|sidecar| sidecar.origin.clone()).or_else(of_service))
 }

@@ -233,18 +233,21 @@ fn client_certificate(
 
 /// A TCP proxy to one cluster.
 pub fn tcp(context: Context<'_>, cluster: &str) -> Filter {
-    tcp_by(context, cluster, None)
+    tcp_by(context, cluster, "", None)
 }
 
-/// A TCP proxy to one cluster, with the settings of a DestinationRule.
-pub fn tcp_by(context: Context<'_>, cluster: &str, policy: Option<&TrafficPolicy>) -> Filter {
-    tcp_to(context, cluster, tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned()), policy)
+/// A TCP proxy to one cluster, with the settings of a DestinationRule; `stat` is its statistics prefix if it is not the
+/// cluster's name.
+pub fn tcp_by(context: Context<'_>, cluster: &str, stat: &str, policy: Option<&TrafficPolicy>) -> Filter {
+    let target = tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned());
+    let stat = if stat.is_empty() { cluster } else { stat };
+    tcp_to(context, (cluster, stat), target, policy)
 }
 
-/// A TCP proxy that distributes connections by weight; `stat` is its statistics prefix.
+/// A TCP proxy that distributes connections by weight. The first cluster gives the statistics their prefix.
 pub fn tcp_weighted(
     context: Context<'_>,
-    stat: &str,
+    first: &str,
     shares: &[(String, u32)],
     policy: Option<&TrafficPolicy>,
 ) -> Filter {
@@ -254,12 +257,12 @@ pub fn tcp_weighted(
         ..Default::default()
     });
     let weighted = tcp_proxy::WeightedCluster { clusters: clusters.collect() };
-    tcp_to(context, stat, tcp_proxy::ClusterSpecifier::WeightedClusters(weighted), policy)
+    tcp_to(context, (first, first), tcp_proxy::ClusterSpecifier::WeightedClusters(weighted), policy)
 }
 
 fn tcp_to(
     context: Context<'_>,
-    stat: &str,
+    (cluster, stat): (&str, &str),
     target: tcp_proxy::ClusterSpecifier,
     policy: Option<&TrafficPolicy>,
 ) -> Filter {
@@ -269,7 +272,7 @@ fn tcp_to(
     let tunnel = policy.and_then(|policy| policy.tunnel.as_ref()).filter(|_| is_one);
     let pool = policy.and_then(|policy| policy.connection_pool.as_ref());
     // Clusters of services are requested when a connection needs them; the catch-all clusters are always present.
-    let learns = context.client_kind() == ClientKind::EvenkeelLearned && stat.starts_with("outbound|");
+    let learns = context.client_kind() == ClientKind::EvenkeelLearned && cluster.starts_with("outbound|");
     let proxy = TcpProxy {
         on_demand: learns.then(|| tcp_proxy::OnDemand { odcds_config: Some(ads()), ..Default::default() }),
         stat_prefix: stat.to_owned(),

@@ -51,6 +51,7 @@ mod plan;
 mod proto;
 pub mod secrets;
 mod sessions;
+mod stat_names;
 mod whole;
 
 pub use self::proxy_options::ProxyOptions;

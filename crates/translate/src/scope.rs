@@ -76,8 +76,8 @@ impl<'a> Context<'a> {
                 && sidecar.imports_routes_anywhere(routes, namespace)
                 && routes.destinations().any(is_there)
         };
-        let is_egress_proxy = match &sidecar.outbound_policy {
-            Some(SidecarOutboundPolicy::EgressProxy(to)) => is_there(to),
+        let is_egress_proxy = match self.outbound_policy() {
+            SidecarOutboundPolicy::EgressProxy(to) => is_there(to),
             _ => false,
         };
         is_egress_proxy || self.snapshot.route_sets_to(host).iter().any(leads)
@@ -230,7 +230,9 @@ impl<'a> Context<'a> {
         }
         let own = self.sidecar().and_then(|sidecar| sidecar.outbound_policy.as_ref());
         own.unwrap_or_else(|| match self.snapshot.mesh().outbound_traffic_policy {
-            OutboundTrafficPolicy::AllowAny => &SidecarOutboundPolicy::AllowAny,
+            OutboundTrafficPolicy::AllowAny => {
+                self.snapshot.mesh().egress_proxy.as_ref().unwrap_or(&SidecarOutboundPolicy::AllowAny)
+            }
             OutboundTrafficPolicy::AllowAnyDynamicDns => &SidecarOutboundPolicy::AllowAnyDynamicDns,
             OutboundTrafficPolicy::RegistryOnly => &SidecarOutboundPolicy::RegistryOnly,
         })

@@ -113,13 +113,16 @@ fn check_unknown(field: &str, name: &str, span: &Span, cx: &mut Context) {
         let message = format!("this {noun} has no effect; Istio reads it as {other}");
         return cx.warning("misplaced-annotation", span, message, format!("move it to `{other}s`"));
     }
-    let suggestion = || closest(name, all()).map(|meant| format!("did you mean `{meant}`?"));
-    let help = match has_known_prefix(name) {
-        true => suggestion().unwrap_or_else(|| "remove it, or correct its name".to_owned()),
-        false => match suggestion().filter(|_| resembles_prefix(name)) {
-            Some(suggestion) => suggestion,
-            None => return,
-        },
+    let is_known = has_known_prefix(name);
+    // Most labels are the user's own: no suggestion is searched for these.
+    if !is_known && !resembles_prefix(name) {
+        return;
+    }
+    let suggestion = closest(name, all()).map(|meant| format!("did you mean `{meant}`?"));
+    let help = match suggestion {
+        Some(suggestion) => suggestion,
+        None if is_known => "remove it, or correct its name".to_owned(),
+        None => return,
     };
     cx.warning("unknown-annotation", span, format!("Istio has no {noun} of this name; it has no effect"), help);
 }

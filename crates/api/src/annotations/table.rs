@@ -78,7 +78,7 @@ pub const ANNOTATIONS: &[Known] = &[
     known("sidecar.istio.io/controlPlaneAuthPolicy", &["Pod"], Verdict::Inert, "proxies always use TLS towards the control plane"),
     known("sidecar.istio.io/discoveryAddress", &["Pod"], Verdict::NotYet, "proxies ask the control plane that started them"),
     known("sidecar.istio.io/enableCoreDump", &["Pod"], Verdict::Inert, "the limits of the machine apply"),
-    known("sidecar.istio.io/extraStatTags", &["Pod"], Verdict::NotYet, "statistics have no further labels"),
+    known("sidecar.istio.io/extraStatTags", &["Pod"], Verdict::NotYet, "they belong to the metrics of Istio's telemetry (`istio_requests_total` and others), which proxies do not have"),
     known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
     known("sidecar.istio.io/interceptionMode", &["Pod"], Verdict::OnlyValues(&["REDIRECT", "TPROXY"]), "how inbound connections are captured; with `TPROXY` the program sees its clients' addresses"),
     known("sidecar.istio.io/logLevel", &["Pod"], Verdict::NotYet, "the proxy logs at its own level"),

@@ -45,7 +45,7 @@ object! {
     }
     later: [
         "discoveryAddress", "zipkinAddress", "statsdUdpAddress", "proxyAdminPort", "statusPort", "controlPlaneAuthPolicy",
-        "customConfigFile", "statNameLength", "proxyBootstrapTemplatePath", "envoyAccessLogService",
+        "customConfigFile", "proxyBootstrapTemplatePath", "envoyAccessLogService",
         "envoyMetricsService", "envoyMetricsServiceAddress", "tracing", "extraStatTags", "caCertificatesPem",
         "privateKeyProvider", "runtimeValues", "fileFlushInterval", "fileFlushMinSizeKb",
         "tracingServiceName", "serviceCluster", "statsEvictionInterval", "statsCompression",
@@ -53,6 +53,7 @@ object! {
     inert: [
         "configPath", "binaryPath", "parentShutdownDuration", "image", "availabilityZone", "sds", "connectTimeout",
         "discoveryRefreshDelay", "proxyLogLevel", "concurrencyPolicy", "meshId",
+        "statNameLength",
     ];
     check: check;
 }

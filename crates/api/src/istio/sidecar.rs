@@ -468,6 +468,11 @@ fn check_policy(policy: &SidecarOutboundTrafficPolicy, node: &Node, cx: &mut Con
         let message = "`egressProxy` needs `mode: ALLOW_ANY`: without it no traffic passes to the egress proxy";
         cx.error("conflict", node.span_of_path("egressProxy"), message, "add `mode: ALLOW_ANY`");
     }
+    check_egress_proxy(proxy, cx);
+}
+
+/// Traffic for an egress proxy may have come to any port, so that of the proxy must be given.
+pub(super) fn check_egress_proxy(proxy: &Spanned<Destination>, cx: &mut Context) {
     if proxy.port.is_none() {
         cx.at_field("egressProxy", |cx| {
             cx.error("missing-field", &proxy.span, "an egress proxy needs a `port`", "add `port: {number: 80}`");

@@ -144,6 +144,19 @@ impl Proxy {
 
     /// The same with more flags.
     pub fn start_with(plane: &Plane, folder: &Path, pod: &str, scope: &str, workers: usize, more: &[&str]) -> Self {
+        Self::start_as(plane, folder, pod, scope, workers, more, |text| text)
+    }
+
+    /// The same with a bootstrap file that is changed as a whole.
+    pub fn start_as(
+        plane: &Plane,
+        folder: &Path,
+        pod: &str,
+        scope: &str,
+        workers: usize,
+        more: &[&str],
+        change: impl FnOnce(String) -> String,
+    ) -> Self {
         let on_demand = match scope {
             "learned" => {
                 "- {name: od, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand}}"
@@ -156,7 +169,7 @@ impl Proxy {
             .replace("ON_DEMAND", on_demand)
             .replace("XDS_PORT", &plane.grpc.to_string());
         let path = folder.join(format!("{pod}.yaml"));
-        std::fs::write(&path, text).expect("a file");
+        std::fs::write(&path, change(text)).expect("a file");
         let admin_path = folder.join(format!("{pod}.admin"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command

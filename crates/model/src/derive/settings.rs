@@ -17,8 +17,9 @@ use super::http_fields::retries_of;
 use super::shared;
 use crate::authz_provider::{AuthzBody, AuthzHttp, AuthzProtocol, AuthzProvider};
 use crate::{
-    AccessLogFile, AccessLogFormat, ExternalSigner, FurtherRoots, IngressMode, LocalityLb, MeshConfig,
-    OutboundTrafficPolicy, PathNormalization, RootsSource, SignerTls, StringMatch, TlsRules, ZoneAwareLb,
+    AccessLogFile, AccessLogFormat, Destination, DestinationState, ExternalSigner, FurtherRoots, IngressMode,
+    LocalityLb, MeshConfig, OutboundTrafficPolicy, PathNormalization, RootsSource, SidecarOutboundPolicy, SignerTls,
+    StringMatch, TlsRules, ZoneAwareLb,
 };
 
 /// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
@@ -34,6 +35,7 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut 
     traffic(mesh, &said);
     connections(mesh, &said);
     logs(mesh, &said);
+    statistics(mesh, &said);
     visibility(mesh, &said);
     ingress(mesh, &said);
     if let Some(config) = said.default_config {
@@ -106,6 +108,9 @@ fn traffic(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
             MeshOutboundMode::AllowAnyDynamicDns => OutboundTrafficPolicy::AllowAnyDynamicDns,
         };
     }
+    if let Some(to) = said.outbound_traffic_policy.as_ref().and_then(|policy| policy.egress_proxy.as_ref()) {
+        mesh.egress_proxy = Some(SidecarOutboundPolicy::EgressProxy(egress_proxy(mesh, to)));
+    }
     if let Some(mode) = said.inbound_traffic_policy.as_ref().and_then(|policy| policy.mode) {
         mesh.inbound_to_localhost = mode == InboundTrafficPolicyMode::Localhost;
     }
@@ -119,6 +124,18 @@ fn traffic(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     }
     if let Some(policy) = &said.default_http_retry_policy {
         mesh.default_http_retry = Some(retries_of(policy));
+    }
+}
+
+/// Services are derived after the settings, so whether the service exists is reported elsewhere (`sidecars::mesh_step`).
+fn egress_proxy(mesh: &MeshConfig, written: &Spanned<istio::Destination>) -> Destination {
+    let full = Hostname::resolve(written.host.as_str(), &mesh.root_namespace, &mesh.cluster_domain);
+    Destination {
+        host: full.unwrap_or_else(|_| written.host.value.clone()),
+        subset: written.subset.as_ref().map(|subset| shared(subset)),
+        port: written.port.as_ref().map(|port| port.number.0),
+        state: DestinationState::Known,
+        origin: written.host.span.clone(),
     }
 }
 
@@ -248,6 +265,15 @@ fn file_log(log: Option<&FileAccessLog>) -> AccessLogFile {
         },
         omit_empty_values: log.and_then(|log| log.omit_empty_values).unwrap_or_default(),
     }
+}
+
+fn statistics(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    // An empty pattern is none, as in Istio.
+    let given = |pattern: &Option<Spanned<String>>| {
+        pattern.as_ref().filter(|pattern| !pattern.value.is_empty()).map(|pattern| shared(&pattern.value))
+    };
+    mesh.outbound_stat_name = given(&said.outbound_cluster_stat_name);
+    mesh.inbound_stat_name = given(&said.inbound_cluster_stat_name);
 }
 
 fn visibility(mesh: &mut MeshConfig, said: &istio::MeshConfig) {

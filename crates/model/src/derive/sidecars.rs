@@ -12,7 +12,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::destination_rules::connection_pool;
 use super::gateways::server_tls;
-use super::objects::note_idle_selector;
+use super::objects::{mesh_settings, note_idle_selector};
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact};
@@ -34,6 +34,21 @@ pub(super) fn namespace_step(run: &mut Run<'_>, namespace: &Arc<str>) -> bool {
         run.read(|cx, found| (sidecars(cx, namespace, found), !cx.objects_in(Kind::Sidecar, namespace).is_empty()));
     run.tables.sidecars.set(namespace, sidecars);
     keep
+}
+
+/// Looks for the service of the mesh's egress proxy.
+pub(super) fn mesh_step(run: &mut Run<'_>) -> bool {
+    run.read(|cx, found| {
+        let root = &cx.mesh().root_namespace;
+        for object in mesh_settings(cx).filter(|object| object.namespace == *root) {
+            let said = istio::MeshConfig::of_object(object).map(|(said, _)| said);
+            let policy = said.and_then(|said| said.outbound_traffic_policy);
+            if let Some(proxy) = policy.and_then(|policy| policy.egress_proxy) {
+                egress_proxy(cx, object, &proxy, found);
+            }
+        }
+    });
+    true
 }
 
 impl Results for Table {

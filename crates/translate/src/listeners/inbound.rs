@@ -20,7 +20,7 @@ use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
 use crate::proto::{bool_value, u32_value};
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
-use crate::{ext_authz, rbac, routes};
+use crate::{ext_authz, rbac, routes, stat_names};
 
 /// The TLS inspector's name for TLS.
 const TLS: &str = "tls";
@@ -111,6 +111,8 @@ struct Target {
     port_protocol: PortProtocol,
     calls: Calls,
     cluster: String,
+    /// The prefix of the statistics of its TCP connections; empty: the cluster's name.
+    stat: String,
     service_port: u16,
     http_name: String,
     tcp_name: String,
@@ -125,6 +127,7 @@ impl Target {
             port_protocol: PortProtocol::Auto,
             calls: Calls::Any,
             cluster: INBOUND_PASSTHROUGH_CLUSTER.to_owned(),
+            stat: String::new(),
             service_port: 0,
             http_name: "virtualInbound-catchall-http".to_owned(),
             tcp_name: "virtualInbound".to_owned(),
@@ -145,6 +148,7 @@ impl Target {
             port_protocol: PortProtocol::of(port.protocol)?,
             calls: Calls::of_grpc_web(port.protocol == Protocol::GrpcWeb),
             cluster: names::inbound_cluster(port.port),
+            stat: stat_names::inbound(context, port),
             service_port: port.service.as_ref().map_or(port.port, |(_, number)| *number),
             http_name: name.clone(),
             tcp_name: name,
@@ -224,7 +228,7 @@ fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, t
 fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
     let mut filters: Vec<Filter> = ext_authz::network_filters(context);
     filters.extend(rbac::network_filters(context));
-    filters.push(http::tcp(context, &target.cluster));
+    filters.push(http::tcp_by(context, &target.cluster, &target.stat, None));
     with_tls(context, chain(&target.tcp_name, wanted, filters), terminate)
 }
 

@@ -2,14 +2,14 @@
 //! (gateways, ports, and labels of the client) hold or not when the chains are generated.
 
 use evenkeel_base::cidr::IpNet;
-use evenkeel_model::{L4Match, RouteSet, WeightedDestination};
+use evenkeel_model::{Destination, L4Match, RouteSet, WeightedDestination};
 
 use crate::context::InnerProtocol;
-use crate::http;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::CidrRange;
 use crate::proto::u32_value;
-use crate::routes::action::{RouteContext, cluster_of};
+use crate::routes::action::{RouteContext, cluster_of, port_of};
+use crate::{http, stat_names};
 
 /// A condition, and where connections go that it holds for.
 pub type Target<'a> = (FilterChainMatch, &'a [WeightedDestination]);
@@ -74,13 +74,25 @@ pub fn to_destinations(route_context: RouteContext<'_>, destinations: &[Weighted
     // The first destination with a hash decides, because connections can only be hashed by address.
     let policy = destinations.iter().find_map(|d| route_context.policy(&d.destination));
     match shares.as_slice() {
-        [(only, _)] => http::tcp_by(context, only, policy.as_ref()),
+        [(only, _)] => {
+            let stat = destinations.first().map(|d| stat_of(route_context, &d.destination)).unwrap_or_default();
+            http::tcp_by(context, only, &stat, policy.as_ref())
+        }
         all => {
             let stat = all.first().map_or("", |(name, _)| name.as_str()).to_owned();
             let weighted: Vec<_> = all.iter().filter(|(_, weight)| *weight > 0).cloned().collect();
             http::tcp_weighted(context, &stat, &weighted, policy.as_ref())
         }
     }
+}
+
+/// The prefix of the statistics of connections to one destination; empty: that of its cluster.
+fn stat_of(route_context: RouteContext<'_>, to: &Destination) -> String {
+    let context = route_context.context;
+    let Some(service) = context.destination(&to.host) else { return String::new() };
+    let number = port_of(route_context, to, Some(service));
+    let Some(port) = context.port(service, number) else { return String::new() };
+    stat_names::outbound(context, service, &port, to.subset.as_deref().unwrap_or_default())
 }
 
 /// Adds a chain without what earlier chains match. Envoy refuses a listener in which two chains match the same name and

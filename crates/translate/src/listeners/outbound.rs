@@ -20,7 +20,7 @@ use crate::pb::core::{Address, CidrRange, TrafficDirection};
 use crate::proto::{address, bool_value, u32_value};
 use crate::routes::outbound::own_route_name;
 use crate::scope::CallablePort;
-use crate::{access_log, dynamic_dns};
+use crate::{access_log, dynamic_dns, stat_names};
 
 /// Any IPv4 address.
 const ANY_ADDRESS: &str = "0.0.0.0";
@@ -364,7 +364,8 @@ fn l4_chains_by(
     if !is_complete && (port.protocol.is_tls() || !dynamic_dns::is_looked_up(service)) {
         let cluster = outbound_name(port, "", service, InnerProtocol::Tcp);
         let policy = context.policy(service, port.number, None);
-        let filter = http::tcp_by(context, &cluster, policy.as_ref());
+        let stat = stat_names::outbound(context, service, port, "");
+        let filter = http::tcp_by(context, &cluster, &stat, policy.as_ref());
         let mut filters = sni_filters(port, [service]);
         filters.push(filter);
         chains.push(chain("", FilterChainMatch::default(), filters));

@@ -43,7 +43,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
             };
             let mut filters = ext_authz::network_filters(context);
             filters.extend(rbac::network_filters(context));
-            filters.push(http::tcp_by(context, &name, Some(&policy)));
+            filters.push(http::tcp_by(context, &name, "", Some(&policy)));
             chains.push(chain("", wanted, filters));
         }
     }

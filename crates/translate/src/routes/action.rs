@@ -79,7 +79,8 @@ impl<'a> RouteContext<'a> {
 }
 
 /// The port of a destination: the one it names, the service's only one, or the request's.
-fn port_of(route_context: RouteContext<'_>, destination: &Destination, service: Option<&Service>) -> u16 {
+/// The port of a destination: its own, the only one of its service, or else that of the request.
+pub fn port_of(route_context: RouteContext<'_>, destination: &Destination, service: Option<&Service>) -> u16 {
     let only_port = service.and_then(|s| match s.ports.as_slice() {
         [port] => Some(port.number),
         _ => None,

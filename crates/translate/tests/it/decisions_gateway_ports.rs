@@ -1,8 +1,9 @@
 //! On which ports gateways listen: those to which the Services in front of them lead.
 
+use evenkeel_base::Severity;
 use evenkeel_xds::ResourceType;
 
-use crate::decisions::{PLAIN_HTTP, outcome};
+use crate::decisions::{Client, PLAIN_HTTP, outcome};
 use crate::decisions_services::Mesh;
 use crate::scenario::translate;
 
@@ -63,6 +64,25 @@ fn gateways_listen_on_the_target_ports_of_their_services_or_on_the_port_itself()
     check(&service("other", "{selector: {app: other}, ports: [{name: http, port: 80, targetPort: 8080}]}"), 80, &[80]);
     let second = service("second", "{selector: {istio: edge}, ports: [{name: http, port: 80, targetPort: 8081}]}");
     check(&(edge("{name: http, port: 80, targetPort: 8080}") + &second), 80, &[8080, 8081]);
+}
+
+#[test]
+fn a_server_with_tls_that_redirects_to_tls_serves_as_if_it_did_not() {
+    let check = |protocol: &str, tls: &str, client: &Client, expected: &str, codes: &[&str]| {
+        let server = format!("number: 443, name: web, protocol: {protocol}}}, tls: {{{tls}");
+        let mesh = mesh("", &server, "");
+        let config = mesh.proxy(&mesh.view("router edge-0.edge"));
+        let decided = outcome(&config, "0.0.0.0_443", client, "10.244.4.1:443", "GET web.example.com /", 0);
+        assert_eq!(decided, expected, "{server}");
+        let warnings = mesh.found.iter().filter(|finding| finding.severity >= Severity::Warning);
+        assert_eq!(warnings.map(|finding| finding.code).collect::<Vec<_>>(), codes, "{server}: {}", mesh.found);
+    };
+    let secure = Client { identity: "shop/sa/web", server_name: Some("web.example.com"), ..PLAIN_HTTP };
+    let mutual = "mode: ISTIO_MUTUAL";
+    check("HTTPS", mutual, &secure, "204", &[]);
+    // It is a warning, and nothing else changes: no redirect from HTTPS to itself.
+    check("HTTPS", &format!("{mutual}, httpsRedirect: true"), &secure, "204", &["no-effect"]);
+    check("HTTP", "httpsRedirect: true", &PLAIN_HTTP, "301 https://web.example.com/", &[]);
 }
 
 #[test]

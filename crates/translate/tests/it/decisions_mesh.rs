@@ -181,6 +181,107 @@ fn unknown_hosts_are_called_as_the_mesh_says() {
 }
 
 #[test]
+fn calls_of_unknown_hosts_go_to_the_egress_proxy_of_the_mesh() {
+    let egress = |to: &str| format!("outboundTrafficPolicy: {{mode: ALLOW_ANY, egressProxy: {{{to}}}}}");
+    let check = |settings: &str, more: &str, request: &str, expected: &str| {
+        assert_eq!(out(settings, more, "192.0.2.1:80", request), expected, "{settings} {more}");
+    };
+    let unknown = "GET unknown.example.com /";
+    let full = egress("host: ledger.stock.svc.cluster.local, port: {number: 80}");
+    check(&full, "", unknown, &format!("{LEDGER} unknown.example.com/"));
+    check(&full, "", "GET web.shop /", &format!("{WEB} web.shop/"));
+    // ALLOW_ANY is the default.
+    check(&full.replace("mode: ALLOW_ANY, ", ""), "", unknown, &format!("{LEDGER} unknown.example.com/"));
+    // A short name is one of the root namespace; what is not there answers 503.
+    let short = egress("host: ledger, port: {number: 80}");
+    check(&short, "", unknown, "503 no cluster");
+    let subset = egress("host: ledger.stock.svc.cluster.local, subset: v1, port: {number: 80}");
+    let rule = "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: ledger, namespace: stock}\nspec: {host: ledger, subsets: [{name: v1, labels: {app: ledger}}]}\n";
+    check(&subset, rule, unknown, "outbound|80|v1|ledger.stock.svc.cluster.local unknown.example.com/");
+    // A Sidecar that imports nothing sees the egress proxy, and its own policy takes precedence.
+    let sidecar = |policy: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: default, namespace: shop}}\nspec: {{{policy}egress: [{{hosts: ['shop/*']}}]}}\n"
+        )
+    };
+    check(&full, &sidecar(""), unknown, &format!("{LEDGER} unknown.example.com/"));
+    check(&full, &sidecar(""), "GET ledger.stock /", &format!("{LEDGER} ledger.stock/"));
+    check(&full, &sidecar("outboundTrafficPolicy: {mode: REGISTRY_ONLY}, "), unknown, "502");
+    let passes = "PassthroughCluster unknown.example.com/";
+    check(&full, &sidecar("outboundTrafficPolicy: {mode: ALLOW_ANY}, "), unknown, passes);
+    // Connections to ports without a listener go there, too.
+    let listener = resource(&full, "", "sidecar web-0.shop", "LDS", "virtualOutbound").to_string();
+    assert!(listener.contains(LEDGER) && !listener.contains("PassthroughCluster"), "{listener}");
+    // Whatever is wrong with it, nothing passes by it.
+    check(&full.replace("ALLOW_ANY", "REGISTRY_ONLY"), "", unknown, "502");
+    check(&full.replace("ALLOW_ANY", "ALLOW_ANY_DYNAMIC_DNS"), "", unknown, "502");
+    check(&egress("host: ledger.stock.svc.cluster.local"), "", unknown, "502");
+    check(&egress("host: ledger.stock.svc.cluster.local, port: {number: 80}, x: 1"), "", unknown, "502");
+}
+
+#[test]
+fn what_is_wrong_with_an_egress_proxy_is_named() {
+    let check = |policy: &str, code: &str, expected: &str| {
+        let (_, found) = built(&format!("outboundTrafficPolicy: {{{policy}}}"), "");
+        let one = found.iter().find(|finding| finding.code == code);
+        let one = one.unwrap_or_else(|| panic!("{policy}: {found}"));
+        assert!(one.message.contains(expected) && one.help.is_some(), "{policy}: {one}");
+    };
+    let ledger = "ledger.stock.svc.cluster.local";
+    check(&format!("egressProxy: {{host: {ledger}}}"), "missing-field", "needs a `port`");
+    check(
+        &format!("mode: REGISTRY_ONLY, egressProxy: {{host: {ledger}, port: {{number: 80}}}}"),
+        "conflict",
+        "ALLOW_ANY",
+    );
+    check(&format!("egressProxy: {{host: {ledger}, port: {{number: 81}}}}"), "missing-port", "has no port 81");
+    check("egressProxy: {host: proxy, port: {number: 80}}", "missing-service", "proxy.istio-system.svc.cluster.local");
+}
+
+#[test]
+fn clusters_have_the_names_in_statistics_that_the_mesh_says() {
+    let name = |settings: &str, more: &str, cluster: &str| {
+        let found = resource(settings, more, "sidecar web-0.shop", "CDS", cluster);
+        found["alt_stat_name"].as_str().unwrap_or("-").to_owned()
+    };
+    let check = |pattern: &str, cluster: &str, expected: &str| {
+        assert_eq!(
+            name(&format!("outboundClusterStatName: '{pattern}'"), "", cluster),
+            expected,
+            "{pattern} {cluster}"
+        );
+    };
+    check("", WEB, "-");
+    check("%SERVICE%", WEB, "web.shop");
+    check("%SERVICE_NAME%", WEB, "web");
+    check("%SERVICE_FQDN%_%SERVICE_PORT%", WEB, "web.shop.svc.cluster.local_80");
+    check("%SERVICE_PORT_NAME%-%TARGET_PORT%", WEB, "http-8080");
+    check("a%SUBSET_NAME%b", WEB, "ab");
+    check("%OTHER%.%SERVICE_NAME%.%SERVICE_NAME%", WEB, "%OTHER%.web.web");
+    // The names of other services are their hosts.
+    let external = "outbound|80||api.example.com";
+    check("%SERVICE% %SERVICE_NAME% %SERVICE_FQDN%", external, "api.example.com api.example.com api.example.com");
+    check("%SERVICE%", "inbound|8080||", "-");
+    check("%SERVICE%", "PassthroughCluster", "-");
+    let rule = "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web, subsets: [{name: v1, labels: {app: web}}]}\n";
+    let of_subset = "outbound|80|v1|web.shop.svc.cluster.local";
+    assert_eq!(name("outboundClusterStatName: '%SERVICE%_%SUBSET_NAME%'", rule, of_subset), "web.shop_v1");
+    let inbound =
+        "inboundClusterStatName: 'in_%SERVICE%_%SERVICE_PORT%_%TARGET_PORT%_%SERVICE_PORT_NAME%%SUBSET_NAME%'";
+    assert_eq!(name(inbound, "", "inbound|8080||"), "in_web.shop_80_8080_http");
+    assert_eq!(name(inbound, "", "inbound|8082||"), "in_web.shop_82_8082_raw");
+    assert_eq!(name(inbound, "", WEB), "-");
+    // TCP connections are counted under these names, too.
+    let both = "outboundClusterStatName: 'out_%SERVICE_NAME%'\ninboundClusterStatName: 'in_%SERVICE_NAME%'";
+    let listener = |name: &str| resource(both, "", "sidecar web-0.shop", "LDS", name).to_string();
+    assert!(listener("10.96.1.1_82").contains("\"stat_prefix\":\"out_web\""), "{}", listener("10.96.1.1_82"));
+    assert!(listener("virtualInbound").contains("\"stat_prefix\":\"in_web\""), "{}", listener("virtualInbound"));
+    let (_, found) = built("outboundClusterStatName: '%SERVICES%-%SERVICE_PORT%'", "");
+    let finding = found.iter().find(|f| f.code == "bad-value" && f.message.contains("`%SERVICES%` is no variable"));
+    assert!(finding.is_some_and(|f| f.help.as_deref().is_some_and(|help| help.contains("`%SERVICE%`"))), "{found}");
+}
+
+#[test]
 fn objects_without_export_to_are_seen_by_whom_the_mesh_says() {
     let only = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}";
     let check = |settings: &str, more: &str, request: &str, expected: &str| {

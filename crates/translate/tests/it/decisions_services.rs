@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_base::Diagnostics;
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Transport;
@@ -16,16 +17,19 @@ use crate::scenario::{translate, view_of};
 /// A mesh from YAML.
 pub struct Mesh {
     pub snapshot: Snapshot,
+    /// What is said of its objects.
+    pub found: Diagnostics,
 }
 
 impl Mesh {
     /// Reads YAML that must have no mistakes.
     pub fn read(text: &str) -> Self {
-        let (objects, found) = crate::recorded::load(&[("input.yaml".into(), text.into())]);
+        let (objects, mut found) = crate::recorded::load(&[("input.yaml".into(), text.into())]);
         assert!(!found.has_errors(), "{found}");
         let (snapshot, built) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
         assert!(!built.has_errors(), "{built}");
-        Self { snapshot }
+        found.extend(built);
+        Self { snapshot, found }
     }
 
     pub fn view(&self, proxy: &str) -> ProxyView {

@@ -373,7 +373,15 @@ impl Draw<'_> {
             "serviceEntryVisibility: {defaultVisibility: NAMESPACE, applyToSidecars: true}",
             "defaultConfig: {proxyHeaders: {server: {value: mine}}}",
             "tcpKeepalive: {time: 5s}",
+            "outboundClusterStatName: '%SERVICE%_%SERVICE_PORT%'",
+            "inboundClusterStatName: '%SERVICE_FQDN%_%TARGET_PORT%'",
         ]);
+        let policy = match policy {
+            "ALLOW_ANY" => {
+                self.pick(&["ALLOW_ANY", "ALLOW_ANY\n      egressProxy: {host: e0.example.com, port: {number: 80}}"])
+            }
+            other => other,
+        };
         let text = format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\n\
              data:\n  mesh: |\n    outboundTrafficPolicy:\n      mode: {policy}\n    {more}\n"

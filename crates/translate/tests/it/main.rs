@@ -17,6 +17,7 @@ mod decisions_ingresses;
 mod decisions_l4;
 mod decisions_mesh;
 mod decisions_proxy_config;
+mod decisions_scope;
 mod decisions_services;
 mod decisions_tokens;
 mod decisions_workloads;

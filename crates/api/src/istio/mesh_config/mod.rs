@@ -4,6 +4,7 @@ mod certificate_service;
 mod further_roots;
 mod policies;
 mod providers;
+mod stat_names;
 mod visibility;
 
 pub use certificate_service::{CertificateService, SignerTls, is_local};
@@ -17,6 +18,7 @@ pub use providers::{
     CertificateData, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat,
     ProviderKind, RequestBody,
 };
+pub use stat_names::StatVariable;
 pub use visibility::{
     MatchExpression, MatchOperator, NamespaceSelector, ServiceEntryVisibility, ServiceSettings, VisibilityLevel,
     VisibilityPolicy, VisibilityRule,
@@ -156,6 +158,10 @@ object! {
         discovery_selectors: Vec<NamespaceSelector> = "discoverySelectors",
         /// Which services stay within one cluster; there is only one.
         service_settings: Vec<ServiceSettings> = "serviceSettings",
+        /// The pattern of the names of outbound clusters in statistics.
+        outbound_cluster_stat_name: Option<Spanned<String>> = "outboundClusterStatName",
+        /// The pattern of the names of inbound clusters in statistics.
+        inbound_cluster_stat_name: Option<Spanned<String>> = "inboundClusterStatName",
         /// Settings of each proxy.
         default_config: Option<ProxyConfig> = "defaultConfig",
         /// Services that proxies call for authorization, logs, metrics and traces.
@@ -180,8 +186,8 @@ object! {
         ca: Option<Spanned<CertificateService>> = "ca",
     }
     later: [
-        "proxyHttpPort", "enableTracing", "enableEnvoyAccessLogService", "configSources", "inboundClusterStatName",
-        "outboundClusterStatName", "serviceSubsetStatName", "statPrefix", "certificates", "enablePrometheusMerge",
+        "proxyHttpPort", "enableTracing", "enableEnvoyAccessLogService", "configSources",
+        "serviceSubsetStatName", "statPrefix", "certificates", "enablePrometheusMerge",
     ];
     inert: ["serviceScopeConfigs", "hboneIdleTimeout", "thriftConfig", "mixerCheckServer"];
     check: check;
@@ -215,5 +221,6 @@ fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
     certificate_service::check(config.ca.as_ref(), cx);
     further_roots::check(&config.ca_certificates, cx);
     policies::check_access_log(config, cx);
+    stat_names::check(config, cx);
     providers::check_references(config, cx);
 }

@@ -4,7 +4,9 @@ use evenkeel_base::Spanned;
 use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::Node;
 
+use super::super::Destination;
 use super::super::destination_rule::{ConnectionPool, OutlierDetection};
+use super::super::sidecar::check_egress_proxy;
 use super::MeshConfig;
 use crate::decode::Context;
 
@@ -13,8 +15,11 @@ object! {
     pub struct OutboundTrafficPolicy {
         /// ALLOW_ANY if not given.
         mode: Option<Spanned<MeshOutboundMode>> = "mode",
+        /// With ALLOW_ANY, the egress proxy that such calls are sent to. Istio has it in Sidecars only.
+        egress_proxy: Option<Spanned<Destination>> = "egressProxy",
     }
-    later: ["egressProxy", "tls"];
+    later: ["tls"];
+    check: check_outbound;
 }
 
 choices! {
@@ -164,6 +169,16 @@ const CIPHER_SUITES: &[&str] = &[
 ];
 /// Those of them that proxies can use: with forward secrecy and authenticated encryption.
 const USABLE_SUITES: usize = 6;
+
+fn check_outbound(policy: &OutboundTrafficPolicy, node: &Node, cx: &mut Context) {
+    let Some(proxy) = &policy.egress_proxy else { return };
+    let mode = policy.mode.as_ref().map_or(MeshOutboundMode::AllowAny, |mode| mode.value);
+    if mode != MeshOutboundMode::AllowAny {
+        let message = "`egressProxy` needs `mode: ALLOW_ANY`: with other modes no traffic passes to the egress proxy";
+        cx.error("conflict", node.span_of_path("egressProxy"), message, "write `mode: ALLOW_ANY`, or remove it");
+    }
+    check_egress_proxy(proxy, cx);
+}
 
 fn check_tls(config: &TlsConfig, _: &Node, cx: &mut Context) {
     check_names("ecdhCurves", &config.ecdh_curves, CURVES, cx);

@@ -4,6 +4,7 @@
 mod asking;
 mod authorization;
 mod bad_input;
+mod changes;
 mod check;
 mod confinement;
 mod crashes;
