@@ -18,6 +18,7 @@ mod decisions_l4;
 mod decisions_mesh;
 mod decisions_proxy_config;
 mod decisions_services;
+mod decisions_targets;
 mod decisions_tokens;
 mod decisions_workloads;
 mod decisions_zones;
