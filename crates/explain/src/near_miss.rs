@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use evenkeel_model::{MeshConfig, StringMatch};
+use evenkeel_model::{MeshConfig, StringMatch, trust_domains};
 use evenkeel_runtime_config::matching::split_path;
 use evenkeel_runtime_config::string_match::full_match_regex;
 use evenkeel_runtime_config::view::{PlainRequest, RequestView};
@@ -51,7 +51,8 @@ impl Facts<'_> {
         let of_mesh = |wanted: &StringMatch, has: &str| self.is_principal(wanted, has);
         test.texts("principals", &source.principals, &source.not_principals, principal, &of_mesh);
         let domain = principal.and_then(|principal| principal.split_once('/')).map(|(domain, _)| domain);
-        test.texts("trustDomains", &source.trust_domains, &source.not_trust_domains, domain, &matches);
+        let of_domains = |wanted: &StringMatch, has: &str| self.is_trust_domain(wanted, has);
+        test.texts("trustDomains", &source.trust_domains, &source.not_trust_domains, domain, &of_domains);
         // Which token a call has is only known to the proxy.
         if !(self.request.is_none() && self.is_deny) {
             let (wanted, unwanted) = (&source.request_principals, &source.not_request_principals);
@@ -151,15 +152,11 @@ impl Facts<'_> {
     }
 
     fn is_principal(&self, wanted: &StringMatch, has: &str) -> bool {
-        let local = |text: &str| match text.strip_prefix("cluster.local/") {
-            Some(rest) => format!("{}/{rest}", self.mesh.trust_domain),
-            None => text.to_owned(),
-        };
-        match wanted {
-            StringMatch::Exact(text) => local(text) == has,
-            StringMatch::Prefix(text) => has.starts_with(&local(text)),
-            other => matches(other, has),
-        }
+        trust_domains::principals(wanted, self.mesh).iter().any(|one| matches(one, has))
+    }
+
+    fn is_trust_domain(&self, wanted: &StringMatch, has: &str) -> bool {
+        trust_domains::trust_domains(wanted, self.mesh).iter().any(|one| matches(one, has))
     }
 }
 
@@ -362,6 +359,50 @@ mod tests {
         check("old.example", &["partner.example"], 0);
         check("partner.example", &["partner.example"], 1);
         check("partner.example", &[], 0);
+    }
+
+    #[test]
+    fn aliases_of_the_trust_domain_are_not_missed() {
+        let request = PlainRequest::new("GET", "info", "/");
+        let mesh = MeshConfig {
+            trust_domain: "new.example".into(),
+            trust_domain_aliases: vec!["old.example".into()],
+            ..MeshConfig::default()
+        };
+        let text = |text: &str| StringMatch::from_policy_value(text);
+        let principals = |value: &str| Source { principals: vec![text(value)], ..Source::default() };
+        let not_principals = |value: &str| Source { not_principals: vec![text(value)], ..Source::default() };
+        let domains = |value: &str| Source { trust_domains: vec![text(value)], ..Source::default() };
+        let not_domains = |value: &str| Source { not_trust_domains: vec![text(value)], ..Source::default() };
+        let check = |source: Source, caller: &str, misses: usize| {
+            let facts = Facts { principal: Some(format!("{caller}/ns/shop/sa/web")), ..facts(&request, &mesh) };
+            let of_rule = facts.missing(&Rule { from: vec![source.clone()], to: Vec::new(), when: Vec::new() });
+            assert_eq!(of_rule.len(), misses, "{caller} {source:?}");
+        };
+        for caller in ["new.example", "old.example"] {
+            for domain in ["cluster.local", "new.example", "old.example", "*.example"] {
+                check(principals(&format!("{domain}/ns/shop/sa/web")), caller, 0);
+                check(not_principals(&format!("{domain}/ns/shop/sa/web")), caller, 1);
+            }
+            check(principals("old.example/ns/shop/*"), caller, 0);
+            check(principals("far.example/ns/shop/sa/web"), caller, 1);
+            for domain in ["new.example", "old.example", "*.example", "old.*", "*"] {
+                let expected = usize::from(domain == "old.*" && caller == "new.example");
+                check(domains(domain), caller, expected);
+                check(not_domains(domain), caller, 1 - expected);
+            }
+            check(domains("far.example"), caller, 1);
+        }
+        check(principals("old.example/ns/shop/sa/web"), "far.example", 1);
+        check(domains("old.example"), "far.example", 1);
+        let when = |value: &str| Condition {
+            key: ConditionKey::SourcePrincipal,
+            values: vec![text(value)],
+            not_values: Vec::new(),
+        };
+        let facts = Facts { principal: Some("old.example/ns/shop/sa/web".to_owned()), ..facts(&request, &mesh) };
+        let rule = Rule { from: vec![], to: vec![], when: vec![when("new.example/ns/shop/sa/web")] };
+        assert!(facts.missing(&rule).is_empty());
     }
 
     #[test]

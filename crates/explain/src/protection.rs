@@ -15,7 +15,7 @@ use evenkeel_api::annotations::{CaptureRules, is_dry_run};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::yaml::Node;
 use evenkeel_model::workload::InboundPort;
-use evenkeel_model::{AuthorizationPolicy, Protocol, Selectable, Workload};
+use evenkeel_model::{AuthorizationPolicy, Protocol, Selectable, Selection, Workload};
 use evenkeel_xds::json::any_to_json;
 use evenkeel_xds::{ResourceType, Schema};
 
@@ -192,7 +192,7 @@ impl World {
             order: 0,
             action: policy.action.to_string(),
             source: Source::at(object.clone(), &policy.origin),
-            scope: self.scope(&policy.namespace, policy.selector.is_empty()),
+            scope: self.scope(&policy.namespace, policy.selection.is_everything()),
             dry_run: dry_run.is_some_and(|object| is_dry_run(&object.annotations)),
             refused: policy.refused,
             provider: provider.as_ref().and_then(Node::as_str).map(str::to_owned),
@@ -206,7 +206,7 @@ impl World {
         let is_here = |object: &&Object| {
             object.kind() == Kind::RequestAuthentication
                 && (object.namespace == workload.namespace || object.namespace == *root)
-                && self.selects(object, workload)
+                && written_selection(object).includes(&object.namespace, &workload.namespace, &workload.labels)
         };
         let found = self.objects().iter().filter(is_here);
         let of = |object: &Object| {
@@ -214,21 +214,12 @@ impl World {
             let rules = rules.as_ref().and_then(Node::as_sequence).unwrap_or_default();
             RequestAuthentication {
                 source: Source::at(object.to_string(), &object.origin),
-                scope: self.scope(&object.namespace, self.places.node(&object.origin, "spec.selector").is_none()),
+                scope: self.scope(&object.namespace, written_selection(object).is_everything()),
                 issuers: rules.iter().map(words::issuer).collect(),
                 notes: self.findings_at(&object.origin),
             }
         };
         found.map(of).collect()
-    }
-
-    /// Whether the selector that is written in an object selects the workload.
-    fn selects(&self, object: &Object, workload: &Workload) -> bool {
-        let labels = self.places.node(&object.origin, "spec.selector.matchLabels");
-        let labels = labels.as_ref().and_then(Node::as_mapping);
-        labels.is_none_or(|labels| {
-            labels.iter().all(|entry| workload.labels.get(&*entry.key).map(String::as_str) == entry.value.as_str())
-        })
     }
 
     fn scope(&self, namespace: &str, is_whole: bool) -> &'static str {
@@ -243,6 +234,16 @@ impl World {
     fn findings_at(&self, origin: &evenkeel_base::Span) -> Vec<String> {
         let about = self.diagnostics().iter().filter(|finding| finding.span == *origin);
         about.map(|finding| finding.message.clone()).collect()
+    }
+}
+
+/// The workloads that a RequestAuthentication is for; the stand-in for a refused one is for those that could be read.
+fn written_selection(object: &Object) -> Selection {
+    match &object.resource {
+        Resource::RequestAuthentication(authentication) => {
+            authentication.spec.as_ref().map_or_else(Selection::everything, Selection::of_request_authentication)
+        }
+        _ => Selection::everything(),
     }
 }
 

@@ -19,6 +19,7 @@ pub mod policy;
 pub mod proxy_rule;
 pub mod request_authentication;
 pub mod route_set;
+pub mod selection;
 pub mod service;
 pub mod sidecar;
 pub mod snapshot;
@@ -27,6 +28,7 @@ mod source;
 mod status;
 pub mod tracked;
 pub mod traffic;
+pub mod trust_domains;
 pub mod visibility;
 pub mod workload;
 pub mod workload_group;
@@ -53,6 +55,7 @@ pub use route_set::{
     HttpRoute, L4Match, L4Route, Millionths, Mirror, Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute,
     WeightedDestination,
 };
+pub use selection::Selection;
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};
 pub use snapshot::Snapshot;

@@ -8,7 +8,7 @@ use evenkeel_base::Span;
 use evenkeel_base::cidr::IpNet;
 
 use crate::workload::Selectable;
-use crate::{Labels, StringMatch};
+use crate::{Labels, Selection, StringMatch};
 
 /// What a workload accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,8 +82,8 @@ pub struct AuthorizationPolicy {
     pub name: Arc<str>,
     /// Its namespace; in the root namespace it applies to the whole mesh.
     pub namespace: Arc<str>,
-    /// Labels of the workloads; empty = all of the namespace.
-    pub selector: Labels,
+    /// The workloads it is for.
+    pub selection: Selection,
     /// What it does.
     pub action: AuthorizationAction,
     /// The extension provider that decides, of CUSTOM policies.

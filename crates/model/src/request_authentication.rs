@@ -7,7 +7,7 @@ use evenkeel_base::{Diagnostics, Span};
 
 use evenkeel_base::hostname::Hostname;
 
-use crate::Labels;
+use crate::Selection;
 
 /// Which tokens requests to some workloads may carry. A request without a token passes.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,8 +16,8 @@ pub struct RequestAuthentication {
     pub name: Arc<str>,
     /// Its namespace; in the root namespace it applies to the whole mesh.
     pub namespace: Arc<str>,
-    /// Labels of the workloads, of which any has to match; empty = all of the namespace.
-    pub selectors: Vec<Labels>,
+    /// The workloads it is for.
+    pub selection: Selection,
     /// The issuers.
     pub rules: Vec<JwtRule>,
     /// Where it was written.

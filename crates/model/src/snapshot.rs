@@ -246,7 +246,9 @@ impl Snapshot {
         let of = |wanted: &str| of_namespace(&self.authorization_policies, wanted, |p| &p.namespace);
         let root = &*self.mesh.root_namespace;
         let own = if namespace == root { &[] } else { of(namespace) };
-        let mut found: Vec<_> = of(root).iter().chain(own).filter(|p| workload.selected_by(&p.selector)).collect();
+        let includes =
+            |policy: &&Arc<AuthorizationPolicy>| policy.selection.includes(&policy.namespace, namespace, workload);
+        let mut found: Vec<_> = of(root).iter().chain(own).filter(includes).collect();
         found.sort_by_key(|p| p.action);
         found
     }
@@ -260,10 +262,8 @@ impl Snapshot {
         let of = |wanted: &str| of_namespace(&self.request_authentications, wanted, |p| &p.namespace);
         let root = &*self.mesh.root_namespace;
         let own = if namespace == root { &[] } else { of(namespace) };
-        let selects = |one: &&Arc<RequestAuthentication>| {
-            one.selectors.is_empty() || one.selectors.iter().any(|selector| workload.selected_by(selector))
-        };
-        of(root).iter().chain(own).filter(selects).collect()
+        let includes = |one: &&Arc<RequestAuthentication>| one.selection.includes(&one.namespace, namespace, workload);
+        of(root).iter().chain(own).filter(includes).collect()
     }
 
     /// Where keys of issuers have to be fetched from, each with the shortest limit that a rule sets for it.

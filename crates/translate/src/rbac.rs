@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MeshConfig, StringMatch};
+use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MeshConfig, StringMatch, trust_domains};
 use prost::Name;
 
 use crate::ambiguous;
@@ -236,9 +236,6 @@ fn operation_rules(operation: &Operation, layer: Layer) -> Vec<Permission> {
     all
 }
 
-/// Parts of a principal: `TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
-const PRINCIPAL_PARTS: usize = 5;
-
 fn source_ids(source: &Source, mesh: &MeshConfig, layer: Layer) -> Vec<Principal> {
     let mut all = Vec::new();
     if layer == Layer::Http {
@@ -247,7 +244,7 @@ fn source_ids(source: &Source, mesh: &MeshConfig, layer: Layer) -> Vec<Principal
         });
     }
     add_ids(&mut all, &source.trust_domains, &source.not_trust_domains, |value| {
-        trust_domains(value, mesh).iter().map(|value| authenticated(trust_domain(value))).collect()
+        trust_domains::trust_domains(value, mesh).iter().map(|value| authenticated(trust_domain(value))).collect()
     });
     add_ids(&mut all, &source.principals, &source.not_principals, |value| principals(value, mesh));
     add_ids(&mut all, &source.namespaces, &source.not_namespaces, |value| vec![authenticated(namespace(value, mesh))]);
@@ -315,57 +312,16 @@ fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<
 
 /// Identities by SPIFFE id. `cluster.local` stands for the mesh's trust domain, and aliases are equal to it.
 fn principals(value: &StringMatch, mesh: &MeshConfig) -> Vec<Identifier> {
-    let in_domains = |principal: &str, pattern: &dyn Fn(String) -> MatchPattern| {
-        let domains = domains_of(principal, mesh);
-        domains.into_iter().map(|p| authenticated(string_matcher(pattern(format!("spiffe://{p}"))))).collect()
+    let spiffe =
+        |pattern: &dyn Fn(String) -> MatchPattern, text: &str| string_matcher(pattern(format!("spiffe://{text}")));
+    let matcher = |value: StringMatch| match value {
+        StringMatch::Exact(text) => spiffe(&MatchPattern::Exact, &text),
+        StringMatch::Prefix(text) => spiffe(&MatchPattern::Prefix, &text),
+        StringMatch::Suffix(text) => regex_matcher(&format!("spiffe://.*{}", quote(&text))),
+        StringMatch::Regex(text) => regex_matcher(&format!("spiffe://{text}")),
+        StringMatch::Present => regex_matcher(".+"),
     };
-    match value {
-        StringMatch::Exact(text) => in_domains(text, &MatchPattern::Exact),
-        StringMatch::Prefix(text) => in_domains(text, &MatchPattern::Prefix),
-        StringMatch::Suffix(text) => {
-            let own = std::iter::once(authenticated(regex_matcher(&format!("spiffe://.*{}", quote(text)))));
-            let others = other_domains_of(text, mesh).into_iter();
-            own.chain(others.map(|p| authenticated(string_matcher(MatchPattern::Exact(format!("spiffe://{p}"))))))
-                .collect()
-        }
-        StringMatch::Regex(text) => vec![authenticated(regex_matcher(&format!("spiffe://{text}")))],
-        StringMatch::Present => vec![authenticated(regex_matcher(".+"))],
-    }
-}
-
-/// The mesh's trust domain and its aliases.
-fn own_domains(mesh: &MeshConfig) -> impl Iterator<Item = &std::sync::Arc<str>> {
-    std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases)
-}
-
-/// Further principals that `*SUFFIX` names, if it has the end of a trust domain of the mesh, as `*-example/ns/shop/sa/web`: the same
-/// account in the others (Istio's `ReplaceTrustDomainAliases`).
-fn other_domains_of(suffix: &str, mesh: &MeshConfig) -> Vec<String> {
-    let Some((domain, rest)) = suffix.split_once('/') else { return Vec::new() };
-    let is_principal = suffix.split('/').count() == PRINCIPAL_PARTS && !domain.is_empty();
-    if !is_principal || !own_domains(mesh).any(|own| own.ends_with(domain)) {
-        return Vec::new();
-    }
-    own_domains(mesh).filter(|own| !own.ends_with(domain)).map(|own| format!("{own}/{rest}")).collect()
-}
-
-/// The trust domains that a value names: for the mesh's own, or one of its aliases, all of them (Istio's
-/// `ExpandTrustDomainAliases`).
-fn trust_domains(value: &StringMatch, mesh: &MeshConfig) -> Vec<StringMatch> {
-    match value {
-        StringMatch::Exact(text) if own_domains(mesh).any(|own| own == text) => {
-            own_domains(mesh).map(|own| StringMatch::Exact(own.clone())).collect()
-        }
-        other => vec![other.clone()],
-    }
-}
-
-fn domains_of(principal: &str, mesh: &MeshConfig) -> Vec<String> {
-    let Some((domain, rest)) = principal.split_once('/') else { return vec![principal.to_owned()] };
-    match domain == "cluster.local" || own_domains(mesh).any(|own| **own == *domain) {
-        true => own_domains(mesh).map(|domain| format!("{domain}/{rest}")).collect(),
-        false => vec![principal.to_owned()],
-    }
+    trust_domains::principals(value, mesh).into_iter().map(|value| authenticated(matcher(value))).collect()
 }
 
 /// The trust domain of a SPIFFE id: what stands before its path.

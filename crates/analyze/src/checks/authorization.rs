@@ -4,7 +4,6 @@ use evenkeel_api::{Kind, Object};
 use evenkeel_base::suggest::instead;
 use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_model::authz_provider::AuthzProvider;
-use evenkeel_model::workload::selects;
 use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, Protocol, Service, Snapshot};
 
 /// CUSTOM policies whose provider is not declared, or whose service does not exist. Proxies refuse what they match.
@@ -65,7 +64,8 @@ pub fn requests_on_tcp_ports(objects: &[&Object], snapshot: &Snapshot, found: &m
         let is_of_policy = |service: &&std::sync::Arc<Service>| {
             let in_namespace =
                 service.namespace == policy.namespace || policy.namespace == snapshot.mesh.root_namespace;
-            in_namespace && !service.selector.is_empty() && selects(&policy.selector, &service.selector)
+            let selects = || policy.selection.includes(&policy.namespace, &service.namespace, &service.selector);
+            in_namespace && !service.selector.is_empty() && selects()
         };
         let tcp = snapshot.services.iter().filter(is_of_policy).find_map(|service| {
             let port = service.ports.iter().find(|port| port.protocol == Protocol::Tcp)?;

@@ -3,7 +3,6 @@
 use evenkeel_api::Object;
 use evenkeel_api::decode::MatchName;
 use evenkeel_base::{Diagnostic, Diagnostics};
-use evenkeel_model::workload::selects;
 use evenkeel_model::{Gateway, GatewayRef, HttpRoute, Snapshot};
 
 /// Routes that look at claims where no RequestAuthentication puts any (IST0149): a condition on a claim never holds there,
@@ -39,8 +38,8 @@ fn has_claims(rule: &HttpRoute) -> bool {
 /// Whether a RequestAuthentication is for the proxies of a Gateway. They may be in any namespace.
 fn is_judged(snapshot: &Snapshot, gateway: &Gateway) -> bool {
     let root = &snapshot.mesh.root_namespace;
-    snapshot.request_authentications.iter().any(|one| match one.selectors.is_empty() {
+    snapshot.request_authentications.iter().any(|one| match one.selection.is_everything() {
         true => one.namespace == *root || one.namespace == gateway.namespace,
-        false => one.selectors.iter().any(|selector| selects(selector, &gateway.selector)),
+        false => one.selection.fits(&gateway.selector),
     })
 }

@@ -3,7 +3,6 @@
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 use evenkeel_model::Snapshot;
-use evenkeel_model::workload::selects;
 
 use super::workloads::template;
 
@@ -25,8 +24,8 @@ pub fn tokens(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics)
         };
         for authentication in snapshot.request_authentications.iter() {
             let is_near = [root, &program.namespace].contains(&&authentication.namespace);
-            let selectors = &authentication.selectors;
-            if !is_near || !(selectors.is_empty() || selectors.iter().any(|selector| selects(selector, &labels))) {
+            let selection = &authentication.selection;
+            if !is_near || !selection.includes(&authentication.namespace, &program.namespace, &labels) {
                 continue;
             }
             let (namespace, name) = (&authentication.namespace, &authentication.name);

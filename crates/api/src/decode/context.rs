@@ -196,11 +196,7 @@ impl Context {
             Status::Refused => {
                 let message =
                     format!("known to {owner}, not supported yet; ignoring it would change the meaning of the rest");
-                // Without it, the policy would be for the whole namespace.
-                let help = match &*entry.key {
-                    "targetRef" | "targetRefs" => "select the workloads by `selector` instead",
-                    _ => "remove the field if the rest is correct without it",
-                };
+                let help = "remove the field if the rest is correct without it";
                 cx.error("unsupported-field", &entry.key_span, message, help);
             }
             Status::Inert => {

@@ -5,6 +5,7 @@ use evenkeel_base::cidr::{self, IpNet};
 use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::Node;
 
+use super::target_ref::{TargetRef, check_only_one};
 use super::{WorkloadSelector, never_matching};
 use crate::decode::Context;
 
@@ -28,8 +29,11 @@ object! {
         provider: Option<Provider> = "provider",
         /// The rules.
         rules: Vec<Rule> = "rules",
+        /// The resource whose workloads are selected.
+        target_ref: Option<TargetRef> = "targetRef",
+        /// The resources whose workloads are selected.
+        target_refs: Vec<TargetRef> = "targetRefs",
     }
-    refused: ["targetRef", "targetRefs"];
     check: check;
 }
 
@@ -159,6 +163,7 @@ fn check(spec: &AuthorizationPolicySpec, node: &Node, cx: &mut Context) {
         let help = "add a rule; `rules: [{}]` refuses everything";
         cx.warning("no-rules", node.span_of_path("action"), "a DENY policy without rules refuses nothing", help);
     }
+    check_only_one(spec.selector.as_ref(), spec.target_ref.as_ref(), &spec.target_refs, cx);
     check_provider(spec, node, cx);
     // A rule of a CUSTOM policy that matches nothing keeps its provider from being asked.
     let denies = matches!(spec.action, Some(Action::Deny | Action::Custom));

@@ -15,6 +15,7 @@ mod server_tls;
 mod service_entry;
 mod sidecar;
 mod string_match;
+mod target_ref;
 mod virtual_service;
 mod workload_entry;
 mod workload_group;
@@ -55,9 +56,7 @@ pub use proxy_config::{
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,
 };
-pub use request_authentication::{
-    ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec, TargetRef,
-};
+pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
 pub use server_tls::{ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{
@@ -65,6 +64,7 @@ pub use sidecar::{
     OutboundTrafficPolicyMode, Sidecar, SidecarOutboundTrafficPolicy, SidecarPort, SidecarSpec,
 };
 pub use string_match::StringMatch;
+pub use target_ref::TargetRef;
 pub use virtual_service::{
     Destination, L4MatchAttributes, PortSelector, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute,
     VirtualService, VirtualServiceSpec,

@@ -7,12 +7,12 @@ use evenkeel_base::yaml::{Mapping, Node};
 use super::parts::{selector, sound};
 use crate::annotations::DRY_RUN;
 use crate::decode::Decode;
-use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, WorkloadSelector};
+use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, TargetRef, WorkloadSelector};
 
 /// Fields that the document may have.
 const FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 /// Fields of `spec` that do not change the meaning of other fields.
-const SPEC_FIELDS: [&str; 4] = ["selector", "action", "rules", "provider"];
+const SPEC_FIELDS: [&str; 6] = ["selector", "targetRef", "targetRefs", "action", "rules", "provider"];
 
 /// The stand-in for an ALLOW policy allows nothing. That for a DENY policy, and for a CUSTOM policy, whose provider is
 /// not asked, refuses what the readable parts of its rules match. If the action cannot be read, everything is refused.
@@ -22,7 +22,7 @@ pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
     if is_dry_run(document) {
         return None;
     }
-    let selector = selector(document);
+    let whom = whom(document);
     let has_only = |mapping: Option<&Mapping>, known: &[&str]| {
         mapping.is_some_and(|mapping| mapping.iter().all(|entry| known.contains(&&*entry.key)))
     };
@@ -31,16 +31,16 @@ pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
         has_only(Some(document), &FIELDS) && spec.is_none_or(|spec| has_only(spec.as_mapping(), &SPEC_FIELDS));
     let action = spec.and_then(|spec| spec.get("action")).filter(|action| !action.is_null());
     match action.map(Node::as_str) {
-        None if is_clear => Some(of(selector, Action::Allow, Vec::new())),
-        Some(Some("ALLOW")) => Some(of(selector, Action::Allow, Vec::new())),
+        None if is_clear => Some(of(whom, Action::Allow, Vec::new())),
+        Some(Some("ALLOW")) => Some(of(whom, Action::Allow, Vec::new())),
         Some(Some("AUDIT")) => None,
         Some(Some("DENY" | "CUSTOM")) if is_clear => {
             let rules = spec.and_then(|spec| spec.get("rules")).filter(|rules| !rules.is_null());
             let rules =
                 rules.map_or(Some(Vec::new()), |rules| Some(rules.as_sequence()?.iter().map(widened).collect()));
-            Some(of(selector, Action::Deny, rules.unwrap_or_else(|| vec![ANYTHING])))
+            Some(of(whom, Action::Deny, rules.unwrap_or_else(|| vec![ANYTHING])))
         }
-        _ => Some(everything(selector)),
+        _ => Some(of(whom, Action::Deny, vec![ANYTHING])),
     }
 }
 
@@ -53,15 +53,46 @@ fn is_dry_run(document: &Mapping) -> bool {
 
 /// Refuses everything.
 pub(super) fn everything(selector: BTreeMap<String, String>) -> AuthorizationPolicy {
-    of(selector, Action::Deny, vec![ANYTHING])
+    of(Whom { selector, targets: Vec::new() }, Action::Deny, vec![ANYTHING])
 }
 
 const ANYTHING: Rule = Rule { from: Vec::new(), to: Vec::new(), when: Vec::new() };
 
-fn of(selector: BTreeMap<String, String>, action: Action, rules: Vec<Rule>) -> AuthorizationPolicy {
-    let selector = (!selector.is_empty()).then_some(WorkloadSelector { match_labels: selector });
+/// Whom a stand-in is for: the workloads with these labels, or those of these resources.
+struct Whom {
+    selector: BTreeMap<String, String>,
+    targets: Vec<TargetRef>,
+}
+
+/// What can be read of `selector`, or of `targetRef` and `targetRefs`. With a mistake in a reference, or with references beside
+/// a selector, it is not known for whom the policy is: it is for the whole namespace.
+fn whom(document: &Mapping) -> Whom {
+    let spec = document.get("spec").and_then(Node::as_mapping);
+    let field = |name| spec.and_then(|spec| spec.get(name)).filter(|node: &&Node| !node.is_null());
+    let is_empty = |list: &&Node| list.as_sequence().is_some_and(|list| list.is_empty());
+    let (one, list) = (field("targetRef"), field("targetRefs").filter(|list| !is_empty(list)));
+    if one.is_none() && list.is_none() {
+        return Whom { selector: selector(document), targets: Vec::new() };
+    }
+    let targets = match (field("selector"), one, list) {
+        (None, Some(one), None) => sound::<TargetRef>(one).map(|one| vec![one]),
+        (None, None, Some(list)) => sound::<Vec<TargetRef>>(list),
+        _ => None,
+    };
+    Whom { selector: BTreeMap::new(), targets: targets.unwrap_or_default() }
+}
+
+fn of(whom: Whom, action: Action, rules: Vec<Rule>) -> AuthorizationPolicy {
+    let selector = (!whom.selector.is_empty()).then_some(WorkloadSelector { match_labels: whom.selector });
     AuthorizationPolicy {
-        spec: Some(AuthorizationPolicySpec { selector, action: Some(action), provider: None, rules }),
+        spec: Some(AuthorizationPolicySpec {
+            selector,
+            action: Some(action),
+            provider: None,
+            rules,
+            target_ref: None,
+            target_refs: whom.targets,
+        }),
     }
 }
 

@@ -20,7 +20,8 @@ fn of_resource(object: &Object) -> String {
     match &object.resource {
         Resource::AuthorizationPolicy(policy) => {
             let spec = policy.spec.as_ref().expect("a specification");
-            let selected = spec.selector.iter().map(|s| labels(&s.match_labels)).collect::<String>();
+            let mut selected = spec.selector.iter().map(|s| labels(&s.match_labels)).collect::<String>();
+            selected.extend(spec.target_refs.iter().map(|target| format!(" {}/{}", *target.kind, *target.name)));
             let rule =
                 |rule: &crate::istio::Rule| format!(" {}/{}/{}", rule.from.len(), rule.to.len(), rule.when.len());
             let rules = spec.rules.iter().map(rule).collect::<String>();
@@ -123,10 +124,28 @@ fn what_leaves_its_action_in_doubt_closes_all_it_selects() {
     check("action: 7");
     check("acton: DENY\nrules: [{}]");
     check("action: DENY\nrulez: [{}]");
-    for kind in ["Gateway", "GatewayClass", "Service", "ServiceEntry", "Gatway", "''"] {
-        check(&format!("action: DENY\nrules: [{{}}]\ntargetRef: {{kind: {kind}, name: x}}"));
-        check(&format!("action: DENY\nrules: [{{}}]\ntargetRefs: [{{kind: {kind}, name: x}}]"));
+}
+
+#[test]
+fn references_with_a_mistake_are_to_the_whole_namespace() {
+    let check = |spec: &str, expected: &str| {
+        check(&policy(spec), &[&format!("AuthorizationPolicy shop/web{expected} DENY 0/0/0")]);
+    };
+    let gateway = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+    // The kind of each is of another group, or there is no such kind.
+    for kind in ["Gateway", "GatewayClass", "ServiceEntry", "Gatway", "''"] {
+        check(&format!("action: DENY\nrules: [{{}}]\ntargetRef: {{kind: {kind}, name: x}}"), "");
+        check(&format!("action: DENY\nrules: [{{}}]\ntargetRefs: [{{kind: {kind}, name: x}}]"), "");
     }
+    check("action: DENY\nrules: [{}]\ntargetRefs: [{kind: Service, name: ''}]", "");
+    check("action: DENY\nrules: [{}]\ntargetRefs: [{kind: Service, name: x, namespace: shop}]", "");
+    check(&format!("action: DENY\nrules: [{{}}]\ntargetRef: {gateway}\ntargetRefs: [{gateway}]"), "");
+    check(&format!("{SELECTOR}action: DENY\nrules: [{{}}]\ntargetRefs: [{gateway}]"), "");
+    check(&format!("action: DENNY\ntargetRefs: [{gateway}, 5]"), "");
+    // Mistakes elsewhere leave the references as they are.
+    check(&format!("action: DENNY\ntargetRefs: [{gateway}]"), " Gateway/edge");
+    check(&format!("action: DENNY\ntargetRef: {gateway}"), " Gateway/edge");
+    check(&format!("action: DENNY\n{SELECTOR}targetRefs: []"), " app=web");
 }
 
 #[test]

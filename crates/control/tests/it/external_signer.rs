@@ -1,6 +1,7 @@
 //! Somebody else signs: a second control plane, and signers that do what no signer should.
 
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -18,8 +19,9 @@ use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateRespons
 use evenkeel_xds::istio::mesh::ProxyConfig;
 use evenkeel_xds::unpack;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber,
 };
 use time::OffsetDateTime;
 use tokio::net::TcpListener;
@@ -237,6 +239,160 @@ async fn only_what_was_asked_for_is_handed_out() {
     let metrics = plane.page("/metrics").await;
     assert!(metrics.contains("evenkeel_external_signer_bad_answers 19\n"), "{metrics}");
     assert!(metrics.contains("citadel_server_success_cert_issuance_count 2\n"), "{metrics}");
+}
+
+/// An authority below a signer's root.
+struct Intermediate {
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Intermediate {
+    fn below(root: &Issuer<'static, KeyPair>, change: impl Fn(&mut CertificateParams)) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "Intermediate");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(SerialNumber::from(INTERMEDIATE));
+        (params.not_before, params.not_after) = (after(-3600), after(86_400));
+        change(&mut params);
+        let certificate = params.signed_by(&key, root).expect("a certificate").pem();
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key).expect("an issuer");
+        Self { certificate, issuer }
+    }
+
+    fn leaf(&self, csr: &str, serial: u64) -> String {
+        let request = CertificateSigningRequestParams::from_pem(csr).expect("a request");
+        let mut params = leaf();
+        params.serial_number = Some(SerialNumber::from(serial));
+        params.signed_by(&request.public_key, &self.issuer).expect("a certificate").pem()
+    }
+}
+
+/// The serial numbers of an intermediate authority, of a leaf that is revoked, and of one that is not.
+const INTERMEDIATE: u64 = 11;
+const REVOKED: u64 = 12;
+const GOOD: u64 = 13;
+
+/// A revocation list, PEM.
+fn list(issuer: &Issuer<'static, KeyPair>, revoked: &[u64]) -> String {
+    let revoked = revoked.iter().map(|serial| RevokedCertParams {
+        serial_number: SerialNumber::from(*serial),
+        revocation_time: after(-60),
+        reason_code: None,
+        invalidity_date: None,
+    });
+    let list = CertificateRevocationListParams {
+        this_update: after(-3600),
+        next_update: after(3600),
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    list.signed_by(issuer).expect("a list").pem().expect("PEM")
+}
+
+#[tokio::test]
+async fn a_signer_may_have_intermediate_authorities() {
+    let (good, foreign) = (Signer::new(), Signer::new());
+    let fake = Fake::start().await;
+    let plane = plane(&[("mesh.yaml", fake.mesh("10s"))], trusting(&good.roots())).await;
+    let says = async |between: Intermediate, chain: fn(String, &str, String) -> Vec<String>| {
+        let root = good.root();
+        fake.does(move |request| {
+            let answer = Ok(chain(between.leaf(&request.csr, GOOD), &between.certificate, root.clone()));
+            Box::pin(async { answer })
+        });
+        ask(&plane).await
+    };
+    let below = |change: fn(&mut CertificateParams)| Intermediate::below(&good.issuer(), change);
+    let signed = says(below(|_| {}), |leaf, between, _| vec![leaf, between.to_owned()]).await.expect("a chain");
+    assert_eq!(signed.len(), 3, "the leaf, the intermediate authority, the mesh's roots: {signed:?}");
+    assert_eq!(parsed(&signed[0]).issuer, parsed(&signed[1]).subject);
+    assert_eq!(parsed(&signed[1]).issuer, parsed(&good.root()).subject);
+    // The same in one text, and with the root.
+    let signed = says(below(|_| {}), |leaf, between, root| vec![leaf + between + &root]).await.expect("a chain");
+    assert_eq!(signed.len(), 3, "{signed:?}");
+
+    let refused = async |what: &str, between: Intermediate, chain: fn(String, &str, String) -> Vec<String>| {
+        let status = says(between, chain).await.expect_err(what);
+        assert_eq!(status.code(), Code::Internal, "{what}: {status}");
+        assert!(status.message().contains("peers would refuse it"), "{what}: {status}");
+    };
+    refused("without it", below(|_| {}), |leaf, _, _| vec![leaf]).await;
+    refused("without it, but with the root", below(|_| {}), |leaf, _, root| vec![leaf, root]).await;
+    let with: fn(String, &str, String) -> Vec<String> = |leaf, between, _| vec![leaf, between.to_owned()];
+    refused("one below a foreign root", Intermediate::below(&foreign.issuer(), |_| {}), with).await;
+    refused("one that has ended", below(|params| params.not_after = after(-60)), with).await;
+    refused("one that may not sign", below(|params| params.is_ca = IsCa::ExplicitNoCa), with).await;
+}
+
+#[tokio::test]
+async fn revoked_certificates_of_the_signer_are_not_handed_out() {
+    let (signer, own) = (Signer::new(), Authority::new_root("corp", SystemTime::now()).expect("a root"));
+    let own_key = KeyPair::from_pem(&own.key).expect("a key");
+    let own_list = list(&Issuer::from_ca_cert_pem(&own.certificate, own_key).expect("an issuer"), &[]);
+    let of_root = |revoked: &[u64]| list(&signer.issuer(), revoked);
+    // With these lists: how an answer ends with a leaf of the root, and with one of an intermediate authority.
+    let check = async |what: &str, of_signer: &str, between: Arc<Intermediate>, serial: u64, expected: [bool; 2]| {
+        let plugged = tempfile::tempdir().expect("a directory");
+        for (name, text) in [
+            ("ca-cert.pem", &own.certificate),
+            ("ca-key.pem", &own.key),
+            ("root-cert.pem", &own.roots),
+            ("ca-crl.pem", &format!("{own_list}{of_signer}")),
+        ] {
+            std::fs::write(plugged.path().join(name), text).expect("a file");
+            let mode = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(plugged.path().join(name), mode).expect("a mode");
+        }
+        let fake = Fake::start().await;
+        let (config, state) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+        std::fs::write(config.path().join("mesh.yaml"), fake.mesh("10s")).expect("a file");
+        let flags = trusting(&signer.roots());
+        let ca_certs = Some(plugged.path().to_owned());
+        let options = Options { signer: flags, ca_certs, ..options(config.path(), state.path()) };
+        let plane = Plane::start_as(config, state, options).await;
+        // What tests take for the root.
+        std::fs::write(plane.state.path().join("ca-cert.pem"), &own.roots).expect("a file");
+        let root = Arc::new(Signer { folder: tempfile::tempdir().expect("a directory") });
+        for name in ["ca-cert.pem", "ca-key.pem"] {
+            std::fs::copy(signer.folder.path().join(name), root.folder.path().join(name)).expect("a copy");
+        }
+        for (below, expected) in [false, true].into_iter().zip(expected) {
+            let (root, between) = (root.clone(), between.clone());
+            fake.does(move |request| {
+                let serial_number = move |leaf: &mut CertificateParams| {
+                    leaf.serial_number = Some(SerialNumber::from(serial));
+                };
+                let answer = match below {
+                    true => vec![between.leaf(&request.csr, serial), between.certificate.clone()],
+                    false => root.sign(&request.csr, &serial_number),
+                };
+                Box::pin(async { Ok(answer) })
+            });
+            let answer = ask(&plane).await;
+            assert_eq!(answer.is_ok(), expected, "{what}, below an intermediate authority: {below}: {answer:?}");
+            if let Err(status) = answer {
+                assert!(status.message().contains("peers would refuse it"), "{what}: {status}");
+            }
+        }
+    };
+    let between = || Arc::new(Intermediate::below(&signer.issuer(), |_| {}));
+    let with =
+        |between: &Intermediate, by_root: &[u64], by_it: &[u64]| of_root(by_root) + &list(&between.issuer, by_it);
+    let one = between();
+    check("nothing is revoked", &with(&one, &[], &[]), one.clone(), GOOD, [true, true]).await;
+    check("another one is", &with(&one, &[REVOKED], &[REVOKED]), one.clone(), GOOD, [true, true]).await;
+    check("the root has revoked the leaf", &with(&one, &[REVOKED], &[]), one.clone(), REVOKED, [false, true]).await;
+    check("the other has", &with(&one, &[], &[REVOKED]), one.clone(), REVOKED, [true, false]).await;
+    check("the root has revoked the other", &with(&one, &[INTERMEDIATE], &[]), one.clone(), GOOD, [true, false]).await;
+    // Lists that are there have to speak for every certificate.
+    check("the other has no list", &of_root(&[]), one.clone(), GOOD, [true, false]).await;
+    check("only the mesh's authority has one", "", one, GOOD, [false, false]).await;
 }
 
 /// What the control plane refuses by itself does not reach the signer.

@@ -70,12 +70,18 @@ fn workload(plane: &Plane, namespace: &str) -> Identity {
 
 /// Starts a gateway proxy in a namespace.
 pub fn start(plane: &Plane, folder: &Path, namespace: &str, program: Program) -> Process {
+    start_with(plane, folder, namespace, program, "")
+}
+
+/// The same, with more fields in its bootstrap file.
+pub fn start_with(plane: &Plane, folder: &Path, namespace: &str, program: Program, more: &str) -> Process {
     let (chain, key) = workload(plane, namespace).write(folder, namespace);
     let text = BOOTSTRAP
         .replace("NAMESPACE_OF_GATEWAY", namespace)
         .replace("XDS_PORT", &plane.secure.to_string())
         .replace("CHAIN_FILE", &chain.display().to_string())
-        .replace("KEY_FILE", &key.display().to_string());
+        .replace("KEY_FILE", &key.display().to_string())
+        + more;
     let path = folder.join(format!("{namespace}.yaml"));
     std::fs::write(&path, text).expect("a file");
     let mut command = match program {
@@ -202,7 +208,7 @@ const BOOTSTRAP: &str = r#"
 node:
   id: router~127.0.0.1~edge-0.NAMESPACE_OF_GATEWAY~NAMESPACE_OF_GATEWAY.svc.cluster.local
   cluster: edge
-  metadata: {NAMESPACE: NAMESPACE_OF_GATEWAY, SERVICE_ACCOUNT: edge, LABELS: {istio: edge}}
+  metadata: {NAMESPACE: NAMESPACE_OF_GATEWAY, SERVICE_ACCOUNT: edge, LABELS: {istio: edge, gateway.networking.k8s.io/gateway-name: edge}}
 dynamic_resources:
   ads_config:
     api_type: DELTA_GRPC

@@ -135,6 +135,34 @@ status: {phase: Running, podIP: 10.0.9.9, podIPs: [{ip: 10.0.9.9}]}
 }
 
 #[test]
+fn what_is_for_a_gateway_is_told_of_its_pods_alone() {
+    let policies = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: edge-0, namespace: shop, labels: {gateway.networking.k8s.io/gateway-name: edge}}
+spec: {containers: [{name: proxy, ports: [{containerPort: 7}]}]}
+status: {phase: Running, podIP: 10.0.9.9, podIPs: [{ip: 10.0.9.9}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: at-edge, namespace: shop}
+spec: {action: DENY, rules: [{}], targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]}
+---
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: edge-tokens, namespace: shop}
+spec: {jwtRules: [{issuer: me, jwks: '{\"keys\": []}'}], targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]}
+";
+    check(
+        "edge-0",
+        "shop",
+        policies,
+        &["DENY AuthorizationPolicy shop/at-edge workload", "RequestAuthentication shop/edge-tokens workload"],
+    );
+    check("reviews-v1", "shop", policies, &["no: shop/at-edge", "no: shop/edge-tokens"]);
+}
+
+#[test]
 fn the_keys_of_the_answer_are_stable() {
     let world = world(MORE);
     let found = world.find("reviews-v1", Some("shop")).expect("a workload");

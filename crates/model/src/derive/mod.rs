@@ -23,6 +23,7 @@ mod route_sets;
 mod routes;
 mod rule_secrets;
 mod run;
+mod selections;
 mod services;
 mod settings;
 mod sidecars;

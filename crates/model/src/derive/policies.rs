@@ -13,10 +13,12 @@ use super::objects::note_idle_selector;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
-use super::{refused, renew, reuse_if_equal, shared};
+use super::{refused, renew, reuse_if_equal, selections, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
 use crate::workload::selects;
-use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Snapshot, StringMatch};
+use crate::{
+    AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Selection, Snapshot, StringMatch,
+};
 
 /// Policies.
 #[derive(Debug, Default)]
@@ -92,6 +94,7 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
     for (object, is_ignored) in std::iter::once((object, false)).chain(refused::ignored(cx, object).map(|o| (o, true)))
     {
         let Resource::AuthorizationPolicy(policy) = &object.resource else { continue };
+        let targets = policy.spec.iter().flat_map(|spec| spec.target_ref.iter().chain(&spec.target_refs));
         let mut policy = of_object(object, policy.spec.as_ref());
         if policy.namespace.is_empty() {
             // Its namespace cannot be read.
@@ -112,7 +115,7 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
         }
         match policy.refused {
             true => found.push(refused::closed(object, effect(&policy))),
-            false => note_idle_selector(cx, object, &policy.selector, found),
+            false => selections::note_idle(cx, object, &policy.selection, targets, found),
         }
         policies.push(policy);
     }
@@ -240,7 +243,7 @@ fn of_object(object: &Object, spec: Option<&AuthorizationPolicySpec>) -> Authori
     AuthorizationPolicy {
         name: object.name.clone(),
         namespace: object.namespace.clone(),
-        selector: selector(spec.and_then(|s| s.selector.as_ref())),
+        selection: spec.map_or_else(Selection::everything, Selection::of_policy),
         action: match spec.and_then(|s| s.action) {
             Some(istio::Action::Deny) => AuthorizationAction::Deny,
             Some(istio::Action::Audit) => AuthorizationAction::Audit,

@@ -14,9 +14,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_jwt::Jwks;
 use serde_json::Value;
 
-use super::objects::note_idle_selector;
-use super::policies::selector;
 use super::run::Run;
+use super::selections::note_idle;
 use super::step::Results;
 use super::tracking::Cx;
 use super::{refused, renew, reuse_if_equal, shared};
@@ -25,10 +24,7 @@ use crate::policy::Rule;
 use crate::request_authentication::{
     JWKS_KEY, JwksSource, JwtKeys, JwtRule, NOT_FETCHED, RemoteJwks, RequestAuthentication,
 };
-use crate::{AuthorizationAction, AuthorizationPolicy, Labels, Service, Snapshot};
-
-/// The label by which a Gateway of the Gateway API finds its Pods.
-const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+use crate::{AuthorizationAction, AuthorizationPolicy, Selection, Service, Snapshot};
 
 /// RequestAuthentications, by key: the one in force, and others of its name.
 #[derive(Debug, Default)]
@@ -87,7 +83,11 @@ fn read(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Read {
             found.push(refused::closed(object, "its workloads refuse every request with a token of its issuers"));
         }
         let Some(spec) = spec else { continue };
-        let Some(selectors) = selectors(cx, object, spec, found) else { continue };
+        let selection = Selection::of_request_authentication(spec);
+        note_idle(cx, object, &selection, spec.target_ref.iter().chain(&spec.target_refs), found);
+        if selection.is_nothing() {
+            continue;
+        }
         let mut rules: Vec<JwtRule> = spec.jwt_rules.iter().map(|rule| jwt_rule(cx, object, rule, found)).collect();
         if is_ignored {
             rules.iter_mut().for_each(|rule| rule.keys = JwtKeys::None);
@@ -96,7 +96,7 @@ fn read(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Read {
             read.built.push(RequestAuthentication {
                 name: object.name.clone(),
                 namespace: object.namespace.clone(),
-                selectors,
+                selection,
                 rules,
                 origin: object.origin.clone(),
             });
@@ -105,42 +105,13 @@ fn read(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Read {
     read
 }
 
-/// Labels of the workloads it is for; `None`: it is for none here.
-fn selectors(
-    cx: &Cx<'_>,
-    object: &Object,
-    spec: &RequestAuthenticationSpec,
-    found: &mut Diagnostics,
-) -> Option<Vec<Labels>> {
-    let targets: Vec<_> = spec.target_ref.iter().chain(&spec.target_refs).collect();
-    if targets.is_empty() {
-        let own = selector(spec.selector.as_ref());
-        note_idle_selector(cx, object, &own, found);
-        return Some(if own.is_empty() { Vec::new() } else { vec![own] });
-    }
-    let mut selectors = Vec::new();
-    for target in targets {
-        if target.is_gateway() {
-            selectors.push(Labels::from([(GATEWAY_NAME.to_owned(), target.name.value.clone())]));
-            continue;
-        }
-        let message = format!(
-            "{object} has no effect on {} `{}`: only waypoints look at it",
-            target.kind.value, target.name.value
-        );
-        let finding = Diagnostic::warning("no-effect", target.kind.span.clone(), message).about(object.reference());
-        found.push(finding.with_help("select the workloads by `selector`"));
-    }
-    (!selectors.is_empty()).then_some(selectors)
-}
-
 fn closing(cx: &Cx<'_>, object: &Object, spec: Option<&RequestAuthenticationSpec>) -> AuthorizationPolicy {
     // A namespace that cannot be read may be any.
     let namespace = if object.namespace.is_empty() { &cx.mesh().root_namespace } else { &object.namespace };
     AuthorizationPolicy {
         name: object.name.clone(),
         namespace: namespace.clone(),
-        selector: selector(spec.and_then(|spec| spec.selector.as_ref())),
+        selection: spec.map_or_else(Selection::everything, Selection::of_request_authentication),
         action: AuthorizationAction::Deny,
         provider: None,
         rules: vec![Rule::default()],

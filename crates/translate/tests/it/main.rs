@@ -19,6 +19,7 @@ mod decisions_mesh;
 mod decisions_proxy_config;
 mod decisions_scope;
 mod decisions_services;
+mod decisions_targets;
 mod decisions_tokens;
 mod decisions_workloads;
 mod decisions_zones;

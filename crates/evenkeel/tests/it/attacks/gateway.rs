@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use evenkeel_testkit::{Backend, Connection, Process, Reply, Request, TestCa, eventually, free_port, objects};
 
-use crate::gateway_secrets::{Program, start};
+use crate::gateway_secrets::{Program, start_with};
 use crate::mesh::{Plane, host};
 
 /// The processes.
@@ -14,6 +14,7 @@ pub struct Gateway {
     pub backend: Backend,
     /// Where it takes plain HTTP, from anybody.
     pub address: SocketAddr,
+    admin: SocketAddr,
     pub process: Process,
     _control: Process,
     folder: tempfile::TempDir,
@@ -59,8 +60,11 @@ impl Gateway {
         let log = folder.path().join("access.log");
         plane.write("mesh", &mesh(&log, "BASE", config));
         let control = plane.start();
-        let process = start(&plane, folder.path(), "ingress", Program::Evenkeel);
-        let gateway = Self { plane, backend, address, process, _control: control, folder };
+        let admin = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let more =
+            format!("admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}\n", admin.port());
+        let process = start_with(&plane, folder.path(), "ingress", Program::Evenkeel, &more);
+        let gateway = Self { plane, backend, address, admin, process, _control: control, folder };
         gateway.wait_for("/public", Some("/public"));
         gateway
     }
@@ -96,6 +100,17 @@ impl Gateway {
         );
         self.plane.write("mutual", &(gateway + &objects::tls_secret(ca, "ingress", "m", "a.test")));
         address
+    }
+
+    /// Has these policies beside those that it begins with.
+    pub fn has_policies(&self, policies: &str) {
+        self.plane.write("policies", &format!("{POLICIES}{policies}"));
+    }
+
+    /// The statistics of the gateway.
+    pub fn stats(&self) -> String {
+        let mut connection = Connection::open(self.admin).expect("an admin port");
+        connection.get("localhost", "/stats", "Connection: close\r\n").expect("statistics").text()
     }
 
     fn wait_for(&self, path: &str, arrives: Option<&str>) {
@@ -138,7 +153,8 @@ fn mesh(log: &std::path::Path, mode: &str, config: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\n\
          data:\n  mesh: |\n    outboundTrafficPolicy: {{mode: REGISTRY_ONLY}}\n    accessLogFile: {log}\n    \
-         accessLogFormat: \"%REQ(:METHOD)% %REQ(:PATH)% %REQ(:AUTHORITY)% %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS%\\n\"\n    \
+         accessLogFormat: \"%REQ(:METHOD)% %REQ(:PATH)% %REQ(:AUTHORITY)% %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% \
+         hint=%DYNAMIC_METADATA(envoy.common:access_log_hint)% %DYNAMIC_METADATA(envoy.filters.http.rbac)%\\n\"\n    \
          pathNormalization: {{normalization: {mode}}}\n    defaultConfig: {{{config}}}\n"
     )
 }

@@ -7,6 +7,7 @@ mod exhaustion;
 mod gateway;
 mod handshakes;
 mod headers;
+mod policies;
 mod readings;
 mod secrets;
 mod smuggling;
