@@ -44,8 +44,8 @@ pub use mesh_config::{
     ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots, H2Upgrade, InboundTrafficPolicy,
     InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator, MeshConfig, MeshOutboundMode,
     MinTlsVersion, NamespaceSelector, Normalization, OutboundTrafficPolicy, PathNormalization, ProviderKind,
-    RequestBody, ServiceEntryVisibility, ServiceSettings, SignerTls, StatVariable, TlsConfig, VisibilityLevel, VisibilityPolicy,
-    VisibilityRule, is_local,
+    RequestBody, ServiceEntryVisibility, ServiceSettings, SignerTls, StatVariable, TlsConfig, VisibilityLevel,
+    VisibilityPolicy, VisibilityRule, is_local,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{
