@@ -33,3 +33,42 @@ pub fn verify_chain(trust: &TrustBundle, chain: &[CertificateDer<'_>], now: Syst
     let clients = ClientVerifier::new(trust, &checks, true).map_err(|error| ChainError(error.to_string()))?;
     clients.verify_client_cert(leaf, intermediates, now).map(drop).map_err(refused)
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+        KeyUsagePurpose,
+    };
+
+    use super::*;
+
+    #[test]
+    fn an_authority_that_may_not_sign_certificates_vouches_for_nobody() {
+        use KeyUsagePurpose::{CrlSign, DigitalSignature, KeyCertSign};
+        let key = || KeyPair::generate().expect("a key");
+        let params = |name: &str, usages: &[KeyUsagePurpose]| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.key_usages = usages.to_vec();
+            params
+        };
+        let root = CertifiedIssuer::self_signed(params("root", &[KeyCertSign]), key()).expect("a root");
+        let trust = TrustBundle::from_pem(root.pem().as_bytes()).expect("roots");
+        let check = |usages: &[KeyUsagePurpose], expected: bool| {
+            let middle = CertifiedIssuer::signed_by(params("middle", usages), key(), &root).expect("an authority");
+            let mut leaf = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
+            leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            let leaf = leaf.signed_by(&key(), &middle).expect("a leaf");
+            let chain = [leaf.der().clone(), middle.der().clone()];
+            let verified = verify_chain(&trust, &chain, SystemTime::now());
+            assert_eq!(verified.is_ok(), expected, "{usages:?}: {verified:?}");
+        };
+        check(&[], true);
+        check(&[KeyCertSign], true);
+        check(&[KeyCertSign, CrlSign], true);
+        check(&[CrlSign], false);
+        check(&[DigitalSignature], false);
+    }
+}

@@ -15,6 +15,8 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 use crate::config::PeerChecks;
 use crate::error::{ConfigError, HandshakeError, SanMismatch};
@@ -95,6 +97,7 @@ impl ServerCertVerifier for ServerVerifier {
                     trust::of_domain(verify(roots), &domain)?;
                 }
             }
+            may_sign(intermediates)?;
             rules.check(end_entity)?;
             if rules.may_be_remembered() {
                 self.verified.insert(key, presented(), now);
@@ -191,6 +194,19 @@ fn chain_verifier(
     Ok(builder.build().map_err(|error| Error::General(error.to_string()))?)
 }
 
+/// An authority whose certificate says what its key is for signs certificates only if that is among it (RFC 5280 section
+/// 4.2.1.3). BoringSSL looks at this, webpki does not.
+fn may_sign(intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
+    for intermediate in intermediates {
+        let (_, certificate) = X509Certificate::from_der(intermediate).map_err(|_| CertificateError::BadEncoding)?;
+        let usage = certificate.key_usage().map_err(|_| CertificateError::BadEncoding)?;
+        if usage.is_some_and(|usage| certificate.is_ca() && !usage.value.key_cert_sign()) {
+            return Err(CertificateError::InvalidPurpose.into());
+        }
+    }
+    Ok(())
+}
+
 impl ClientCertVerifier for ClientVerifier {
     fn offer_client_auth(&self) -> bool {
         self.chain.offer_client_auth()
@@ -214,7 +230,7 @@ impl ClientCertVerifier for ClientVerifier {
         let key = ChainKey::of(presented());
         if !self.verified.holds(&key, now) {
             let chain = self.verify_chain(end_entity, intermediates, now);
-            let verified = chain.and_then(|_| self.rules.check(end_entity));
+            let verified = chain.and_then(|_| may_sign(intermediates)).and_then(|()| self.rules.check(end_entity));
             verified.inspect_err(|_| REFUSED.set(Some(end_entity.clone().into_owned())))?;
             if self.rules.may_be_remembered() {
                 self.verified.insert(key, presented(), now);

@@ -149,7 +149,7 @@ fn a_policy_with_a_mistake_closes_what_it_may_be_for() {
         let (objects, found) = crate::recorded::load(&[("input.yaml".into(), text.into())]);
         assert!(found.has_errors(), "{spec}");
         let (snapshot, _) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
-        let ends = calls(&Mesh { snapshot }, "GET web /");
+        let ends = calls(&Mesh { snapshot, found }, "GET web /");
         (0..ends.len()).filter(|at| ends[*at].starts_with("denied by ns[shop]-policy[p]-refused")).collect::<Vec<_>>()
     };
     let whole = [0, 1, 3];
