@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use crate::measure::{Sample, Spread, Table, show};
 use crate::metric::Metric;
 use crate::metric::Metric::{
-    ConnectionsPerCpuSecond, CpuMsPerChange, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us, P99Us, ReadyMs,
-    RequestsPerSecond, ResidentMib,
+    CertificatesPerCpuSecond, ConnectionsPerCpuSecond, CpuMsPerChange, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us,
+    P99Us, ReadyMs, RequestsPerSecond, ResidentMib,
 };
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
 use crate::scenarios::{
     AT_REST, AUTHORIZATION_CASE, CHANGING, ENDPOINTS_CASE, ENVOY_ASKS, ENVOY_HTTP1, ENVOY_TOKENS, EVENKEEL_500,
     EVENKEEL_10000, EVENKEEL_ASKS, EVENKEEL_MESH, EVENKEEL_RULES, EVENKEEL_TOKENS, GRPC_CASE, HTTP_CASE, IDLE_CASE,
-    LATENCY_CASE, PLAIN_CASE, POLICY_CASE, REQUESTS_CASE, RESUMED_CASE, ROUTES_CASE, SIDECAR, STARTUP_CASE,
-    STREAM_CASE, TLS_CASE, TOKENS_CASE, X25519_CASE,
+    LATENCY_CASE, PLAIN_CASE, POLICY_CASE, REQUESTS_CASE, RESUMED_CASE, ROUTES_CASE, SIDECAR, SIGNING_CASE,
+    STARTUP_CASE, STREAM_CASE, TLS_CASE, TOKENS_CASE, X25519_CASE,
 };
 
 /// One bar.
@@ -106,6 +106,7 @@ pub const BARS: &[Bar] = &[
     bar("authorization", AUTHORIZATION_CASE, asking(1), CpuUsPerRequest, AtMost(0.5)),
     bar("authorization", AUTHORIZATION_CASE, asking(2), CpuUsPerRequest, AtMost(0.5)),
     bar("jwt", TOKENS_CASE, AddedToEach(EVENKEEL_TOKENS, ENVOY_TOKENS), CpuUsPerRequest, AtMost(0.5)),
+    bar("signing", SIGNING_CASE, Own(EVENKEEL), CertificatesPerCpuSecond, AtLeast(5000.0)),
 ];
 
 /// A bar, and what was measured of it.

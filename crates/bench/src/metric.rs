@@ -30,6 +30,8 @@ pub enum Metric {
     ResidentMib,
     /// Resident memory of one idle connection or stream more, in KiB.
     KibEach,
+    /// Certificates signed per second of CPU time.
+    CertificatesPerCpuSecond,
     /// User and system time per change of the configuration, in milliseconds.
     CpuMsPerChange,
 }
@@ -52,6 +54,7 @@ impl Metric {
             Self::ReadyMs => "ready after ms",
             Self::ResidentMib => "resident MiB",
             Self::KibEach => "KiB each",
+            Self::CertificatesPerCpuSecond => "certificates/CPU second",
             Self::CpuMsPerChange => "CPU ms/change",
         }
     }

@@ -314,8 +314,11 @@ fn read_request(reader: &mut BufReader<&TcpStream>, mut out: &TcpStream) -> io::
     Ok(Some(request))
 }
 
+/// Header fields or trailers: names and values.
+type Fields = Vec<(String, String)>;
+
 /// Fields up to an empty line.
-fn read_fields(reader: &mut BufReader<&TcpStream>) -> io::Result<Vec<(String, String)>> {
+fn read_fields(reader: &mut BufReader<&TcpStream>) -> io::Result<Fields> {
     let mut fields = Vec::new();
     while let Some(line) = read_line(reader)?.filter(|line| !line.is_empty()) {
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));
@@ -325,7 +328,7 @@ fn read_fields(reader: &mut BufReader<&TcpStream>) -> io::Result<Vec<(String, St
 }
 
 /// A body and its trailers.
-fn read_chunked(reader: &mut BufReader<&TcpStream>) -> io::Result<(Vec<u8>, Vec<(String, String)>)> {
+fn read_chunked(reader: &mut BufReader<&TcpStream>) -> io::Result<(Vec<u8>, Fields)> {
     let mut body = Vec::new();
     loop {
         let line = read_line(reader)?.unwrap_or_default();

@@ -10,6 +10,7 @@ mod latency;
 mod memory;
 pub mod pair;
 mod policy;
+mod signing;
 mod startup;
 mod tcp;
 
@@ -22,6 +23,7 @@ pub use latency::CASE as LATENCY_CASE;
 pub use memory::{IDLE_CASE, PLAIN_CASE, STREAM_CASE, TLS_CASE};
 pub use pair::{ENVOY_HTTP1, EVENKEEL_MESH};
 pub use policy::{CASE as POLICY_CASE, EVENKEEL_RULES};
+pub use signing::CASE as SIGNING_CASE;
 pub use startup::{CASE as STARTUP_CASE, SIDECAR};
 
 use std::io::Write;
@@ -72,6 +74,7 @@ pub const ALL: &[Scenario] = &[
     policy::SCENARIO,
     authorization::SCENARIO,
     jwt::SCENARIO,
+    signing::SCENARIO,
     change::SCENARIO,
 ];
 
