@@ -167,10 +167,7 @@ impl Configuration {
         }
         let begun = Instant::now();
         loop {
-            if begun.elapsed() >= MAX_READING {
-                tracing::warn!("files change without a pause; what was read of them is not of one moment");
-                break;
-            }
+            let is_late = begun.elapsed() >= MAX_READING;
             let (read, kept): (Vec<_>, _) =
                 waiting.into_iter().chain(watch.caught_up().await).partition(|notice: &Notice| match notice.state {
                     FileState::Complete => true,
@@ -180,6 +177,11 @@ impl Configuration {
                 });
             waiting = kept;
             if read.is_empty() {
+                break;
+            }
+            if is_late {
+                tracing::warn!("files change without a pause; what was read of them is not of one moment");
+                waiting.extend(read);
                 break;
             }
             let mut more = Changed::default();
