@@ -15,7 +15,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 rounds=${1:-8}
-work=${CARGO_TARGET_DIR:-$root/target}/order
+target=${CARGO_TARGET_DIR:-$root/target}
+work=$target/order
 recorded=$root/crates/evenkeel/default.order
 group=/sys/fs/cgroup/memory/evenkeel-order
 [ -d /sys/fs/cgroup/memory ] || group=/sys/fs/cgroup/evenkeel-order
@@ -46,9 +47,9 @@ clean() {
     rmdir "$group" 2>/dev/null || true
 }
 
-# Keeps the objects that the program is linked from, and how.
+# Keeps the objects that the program is linked from, and how. The libraries are those of release builds, which are compiled once.
 build() {
-    make --silent --no-print-directory link-args target="$work/build" | grep -m 1 '"-o" ' |
+    make --silent --no-print-directory link-args target="$target" | grep -m 1 '"-o" ' |
         sed -e "s,\"-o\" \"[^\"]*\",\"-o\" \"$work/program\"," -e 's,"-Wl\,--symbol-ordering-file=[^"]*",,' >"$work/link"
 }
 

@@ -37,7 +37,7 @@ train() {
     chmod +x "$counted/run/evenkeel"
     # It measures the program beside it.
     ln "$counted/release/evenkeel-bench" "$counted/run/evenkeel-bench"
-    "$counted/run/evenkeel-bench" run --peers evenkeel --rounds 1 --only hop,pair,http2,tcp,handshakes,policy \
+    "$counted/run/evenkeel-bench" run --peers evenkeel --rounds 1 --only hop,pair,http2,tcp,handshakes,policy,change \
         --out "$counted/results"
     local lab=("$counted/release/evenkeel" lab) of=(--program "$counted/run/evenkeel" --services 700 --proxies 100)
     "${lab[@]}" services "${of[@]}" --scope learned --changes 50
