@@ -39,6 +39,7 @@ pub fn control_plane(plan: &Plan) -> Program {
     if let Some(folder) = plan.authority() {
         arguments.extend(["--ca-certs".into(), folder.into()]);
     }
+    arguments.extend(plan.options.signer.arguments());
     arguments.push("--require-running-pod".into());
     if plan.options.leave_out_refused {
         arguments.push("--leave-out-refused".into());
