@@ -9,6 +9,7 @@ mod mesh_config;
 mod never_matching;
 mod peer_authentication;
 mod proxy_config;
+mod proxy_ports;
 mod readiness_probe;
 mod request_authentication;
 mod server_tls;
