@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::options::{Options, OptionsError, Role, is_true};
-use crate::stats_matcher;
+use crate::stats_config;
 
 /// The name in the control plane's certificate, Istio's.
 pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
@@ -43,7 +43,7 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
     let workload = options.workload_name.as_deref().or(app).unwrap_or(pod).to_owned();
     let mut node = json!({
         "id": format!("{kind}~{ip}~{pod}.{namespace}~{namespace}.svc.{}", options.cluster_domain),
-        "cluster": format!("{workload}.{namespace}"),
+        "cluster": cluster(options, &labels, &workload),
         "metadata": {
             "CLUSTER_ID": options.cluster_id,
             "INSTANCE_IPS": ip.to_string(),
@@ -76,6 +76,27 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
     }
     Ok(node)
 }
+
+/// The name under which the proxy presents itself: `serviceCluster` of its ProxyConfig, or what `tracingServiceName` says
+/// it is made of. An empty name and `istio-proxy`, which Istio has by default, count as none.
+fn cluster(options: &Options, labels: &Map<String, Value>, workload: &str) -> String {
+    let text = |name: &str| options.proxy_config.get(name).and_then(Value::as_str);
+    let canonical = || labels.get(CANONICAL_NAME).and_then(Value::as_str).filter(|name| !name.is_empty());
+    let name = match (text("serviceCluster"), text("tracingServiceName")) {
+        (Some(name), _) => Some(name.to_owned()).filter(|name| !name.is_empty() && name != "istio-proxy"),
+        (None, Some("CANONICAL_NAME_ONLY")) => canonical().map(str::to_owned),
+        (None, Some("CANONICAL_NAME_AND_NAMESPACE")) => canonical().map(|name| format!("{name}.{}", options.namespace)),
+        (None, Some("APP_LABEL_AND_NAMESPACE")) => {
+            let app = labels.get("app").and_then(Value::as_str).filter(|app| !app.is_empty());
+            app.map(|app| format!("{app}.{}", options.namespace))
+        }
+        (None, _) => None,
+    };
+    name.unwrap_or_else(|| format!("{workload}.{}", options.namespace))
+}
+
+/// The label with the name of the service that a workload belongs to.
+const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
 
 /// The locality of the workload, by the labels that name it in a cluster; `None` if no label does.
 fn locality(labels: &BTreeMap<String, String>) -> Option<Value> {
@@ -137,8 +158,11 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
             ],
         },
     });
-    if let Some(statistics) = stats_matcher::stats_config(options) {
+    if let Some(statistics) = stats_config::stats_config(options) {
         bootstrap["stats_config"] = statistics;
+    }
+    if let Some(runtime) = runtime(options) {
+        bootstrap["layered_runtime"] = runtime;
     }
     if discovers {
         if let Some(clusters) = bootstrap["static_resources"]["clusters"].as_array_mut() {
@@ -160,6 +184,34 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
         fields.insert("typed_dns_resolver_config".into(), dns_resolver(resolver));
     }
     Ok(bootstrap)
+}
+
+/// The layer with `runtimeValues`. Our own proxy refuses keys that it does not have and values that are no numbers, so it
+/// does not get them; the control plane's findings name them. An empty value removes a key, as in Istio.
+fn runtime(options: &Options) -> Option<Value> {
+    let values = options.proxy_config.get("runtimeValues").and_then(Value::as_object)?;
+    let texts =
+        values.iter().filter_map(|(key, value)| Some((key, value.as_str()?))).filter(|(_, text)| !text.is_empty());
+    let is_passed = |key: &str, text: &str| options.envoy.is_some() || is_own_key(key) && text.parse::<u64>().is_ok();
+    let passed = texts.filter(|(key, text)| is_passed(key, text));
+    let layer: Map<String, Value> = passed.map(|(key, text)| (key.clone(), json!(text))).collect();
+    let layer = json!({ "name": "proxy config", "static_layer": layer });
+    layer["static_layer"].as_object().is_some_and(|layer| !layer.is_empty()).then(|| {
+        let admin = json!({ "name": "admin", "admin_layer": {} });
+        json!({ "layers": [layer, admin] })
+    })
+}
+
+/// Whether our own proxy has a runtime key.
+fn is_own_key(key: &str) -> bool {
+    let of_listener =
+        |start: &str, end: &str| key.strip_prefix(start).is_some_and(|rest| rest.ends_with(end) && rest != end);
+    key == "overload.global_downstream_max_connections"
+        || key == "overload.premature_reset_total_stream_count"
+        || key == "overload.premature_reset_min_stream_lifetime_seconds"
+        || of_listener("envoy.resource_limits.listener.", ".connection_limit")
+        || of_listener("evenkeel.resource_limits.listener.", ".request_limit")
+        || of_listener("evenkeel.resource_limits.listener.", ".memory_limit")
 }
 
 /// Metadata of a node whose proxy is told of the proxies like it, as zone-aware balancing needs.

@@ -32,6 +32,8 @@ pub struct Envoy {
     concurrency: u32,
     admin_port: u16,
     drain_time: Duration,
+    /// Further arguments.
+    more: Vec<String>,
 }
 
 impl Envoy {
@@ -43,6 +45,7 @@ impl Envoy {
             concurrency: options.concurrency,
             admin_port: options.admin_port,
             drain_time: Duration::from_secs(options.drain_time_s),
+            more: arguments(options),
         }
     }
 
@@ -72,7 +75,7 @@ impl Envoy {
 
     fn spawn(&self) -> io::Result<Child> {
         let mut command = Command::new(&self.binary);
-        command.arg("-c").arg(&self.bootstrap).args(["--disable-hot-restart", "--log-level", "warning"]);
+        command.arg("-c").arg(&self.bootstrap).arg("--disable-hot-restart").args(&self.more);
         command.args(["--drain-time-s", &self.drain_time.as_secs().max(1).to_string()]);
         if self.concurrency > 0 {
             command.args(["--concurrency", &self.concurrency.to_string()]);
@@ -108,6 +111,18 @@ impl Envoy {
         let Ok((_, body)) = admin::ask(self.admin_port, Method::GET, path).await else { return false };
         has_active(&String::from_utf8_lossy(&body))
     }
+}
+
+/// The arguments that options and settings ask for.
+fn arguments(options: &Options) -> Vec<String> {
+    let mut arguments = vec!["--log-level".to_owned(), options.proxy_log_level.clone()];
+    let mut add = |flag: &str, value: Option<String>| {
+        arguments.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+    };
+    add("--component-log-level", options.proxy_component_log_level.clone());
+    add("--file-flush-interval-msec", options.file_flush_interval().map(|time| time.as_millis().to_string()));
+    add("--file-flush-min-size-kb", options.file_flush_min_size_kb().map(|size| size.to_string()));
+    arguments
 }
 
 fn has_active(stats: &str) -> bool {

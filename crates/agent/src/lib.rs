@@ -24,7 +24,7 @@ pub mod resolv_conf;
 pub mod sds;
 mod servers;
 pub mod source;
-mod stats_matcher;
+mod stats_config;
 mod status;
 pub mod trust;
 

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use evenkeel_base::duration;
 use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
 use serde_json::{Map, Value};
 
@@ -56,6 +58,12 @@ pub struct Options {
     /// Run this Envoy binary instead of the built-in proxy.
     #[arg(long, value_name = "PATH")]
     pub envoy: Option<PathBuf>,
+    /// Log level of that Envoy. The built-in proxy has the agent's log.
+    #[arg(long, value_name = "LEVEL", default_value = "warning")]
+    pub proxy_log_level: String,
+    /// Log levels of that Envoy's components, COMPONENT:LEVEL with commas between.
+    #[arg(long, value_name = "LEVELS")]
+    pub proxy_component_log_level: Option<String>,
     /// Serve proxyless gRPC programs: write the bootstrap file for GRPC_XDS_BOOTSTRAP, keep the workload's certificate in files in
     /// the state directory, and provide a socket there that leads to the control plane.
     #[arg(long, value_name = "FILE")]
@@ -104,7 +112,8 @@ pub struct Options {
     #[arg(long, default_value = "Kubernetes")]
     pub cluster_id: String,
     /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. It is passed to the control plane; the agent
-    /// reads readinessProbe, proxyStatsMatcher and proxyMetadata.
+    /// reads readinessProbe, proxyStatsMatcher, extraStatTags, runtimeValues, fileFlushInterval, fileFlushMinSizeKb, serviceCluster,
+    /// tracingServiceName and proxyMetadata.
     #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
     pub proxy_config: Map<String, Value>,
     /// Metadata of the node for the control plane, KEY=VALUE; may be repeated. ISTIO_META_KEY in the environment means the same;
@@ -280,6 +289,16 @@ impl Options {
     /// How the health of the workload is checked (`readinessProbe` of `--proxy-config`).
     pub fn readiness_probe(&self) -> Result<Option<ReadinessProbe>, OptionsError> {
         ReadinessProbe::of(&self.proxy_config).map_err(OptionsError::Probe)
+    }
+
+    /// How long lines of access logs may wait before they are written to their file (`fileFlushInterval`).
+    pub fn file_flush_interval(&self) -> Option<Duration> {
+        duration::parse(self.proxy_config.get("fileFlushInterval")?.as_str()?).ok()
+    }
+
+    /// So many KiB of them are written before that time (`fileFlushMinSizeKb`).
+    pub fn file_flush_min_size_kb(&self) -> Option<u64> {
+        self.proxy_config.get("fileFlushMinSizeKb")?.as_u64()
     }
 
     /// Where the DNS proxy listens, if there is one.

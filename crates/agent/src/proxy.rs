@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use evenkeel_proxy::access_log::FlushOptions;
 use evenkeel_proxy::handover::Succession;
 use evenkeel_proxy::logging::Level;
 use evenkeel_proxy::options::{AdminWriters, BootstrapSource, NodeOverrides};
@@ -83,6 +84,10 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
         handover: handover::socket(options),
         parent_shutdown_time: Duration::from_secs(options.parent_shutdown_time_s),
         admin_writers: AdminWriters::User,
+        log_flush: FlushOptions::new(
+            options.file_flush_interval().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            options.file_flush_min_size_kb(),
+        ),
         // Requests of operators say nothing about the workload.
         recent: recent::Options {
             limit: options.recent_requests,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use evenkeel_control::SignerOptions;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
@@ -278,6 +279,10 @@ struct UpArguments {
     #[arg(long, value_name = "DIR")]
     ca_certs: Option<PathBuf>,
 
+    /// Who signs instead, if somebody else does.
+    #[command(flatten)]
+    signer: SignerOptions,
+
     /// Forbid all traffic out of the mesh: connections to the machine, or through it to other hosts, fail at once.
     #[arg(long)]
     no_egress: bool,
@@ -513,6 +518,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         check: arguments.check,
         trust_domain: arguments.trust_domain,
         ca_certs: arguments.ca_certs,
+        signer: arguments.signer,
         sidecar_concurrency: arguments.proxy_concurrency,
         log_level: arguments.log_level.name(),
         recent_requests: arguments.recent_requests,

@@ -70,9 +70,10 @@ fn redirected(rules: &CaptureRules) -> String {
     format!(
         "  chain inbound {{
     type nat hook prerouting priority dstnat; policy accept;
-    tcp dport {{ {} }} return
+{}    tcp dport {{ {} }} return
 {captured}  }}
 ",
+        interfaces("iifname", rules),
         own_ports()
     )
 }
@@ -83,7 +84,7 @@ fn transparent(rules: &CaptureRules) -> String {
     format!(
         "  chain inbound {{
     type filter hook prerouting priority mangle; policy accept;
-    # The sidecar calling its application as the client, and the answers. The connection is remembered by its mark.
+{}    # The sidecar calling its application as the client, and the answers. The connection is remembered by its mark.
     meta l4proto tcp meta mark {CLIENT_MARK} ct mark set {CLIENT_MARK} return
     # The sidecar calling its application as itself.
     iifname lo ip saddr {INBOUND_SOURCE} return
@@ -98,6 +99,7 @@ fn transparent(rules: &CaptureRules) -> String {
     meta l4proto tcp ct mark {CLIENT_MARK} meta mark set {CLIENT_MARK}
   }}
 ",
+        interfaces("iifname", rules),
         own_ports()
     )
 }
@@ -109,6 +111,7 @@ fn own_ports() -> String {
 /// Outbound connections, which are redirected in either mode.
 fn outbound_chain(control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> String {
     let no_ports = ports("return", &rules.except_outbound_ports);
+    let no_interfaces = interfaces("oifname", rules);
     let captured = outbound(rules);
     let names = match dns {
         true => format!("    udp dport 53 redirect to :{DNS_PORT}\n    tcp dport 53 redirect to :{DNS_PORT}\n"),
@@ -117,7 +120,7 @@ fn outbound_chain(control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> S
     format!(
         "  chain outbound {{
     type nat hook output priority -100; policy accept;
-    # The sidecar calling its own application.
+{no_interfaces}    # The sidecar calling its own application.
     oifname lo ip saddr {INBOUND_SOURCE} return
 {no_ports}    # The application called its own service and the sidecar picked this very replica: through the inbound side, as from anywhere.
     oifname lo ip daddr != 127.0.0.1 meta l4proto tcp tcp dport != 15008 meta mark {PROXY_MARK} redirect to :{INBOUND_PORT}
@@ -153,6 +156,18 @@ fn outbound(rules: &CaptureRules) -> String {
         Some(only) => ranges(&redirect, only),
     };
     lines
+}
+
+/// A rule that leaves what passes the excluded interfaces as it is, DNS included; none without interfaces.
+fn interfaces(direction: &str, rules: &CaptureRules) -> String {
+    match rules.except_interfaces.as_slice() {
+        [] => String::new(),
+        names => {
+            // Their names have been checked: nothing else stands between the quotation marks.
+            let list = names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+            format!("    {direction} {{ {list} }} return\n")
+        }
+    }
 }
 
 /// A rule for TCP to these ports; none without ports.
@@ -195,6 +210,7 @@ mod tests {
         let is_one = |line: &&str| {
             line.contains(&format!(":{OUTBOUND_PORT}"))
                 || line.contains("l4proto tcp return")
+                || line.contains("ifname {")
                 || line.starts_with("tcp dport {") && !line.contains("15008")
                 || **line == *format!("meta l4proto tcp redirect to :{INBOUND_PORT}")
         };
@@ -240,6 +256,10 @@ mod tests {
             ],
         );
         check(CaptureRules { outbound_ranges: Some(vec![]), ..all() }, &[inbound]);
+        check(
+            CaptureRules { except_interfaces: vec!["eth1".to_owned(), "br-0".to_owned()], ..all() },
+            &["iifname { \"eth1\", \"br-0\" } return", inbound, "oifname { \"eth1\", \"br-0\" } return", outbound],
+        );
     }
 
     #[test]
@@ -257,5 +277,13 @@ mod tests {
         check(CaptureRules::default(), "meta l4proto tcp tproxy to :15006 meta mark set 1337 accept");
         let only = CaptureRules { inbound_ports: Some(vec![80, 81]), ..CaptureRules::default() };
         check(only, "tcp dport { 80, 81 } tproxy to :15006 meta mark set 1337 accept");
+        let except = CaptureRules { except_interfaces: vec!["eth1".to_owned()], ..CaptureRules::default() };
+        let text = Capture::new(Mode::Transparent, Ipv4Addr::new(10, 0, 0, 1), &except, true).rules;
+        let is_first = |chain: &str, rule: &str| {
+            let lines = text.split_once(&format!("chain {chain} {{")).expect("the chain").1.lines();
+            assert_eq!(lines.map(str::trim).nth(2), Some(rule), "{text}");
+        };
+        is_first("inbound", "iifname { \"eth1\" } return");
+        is_first("outbound", "oifname { \"eth1\" } return");
     }
 }

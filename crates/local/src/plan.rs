@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_api::Object;
 use evenkeel_base::Diagnostics;
+use evenkeel_control::SignerOptions;
 
 use crate::applied::Applied;
 use crate::cleanup::StateDir;
@@ -29,6 +30,8 @@ pub struct Options {
     pub trust_domain: String,
     /// Folder with the operator's certificate authority.
     pub ca_certs: Option<PathBuf>,
+    /// Who signs the workloads' certificates instead, if somebody else does.
+    pub signer: SignerOptions,
     /// Worker threads of each sidecar.
     pub sidecar_concurrency: u32,
     /// Level of the control plane's and the proxies' own logs, e.g. `warning`.

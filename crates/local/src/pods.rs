@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::annotations::LogLevels;
 use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION};
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
@@ -59,8 +60,10 @@ pub struct ProxySettings {
     pub concurrency: Option<u32>,
     /// How long connections may continue when it stops.
     pub drain: Option<Duration>,
-    /// `proxyStatsMatcher`, as JSON.
-    pub stats_matcher: Option<serde_json::Value>,
+    /// Fields of ProxyConfig that the agent reads, as JSON.
+    pub agent_config: serde_json::Map<String, serde_json::Value>,
+    /// Log levels, by annotations.
+    pub log_levels: LogLevels,
     /// The template's annotations that the agent reads.
     pub for_agent: BTreeMap<String, String>,
 }

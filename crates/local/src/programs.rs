@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_agent::options::ANNOTATIONS_VARIABLE;
+use evenkeel_api::annotations::LogLevels;
 
 use crate::accounts::ApplicationSetup;
 use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
@@ -39,6 +40,7 @@ pub fn control_plane(plan: &Plan) -> Program {
     if let Some(folder) = plan.authority() {
         arguments.extend(["--ca-certs".into(), folder.into()]);
     }
+    arguments.extend(plan.options.signer.arguments());
     arguments.push("--require-running-pod".into());
     if plan.options.leave_out_refused {
         arguments.push("--leave-out-refused".into());
@@ -64,7 +66,8 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     };
     let folder = plan.state.pod(&pod.name);
     let role = if pod.workload == INGRESS_NAME { "router" } else { "sidecar" };
-    let mut arguments = words(["agent", role, "--log-level", &plan.options.log_level]);
+    let mut arguments = words(["agent", role]);
+    arguments.extend(log_levels(&pod.proxy.log_levels, &plan.options.log_level, envoy.is_some()));
     arguments.extend(words(["--id", &format!("{}.{}", pod.name, pod.namespace), "--namespace", &pod.namespace]));
     arguments.extend(words(["--service-account", &pod.service_account, "--workload-name", &pod.workload]));
     arguments.extend(words(["--ip", &pod.address.to_string()]));
@@ -92,8 +95,7 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         arguments.extend(words(["--metadata", &format!("INTERCEPTION_MODE={mode}")]));
     }
     // The control plane reads the rest of the ProxyConfig from the objects.
-    let mut config = serde_json::Map::new();
-    config.extend(pod.proxy.stats_matcher.iter().map(|matcher| ("proxyStatsMatcher".to_owned(), matcher.clone())));
+    let mut config = pod.proxy.agent_config.clone();
     if let Some(Membership { group, probe }) = &pod.proxy.membership {
         arguments.extend(words(["--metadata", &format!("AUTO_REGISTER_GROUP={group}")]));
         config.extend(probe.iter().map(|probe| ("readinessProbe".to_owned(), probe.clone())));
@@ -114,6 +116,22 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         program.environment.push((ANNOTATIONS_VARIABLE.to_owned(), annotations));
     }
     Some(program)
+}
+
+/// Log levels of an agent and its proxy. Our own proxy is in the agent's process and has its log, so the level for the proxy
+/// goes first there.
+fn log_levels(levels: &LogLevels, default: &str, is_envoy: bool) -> Vec<OsString> {
+    let agent = match is_envoy {
+        true => levels.agent.as_deref(),
+        false => levels.proxy.as_deref().or(levels.agent.as_deref()),
+    };
+    let mut arguments = words(["--log-level", agent.unwrap_or(default)]);
+    if is_envoy {
+        let flags = [("--proxy-log-level", &levels.proxy), ("--proxy-component-log-level", &levels.components)];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value.as_deref()?)));
+        arguments.extend(given.flat_map(|(flag, value)| words([flag, value])));
+    }
+    arguments
 }
 
 /// A replica's own program.
@@ -144,4 +162,28 @@ fn evenkeel_program(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Prog
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
     words.map(OsString::from).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_say_at_which_level_proxies_and_agents_log() {
+        let check = |levels: [Option<&str>; 3], is_envoy: bool, expected: &str| {
+            let [proxy, components, agent] = levels.map(|level| level.map(str::to_owned));
+            let arguments = log_levels(&LogLevels { proxy, components, agent }, "info", is_envoy);
+            let text: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+            assert_eq!(text.join(" "), expected, "{levels:?}");
+        };
+        check([None; 3], false, "--log-level info");
+        check([None; 3], true, "--log-level info");
+        check([Some("debug"), None, Some("error")], false, "--log-level debug");
+        check([None, Some("http2:debug"), Some("error")], false, "--log-level error");
+        check(
+            [Some("debug"), Some("http2:trace"), Some("error")],
+            true,
+            "--log-level error --proxy-log-level debug --proxy-component-log-level http2:trace",
+        );
+    }
 }

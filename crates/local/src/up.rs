@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -12,6 +13,7 @@ use crate::applied::Applied;
 use crate::builds::{self, BuildError};
 use crate::cleanup::{Claim, StateDir, StateError};
 use crate::egress::broker::Broker;
+use crate::egress::rules::MACHINE_NAMES;
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
 use crate::ports::{self, HostSockets, PortError};
@@ -39,6 +41,13 @@ pub enum UpError {
         /// `2 errors`.
         count: String,
     },
+    /// An external signer on the control plane's own loopback interface.
+    #[error(
+        "--external-signer {0}: the control plane has a network of its own, so this is not the machine's loopback address; write \
+         {machine}:PORT for a signer on the machine, and let its certificate have that name",
+        machine = MACHINE_NAMES[0]
+    )]
+    OwnLoopback(String),
     /// No workload in the files has a command.
     #[error(
         "no Deployment in {} says how to run it on this machine; write `workloads: {{NAME: {{command: COMMAND}}}}` in the file \
@@ -78,12 +87,21 @@ pub enum UpError {
     },
 }
 
+/// The control plane has a network of its own, so the loopback address is not the machine's.
+fn check_signer(options: &Options) -> Result<(), UpError> {
+    let Some(address) = &options.signer.external_signer else { return Ok(()) };
+    let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host).trim_matches(['[', ']']);
+    let loopback = host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    if loopback { Err(UpError::OwnLoopback(address.clone())) } else { Ok(()) }
+}
+
 /// Runs the mesh until Ctrl-C (or until the check is done) and returns the exit status.
 ///
 /// Must be called while the process has a single thread. `out` receives the output before and after the run; in between
 /// the supervisor writes to standard output itself.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let io = |what| move |source| UpError::Io { what, source };
+    check_signer(options)?;
     let tools = Tools::find()?;
     let user_directory = directory(&options.directory)?;
     let scratch = StateLocation::new(options).map_err(io("cannot make a temporary state directory"))?;

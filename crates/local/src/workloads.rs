@@ -489,8 +489,14 @@ mod tests {
         let (manifest, _) = read(&deployment(&format!("{RUN}{own}"), ""));
         let proxy = manifest.workloads.first().expect("a workload").proxy.clone();
         assert_eq!(proxy.for_agent["sidecar.istio.io/statsInclusionPrefixes"], "a,b");
-        let matcher = proxy.stats_matcher.expect("statistics are included");
+        let matcher = proxy.agent_config.get("proxyStatsMatcher").expect("statistics are included");
         assert_eq!(matcher["inclusionSuffixes"], serde_json::json!(["c"]));
+        let own = ", sidecar.istio.io/logLevel: warn, sidecar.istio.io/extraStatTags: a, proxy.istio.io/config: '{serviceCluster: shop}'";
+        let (manifest, _) = read(&deployment(&format!("{RUN}{own}"), ""));
+        let proxy = manifest.workloads.first().expect("a workload").proxy.clone();
+        assert_eq!(proxy.log_levels.proxy.as_deref(), Some("warning"));
+        assert_eq!(proxy.for_agent["sidecar.istio.io/extraStatTags"], "a");
+        assert_eq!(proxy.agent_config.get("serviceCluster"), Some(&serde_json::json!("shop")));
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct Service {
     pub alias_of: Option<Hostname>,
     /// Identities its endpoints may have beyond those of known workloads (`subjectAltNames` of a ServiceEntry).
     pub subject_alt_names: Vec<Arc<str>>,
+    /// The same by a Service's annotations. They count for mutual TLS of the mesh only.
+    pub identities: Vec<Arc<str>>,
     /// Where it was written.
     pub origin: Span,
 }

@@ -128,7 +128,8 @@ impl Snapshot {
         let by_port = self.endpoints.get(&(service.namespace.clone(), service.host.clone()));
         let known =
             by_port.into_iter().flat_map(|by_port| by_port.values()).flatten().filter_map(|e| e.identity.as_ref());
-        known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
+        let further = service.subject_alt_names.iter().chain(&service.identities);
+        known.map(ToString::to_string).chain(further.map(ToString::to_string)).collect()
     }
 
     /// The credential of a Secret.

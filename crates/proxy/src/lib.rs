@@ -34,6 +34,7 @@ mod scope;
 mod settle;
 mod state;
 mod stats;
+mod stats_config;
 pub mod stderr;
 mod subscribe;
 mod tcp;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::access_log::FlushOptions;
 use crate::handover;
 use crate::logging::Level;
 use crate::recent;
@@ -58,6 +59,12 @@ pub struct Options {
     /// How long the previous proxy may take to finish its connections after the takeover, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub parent_shutdown_time_s: u64,
+    /// Write lines of access logs to their files after this time, in milliseconds; workers look once a second [default: each time].
+    #[arg(long, value_name = "MS")]
+    pub file_flush_interval_msec: Option<u64>,
+    /// Write them earlier when a worker has so many KiB of them, 1,024 at most [default: 64].
+    #[arg(long, value_name = "KIB")]
+    pub file_flush_min_size_kb: Option<u64>,
     /// Recent requests that each worker keeps for `evenkeel explain --last` and `evenkeel plan`; 0: none.
     #[arg(long, value_name = "N", default_value_t = recent::DEFAULT_LIMIT, value_parser = recent::limit)]
     pub recent_requests: usize,
@@ -118,6 +125,8 @@ pub struct Settings {
     pub recent: recent::Options,
     /// Who may change the process through its admin port.
     pub admin_writers: AdminWriters,
+    /// When lines of access logs are written.
+    pub log_flush: FlushOptions,
 }
 
 /// Source of the bootstrap.
@@ -172,6 +181,7 @@ impl Options {
             parent_shutdown_time: Duration::from_secs(self.parent_shutdown_time_s),
             recent: recent::Options { limit: self.recent_requests, except: Vec::new() },
             admin_writers: self.admin_changes_from,
+            log_flush: FlushOptions::new(self.file_flush_interval_msec, self.file_flush_min_size_kb),
         })
     }
 }

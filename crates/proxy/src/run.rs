@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use evenkeel_process::confinement::{self, Writes};
 use evenkeel_runtime_config::bootstrap::Scope as BootstrapScope;
-use evenkeel_runtime_config::stats_matcher::StatsMatcher;
 use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_stats::Registry;
 use evenkeel_tls::SecretStore;
@@ -53,6 +52,7 @@ use crate::pool::{WorkerOptions, WorkerPool};
 use crate::scope::usage::Scope;
 use crate::settle::Settler;
 use crate::state::{Awaits, Parts, Shared, State};
+use crate::stats_config;
 use crate::subscribe::Subscriptions;
 
 /// How long flushing the access logs may take at the end.
@@ -165,12 +165,9 @@ async fn serve(
     };
     let Inheritance { listeners: handed, admin: handed_admin, epoch, program: _ } = inheritance;
     hot_restart.epoch = epoch;
-    let log = LogThread::start().map_err(system("starting the access log's thread"))?;
+    let log = LogThread::start(settings.log_flush).map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
-    if !matches!(loaded.bootstrap.stats, StatsMatcher::All) {
-        let matcher = loaded.bootstrap.stats.clone();
-        registry.keep_only(move |name| matcher.reports(name));
-    }
+    stats_config::apply(&registry, &loaded.bootstrap);
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
     let admin_address = loaded.bootstrap.admin;
     let settler = Settler::new(Subscriptions::new(&loaded.bootstrap));

@@ -18,6 +18,7 @@ use crate::dns::DnsResolver;
 use crate::overload::{self, Overload};
 use crate::rejection::Rejection;
 use crate::stats_matcher::{self, StatsMatcher};
+use crate::stats_tags::{self, StatsTags};
 use crate::support;
 
 /// A validated bootstrap file.
@@ -47,6 +48,8 @@ pub struct Bootstrap {
     pub overload: Overload,
     /// Which statistics are reported.
     pub stats: StatsMatcher,
+    /// Their labels.
+    pub stats_tags: StatsTags,
     /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
 }
@@ -199,6 +202,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     }
     let overload = overload::compile(cx, message);
     let stats = stats_matcher::compile(cx, message.stats_config.as_ref())?;
+    let stats_tags = stats_tags::compile(cx, message.stats_config.as_ref())?;
     Some(Bootstrap {
         node: message.node.clone().unwrap_or_default(),
         admin,
@@ -212,6 +216,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         cds,
         overload,
         stats,
+        stats_tags,
         scope: Scope::of(message.node.as_ref()),
     })
 }

@@ -63,6 +63,7 @@ pub mod route_table;
 pub mod skip;
 pub mod stateful_session;
 pub mod stats_matcher;
+pub mod stats_tags;
 pub mod string_match;
 pub mod support;
 pub mod view;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::histogram::HistogramSnapshot;
 use crate::render::Cell;
 use crate::sample::{Reading, Value};
-use crate::scope::{ScopeCore, sanitized};
+use crate::scope::{ScopeCore, push_label, sanitized};
+use crate::tags::Tagging;
 
 /// A format Prometheus reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,9 +79,32 @@ struct Family<'a> {
 /// One metric of several scopes, which come in the order of their labels.
 struct Part<'a> {
     cell: Cell,
-    /// A label taken out of the metric's own name.
-    label: Option<(&'static str, String)>,
+    labels: Labels,
     scopes: &'a [Arc<ScopeCore>],
+}
+
+/// The labels of a part.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Labels {
+    /// Those of each scope, and one that was taken out of the metric's own name.
+    Own(Option<(&'static str, String)>),
+    /// Those that the configuration's tags give the only scope.
+    Tagged(String),
+}
+
+impl Labels {
+    fn of(&self, scope: &ScopeCore) -> String {
+        match self {
+            Self::Tagged(labels) => labels.clone(),
+            Self::Own(label) => {
+                let mut labels = scope.labels.to_string();
+                if let Some((name, value)) = label {
+                    push_label(&mut labels, name, value);
+                }
+                labels
+            }
+        }
+    }
 }
 
 /// The page.
@@ -88,10 +112,14 @@ pub(crate) fn write(
     format: Exposition,
     scopes: &[Arc<ScopeCore>],
     reading: &Reading<'_>,
+    tagging: Option<&Tagging>,
     wanted: Option<&dyn Fn(&str) -> bool>,
 ) -> String {
     let groups = groups(scopes);
-    let families = families(&groups, reading);
+    let families = match tagging {
+        None => families(&groups, reading),
+        Some(tagging) => tagged_families(scopes, reading, tagging),
+    };
     let mut page = Page { format, reading, out: String::new(), names: HashSet::new() };
     for (name, family) in &families {
         page.family(name, family, &families, wanted);
@@ -129,25 +157,53 @@ fn families<'a>(groups: &'a [Vec<Arc<ScopeCore>>], reading: &Reading<'_>) -> BTr
         let statuses: BTreeSet<usize> = group.iter().flat_map(|scope| Cell::statuses(scope, reading)).collect();
         for cell in Cell::of(first).chain(statuses.into_iter().map(Cell::Status)) {
             let (metric, label) = without_tags(cell.name(first));
-            let kind = match cell {
-                Cell::Counter(_) | Cell::Status(_) => Kind::Counter,
-                Cell::Gauge(_) => Kind::Gauge,
-                Cell::Histogram(_) => Kind::Histogram,
-            };
             let name = format!("{}{}", first.family, sanitized(&metric));
-            let help = cell.metric(first).map_or("", |metric| metric.help.trim());
-            let family = families.entry(name).or_insert_with(|| Family { kind, help, parts: Vec::new() });
-            // One family has one type; a second type under the same name would make the whole page unreadable.
-            if family.kind == kind {
-                family.parts.push(Part { cell, label, scopes: group });
-            }
+            add(&mut families, name, Part { cell, labels: Labels::Own(label), scopes: group });
         }
     }
     families
 }
 
+/// The same when the configuration has tags: each metric of each scope may have a name of its own.
+fn tagged_families<'a>(
+    scopes: &'a [Arc<ScopeCore>],
+    reading: &Reading<'_>,
+    tagging: &Tagging,
+) -> BTreeMap<String, Family<'a>> {
+    let mut families = BTreeMap::new();
+    for scope in scopes {
+        let statuses = Cell::statuses(scope, reading).into_iter().map(Cell::Status);
+        for cell in Cell::of(scope).chain(statuses) {
+            let (name, labels) = tagging.apply(scope, cell.name(scope));
+            let part = Part { cell, labels: Labels::Tagged(labels), scopes: std::slice::from_ref(scope) };
+            add(&mut families, name, part);
+        }
+    }
+    for family in families.values_mut() {
+        family.parts.sort_by(|a, b| a.labels.cmp(&b.labels));
+        // Tags may leave nothing that tells two series apart; one that comes twice would make Prometheus refuse the page.
+        family.parts.dedup_by(|a, b| a.labels == b.labels);
+    }
+    families
+}
+
+fn add<'a>(families: &mut BTreeMap<String, Family<'a>>, name: String, part: Part<'a>) {
+    let Some(first) = part.scopes.first() else { return };
+    let kind = match part.cell {
+        Cell::Counter(_) | Cell::Status(_) => Kind::Counter,
+        Cell::Gauge(_) => Kind::Gauge,
+        Cell::Histogram(_) => Kind::Histogram,
+    };
+    let help = part.cell.metric(first).map_or("", |metric| metric.help.trim());
+    let family = families.entry(name).or_insert_with(|| Family { kind, help, parts: Vec::new() });
+    // One family has one type; a second type under the same name would make the whole page unreadable.
+    if family.kind == kind {
+        family.parts.push(part);
+    }
+}
+
 /// Takes the tags out of a metric's own name as Envoy's extractors do: `…_rq_503` and `…_rq_5xx`.
-fn without_tags(metric: String) -> (String, Option<(&'static str, String)>) {
+pub(crate) fn without_tags(metric: String) -> (String, Option<(&'static str, String)>) {
     if let Some((stem, last)) = metric.rsplit_once('_')
         && last.len() == 3
     {
@@ -182,10 +238,7 @@ impl Page<'_> {
         for part in &family.parts {
             for scope in part.scopes {
                 let Some(value) = part.cell.value(scope, self.reading) else { continue };
-                let mut labels = scope.labels.to_string();
-                if let Some((name, value)) = &part.label {
-                    crate::scope::push_label(&mut labels, name, value);
-                }
+                let labels = part.labels.of(scope);
                 if wanted.is_some_and(|wanted| !wanted(&format!("{name}{}", braced(&labels)))) {
                     continue;
                 }

@@ -73,6 +73,7 @@ mod render;
 mod sample;
 mod scope;
 mod shard;
+mod tags;
 mod writer;
 
 pub use exemplar::Exemplar;
@@ -83,4 +84,5 @@ pub use layout::{Layout, Metric};
 pub use registry::Registry;
 pub use sample::{Sample, Value};
 pub use scope::{Scope, ScopeName};
+pub use tags::{DefaultTags, Extractor, Find, Found, Tagging, label_name};
 pub use writer::{SharedWriter, Writer};

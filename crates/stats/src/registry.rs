@@ -14,6 +14,7 @@ use crate::list::{Index, List};
 use crate::render;
 use crate::sample::{Carried, Keeps, Reading, Sample};
 use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
+use crate::tags::Tagging;
 
 /// With so many scopes finding one costs what it costs among few; with more it costs a little more.
 const MANY_SCOPES: usize = 4096;
@@ -24,6 +25,7 @@ pub struct Registry {
     families: List<Weak<FamiliesCore>>,
     carried: ArcSwap<Carried>,
     keeps: OnceLock<Keeps>,
+    tagging: OnceLock<Tagging>,
 }
 
 impl fmt::Debug for Registry {
@@ -35,7 +37,8 @@ impl fmt::Debug for Registry {
 impl Default for Registry {
     fn default() -> Self {
         let scopes = Arc::new(Index::for_about(MANY_SCOPES));
-        Self { scopes, families: List::default(), carried: ArcSwap::default(), keeps: OnceLock::new() }
+        let (families, carried) = (List::default(), ArcSwap::default());
+        Self { scopes, families, carried, keeps: OnceLock::new(), tagging: OnceLock::new() }
     }
 }
 
@@ -115,6 +118,12 @@ impl Registry {
         let _ = self.keeps.set(Box::new(keeps));
     }
 
+    /// From now on names and labels for Prometheus are made this way. To be called once, before the first page; a later call
+    /// has no effect.
+    pub fn tag(&self, tagging: Tagging) {
+        let _ = self.tagging.set(tagging);
+    }
+
     /// Adds to every sample what the process before this one counted, in place of what was carried before: its counters as
     /// they are, its gauges for as long as they are not ended.
     pub fn carry(&self, counters: HashMap<String, u64>, gauges: HashMap<String, i64>) {
@@ -140,7 +149,7 @@ impl Registry {
     pub fn exposition(&self, format: Exposition, wanted: Option<&dyn Fn(&str) -> bool>) -> String {
         let carried = self.carried.load();
         let reading = Reading { carried: &carried, keeps: self.keeps.get() };
-        exposition::write(format, &self.reported(), &reading, wanted)
+        exposition::write(format, &self.reported(), &reading, self.tagging.get(), wanted)
     }
 }
 

@@ -13,7 +13,16 @@ use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 /// Longest node id accepted, in bytes.
 const MAX_NODE_ID_BYTES: usize = 1024;
 /// Fields of ProxyConfig that say nothing about a proxy's configuration, but something to its agent.
-const OF_AGENT: [&str; 2] = ["readinessProbe", "proxyStatsMatcher"];
+const OF_AGENT: [&str; 8] = [
+    "readinessProbe",
+    "proxyStatsMatcher",
+    "extraStatTags",
+    "runtimeValues",
+    "fileFlushInterval",
+    "fileFlushMinSizeKb",
+    "serviceCluster",
+    "tracingServiceName",
+];
 
 /// The properties of a proxy that its configuration depends on. Equal views get equal resources.
 #[derive(Debug, Clone, PartialEq, Eq)]

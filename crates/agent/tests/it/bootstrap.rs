@@ -74,6 +74,60 @@ fn what_istio_keeps_of_the_statistics_stays_beside_what_the_owner_includes() {
 }
 
 #[test]
+fn further_tags_of_statistics_are_those_of_the_config_and_the_annotation() {
+    let check = |config: &str, annotation: &str, expected: &[&str]| {
+        let mut options = options(&words("sidecar", &["--proxy-config", config]));
+        let annotations = format!(r#"{{"sidecar.istio.io/extraStatTags":"{annotation}"}}"#);
+        options.environment = vec![("ISTIO_METAJSON_ANNOTATIONS".to_owned(), annotations)];
+        let bootstrap = bootstrap::bootstrap(&options, 0).unwrap();
+        let tags = bootstrap["stats_config"]["stats_tags"].as_array().cloned().unwrap_or_default();
+        let tags: Vec<String> =
+            tags.iter().map(|tag| format!("{} {}", tag["tag_name"], tag["regex"]).replace('"', "")).collect();
+        assert_eq!(tags, expected, "{config} {annotation}");
+        assert!(bootstrap["stats_config"]["stats_matcher"].is_null());
+    };
+    let tag = |name: &str| format!(r"{name} ({name}=\\.=(.*?);\\.;)");
+    let (a, b) = (tag("a"), tag("b_1"));
+    check("{}", "", &[]);
+    check(r#"{"extraStatTags":["a"]}"#, "b_1, a", &[&a, &b]);
+    // What could change the expression is left out; the control plane's findings name it.
+    check(r#"{"extraStatTags":["a)|(.*"]}"#, "b_1", &[&b]);
+}
+
+#[test]
+fn runtime_values_are_for_the_proxy_that_has_the_key() {
+    let layer = |config: &str, more: &[&str]| {
+        let more: Vec<&str> = ["--proxy-config", config].iter().chain(more).copied().collect();
+        let bootstrap = bootstrap::bootstrap(&options(&words("sidecar", &more)), 0).unwrap();
+        bootstrap["layered_runtime"]["layers"][0]["static_layer"].to_string().replace('"', "")
+    };
+    let limit = "overload.global_downstream_max_connections";
+    let config = format!(r#"{{"runtimeValues":{{"{limit}":"7","envoy.reloadable_features.x":"false","a.b":""}}}}"#);
+    assert_eq!(layer(&config, &[]), format!("{{{limit}:7}}"));
+    assert_eq!(layer(&config, &["--envoy", "/bin/envoy"]), format!("{{{limit}:7,envoy.reloadable_features.x:false}}"));
+    assert_eq!(layer(&format!(r#"{{"runtimeValues":{{"{limit}":"many"}}}}"#), &[]), "null");
+    assert_eq!(layer("{}", &[]), "null");
+}
+
+#[test]
+fn the_proxy_presents_itself_as_its_config_says() {
+    let check = |config: &str, labels: &[&str], expected: &str| {
+        let more = labels.iter().flat_map(|label| ["--labels", *label]);
+        let more: Vec<&str> = ["--proxy-config", config].into_iter().chain(more).collect();
+        let node = bootstrap::bootstrap(&options(&words("sidecar", &more)), 0).unwrap()["node"].clone();
+        assert_eq!(node["cluster"], *expected, "{config} {labels:?}");
+    };
+    let canonical = &["service.istio.io/canonical-name=shop"][..];
+    check("{}", canonical, "web.default");
+    check(r#"{"serviceCluster":"front"}"#, canonical, "front");
+    check(r#"{"serviceCluster":"istio-proxy"}"#, canonical, "web.default");
+    check(r#"{"tracingServiceName":"CANONICAL_NAME_ONLY"}"#, canonical, "shop");
+    check(r#"{"tracingServiceName":"CANONICAL_NAME_ONLY"}"#, &[], "web.default");
+    check(r#"{"tracingServiceName":"CANONICAL_NAME_AND_NAMESPACE"}"#, canonical, "shop.default");
+    check(r#"{"tracingServiceName":"APP_LABEL_AND_NAMESPACE"}"#, &["app=other"], "other.default");
+}
+
+#[test]
 fn the_nodes_metadata_come_from_proxy_config_the_environment_and_the_command_line() {
     let environment = [
         ("ISTIO_META_NETWORK", "of the environment"),
@@ -158,6 +212,10 @@ fn envoy_accepts_them() {
             &[][..],
             &["--discovery-address", "[::1]:15012"],
             &["--metadata", "ENABLE_SELF_DISCOVERY=true"],
+            &[
+                "--proxy-config",
+                r#"{"extraStatTags":["a"],"runtimeValues":{"overload.premature_reset_total_stream_count":"5"}}"#,
+            ],
             &["--discovery-address", "10.0.0.1:15012", "--proxy-resolver", "10.0.0.1:53"],
         ] {
             let mut words = words(role, more);

@@ -1,6 +1,7 @@
 //! AuthorizationPolicies whose provider cannot be asked, and rules about requests on ports without any.
 
-use evenkeel_api::{Kind, Object};
+use evenkeel_api::istio::AuthorizationPolicySpec;
+use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::suggest::instead;
 use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_model::authz_provider::AuthzProvider;
@@ -61,6 +62,8 @@ fn unreachable_service(provider: &AuthzProvider, snapshot: &Snapshot) -> Option<
 pub fn requests_on_tcp_ports(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
     for policy in snapshot.authorization_policies.iter().filter(|policy| !policy.of_tokens && !policy.refused) {
         let Some(rule) = policy.rules.iter().position(|rule| rule.needs_http()) else { continue };
+        let written = written(objects, policy).and_then(|spec| spec.rules.get(rule));
+        let place = written.map_or(&policy.origin, |rule| &rule.span).clone();
         let is_of_policy = |service: &&std::sync::Arc<Service>| {
             let in_namespace =
                 service.namespace == policy.namespace || policy.namespace == snapshot.mesh.root_namespace;
@@ -83,17 +86,29 @@ pub fn requests_on_tcp_ports(objects: &[&Object], snapshot: &Snapshot, found: &m
             policy.namespace, policy.name, service.host
         );
         let help = "name the ports that the rule is about (`to[].operation.ports`), or write one rule for each kind";
-        let finding = Diagnostic::warning("http-on-tcp", policy.origin.clone(), message).with_help(help);
+        let finding = Diagnostic::warning("http-on-tcp", place, message).with_help(help);
         found.push(about(objects, policy, finding.with_related(service.origin.clone(), "this Service")));
     }
 }
 
 fn about(objects: &[&Object], policy: &AuthorizationPolicy, finding: Diagnostic) -> Diagnostic {
-    let is_it = |object: &&&Object| {
-        object.kind() == Kind::AuthorizationPolicy && object.namespace == policy.namespace && object.name == policy.name
-    };
-    match objects.iter().find(is_it) {
+    match object_of(objects, policy) {
         Some(object) => finding.about(object.reference()),
         None => finding,
+    }
+}
+
+fn object_of<'o>(objects: &[&'o Object], policy: &AuthorizationPolicy) -> Option<&'o Object> {
+    let is_it = |object: &&Object| {
+        object.kind() == Kind::AuthorizationPolicy && object.namespace == policy.namespace && object.name == policy.name
+    };
+    objects.iter().copied().find(is_it)
+}
+
+/// The policy as it is written; `None` if it was refused.
+fn written<'o>(objects: &[&'o Object], policy: &AuthorizationPolicy) -> Option<&'o AuthorizationPolicySpec> {
+    match &object_of(objects, policy)?.resource {
+        Resource::AuthorizationPolicy(written) => written.spec.as_ref(),
+        _ => None,
     }
 }

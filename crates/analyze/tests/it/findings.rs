@@ -119,6 +119,19 @@ fn rules_have_effect() {
 }
 
 #[test]
+fn rules_about_requests_on_tcp_ports_are_named_by_their_line() {
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop}\nspec: {selector: {app: db}, ports: [{name: tcp, port: 5432}]}\n";
+    let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: db, namespace: shop}\nspec:\n  rules:\n    - from: [{source: {namespaces: [shop]}}]\n    - to: [{operation: {paths: [/a]}}]\n";
+    let lines = |policy: &str| -> Vec<u32> {
+        let found = findings(&format!("{policy}{service}"), &[]);
+        let found = found.iter().map(|finding| &finding.diagnostic).filter(|found| found.code == "http-on-tcp");
+        found.map(|found| found.span.line).collect()
+    };
+    assert_eq!(lines(policy), [7]);
+    assert_eq!(lines(&policy.replace("{paths: [/a]}", "{ports: ['80']}")), [0; 0]);
+}
+
+#[test]
 fn mutual_tls_is_agreed_on() {
     let strict = format!(
         "{}---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: all, namespace: shop}}\nspec: {{mtls: {{mode: STRICT}}}}\n",

@@ -1,20 +1,23 @@
 //! Annotations and labels under the prefixes of Istio and of the Gateway API: each is in a table, and honoured or named
 //! in a finding. Nothing under these prefixes is silently without effect.
 
+mod for_proxy;
 mod table;
 mod traffic;
 
+pub use for_proxy::{AGENT_ANNOTATIONS, LogLevels};
 pub use table::{ANNOTATIONS, Known, LABELS, Verdict};
 pub use traffic::{CaptureRules, TRAFFIC_ANNOTATIONS};
 
 use std::collections::BTreeMap;
 
+use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::{Entry, Node};
 use evenkeel_base::{Span, Spanned};
 
 use crate::Kind;
-use crate::decode::{Context, RegexText};
+use crate::decode::Context;
 use crate::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
 
 /// The annotation of an AuthorizationPolicy that is only logged and counted.
@@ -25,12 +28,12 @@ pub const ANALYZE_SUPPRESS: &str = "galley.istio.io/analyze-suppress";
 pub const INJECT: &str = "sidecar.istio.io/inject";
 /// The label of a namespace that says whether its Pods get sidecars.
 pub const NAMESPACE_INJECTION: &str = "istio-injection";
-/// The statistics that a Pod's proxy reports in addition to Istio's own set.
-const STATS_PREFIXES: &str = "sidecar.istio.io/statsInclusionPrefixes";
-const STATS_SUFFIXES: &str = "sidecar.istio.io/statsInclusionSuffixes";
-const STATS_REGEXPS: &str = "sidecar.istio.io/statsInclusionRegexps";
-/// Annotations of Pods that the agent of their proxy reads, as Istio's does (`ISTIO_METAJSON_ANNOTATIONS`).
-pub const AGENT_ANNOTATIONS: [&str; 3] = [STATS_PREFIXES, STATS_SUFFIXES, STATS_REGEXPS];
+/// The label of a ServiceEntry that says whether its hosts get virtual addresses.
+pub const AUTO_ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
+/// Further identities of a Service's endpoints, as they are in certificates.
+pub const CANONICAL_ACCOUNTS: &str = "alpha.istio.io/canonical-serviceaccounts";
+/// Further service accounts of a Service's endpoints.
+pub const KUBERNETES_ACCOUNTS: &str = "alpha.istio.io/kubernetes-serviceaccounts";
 /// The API group of the Gateway API, also the prefix of its labels.
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
@@ -181,14 +184,29 @@ fn check_value(name: &str, entry: &Entry, cx: &mut Context) {
                 "write enabled or disabled",
             );
         }
-        STATS_REGEXPS => {
-            let invalid =
-                text.split(',').filter(|regexp| !regexp.is_empty()).find_map(|regexp| RegexText::new(regexp).err());
-            if let Some(problem) = invalid {
-                let help = "expressions have RE2's syntax; one that has a comma itself needs `proxyStatsMatcher`";
-                cx.error("bad-regex", span, problem, help);
+        AUTO_ALLOCATE if !text.eq_ignore_ascii_case("true") && !text.eq_ignore_ascii_case("false") => {
+            let message =
+                format!("`{text}` is neither true nor false; the ServiceEntry counts as one without the label");
+            cx.warning("bad-value", span, message, "write \"true\" or \"false\"");
+        }
+        CANONICAL_ACCOUNTS => {
+            if let Some(bad) = listed(text).find(|identity| !is_identity(identity)) {
+                let message = format!("`{bad}` is no SPIFFE id; no certificate of the mesh has this identity");
+                cx.warning(
+                    "bad-value",
+                    span,
+                    message,
+                    "write identities such as spiffe://cluster.local/ns/shop/sa/web",
+                );
             }
         }
+        KUBERNETES_ACCOUNTS => {
+            if let Some(bad) = listed(text).find(|name| !is_account_name(name)) {
+                let message = format!("`{bad}` is no name of a service account; it is left out");
+                cx.warning("bad-value", span, message, "write names of service accounts of the Service's namespace");
+            }
+        }
+        _ if for_proxy::check(name, text, span, cx) => {}
         _ if TRAFFIC_ANNOTATIONS.contains(&name) => {
             if let Err(problem) = traffic::check(name, text) {
                 cx.error("bad-value", span, problem, traffic::expected(name));
@@ -196,6 +214,42 @@ fn check_value(name: &str, entry: &Entry, cx: &mut Context) {
         }
         _ => {}
     }
+}
+
+/// The entries of a list with commas between.
+fn listed(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
+}
+
+/// Whether a text can be an identity in a certificate of the mesh.
+fn is_identity(text: &str) -> bool {
+    let rest = text.strip_prefix("spiffe://").filter(|rest| !rest.contains(char::is_whitespace));
+    rest.and_then(|rest| rest.split_once('/')).is_some_and(|(domain, path)| !domain.is_empty() && !path.is_empty())
+}
+
+/// Whether a text can be the name of a ServiceAccount: a name that DNS allows.
+fn is_account_name(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    !name.is_empty() && name.chars().all(is_part)
+}
+
+/// Further identities of a Service's endpoints, by its annotations: as they are in certificates. What the decoder has
+/// found wrong is left out.
+pub fn further_identities(
+    annotations: &BTreeMap<String, Spanned<String>>,
+    trust_domain: &str,
+    namespace: &str,
+) -> Vec<String> {
+    let text = |name: &str| annotations.get(name).map_or("", |value| value.as_str());
+    let canonical = listed(text(CANONICAL_ACCOUNTS)).filter(|identity| is_identity(identity));
+    let accounts = listed(text(KUBERNETES_ACCOUNTS)).filter(|name| is_account_name(name));
+    let accounts = accounts.filter_map(|name| SpiffeId::new(trust_domain, namespace, name).ok());
+    canonical.map(str::to_owned).chain(accounts.map(|id| id.to_string())).collect()
+}
+
+/// Whether the label of a ServiceEntry allows virtual addresses for its hosts.
+pub fn allocates_addresses(labels: &BTreeMap<String, String>) -> bool {
+    labels.get(AUTO_ALLOCATE).is_none_or(|value| !value.eq_ignore_ascii_case("false"))
 }
 
 /// As Go's `strconv.ParseBool` reads it.

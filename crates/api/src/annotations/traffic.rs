@@ -11,15 +11,17 @@ const INCLUDE_OUTBOUND_PORTS: &str = "traffic.sidecar.istio.io/includeOutboundPo
 const EXCLUDE_OUTBOUND_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 const INCLUDE_OUTBOUND_RANGES: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
 const EXCLUDE_OUTBOUND_RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
+const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
 /// The annotations that are read here.
-pub const TRAFFIC_ANNOTATIONS: [&str; 6] = [
+pub const TRAFFIC_ANNOTATIONS: [&str; 7] = [
     INCLUDE_INBOUND_PORTS,
     EXCLUDE_INBOUND_PORTS,
     INCLUDE_OUTBOUND_PORTS,
     EXCLUDE_OUTBOUND_PORTS,
     INCLUDE_OUTBOUND_RANGES,
     EXCLUDE_OUTBOUND_RANGES,
+    EXCLUDE_INTERFACES,
 ];
 
 /// Which connections of a Pod are captured, as Istio's `istio-iptables` reads the annotations.
@@ -37,6 +39,8 @@ pub struct CaptureRules {
     pub outbound_ports: Vec<u16>,
     /// Ports of outbound connections that are not captured.
     pub except_outbound_ports: Vec<u16>,
+    /// Network interfaces whose connections are not captured, in either direction.
+    pub except_interfaces: Vec<String>,
 }
 
 impl Default for CaptureRules {
@@ -49,6 +53,7 @@ impl Default for CaptureRules {
             except_outbound_ranges: Vec::new(),
             outbound_ports: Vec::new(),
             except_outbound_ports: Vec::new(),
+            except_interfaces: Vec::new(),
         }
     }
 }
@@ -66,6 +71,7 @@ impl CaptureRules {
             except_outbound_ranges: ranges(EXCLUDE_OUTBOUND_RANGES).flatten().unwrap_or_default(),
             outbound_ports: ports(INCLUDE_OUTBOUND_PORTS).flatten().unwrap_or_default(),
             except_outbound_ports: ports(EXCLUDE_OUTBOUND_PORTS).flatten().unwrap_or_default(),
+            except_interfaces: text(EXCLUDE_INTERFACES).and_then(|text| interfaces(text).ok()).unwrap_or_default(),
         }
     }
 
@@ -95,6 +101,19 @@ fn ranges(text: &str) -> Result<Option<Vec<IpNet>>, String> {
     entries(text).map(range).collect::<Result<_, _>>().map(Some)
 }
 
+/// Longest name of a network interface, in bytes (`IFNAMSIZ` of Linux without the zero).
+const MAX_INTERFACE_NAME: usize = 15;
+
+/// Names of interfaces. They become part of a rule of nftables, so nothing else may stand in them.
+fn interfaces(text: &str) -> Result<Vec<String>, String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
+    let interface = |name: &str| match name.len() <= MAX_INTERFACE_NAME && name.chars().all(is_part) {
+        true => Ok(name.to_owned()),
+        false => Err(format!("`{name}` is not the name of a network interface")),
+    };
+    entries(text).map(interface).collect()
+}
+
 fn entries(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
 }
@@ -102,6 +121,7 @@ fn entries(text: &str) -> impl Iterator<Item = &str> {
 /// Checks the value of one of the annotations.
 pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     let is_all = match name {
+        EXCLUDE_INTERFACES => return interfaces(text).map(drop),
         INCLUDE_OUTBOUND_RANGES | EXCLUDE_OUTBOUND_RANGES => ranges(text)?.is_none(),
         _ => ports(text)?.is_none(),
     };
@@ -117,6 +137,7 @@ pub(super) fn expected(name: &str) -> &'static str {
         INCLUDE_OUTBOUND_RANGES => "expected `*`, or ranges such as \"10.1.0.0/16,10.2.3.4/32\"",
         EXCLUDE_OUTBOUND_RANGES => "expected ranges such as \"10.1.0.0/16,10.2.3.4/32\"",
         INCLUDE_INBOUND_PORTS => "expected `*`, or ports such as \"80,8080\"",
+        EXCLUDE_INTERFACES => "expected names such as \"eth1,docker0\", of letters, digits, `_`, `-`, `.` and `@`",
         _ => "expected ports such as \"80,8080\"",
     }
 }
@@ -146,6 +167,8 @@ mod tests {
             &[(EXCLUDE_OUTBOUND_RANGES, "10.1.0.0/16,10.2.3.4")],
             CaptureRules { except_outbound_ranges: vec![net("10.1.0.0/16"), net("10.2.3.4/32")], ..all.clone() },
         );
+        let interfaces = vec!["eth1".to_owned(), "br-0".to_owned()];
+        check(&[(EXCLUDE_INTERFACES, "eth1, br-0")], CaptureRules { except_interfaces: interfaces, ..all.clone() });
         check(&[(INCLUDE_OUTBOUND_RANGES, "")], CaptureRules { outbound_ranges: Some(vec![]), ..all });
     }
 
@@ -157,5 +180,7 @@ mod tests {
         refuses(EXCLUDE_INBOUND_PORTS, "*");
         refuses(EXCLUDE_OUTBOUND_RANGES, "10.0.0.0/33");
         refuses(INCLUDE_OUTBOUND_RANGES, "10.0.0");
+        refuses(EXCLUDE_INTERFACES, "eth0 } accept");
+        refuses(EXCLUDE_INTERFACES, "an-interface-with-a-long-name");
     }
 }

@@ -153,9 +153,9 @@ impl Context {
                 // An empty value has no meaning, so nothing is lost.
                 Some(_) if entry.value.is_null() => {}
                 Some(field) if field.status == Status::Later && says_nothing(entry, mapping) => {
-                    self.note_status(entry, Status::Inert);
+                    self.note_status(entry, Status::Inert, "");
                 }
-                Some(field) => self.note_status(entry, field.status),
+                Some(field) => self.note_status(entry, field.status, field.note),
             }
         }
         Some(mapping)
@@ -185,12 +185,16 @@ impl Context {
         closest(field, guards.iter().copied()).is_none() && !self.path.iter().any(is_guard)
     }
 
-    fn note_status(&mut self, entry: &Entry, status: Status) {
+    /// `note` is the reason of the field's table.
+    fn note_status(&mut self, entry: &Entry, status: Status, note: &str) {
         let owner = self.owner;
         self.at_field(&entry.key, |cx| match status {
             Status::Works => {}
             Status::Later => {
-                let message = format!("known to {owner}, not supported yet; ignored");
+                let message = match note {
+                    "" => format!("known to {owner}, not supported yet; ignored"),
+                    note => format!("known to {owner}, not supported; ignored: {note}"),
+                };
                 cx.warning("unsupported-field", &entry.key_span, message, "the rest of this document applies");
             }
             Status::Refused => {
@@ -200,8 +204,11 @@ impl Context {
                 cx.error("unsupported-field", &entry.key_span, message, help);
             }
             Status::Inert => {
-                let message = format!("known to {owner}, has no effect on one machine");
-                cx.note("no-effect", &entry.key_span, message, "it takes effect in a cluster");
+                let (message, help) = match note {
+                    "" => (format!("known to {owner}, has no effect on one machine"), "it takes effect in a cluster"),
+                    note => (format!("known to {owner}, has no effect here: {note}"), "it can stay"),
+                };
+                cx.note("no-effect", &entry.key_span, message, help);
             }
         });
     }

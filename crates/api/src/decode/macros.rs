@@ -3,17 +3,17 @@
 /// Declares a struct with its table of fields.
 ///
 /// `field: Type = "yamlName"` works; the type says whether the field is required. The lists name the fields that are
-/// known but do not work: `later` (warning), `refused` (error, see [`Status`](super::Status)), `inert` (note). `check`
-/// is a function `(&Self, &Node, &mut Context)` for checks that involve several fields.
+/// known but do not work: `later` (warning), `refused` (error, see [`Status`](super::Status)), `inert` (note); `"name" =
+/// "reason"` says what happens instead. `check` is a function `(&Self, &Node, &mut Context)` for checks that involve several fields.
 macro_rules! object {
     (
         $(#[$meta:meta])*
         pub struct $name:ident {
             $( $(#[$field_meta:meta])* $field:ident: $ty:ty = $yaml:literal, )*
         }
-        $( later: [$($later:literal),* $(,)?]; )?
+        $( later: [$($later:literal $(= $later_note:literal)?),* $(,)?]; )?
         $( refused: [$($refused:literal),* $(,)?]; )?
-        $( inert: [$($inert:literal),* $(,)?]; )?
+        $( inert: [$($inert:literal $(= $inert_note:literal)?),* $(,)?]; )?
         $( check: $check:path; )?
     ) => {
         $(#[$meta])*
@@ -30,10 +30,15 @@ macro_rules! object {
                     status: $crate::decode::Status::Works,
                     schema: Some(<$ty as $crate::decode::Decode>::schema),
                     required: || <$ty as $crate::decode::Decode>::absent().is_none(),
+                    note: "",
                 }, )*
-                $( $( $crate::decode::macros::without_schema($later, $crate::decode::Status::Later), )* )?
-                $( $( $crate::decode::macros::without_schema($refused, $crate::decode::Status::Refused), )* )?
-                $( $( $crate::decode::macros::without_schema($inert, $crate::decode::Status::Inert), )* )?
+                $( $( $crate::decode::macros::without_schema(
+                    $later, $crate::decode::Status::Later, concat!($($later_note)?),
+                ), )* )?
+                $( $( $crate::decode::macros::without_schema($refused, $crate::decode::Status::Refused, ""), )* )?
+                $( $( $crate::decode::macros::without_schema(
+                    $inert, $crate::decode::Status::Inert, concat!($($inert_note)?),
+                ), )* )?
             ];
         }
 
@@ -102,8 +107,8 @@ use evenkeel_base::yaml::Node;
 use super::{Context, Field, Schema, Status};
 
 /// A field of which only the name is known.
-pub(crate) const fn without_schema(name: &'static str, status: Status) -> Field {
-    Field { name, status, schema: None, required: || false }
+pub(crate) const fn without_schema(name: &'static str, status: Status, note: &'static str) -> Field {
+    Field { name, status, schema: None, required: || false, note }
 }
 
 /// Reads a value that must be one of those allowed.

@@ -13,6 +13,8 @@ pub struct Field {
     pub schema: Option<fn() -> Schema>,
     /// Whether it must be there.
     pub required: fn() -> bool,
+    /// Why it does not work, and what happens instead; may be empty.
+    pub note: &'static str,
 }
 
 /// Whether a field works.

@@ -28,7 +28,7 @@ object! {
         /// Who decides about the requests of a CUSTOM policy.
         provider: Option<Provider> = "provider",
         /// The rules.
-        rules: Vec<Rule> = "rules",
+        rules: Vec<Spanned<Rule>> = "rules",
         /// The resource whose workloads are selected.
         target_ref: Option<TargetRef> = "targetRef",
         /// The resources whose workloads are selected.

@@ -8,6 +8,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
 
+use super::proxy_ports;
 use super::server_tls::{ServerTlsSettings, check_server_tls};
 use crate::decode::{Context, Port};
 
@@ -77,6 +78,7 @@ fn check(spec: &GatewaySpec, node: &Node, cx: &mut Context) {
 }
 
 fn check_port(port: &GatewayPort, _: &Node, cx: &mut Context) {
+    cx.at_field("number", |cx| proxy_ports::check(proxy_ports::OF_GATEWAYS, port.number.0, &port.number.span, cx));
     if let Some(target) = &port.target_port {
         let help = "the gateway listens on the `targetPort` of the Service in front of it, or else on `number`";
         cx.note("no-effect", &target.span, "Istio uses `targetPort` only in ServiceEntries", help);

@@ -1,5 +1,6 @@
 //! Istio's networking and security kinds, as in its reference.
 
+mod agent_settings;
 mod authorization_policy;
 mod destination_rule;
 mod gateway;
@@ -9,6 +10,7 @@ mod mesh_config;
 mod never_matching;
 mod peer_authentication;
 mod proxy_config;
+mod proxy_ports;
 mod readiness_probe;
 mod request_authentication;
 mod server_tls;
@@ -20,6 +22,8 @@ mod virtual_service;
 mod workload_entry;
 mod workload_group;
 
+pub use agent_settings::is_runtime_key;
+pub(crate) use agent_settings::is_stat_tag;
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Provider, Rule, Source, To,
     names_in_brackets,
@@ -51,7 +55,8 @@ pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthe
 pub use proxy_config::{
     ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, GatewayTopology, INTERCEPTION_ANNOTATION,
     InterceptionMode, MetadataExchange, MetadataExchangeMode, PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind,
-    ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle, Underscores,
+    ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle,
+    TracingServiceName, Underscores,
 };
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,

@@ -8,7 +8,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::yaml::{self, Node};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use super::{ReadinessProbe, WorkloadSelector};
+use super::{ReadinessProbe, WorkloadSelector, agent_settings};
 use crate::decode::{Anything, Context, Decode, RegexText};
 
 /// The annotation of a Pod that overrides the mesh's `defaultConfig`.
@@ -42,20 +42,58 @@ object! {
         proxy_stats_matcher: Option<ProxyStatsMatcher> = "proxyStatsMatcher",
         /// How the agent checks the health of a workload that is a WorkloadEntry.
         readiness_probe: Option<ReadinessProbe> = "readinessProbe",
+        /// Tags that are taken out of the names of statistics written `TAG=.=VALUE;.;`.
+        extra_stat_tags: Vec<Spanned<String>> = "extraStatTags",
+        /// Keys of the proxy's runtime, with their values.
+        runtime_values: BTreeMap<String, Spanned<String>> = "runtimeValues",
+        /// How often lines of the access log are written to its file; Evenkeel's proxy counts whole seconds.
+        file_flush_interval: Option<Duration> = "fileFlushInterval",
+        /// So many KiB of lines are written before that time.
+        file_flush_min_size_kb: Option<u32> = "fileFlushMinSizeKb",
+        /// The name under which the proxy presents itself (`node.cluster`).
+        service_cluster: Option<String> = "serviceCluster",
+        /// What this name is made of, without `serviceCluster`.
+        tracing_service_name: Option<TracingServiceName> = "tracingServiceName",
     }
     later: [
-        "discoveryAddress", "zipkinAddress", "statsdUdpAddress", "proxyAdminPort", "statusPort", "controlPlaneAuthPolicy",
-        "customConfigFile", "proxyBootstrapTemplatePath", "envoyAccessLogService",
-        "envoyMetricsService", "envoyMetricsServiceAddress", "tracing", "extraStatTags", "caCertificatesPem",
-        "privateKeyProvider", "runtimeValues", "fileFlushInterval", "fileFlushMinSizeKb",
-        "tracingServiceName", "serviceCluster", "statsEvictionInterval", "statsCompression",
+        "zipkinAddress" = "proxies send no spans",
+        "tracing" = "proxies send no spans",
+        "statsdUdpAddress" = "statistics are only read, from port 15090",
+        "envoyMetricsService" = "statistics are only read, from port 15090",
+        "envoyMetricsServiceAddress" = "statistics are only read, from port 15090",
+        "envoyAccessLogService" = "access logs are files or standard output",
+        "proxyAdminPort" = "it is 15000, which capture rules leave out; an agent that is started by hand has `--admin-port`",
+        "statusPort" = "readiness is on port 15021, which capture rules leave out; an agent that is started by hand has `--readiness-port`",
+        "customConfigFile" = "the agent writes the bootstrap file; `evenkeel proxy -c FILE` takes any other",
+        "proxyBootstrapTemplatePath" = "the agent writes the bootstrap file; `evenkeel proxy -c FILE` takes any other",
+        "caCertificatesPem" = "all proxies have the same roots: those of `caCertificates` of MeshConfig",
+        "privateKeyProvider" = "the agent makes the key and keeps it in memory",
     ];
     inert: [
-        "configPath", "binaryPath", "parentShutdownDuration", "image", "availabilityZone", "sds", "connectTimeout",
-        "discoveryRefreshDelay", "proxyLogLevel", "concurrencyPolicy", "meshId",
+        "statsEvictionInterval" = "the statistics of what a configuration no longer has go at once, and none have labels from traffic",
+        "discoveryAddress" = "proxies ask the control plane that their agent was started with (`--discovery-address`)",
+        "controlPlaneAuthPolicy" = "proxies always use TLS towards the control plane",
+        "statsCompression" = "statistics are not compressed",
+        "configPath" = "the agent chooses where the bootstrap file is",
+        "binaryPath" = "the agent has a proxy built in; `--envoy` names another",
+        "parentShutdownDuration" = "the agent has `--parent-shutdown-time-s`",
+        "proxyLogLevel" = "the annotation `sidecar.istio.io/logLevel` sets it",
+        "image", "availabilityZone", "sds", "connectTimeout", "discoveryRefreshDelay", "concurrencyPolicy", "meshId",
         "statNameLength",
     ];
     check: check;
+}
+
+choices! {
+    /// What the name of a proxy is made of.
+    pub enum TracingServiceName {
+        /// The label `app`, else the workload's name, and the namespace.
+        AppLabelAndNamespace = "APP_LABEL_AND_NAMESPACE",
+        /// The label `service.istio.io/canonical-name`.
+        CanonicalNameOnly = "CANONICAL_NAME_ONLY",
+        /// This label and the namespace.
+        CanonicalNameAndNamespace = "CANONICAL_NAME_AND_NAMESPACE",
+    }
 }
 
 choices! {
@@ -303,6 +341,7 @@ const AMBIGUOUS_REQUESTS: &str = "EVENKEEL_AMBIGUOUS_REQUESTS";
 const AMBIGUOUS_VALUES: [&str; 2] = ["REFUSE", "FORWARD"];
 
 fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
+    agent_settings::check(config, cx);
     if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value == InterceptionMode::None) {
         let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
         let help =
@@ -406,11 +445,19 @@ impl ProxyConfig {
     }
 
     /// This configuration over another one: each field that is given replaces the whole field of the other, except that
-    /// variables of `proxyMetadata` are added (Istio's `mesh.ApplyProxyConfig`).
+    /// variables of `proxyMetadata` and keys of `runtimeValues` are added (Istio's `mesh.ApplyProxyConfig`).
     #[must_use]
     pub fn over(self, base: Self) -> Self {
         let mut proxy_metadata = base.proxy_metadata;
         proxy_metadata.extend(self.proxy_metadata);
+        let mut runtime_values = base.runtime_values;
+        runtime_values.extend(self.runtime_values);
+        // They are alternatives of one field, so either replaces the other.
+        let (service_cluster, tracing_service_name) = match (&self.service_cluster, &self.tracing_service_name) {
+            (None, None) => (base.service_cluster, base.tracing_service_name),
+            _ => (self.service_cluster, self.tracing_service_name),
+        };
+        let or_base = |own: Vec<_>, base| if own.is_empty() { base } else { own };
         Self {
             concurrency: self.concurrency.or(base.concurrency),
             drain_duration: self.drain_duration.or(base.drain_duration),
@@ -425,6 +472,12 @@ impl ProxyConfig {
             proxy_metadata,
             proxy_stats_matcher: self.proxy_stats_matcher.or(base.proxy_stats_matcher),
             readiness_probe: self.readiness_probe.or(base.readiness_probe),
+            extra_stat_tags: or_base(self.extra_stat_tags, base.extra_stat_tags),
+            runtime_values,
+            file_flush_interval: self.file_flush_interval.or(base.file_flush_interval),
+            file_flush_min_size_kb: self.file_flush_min_size_kb.or(base.file_flush_min_size_kb),
+            service_cluster,
+            tracing_service_name,
         }
     }
 

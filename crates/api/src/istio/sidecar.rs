@@ -7,6 +7,7 @@ use evenkeel_base::suggest::one_of;
 use evenkeel_base::yaml::Node;
 use evenkeel_base::{Span, Spanned};
 
+use super::proxy_ports;
 use super::server_tls::check_server_tls;
 use super::server_tls::{ServerTlsMode, ServerTlsSettings};
 use super::{ConnectionPool, Destination, LabelsSelector};
@@ -313,6 +314,12 @@ fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
         let message = "`captureMode: NONE` needs a port to listen on";
         cx.error("missing-field", node.span_of_path("captureMode"), message, help);
     }
+    if let Some(port) = listener.port.as_ref().filter(|_| listener.capture_mode == Some(CaptureMode::None))
+        && let (Some(number), Some(written)) = (port.number(), &port.number)
+    {
+        let check = |cx: &mut Context| proxy_ports::check(proxy_ports::OF_SIDECARS, number, &written.span, cx);
+        cx.at_field("port", |cx| cx.at_field("number", check));
+    }
     check_egress_bind(listener, node, cx);
     if let Some(port) = listener.port.as_ref().filter(|port| port.is_http_proxy())
         && listener.socket().is_none()
@@ -412,6 +419,11 @@ fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
         let message = "`bind` has no effect: connections are redirected to the proxy whatever address they are for";
         let help = "remove it, or add `captureMode: NONE`";
         cx.at_field("bind", |cx| cx.warning("no-effect", &bind.span, message, help));
+    }
+    if !is_captured {
+        let number = &listener.port.number;
+        let check = |cx: &mut Context| proxy_ports::check(proxy_ports::OF_SIDECARS, number.0, &number.span, cx);
+        cx.at_field("port", |cx| cx.at_field("number", check));
     }
     if !is_captured && listener.default_endpoint.is_none() {
         let message = "`captureMode: NONE` needs `defaultEndpoint`, the address to send connections to";

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_base::yaml::{Mapping, Node};
+use evenkeel_base::{Span, Spanned};
 
 use super::parts::{selector, sound};
 use crate::annotations::DRY_RUN;
@@ -38,9 +39,9 @@ pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
             let rules = spec.and_then(|spec| spec.get("rules")).filter(|rules| !rules.is_null());
             let rules =
                 rules.map_or(Some(Vec::new()), |rules| Some(rules.as_sequence()?.iter().map(widened).collect()));
-            Some(of(whom, Action::Deny, rules.unwrap_or_else(|| vec![ANYTHING])))
+            Some(of(whom, Action::Deny, rules.unwrap_or_else(|| vec![anything()])))
         }
-        _ => Some(of(whom, Action::Deny, vec![ANYTHING])),
+        _ => Some(of(whom, Action::Deny, vec![anything()])),
     }
 }
 
@@ -53,10 +54,13 @@ fn is_dry_run(document: &Mapping) -> bool {
 
 /// Refuses everything.
 pub(super) fn everything(selector: BTreeMap<String, String>) -> AuthorizationPolicy {
-    of(Whom { selector, targets: Vec::new() }, Action::Deny, vec![ANYTHING])
+    of(Whom { selector, targets: Vec::new() }, Action::Deny, vec![anything()])
 }
 
-const ANYTHING: Rule = Rule { from: Vec::new(), to: Vec::new(), when: Vec::new() };
+/// Nobody has written this rule.
+fn anything() -> Spanned<Rule> {
+    Spanned::new(Rule { from: Vec::new(), to: Vec::new(), when: Vec::new() }, Span::built_in())
+}
 
 /// Whom a stand-in is for: the workloads with these labels, or those of these resources.
 struct Whom {
@@ -82,7 +86,7 @@ fn whom(document: &Mapping) -> Whom {
     Whom { selector: BTreeMap::new(), targets: targets.unwrap_or_default() }
 }
 
-fn of(whom: Whom, action: Action, rules: Vec<Rule>) -> AuthorizationPolicy {
+fn of(whom: Whom, action: Action, rules: Vec<Spanned<Rule>>) -> AuthorizationPolicy {
     let selector = (!whom.selector.is_empty()).then_some(WorkloadSelector { match_labels: whom.selector });
     AuthorizationPolicy {
         spec: Some(AuthorizationPolicySpec {
@@ -97,8 +101,9 @@ fn of(whom: Whom, action: Action, rules: Vec<Rule>) -> AuthorizationPolicy {
 }
 
 /// A rule whose parts with a mistake match anything. All parts of a rule must match, so leaving one out widens it.
-fn widened(rule: &Node) -> Rule {
-    Rule { from: part(rule, "from"), to: part(rule, "to"), when: part(rule, "when") }
+fn widened(rule: &Node) -> Spanned<Rule> {
+    let widened = Rule { from: part(rule, "from"), to: part(rule, "to"), when: part(rule, "when") };
+    Spanned::new(widened, rule.span.clone())
 }
 
 fn part<T: Decode>(rule: &Node, name: &str) -> Vec<T> {

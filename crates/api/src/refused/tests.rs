@@ -24,7 +24,7 @@ fn of_resource(object: &Object) -> String {
             selected.extend(spec.target_refs.iter().map(|target| format!(" {}/{}", *target.kind, *target.name)));
             let rule =
                 |rule: &crate::istio::Rule| format!(" {}/{}/{}", rule.from.len(), rule.to.len(), rule.when.len());
-            let rules = spec.rules.iter().map(rule).collect::<String>();
+            let rules = spec.rules.iter().map(|written| rule(written)).collect::<String>();
             format!("{selected} {}{rules}", spec.action.expect("an action").as_str())
         }
         Resource::PeerAuthentication(policy) => {

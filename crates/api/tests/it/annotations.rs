@@ -74,6 +74,9 @@ fn every_name_is_honoured_or_named() {
                 Verdict::Honoured if known.name.contains("IPRanges") => ("10.0.0.0/8", &[]),
                 Verdict::Honoured if known.name == "proxy.istio.io/config" => ("{}", &[]),
                 Verdict::Honoured if known.name == "istio-injection" => ("enabled", &[]),
+                Verdict::Honoured if known.name == "sidecar.istio.io/componentLogLevel" => ("misc:error", &[]),
+                Verdict::Honoured if known.name.ends_with("ogLevel") => ("debug", &[]),
+                Verdict::Honoured if known.name.ends_with("canonical-serviceaccounts") => ("spiffe://a/b", &[]),
                 Verdict::Honoured => ("true", &[]),
                 Verdict::OnlyValues(_) => ("something", &["warning unsupported-value"]),
                 Verdict::NotYet => ("x", &["warning unsupported-annotation"]),
@@ -113,6 +116,13 @@ fn what_has_no_effect_is_named() {
     check("AuthorizationPolicy", "annotations: {istio.io/dry-run: maybe}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/inject: maybe}", &[bad]);
     check("Namespace", "labels: {istio-injection: maybe}", &[bad]);
+    check("Pod", "annotations: {sidecar.istio.io/extraStatTags: 'a,b c'}", &[bad]);
+    check("Pod", "annotations: {sidecar.istio.io/logLevel: loud}", &[bad]);
+    check("Pod", "annotations: {sidecar.istio.io/componentLogLevel: debug}", &[bad]);
+    check("Pod", "annotations: {sidecar.istio.io/agentLogLevel: 'ads:debug'}", &[bad]);
+    check("Service", "annotations: {alpha.istio.io/canonical-serviceaccounts: 'spiffe://a/b,c'}", &[bad]);
+    check("Service", "annotations: {alpha.istio.io/kubernetes-serviceaccounts: 'web,a/b'}", &[bad]);
+    check("Pod", "annotations: {traffic.sidecar.istio.io/excludeInterfaces: 'eth0 }'}", &["error bad-value"]);
 }
 
 #[test]

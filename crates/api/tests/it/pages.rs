@@ -25,9 +25,13 @@ fn mesh_config_page_is_the_tables() {
          proxy reports those, and what Istio's report in any case (names that begin with `cluster_manager`, `listener_manager`, `server`, \
          `cluster.xds-grpc`, `wasm`, `reporter=`, `component` or `istio`, that end in `rbac.allowed`, `rbac.denied`, `shadow_allowed`, \
          `shadow_denied` or `downstream_cx_active`, and those of routes with `statPrefix`), and Evenkeel's own (`evenkeel…`). \
-         `proxyStatsMatcher: {}` leaves only these. `{pod_ip}` stands for the workload's address.\n\n\
+         `proxyStatsMatcher: {}` leaves only these. `{pod_ip}` stands for the workload's address. `extraStatTags` and the annotation of \
+         this name take tags out of names in the form in which Istio's filters write them, `TAG=.=VALUE;.;`.\n\n\
          With `proxyHeaders.preserveHttp1HeaderCase`, Evenkeel's sidecars send each request to other sidecars over a connection of \
          HTTP/1.1, instead of many in one of HTTP/2, which has no capitals.\n\n\
+         Evenkeel's proxy has the keys of `runtimeValues` that limit connections, requests and resets ([proxy](proxy.md)); the others \
+         are for Envoy. `extraStatTags`, `runtimeValues`, `fileFlushInterval`, `fileFlushMinSizeKb`, `serviceCluster` and \
+         `tracingServiceName` are read by the agent, so a change of them counts when a proxy starts again.\n\n\
          This page is generated from the tables in `crates/api` by a test (`BLESS=1 make test`); do not edit it.\n",
     );
     section(&mut page, "MeshConfig", &istio::MeshConfig::schema());
@@ -43,18 +47,27 @@ fn section(page: &mut String, title: &str, schema: &Schema) {
     let mut others = Vec::new();
     rows("", schema, page, &mut others, 0);
     for (status, label) in [(Status::Later, "Ignored"), (Status::Refused, "Refused"), (Status::Inert, "No effect")] {
-        let of: Vec<String> =
-            others.iter().filter(|(s, _)| *s == status).map(|(_, path)| format!("`{path}`")).collect();
-        if !of.is_empty() {
-            let _ = writeln!(page, "\n{label}: {}", of.join(", "));
+        let of = || others.iter().filter(|(of, ..)| *of == status);
+        let plain: Vec<String> =
+            of().filter(|(.., note)| note.is_empty()).map(|(_, path, _)| format!("`{path}`")).collect();
+        if of().next().is_some() {
+            let _ = writeln!(page, "\n{label}{}{}", if plain.is_empty() { "" } else { ": " }, plain.join(", "));
+        }
+        let reasons: String =
+            of().filter(|(.., note)| !note.is_empty()).map(|(_, path, note)| format!("\n- `{path}`: {note}")).collect();
+        if !reasons.is_empty() {
+            let _ = writeln!(page, "{reasons}");
         }
     }
 }
 
+/// A field that does not work, and why.
+type Other = (Status, String, &'static str);
+
 /// Deeper than the settings.
 const MAX_DEPTH: usize = 12;
 
-fn rows(path: &str, schema: &Schema, page: &mut String, others: &mut Vec<(Status, String)>, depth: usize) {
+fn rows(path: &str, schema: &Schema, page: &mut String, others: &mut Vec<Other>, depth: usize) {
     assert!(depth < MAX_DEPTH, "{path}");
     match schema {
         Schema::Object(fields) => fields.iter().for_each(|field| row(path, field, page, others, depth)),
@@ -67,11 +80,11 @@ fn rows(path: &str, schema: &Schema, page: &mut String, others: &mut Vec<(Status
     }
 }
 
-fn row(path: &str, field: &Field, page: &mut String, others: &mut Vec<(Status, String)>, depth: usize) {
+fn row(path: &str, field: &Field, page: &mut String, others: &mut Vec<Other>, depth: usize) {
     let dot = if path.is_empty() { "" } else { "." };
     let path = format!("{path}{dot}{}", field.name);
     match field.schema.filter(|_| field.status == Status::Works) {
-        None => others.push((field.status, path)),
+        None => others.push((field.status, path, field.note)),
         // It has a section of its own.
         Some(_) if path == "defaultConfig" => {
             let _ = writeln!(page, "| `{path}` | [ProxyConfig](#proxyconfig) |");

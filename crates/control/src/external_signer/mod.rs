@@ -15,6 +15,7 @@
 
 mod channel;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -78,6 +79,33 @@ pub struct SignerOptions {
     /// file take effect within a second. Give it before the signer itself, so that every workload knows them.
     #[arg(long, value_name = "FILE")]
     pub external_signer_roots: Option<PathBuf>,
+}
+
+impl SignerOptions {
+    /// The same as arguments of a control plane that another process starts, from another directory.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let file = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).into_os_string();
+        let Self {
+            external_signer,
+            external_signer_ca,
+            external_signer_cert,
+            external_signer_key,
+            external_signer_token,
+            external_signer_forward_token,
+            external_signer_roots,
+        } = self;
+        let values = [
+            ("--external-signer", external_signer.as_ref().map(OsString::from)),
+            ("--external-signer-ca", external_signer_ca.as_ref().map(file)),
+            ("--external-signer-cert", external_signer_cert.as_ref().map(file)),
+            ("--external-signer-key", external_signer_key.as_ref().map(file)),
+            ("--external-signer-token", external_signer_token.as_ref().map(file)),
+            ("--external-signer-roots", external_signer_roots.as_ref().map(file)),
+        ];
+        let given = values.into_iter().filter_map(|(flag, value)| Some([OsString::from(flag), value?]));
+        let forward = external_signer_forward_token.then(|| "--external-signer-forward-token".into());
+        given.flatten().chain(forward).collect()
+    }
 }
 
 /// A certificate that the signer did not give.

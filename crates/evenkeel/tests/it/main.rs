@@ -26,6 +26,7 @@ mod mesh;
 mod pair;
 mod proxy;
 mod restart;
+mod runtime_values;
 mod scope;
 mod settle;
 mod spire;

@@ -78,6 +78,13 @@ impl Filter for HttpFilter {
             Ok(body) => body,
             Err(collect) => return collect,
         };
+        let formats = match service {
+            AuthzService::Grpc(target) => !target.metadata.is_empty(),
+            AuthzService::Http(target) => !target.headers_to_add.is_empty(),
+        };
+        if formats {
+            context.note_cluster();
+        }
         let extensions = extensions(context);
         let question = Question { config: &self.config, context, body, extensions: &extensions };
         let (asked, pause) = service::ask(service, &question);

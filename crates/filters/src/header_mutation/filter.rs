@@ -37,12 +37,7 @@ impl Filter for HttpFilter {
         if self.config.most_specific_wins {
             routes.reverse();
         }
-        // As in Envoy, values may name the cluster that the route leads to.
-        if context.info.cluster_name.is_none()
-            && let Some(cluster) = context.route.cluster.filter(|cluster| context.services.cluster(cluster).is_some())
-        {
-            context.info.cluster_name = Some(Arc::clone(cluster));
-        }
+        context.note_cluster();
         for level in levels(&self.config, routes) {
             context.edit(&level.request);
             if let Some(path) = query::edited(context.head, &level.query, |format| context.value_of(format)) {

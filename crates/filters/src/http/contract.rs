@@ -122,6 +122,15 @@ impl<'r> RequestContext<'r> {
         self.value_for(self.head, format)
     }
 
+    /// Before values are formatted: as in Envoy, they may name the cluster that the route leads to.
+    pub(crate) fn note_cluster(&mut self) {
+        if self.info.cluster_name.is_none()
+            && let Some(cluster) = self.route.cluster.filter(|cluster| self.services.cluster(cluster).is_some())
+        {
+            self.info.cluster_name = Some(Arc::clone(cluster));
+        }
+    }
+
     /// The value of a header to add to a request on behalf of this one.
     pub(crate) fn value_for(&self, head: &RequestHead, format: &Format) -> Vec<u8> {
         let facts = RequestFacts { connection: self.client, head, now: self.now };

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_api::annotations::AGENT_ANNOTATIONS;
-use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyStatsMatcher};
+use evenkeel_api::annotations::{AGENT_ANNOTATIONS, LogLevels};
+use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION, ProxyConfig};
 use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_api::{Kind, Object};
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
@@ -45,6 +45,7 @@ impl ProxyConfigs {
             annotation: annotation.map(|text| text.value.clone()),
             interception: interception.map(|text| text.value.clone()),
             for_agent: for_agent.map(|(name, value)| (name.clone(), value.value.clone())).collect(),
+            log_levels: annotations.map(LogLevels::of).unwrap_or_default(),
             ..settings
         }
     }
@@ -70,7 +71,8 @@ impl ProxyConfigs {
             metadata: config.proxy_metadata.iter().map(|(name, value)| (name.clone(), value.value.clone())).collect(),
             concurrency: config.concurrency,
             drain: config.termination_drain_duration,
-            stats_matcher: config.proxy_stats_matcher.as_ref().map(ProxyStatsMatcher::to_json),
+            agent_config: config.for_agent(),
+            log_levels: LogLevels::default(),
             for_agent: BTreeMap::new(),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_api::annotations::{allocates_addresses, further_identities};
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::{self, Location, ServiceEntrySpec, VisibilityLevel};
 use evenkeel_api::kubernetes::{
@@ -150,7 +151,8 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
         }
         Resource::ServiceEntry(entry) => of_entry(cx, object, &entry.spec)
             .map(|service| {
-                let wants = service.addresses.is_empty()
+                let wants = allocates_addresses(&object.labels)
+                    && service.addresses.is_empty()
                     && !service.headless
                     && service.resolution != Resolution::Passthrough
                     && !service.host.is_wildcard();
@@ -498,6 +500,10 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
         export_to: MeshConfig::visibility(export_to, &mesh.service_export_to, &object.namespace),
         alias_of,
         subject_alt_names: Vec::new(),
+        identities: further_identities(&object.annotations, &mesh.trust_domain, &object.namespace)
+            .into_iter()
+            .map(Into::into)
+            .collect(),
         origin: object.origin.clone(),
     }
 }
@@ -576,6 +582,7 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         export_to: entry_visibility(cx, object, spec),
         alias_of: None,
         subject_alt_names: spec.subject_alt_names.iter().map(|n| shared(n)).collect(),
+        identities: Vec::new(),
         origin: host.span.clone(),
     })
 }

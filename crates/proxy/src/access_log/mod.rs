@@ -1,7 +1,7 @@
 //! The access log: one [`Record`] per request or connection, formatted as configured, written by one background thread.
 //!
-//! A worker formats into a buffer of its own and hands it over when it is full or a second old, as Envoy does; the
-//! request path never waits for a file.
+//! A worker formats into a buffer of its own and hands it over when it is full or a second old, or as options say
+//! ([`FlushOptions`]); the request path never waits for a file.
 
 mod filter;
 mod writer;
@@ -12,7 +12,7 @@ use evenkeel_filters::format::Record;
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
 
 pub use filter::admits;
-pub use writer::{LogHandle, LogThread, WorkerLog};
+pub use writer::{FlushOptions, LogHandle, LogThread, WorkerLog};
 
 /// The record of a connection, as of now.
 pub(crate) fn record_of_connection<'a>(stream: &'a StreamInfo, connection: &'a ConnectionInfo) -> Record<'a> {

@@ -15,8 +15,38 @@ use evenkeel_runtime_config::access_log::AccessLog;
 
 use super::admits;
 
-/// A worker hands its buffer over at this size, in bytes (Envoy's `flush_access_log_size`).
-const FLUSH_BYTES: usize = 64 * 1024;
+/// When workers hand over the lines that they have buffered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlushOptions {
+    /// After this time at the latest. Workers look once a second.
+    pub interval: Duration,
+    /// At this size, in bytes.
+    pub bytes: usize,
+}
+
+impl Default for FlushOptions {
+    fn default() -> Self {
+        Self { interval: Duration::ZERO, bytes: 64 * 1024 }
+    }
+}
+
+impl FlushOptions {
+    /// Largest buffer of a worker for one file, in bytes: memory must not grow with what an option says.
+    pub const MAX_BYTES: usize = 1024 * 1024;
+
+    /// Envoy's options: `--file-flush-interval-msec` and `--file-flush-min-size-kb`.
+    pub fn new(interval_ms: Option<u64>, min_size_kb: Option<u64>) -> Self {
+        let default = Self::default();
+        let bytes = min_size_kb.map(|size| usize::try_from(size.saturating_mul(1024)).unwrap_or(usize::MAX));
+        Self {
+            interval: interval_ms.map_or(default.interval, Duration::from_millis),
+            bytes: bytes.unwrap_or(default.bytes).min(Self::MAX_BYTES),
+        }
+    }
+}
+
+/// Memory that a buffer for a file has from the start, in bytes.
+const FIRST_BYTES: usize = 64 * 1024;
 /// Buffers that may wait for a slow disk. Beyond that, lines are dropped and counted; workers never wait.
 const MAX_QUEUED_BUFFERS: usize = 64;
 /// How long after a failure a log is tried again.
@@ -46,9 +76,9 @@ impl LogThread {
     ///
     /// # Errors
     /// When the system refuses another thread.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(flush: FlushOptions) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_QUEUED_BUFFERS);
-        let handle = LogHandle { sender, dropped_lines: Arc::default() };
+        let handle = LogHandle { sender, flush, dropped_lines: Arc::default() };
         let files = Files { open: HashMap::new(), dropped_lines: handle.dropped_lines.clone() };
         let (alive, ended) = channel();
         let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || {
@@ -90,6 +120,7 @@ impl Drop for LogThread {
 #[derive(Debug, Clone)]
 pub struct LogHandle {
     sender: SyncSender<Message>,
+    flush: FlushOptions,
     dropped_lines: Arc<AtomicU64>,
 }
 
@@ -118,6 +149,8 @@ impl LogHandle {
 pub struct WorkerLog {
     handle: LogHandle,
     buffers: Vec<Buffer>,
+    /// When all buffers were handed over last.
+    flushed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -129,7 +162,7 @@ struct Buffer {
 impl WorkerLog {
     /// A log without buffers.
     pub fn new(handle: LogHandle) -> Self {
-        Self { handle, buffers: Vec::new() }
+        Self { handle, buffers: Vec::new(), flushed: None }
     }
 
     /// Formats a record into the file's buffer, if the log's filter admits it.
@@ -140,18 +173,29 @@ impl WorkerLog {
         let index = match self.buffers.iter().position(|buffer| is_same(&buffer.path, &log.path)) {
             Some(index) => index,
             None => {
-                self.buffers.push(Buffer { path: log.path.clone(), lines: Vec::with_capacity(FLUSH_BYTES) });
+                self.buffers.push(Buffer {
+                    path: log.path.clone(),
+                    lines: Vec::with_capacity(self.handle.flush.bytes.min(FIRST_BYTES)),
+                });
                 self.buffers.len() - 1
             }
         };
         let Some(buffer) = self.buffers.get_mut(index) else { return };
         format_line(&log.format, record, &mut buffer.lines);
-        if buffer.lines.len() >= FLUSH_BYTES {
+        if buffer.lines.len() >= self.handle.flush.bytes {
             hand_over(&self.handle, buffer);
         }
     }
 
-    /// Hands over what is buffered; the worker calls this every second and when it ends.
+    /// Hands over what is buffered if the time has come; the worker calls this every second.
+    pub fn tick(&mut self, now: Instant) {
+        if self.flushed.is_none_or(|flushed| now.saturating_duration_since(flushed) >= self.handle.flush.interval) {
+            self.flushed = Some(now);
+            self.flush();
+        }
+    }
+
+    /// Hands over what is buffered.
     pub fn flush(&mut self) {
         for buffer in &mut self.buffers {
             if !buffer.lines.is_empty() {
@@ -167,7 +211,7 @@ fn is_same(a: &Arc<str>, b: &Arc<str>) -> bool {
 }
 
 fn hand_over(handle: &LogHandle, buffer: &mut Buffer) {
-    let capacity = buffer.lines.len().clamp(4096, FLUSH_BYTES + 4096);
+    let capacity = buffer.lines.len().clamp(4096, FIRST_BYTES + 4096);
     let lines = std::mem::replace(&mut buffer.lines, Vec::with_capacity(capacity));
     if let Err(TrySendError::Full(Message::Write { lines, .. })) =
         handle.sender.try_send(Message::Write { path: buffer.path.clone(), lines })
@@ -273,7 +317,7 @@ mod tests {
     fn lines_arrive_in_order_and_survive_a_rotation() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("access.log");
-        let thread = LogThread::start().expect("a thread");
+        let thread = LogThread::start(FlushOptions::default()).expect("a thread");
         let mut worker = WorkerLog::new(thread.handle());
         let access_log = log(&path, LogFilter::All);
         for code in 0..30_000 {
@@ -293,10 +337,36 @@ mod tests {
     }
 
     #[test]
+    fn lines_wait_for_the_time_or_the_size_that_options_say() {
+        let start = Instant::now();
+        let check = |interval_ms: Option<u64>, size_kb: Option<u64>, seconds: u64, lines: u16, expected: bool| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("access.log");
+            let thread = LogThread::start(FlushOptions::new(interval_ms, size_kb)).expect("a thread");
+            let mut worker = WorkerLog::new(thread.handle());
+            worker.tick(start);
+            for _ in 0..lines {
+                write(&mut worker, &log(&path, LogFilter::All), 200, ResponseFlags::NONE);
+            }
+            worker.tick(start + Duration::from_secs(seconds));
+            thread.handle().flush(Duration::from_secs(10));
+            let is_written = std::fs::metadata(&path).is_ok_and(|file| file.len() > 0);
+            assert_eq!(is_written, expected, "{interval_ms:?} {size_kb:?} {seconds} {lines}");
+        };
+        check(None, None, 1, 1, true);
+        check(Some(5000), None, 4, 1, false);
+        check(Some(5000), None, 5, 1, true);
+        // A line has four bytes.
+        check(Some(60_000), Some(1), 1, 255, false);
+        check(Some(60_000), Some(1), 1, 256, true);
+        assert_eq!(FlushOptions::new(None, Some(u64::MAX)).bytes, FlushOptions::MAX_BYTES);
+    }
+
+    #[test]
     fn filters_by_response_flag() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("access.log");
-        let thread = LogThread::start().expect("a thread");
+        let thread = LogThread::start(FlushOptions::default()).expect("a thread");
         let mut worker = WorkerLog::new(thread.handle());
         let no_route = log(&path, LogFilter::ResponseFlags(vec!["NR".into()]));
         let any = log(&path, LogFilter::ResponseFlags(Vec::new()));
@@ -313,7 +383,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_opened_harms_nobody() {
         let folder = tempfile::tempdir().expect("a folder");
-        let thread = LogThread::start().expect("a thread");
+        let thread = LogThread::start(FlushOptions::default()).expect("a thread");
         let mut worker = WorkerLog::new(thread.handle());
         let missing = log(&folder.path().join("missing/access.log"), LogFilter::All);
         write(&mut worker, &missing, 200, ResponseFlags::NONE);
@@ -328,7 +398,7 @@ mod tests {
     #[test]
     fn a_full_disk_costs_lines_that_are_counted() {
         let folder = tempfile::tempdir().expect("a folder");
-        let thread = LogThread::start().expect("a thread");
+        let thread = LogThread::start(FlushOptions::default()).expect("a thread");
         let (handle, mut worker) = (thread.handle(), WorkerLog::new(thread.handle()));
         let good = folder.path().join("good.log");
         for _ in 0..3 {
@@ -363,7 +433,7 @@ mod tests {
         let path = folder.path().join("pipe");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
         let _reader = OpenOptions::new().read(true).write(true).open(&path).expect("an end that does not read");
-        let thread = LogThread::start().expect("a thread");
+        let thread = LogThread::start(FlushOptions::default()).expect("a thread");
         let mut worker = WorkerLog::new(thread.handle());
         (0..100_000).for_each(|_| write(&mut worker, &log(&path, LogFilter::All), 200, ResponseFlags::NONE));
         worker.flush();

@@ -11,7 +11,7 @@ use evenkeel_xds::json::read_text;
 use evenkeel_xds::{Schema, pb};
 
 use super::*;
-use crate::access_log::LogThread;
+use crate::access_log::{FlushOptions, LogThread};
 use crate::worker::{Delivery, Worker};
 
 const LISTENER: &str = r#"
@@ -43,7 +43,7 @@ fn connections_in_the_queue_of_a_removed_listener_are_served() {
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     let read = read_text::<pb::envoy::config::listener::v3::Listener>(&Schema::acquire(), "test.yaml", LISTENER);
     builder.set_listener(&evenkeel_xds::pack(&read.message.expect("a listener"))).expect("a usable listener");
-    let log = LogThread::start().expect("a thread");
+    let log = LogThread::start(FlushOptions::default()).expect("a thread");
     let options = WorkerOptions {
         concurrency: 1,
         inherited: Vec::new(),

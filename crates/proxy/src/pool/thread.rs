@@ -87,7 +87,7 @@ async fn housekeeping(worker: Rc<Worker>) {
         let now = ticks.tick().await;
         deadline::tick(now);
         hangup::tick();
-        worker.log.borrow_mut().flush();
+        worker.log.borrow_mut().tick(now.into_std());
         worker.upstreams.sweep(now);
         worker.publish_memory();
         evenkeel_upstream::h2::trim();

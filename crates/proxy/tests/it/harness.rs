@@ -122,6 +122,7 @@ pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<Pa
         parent_shutdown_time: Duration::from_secs(10),
         admin_writers: AdminWriters::User,
         recent: evenkeel_proxy::recent::Options { limit: 256, except: Vec::new() },
+        log_flush: Default::default(),
     }
 }
 

@@ -9,7 +9,6 @@ use evenkeel_xds::pb::google::protobuf;
 
 use super::retry::retry_policy;
 use super::{Cx, headers};
-use crate::access_log::{FormatPart, Operator};
 use crate::ext_authz::{CallTarget, GrpcTarget};
 use crate::header_edits::{AppendAction, HeaderAddition};
 use crate::retry::RetryPolicy;
@@ -84,12 +83,5 @@ pub(super) fn header(cx: &mut Cx<'_>, header: &core::HeaderValue) -> Option<Head
         ..core::HeaderValueOption::default()
     };
     let addition = headers::addition(cx, &option)?;
-    let is_known = |part: &FormatPart| match part {
-        FormatPart::Literal(_) => true,
-        FormatPart::Operator { operator, .. } => matches!(operator, Operator::Req(..)),
-    };
-    if !addition.value.parts.iter().all(is_known) {
-        return cx.fail_at("value", "only %REQ(…)% is supported here");
-    }
     Some(HeaderAddition { action: AppendAction::OverwriteIfExistsOrAdd, ..addition })
 }

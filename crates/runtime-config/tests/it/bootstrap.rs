@@ -104,8 +104,21 @@ fn mistakes_are_named_with_their_path() {
             vec!["static_resources.clusters[0].close_connections_on_host_health_failure: not supported"],
         ),
         (
-            "node: { id: n }\nstats_config: { use_all_default_tags: false }".into(),
-            vec!["stats_config.use_all_default_tags: not supported"],
+            "node: { id: n }\nstats_config: { stats_tags: [{ tag_name: a }] }".into(),
+            vec!["stats_config.stats_tags[0].regex: is required: no tag of Envoy's own has this name"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { stats_tags: [{ tag_name: envoy.cluster_name }, { tag_name: a, regex: '(?=x)(y)' }] }"
+                .into(),
+            vec!["stats_config.stats_tags[1].regex: invalid regular expression: look-around, including look-ahead and look-behind, is not supported"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { stats_tags: [{ tag_name: a, regex: 'a.*' }] }".into(),
+            vec!["stats_config.stats_tags[0].regex: the expression needs a group, `(…)`, around what it takes out of names"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { stats_tags: [{ fixed_value: a }] }".into(),
+            vec!["stats_config.stats_tags[0].tag_name: must not be empty"],
         ),
         (
             "node: { id: n }\nstats_config: { stats_matcher: {} }".into(),

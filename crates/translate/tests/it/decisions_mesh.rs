@@ -714,7 +714,8 @@ fn settings_that_do_not_work_are_named() {
     check("serviceEntryVisibility: {defaultVisibility: NAMESPACE}", "no-effect", "ambient");
     check("hboneIdleTimeout: 1h", "no-effect", "has no effect");
     check("enableTracing: true", "unsupported-field", "enableTracing");
-    check("configSources: [{address: 'fs:///etc'}]", "unsupported-field", "configSources");
+    check("configSources: [{address: 'fs:///etc'}]", "no-effect", "--config");
+    check("enablePrometheusMerge: true", "unsupported-field", "scrape both");
     check("accessLogEncoding: JSON\naccessLogFormat: '%METHOD%'", "bad-value", "not a JSON object");
     check("meshMTLS: {ecdhCurves: [P-521]}", "unsupported-value", "cannot use this curve");
     check("meshMTLS: {ecdhCurves: [P-255]}", "bad-value", "P-255");

@@ -386,6 +386,59 @@ fn allotted_addresses_count_only_where_the_agent_answers_dns() {
 }
 
 #[test]
+fn an_entrys_label_says_that_it_gets_no_address() {
+    let addresses = |labels: &str| {
+        let text = format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: db, namespace: shop, labels: {{{labels}}}}}\n\
+             spec: {{hosts: [db.example.com], ports: [{{number: 5432, name: tcp, protocol: TCP}}], resolution: DNS}}\n"
+        );
+        let mesh = Mesh::read(&(client() + &text));
+        mesh.snapshot.services_of("db.example.com").iter().map(|service| service.addresses.len()).sum::<usize>()
+    };
+    assert_eq!(addresses(""), 1);
+    assert_eq!(addresses("networking.istio.io/enable-autoallocate-ip: 'true'"), 1);
+    assert_eq!(addresses("networking.istio.io/enable-autoallocate-ip: 'False'"), 0);
+}
+
+#[test]
+fn annotations_of_a_service_name_further_identities_of_its_endpoints() {
+    let accepted = |annotations: &str, more: &str| {
+        let text = format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop, annotations: {{{annotations}}}}}\n\
+             spec: {{selector: {{app: web}}, ports: [{{name: http, port: 80, targetPort: 8080}}]}}\n"
+        );
+        let mesh = Mesh::read(&(client() + &pod("web-0", "web", "10.244.0.9") + &text + more));
+        let all = compared(&translate(&mesh.view("sidecar client-0.shop"), &mesh.snapshot));
+        let name = "outbound|80||web.shop.svc.cluster.local";
+        let cluster = all["CDS"].as_array().expect("clusters").iter().find(|c| c["name"] == name).expect("a cluster");
+        let text = cluster.to_string();
+        let parts = text.split('"').filter(|part| part.starts_with("spiffe://"));
+        let mut names: Vec<String> = parts.map(str::to_owned).collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    let own = accepted("", "");
+    let with = |more: &[&str]| {
+        let mut names: Vec<String> = own.iter().cloned().chain(more.iter().map(|name| (*name).to_owned())).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(own.len(), 1, "{own:?}");
+    let accounts = "alpha.istio.io/kubernetes-serviceaccounts: 'second, third'";
+    let [second, third] = ["second", "third"].map(|name| format!("spiffe://cluster.local/ns/shop/sa/{name}"));
+    assert_eq!(accepted(accounts, ""), with(&[&second, &third]));
+    let canonical = "alpha.istio.io/canonical-serviceaccounts: 'spiffe://other.example/vm/7'";
+    assert_eq!(accepted(canonical, ""), with(&["spiffe://other.example/vm/7"]));
+    // What is no identity adds none.
+    assert_eq!(accepted("alpha.istio.io/canonical-serviceaccounts: 'db.example.com'", ""), own);
+    // They are about mutual TLS of the mesh, not about a rule's own TLS.
+    let simple = "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\n\
+                  spec: {host: web.shop.svc.cluster.local, trafficPolicy: {tls: {mode: SIMPLE, sni: web.example.com}}}\n";
+    assert_eq!(accepted(accounts, simple), [] as [&str; 0]);
+}
+
+#[test]
 fn names_are_looked_up_as_istio_does() {
     let mesh = Mesh::read(
         &(client()

@@ -186,10 +186,17 @@ object! {
         ca: Option<Spanned<CertificateService>> = "ca",
     }
     later: [
-        "proxyHttpPort", "enableTracing", "enableEnvoyAccessLogService", "configSources",
-        "serviceSubsetStatName", "statPrefix", "certificates", "enablePrometheusMerge",
+        "proxyHttpPort" = "a Sidecar whose `egress` has a port of protocol HTTP_PROXY makes such a proxy",
+        "enableTracing" = "proxies send no spans",
+        "enableEnvoyAccessLogService" = "access logs are files or standard output",
+        "certificates" = "the control plane makes no certificates for names of DNS; workloads get theirs from their agent",
+        "enablePrometheusMerge" = "metrics of programs are not merged with those of their proxy; scrape both",
+        "serviceSubsetStatName", "statPrefix",
     ];
-    inert: ["serviceScopeConfigs", "hboneIdleTimeout", "thriftConfig", "mixerCheckServer"];
+    inert: [
+        "configSources" = "the control plane reads the directories it was started with (`--config`)",
+        "serviceScopeConfigs", "hboneIdleTimeout", "thriftConfig", "mixerCheckServer",
+    ];
     check: check;
 }
 

@@ -22,6 +22,13 @@ const EXT_AUTHZ: &str = "type.googleapis.com/envoy.extensions.filters.http.ext_a
 const PER_ROUTE: &str = "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute";
 
 const GRPC: &str = "transport_api_version: V3, grpc_service: { envoy_grpc: { cluster_name: authz }, timeout: 0.4s }";
+/// Headers of the call, in format strings.
+const FORMATTED: &str = "{ key: x-plain, value: \"100%%\" }, { key: x-protocol, value: \"%PROTOCOL%\" }, \
+                         { key: x-host, value: \"%REQ(:AUTHORITY)%\" }, { key: x-mode, value: \"%REQ(authz-mode)%-%REQ(none)%\" }, \
+                         { key: x-client, value: \"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%\" }, \
+                         { key: x-cluster, value: \"%UPSTREAM_CLUSTER%\" }, { key: x-route, value: \"[%ROUTE_NAME%]\" }, \
+                         { key: x-code, value: \"%RESPONSE_CODE%\" }, { key: x-flags, value: \"%RESPONSE_FLAGS%\" }, \
+                         { key: x-short, value: \"%REQ(x-ext-authz):3%\" }, { key: x-bytes, value: \"%BYTES_RECEIVED%\" }";
 const ALLOWED: &str =
     "patterns: [ { exact: x-ext-authz }, { prefix: authz- }, { prefix: x-pass-, ignore_case: true } ]";
 
@@ -75,6 +82,13 @@ fn filters() -> Vec<(&'static str, String)> {
         ("denies", format!("{GRPC}, {when}, deny_at_disable: {{ runtime_key: k, default_value: true }}")),
         ("never", format!("{GRPC}, filter_enabled: {{ default_value: {{ numerator: 0 }} }}")),
         (
+            "formatted",
+            format!(
+                "transport_api_version: V3, grpc_service: {{ envoy_grpc: {{ cluster_name: authz }}, timeout: 0.4s, \
+                 initial_metadata: [ {FORMATTED} ] }}"
+            ),
+        ),
+        (
             "told",
             format!(
                 "{GRPC}, stat_prefix: waf, encode_raw_headers: true, \
@@ -91,7 +105,7 @@ fn filters() -> Vec<(&'static str, String)> {
 fn evenkeel_and_envoy_ask_and_obey_alike() {
     let mut server = AuthzServer::start();
     let backends = [Backend::echo("a"), Backend::echo("b")];
-    let ports: [u16; 18] = free_ports();
+    let ports: [u16; 19] = free_ports();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (file, log) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
     let upstreams = [backends[0].address().port(), backends[1].address().port(), server.grpc(), server.http()];
@@ -99,7 +113,7 @@ fn evenkeel_and_envoy_ask_and_obey_alike() {
     let rows = rows();
     assert!(rows.len() >= 60, "{} rows", rows.len());
     let mut run = |program: Program| {
-        let mut process = web::start(program, &file, ports[17], ports[0]);
+        let mut process = web::start(program, &file, ports[18], ports[0]);
         let mut seen: Vec<String> = Vec::new();
         for (index, row) in rows.iter().enumerate() {
             let port = ports[filters().iter().position(|(name, _)| *name == row.port).expect("a listener")];
@@ -120,7 +134,7 @@ fn evenkeel_and_envoy_ask_and_obey_alike() {
         lines.sort_by_key(|line| line.split(' ').next().and_then(|row| row.parse::<usize>().ok()));
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
         seen.extend(lines);
-        seen.push(counted(ports[17]));
+        seen.push(counted(ports[18]));
         drop(process);
         std::fs::remove_file(&log).expect("a log was written");
         seen
@@ -147,13 +161,13 @@ fn evenkeel_and_envoy_ask_and_obey_alike() {
 fn a_client_that_leaves_ends_the_call() {
     for program in [Program::Envoy, Program::Evenkeel] {
         let mut server = AuthzServer::start();
-        let ports: [u16; 18] = free_ports();
+        let ports: [u16; 19] = free_ports();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (file, log) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
         let upstreams = [free_port(), free_port(), server.grpc(), server.http()];
         let patient = bootstrap(upstreams, &ports, &log).replace("timeout: 0.4s", "timeout: 600s");
         std::fs::write(&file, patient).expect("a writable folder");
-        let mut process = web::start(program, &file, ports[17], ports[0]);
+        let mut process = web::start(program, &file, ports[18], ports[0]);
         for name in ["grpc", "http"] {
             let port = ports[filters().iter().position(|(own, _)| *own == name).expect("a listener")];
             let mut client = Connection::open((Ipv4Addr::LOCALHOST, port).into()).expect("the listener accepts");
@@ -289,7 +303,7 @@ fn counted(admin: u16) -> String {
     lines.into_iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn bootstrap(upstreams: [u16; 4], ports: &[u16; 18], log: &Path) -> String {
+fn bootstrap(upstreams: [u16; 4], ports: &[u16; 19], log: &Path) -> String {
     let [a, b, grpc, http] = upstreams;
     let log = web::access_log(
         log,
@@ -341,5 +355,5 @@ fn bootstrap(upstreams: [u16; 4], ports: &[u16; 18], log: &Path) -> String {
         cluster("gone", &endpoint(free_port(), ""), HTTP2),
         cluster("authz-http", &endpoint(http, ""), ""),
     ];
-    web::scene(ports[17], &listeners, &clusters)
+    web::scene(ports[18], &listeners, &clusters)
 }

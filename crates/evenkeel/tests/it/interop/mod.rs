@@ -45,6 +45,7 @@ mod routing;
 mod security;
 mod sessions;
 mod stats_matcher;
+mod stats_tags;
 mod times;
 mod tunnels;
 mod tunnels_http2;

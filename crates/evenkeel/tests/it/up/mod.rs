@@ -26,6 +26,7 @@ mod rollouts;
 mod rotation;
 mod security;
 mod sidecar_headers;
+mod signer;
 mod stateful_sets;
 mod tokens;
 mod tproxy;

@@ -1,6 +1,7 @@
-//! Which statistics the proxy reports: `proxyStatsMatcher` of ProxyConfig, and the Pod's annotations.
+//! `stats_config` of the proxy's bootstrap: which statistics it reports (`proxyStatsMatcher` of ProxyConfig, and the Pod's
+//! annotations), and which tags are taken out of their names (`extraStatTags`).
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::options::Options;
 
@@ -23,8 +24,43 @@ const REGEXPS: [&str; 1] = [r"vhost\..*\.route\..*"];
 /// What stands for the workload's address, as in Istio.
 const POD_IP: &str = "{pod_ip}";
 
-/// `stats_config` of the bootstrap; `None` if nothing is said of statistics, so that all are reported.
+/// `stats_config` of the bootstrap; `None` if nothing is said of statistics.
 pub(crate) fn stats_config(options: &Options) -> Option<Value> {
+    let mut config = Map::new();
+    if let Some(matcher) = matcher(options) {
+        config.insert("stats_matcher".to_owned(), matcher);
+    }
+    let tags: Vec<Value> = extra_tags(options).iter().map(|tag| tag_of_name(tag)).collect();
+    if !tags.is_empty() {
+        config.insert("stats_tags".to_owned(), tags.into());
+    }
+    (!config.is_empty()).then_some(Value::Object(config))
+}
+
+/// The tags of ProxyConfig and of the annotation, each once.
+fn extra_tags(options: &Options) -> Vec<String> {
+    let of_config = options.proxy_config.get("extraStatTags").and_then(Value::as_array);
+    let of_config = of_config.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    let annotation = options.annotations().remove("sidecar.istio.io/extraStatTags").unwrap_or_default();
+    let mut tags = Vec::new();
+    for tag in of_config.chain(annotation.split(',').map(str::to_owned)) {
+        let tag = tag.trim();
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        // Other characters could change the expression, and Prometheus has no such labels.
+        if !tag.is_empty() && tag.chars().all(is_part) && !tags.iter().any(|known| known == tag) {
+            tags.push(tag.to_owned());
+        }
+    }
+    tags
+}
+
+/// A tag in the form in which Istio's filters write it into names: `TAG=.=VALUE;.;`.
+fn tag_of_name(tag: &str) -> Value {
+    json!({ "tag_name": tag, "regex": format!(r"({tag}=\.=(.*?);\.;)") })
+}
+
+/// Which statistics are reported; `None` if nothing is said of that, so that all are.
+fn matcher(options: &Options) -> Option<Value> {
     let annotations = options.annotations();
     let of_config = options.proxy_config.get("proxyStatsMatcher").filter(|matcher| matcher.is_object());
     let mut patterns = Vec::new();
@@ -47,5 +83,5 @@ pub(crate) fn stats_config(options: &Options) -> Option<Value> {
             _ => json!({ "safe_regex": { "regex": text } }),
         }));
     }
-    is_given.then(|| json!({ "stats_matcher": { "inclusion_list": { "patterns": patterns } } }))
+    is_given.then(|| json!({ "inclusion_list": { "patterns": patterns } }))
 }

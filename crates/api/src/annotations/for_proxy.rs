@@ -1,0 +1,143 @@
+//! Annotations of Pods about their proxy that neither capture nor configuration depend on: statistics and logs.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::suggest::one_of;
+use evenkeel_base::{Span, Spanned};
+
+use super::listed;
+use crate::decode::{Context, RegexText};
+use crate::istio::is_stat_tag;
+
+/// The statistics that a Pod's proxy reports in addition to Istio's own set.
+const STATS_PREFIXES: &str = "sidecar.istio.io/statsInclusionPrefixes";
+const STATS_SUFFIXES: &str = "sidecar.istio.io/statsInclusionSuffixes";
+const STATS_REGEXPS: &str = "sidecar.istio.io/statsInclusionRegexps";
+/// Tags that are taken out of the names of statistics.
+const EXTRA_STAT_TAGS: &str = "sidecar.istio.io/extraStatTags";
+/// Annotations of Pods that the agent of their proxy reads, as Istio's does (`ISTIO_METAJSON_ANNOTATIONS`).
+pub const AGENT_ANNOTATIONS: [&str; 4] = [STATS_PREFIXES, STATS_SUFFIXES, STATS_REGEXPS, EXTRA_STAT_TAGS];
+
+/// Log levels of a Pod's proxy, of an Envoy's components, and of the agent.
+const LOG_LEVEL: &str = "sidecar.istio.io/logLevel";
+const COMPONENT_LOG_LEVEL: &str = "sidecar.istio.io/componentLogLevel";
+const AGENT_LOG_LEVEL: &str = "sidecar.istio.io/agentLogLevel";
+/// Levels, under Envoy's names and Istio's.
+const LEVELS: [&str; 10] = ["trace", "debug", "info", "warning", "warn", "error", "critical", "fatal", "none", "off"];
+
+/// The log levels of a Pod's proxy, under Envoy's names. What the decoder has found wrong is left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogLevels {
+    /// The proxy's.
+    pub proxy: Option<String>,
+    /// Those of an Envoy's components, as its flag `--component-log-level` has them.
+    pub components: Option<String>,
+    /// The agent's.
+    pub agent: Option<String>,
+}
+
+impl LogLevels {
+    /// Reads the annotations of a Pod.
+    pub fn of(annotations: &BTreeMap<String, Spanned<String>>) -> Self {
+        let text = |name: &str| annotations.get(name).map(|value| value.as_str());
+        Self {
+            proxy: text(LOG_LEVEL).and_then(level),
+            components: text(COMPONENT_LOG_LEVEL).and_then(components),
+            agent: text(AGENT_LOG_LEVEL).and_then(agent_level),
+        }
+    }
+}
+
+/// A level under Envoy's name for it.
+fn level(text: &str) -> Option<String> {
+    let text = text.trim().to_ascii_lowercase();
+    LEVELS.contains(&text.as_str()).then(|| match text.as_str() {
+        "warn" => "warning".to_owned(),
+        // Istio's names.
+        "fatal" => "critical".to_owned(),
+        "none" => "off".to_owned(),
+        _ => text,
+    })
+}
+
+/// `COMPONENT:LEVEL,…`, with the levels under Envoy's names.
+fn components(text: &str) -> Option<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let is_name = |name: &str| name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_part);
+    let each = listed(text).map(|entry| {
+        let (name, text) = entry.split_once(':')?;
+        is_name(name).then_some(())?;
+        Some(format!("{name}:{}", level(text)?))
+    });
+    let all = each.collect::<Option<Vec<_>>>()?;
+    (!all.is_empty()).then(|| all.join(","))
+}
+
+/// `LEVEL` or `default:LEVEL` among levels of components.
+fn agent_level(text: &str) -> Option<String> {
+    listed(text).find_map(|entry| match entry.split_once(':') {
+        None => level(entry),
+        Some(("default" | "all", text)) => level(text),
+        Some(_) => None,
+    })
+}
+
+/// Checks the value of one of these annotations; false if it is another one.
+pub(super) fn check(name: &str, text: &str, span: &Span, cx: &mut Context) -> bool {
+    let levels = || format!("levels are {}", one_of(LEVELS));
+    match name {
+        STATS_REGEXPS => {
+            let invalid =
+                text.split(',').filter(|regexp| !regexp.is_empty()).find_map(|regexp| RegexText::new(regexp).err());
+            if let Some(problem) = invalid {
+                let help = "expressions have RE2's syntax; one that has a comma itself needs `proxyStatsMatcher`";
+                cx.error("bad-regex", span, problem, help);
+            }
+        }
+        EXTRA_STAT_TAGS => {
+            if let Some(bad) = listed(text).find(|tag| !is_stat_tag(tag)) {
+                let message = format!("`{bad}` cannot be the name of a label of statistics; it is left out");
+                cx.warning("bad-value", span, message, "letters, digits and underscores are allowed");
+            }
+        }
+        LOG_LEVEL if level(text).is_none() => {
+            cx.warning("bad-value", span, format!("`{text}` is no log level; the proxy logs as others do"), levels());
+        }
+        COMPONENT_LOG_LEVEL if components(text).is_none() => {
+            let message = format!("`{text}` is no list of components' log levels; it is left out");
+            cx.warning("bad-value", span, message, format!("write COMPONENT:LEVEL, with commas between; {}", levels()));
+        }
+        AGENT_LOG_LEVEL if agent_level(text).is_none() => {
+            let message = format!("`{text}` has no log level of the agent as a whole; it logs as others do");
+            cx.warning("bad-value", span, message, format!("write LEVEL or default:LEVEL; {}", levels()));
+        }
+        STATS_PREFIXES | STATS_SUFFIXES | LOG_LEVEL | COMPONENT_LOG_LEVEL | AGENT_LOG_LEVEL => {}
+        _ => return false,
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_envoys() {
+        let check = |name: &str, text: &str, expected: [Option<&str>; 3]| {
+            let text = Spanned::new(text.to_owned(), Span::whole_file("a.yaml"));
+            let levels = LogLevels::of(&BTreeMap::from([(name.to_owned(), text)]));
+            let found = [levels.proxy.as_deref(), levels.components.as_deref(), levels.agent.as_deref()];
+            assert_eq!(found, expected, "{name}");
+        };
+        check(LOG_LEVEL, "debug", [Some("debug"), None, None]);
+        check(LOG_LEVEL, "Warn", [Some("warning"), None, None]);
+        check(LOG_LEVEL, "loud", [None; 3]);
+        check(COMPONENT_LOG_LEVEL, "misc:error, http2:warn", [None, Some("misc:error,http2:warning"), None]);
+        check(COMPONENT_LOG_LEVEL, "misc:error,http:loud", [None; 3]);
+        check(COMPONENT_LOG_LEVEL, "--x:error", [None; 3]);
+        check(COMPONENT_LOG_LEVEL, "debug", [None; 3]);
+        check(AGENT_LOG_LEVEL, "none", [None, None, Some("off")]);
+        check(AGENT_LOG_LEVEL, "ads:debug,default:error", [None, None, Some("error")]);
+        check(AGENT_LOG_LEVEL, "ads:debug", [None; 3]);
+    }
+}
