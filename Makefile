@@ -128,9 +128,9 @@ advisories: ## Compare Cargo.lock with a copy of the RustSec advisory database (
 	scripts/advisories.sh "$(DB)"
 
 .PHONY: order
-order: ## Record which functions a running mesh needs, as root (25 minutes)
+order: ## Record which functions a running mesh needs, as root (35 minutes)
 	scripts/order.sh
 
 .PHONY: profile
-profile: ## Record the profile for release builds (12 minutes)
+profile: ## Record the profile for release builds (25 minutes)
 	scripts/profile.sh

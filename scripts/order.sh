@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records which functions a running mesh needs: crates/evenkeel/default.order (about 25 minutes on two cores; as root).
+# Records which functions a running mesh needs: crates/evenkeel/default.order (about 35 minutes on two cores; as root).
 #
 #   scripts/order.sh [ROUNDS]      (default: 8)
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records what release builds are optimized for: crates/evenkeel/default.profdata (about 12 minutes on two cores).
+# Records what release builds are optimized for: crates/evenkeel/default.profdata (about 25 minutes on two cores).
 #
 #   scripts/profile.sh
 #
