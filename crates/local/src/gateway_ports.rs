@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -23,6 +23,10 @@ use crate::ports::{GatewayPort, HostPort};
 const MAX_CONNECTIONS: usize = 1024;
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// How long a connection waits for the gateway to listen: it hears of a Gateway a moment after the port has been opened.
+const LISTENER_WAIT: Duration = Duration::from_secs(2);
+/// Pause between two attempts.
+const LISTENER_RETRY: Duration = Duration::from_millis(20);
 
 /// The ports of Gateways that are open on this machine.
 #[derive(Debug)]
@@ -145,8 +149,20 @@ async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
 /// Forwards one connection. There is no idle timeout here, because the gateway has its own.
 async fn forward(mut from: TcpStream, gateway: &Namespace, listener: u16) {
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener));
-    if let Ok(mut to) = connect(Some(gateway), to).await {
+    if let Ok(mut to) = reached(gateway, to).await {
         let _ = (from.set_nodelay(true), to.set_nodelay(true));
         let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+    }
+}
+
+async fn reached(gateway: &Namespace, to: SocketAddr) -> io::Result<TcpStream> {
+    let end = Instant::now() + LISTENER_WAIT;
+    loop {
+        match connect(Some(gateway), to).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < end => {
+                tokio::time::sleep(LISTENER_RETRY).await;
+            }
+            made => return made,
+        }
     }
 }
