@@ -8,7 +8,7 @@ use crate::histogram::HistogramSnapshot;
 use crate::render::Cell;
 use crate::sample::{Reading, Value};
 use crate::scope::{ScopeCore, push_label, sanitized};
-use crate::tags::Tagging;
+use crate::tags::{Name, Tagging};
 
 /// A format Prometheus reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,9 +172,10 @@ fn tagged_families<'a>(
 ) -> BTreeMap<String, Family<'a>> {
     let mut families = BTreeMap::new();
     for scope in scopes {
+        let own = Name::of(scope);
         let statuses = Cell::statuses(scope, reading).into_iter().map(Cell::Status);
         for cell in Cell::of(scope).chain(statuses) {
-            let (name, labels) = tagging.apply(scope, cell.name(scope));
+            let (name, labels) = tagging.apply(scope, own.as_ref(), cell.name(scope));
             let part = Part { cell, labels: Labels::Tagged(labels), scopes: std::slice::from_ref(scope) };
             add(&mut families, name, part);
         }

@@ -117,12 +117,12 @@ impl Tags {
 }
 
 impl Tagging {
-    /// The name and the labels of one of a scope's metrics.
+    /// The name and the labels of one of a scope's metrics. `own`: the scope's name, if it has one in `/stats`.
     ///
     /// Extractors see the name as it is in `/stats`, and in Envoy's order: those without a word that names begin with,
     /// of the built-in ones only the response codes; then those with such a word, the built-in ones first.
-    pub(crate) fn apply(&self, scope: &ScopeCore, metric: String) -> (String, String) {
-        let Some(Name { prefix, own }) = Name::of(scope) else { return self.only_fixed(scope, metric) };
+    pub(crate) fn apply(&self, scope: &ScopeCore, own: Option<&Name<'_>>, metric: String) -> (String, String) {
+        let Some(Name { prefix, own }) = own else { return self.only_fixed(scope, metric) };
         let name = format!("{}{metric}", scope.dotted);
         let mut tags = Tags::default();
         let length = metric.len();
@@ -137,8 +137,8 @@ impl Tagging {
         for extractor in self.extractors.iter().filter(|extractor| extractor.token.is_none()) {
             tags.extract(extractor, &name);
         }
-        for (label, value, removed) in own.into_iter().filter(|(label, ..)| self.defaults.has(label)) {
-            tags.add(&label, &value, removed);
+        for (label, value, removed) in own.iter().filter(|(label, ..)| self.defaults.has(label)) {
+            tags.add(label, value, removed.clone());
         }
         let token = name.split_once('.').map(|(token, _)| token);
         for extractor in
@@ -167,8 +167,8 @@ impl Tagging {
     }
 }
 
-/// A scope's name, with the places of its own tags.
-struct Name<'a> {
+/// A scope's name, with the places of its own tags. Finding them takes a search, once for all metrics of the scope.
+pub(crate) struct Name<'a> {
     /// What stands before it in Prometheus text.
     prefix: &'a str,
     own: Vec<(String, String, Range<usize>)>,
@@ -176,7 +176,7 @@ struct Name<'a> {
 
 impl<'a> Name<'a> {
     /// `None` if it has no name in `/stats`.
-    fn of(scope: &'a ScopeCore) -> Option<Self> {
+    pub(crate) fn of(scope: &'a ScopeCore) -> Option<Self> {
         if scope.dotted.is_empty() {
             return None;
         }
