@@ -3,26 +3,72 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::find;
 
+/// The variable that tells a program under callgrind where its `vgdb` sockets are.
+const PREFIX_VARIABLE: &str = "EVENKEEL_BENCH_VGDB";
+/// How long callgrind may take to do what it is told.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Makes callgrind count threads apart.
 pub const PER_THREAD: &str = "--separate-threads=yes";
 /// Threads of a proxy: control, log, one worker, what the runtime adds.
 const MAX_THREADS: usize = 32;
 
-/// `valgrind` with callgrind's options, to which the program and its arguments are still to be added.
+/// `valgrind` with callgrind's options, to which the program and its arguments are still to be added. Nothing is counted, and
+/// everything is several times faster, until [`tell`] says so.
 pub fn command(out: &Path) -> Result<Command> {
     let mut command = Command::new(find("valgrind")?);
     command
         .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no", "--error-exitcode=0", "--quiet"])
+        .args(["--instr-atstart=no", "--vgdb=yes", &vgdb_prefix(out)])
         .arg(format!("--callgrind-out-file={}", out.display()))
+        .env(PREFIX_VARIABLE, out)
         // Counting has nothing to do with what a user's environment asks of the C library.
         .env_remove("GLIBC_TUNABLES")
         .stdin(Stdio::null());
     Ok(command)
+}
+
+/// Beginning of the names of `vgdb`'s sockets.
+fn vgdb_prefix(out: &Path) -> String {
+    format!("--vgdb-prefix={}.vgdb", out.display())
+}
+
+/// Tells callgrind something about a program that it runs, such as `instrumentation on`. It listens only while the program executes
+/// something, so `busy` is called until it has answered.
+pub fn tell(out: &Path, process: u32, what: &[&str], mut busy: impl FnMut()) -> Result<()> {
+    let mut command = Command::new(find("vgdb")?);
+    // Otherwise vgdb stops a program that does nothing by ptrace, which not everybody may use.
+    command.args([&vgdb_prefix(out), &format!("--pid={process}"), "--max-invoke-ms=0"]).args(what);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("vgdb")?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            ensure!(status.success(), "callgrind does not {what:?}: {status}");
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            bail!("callgrind does not {what:?} within {PATIENCE:?}");
+        }
+        busy();
+    }
+}
+
+/// Runs something of this program that is to be counted, if callgrind runs it.
+pub fn counted<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(out) = std::env::var_os(PREFIX_VARIABLE) else { return run() };
+    let busy = || (0..10_000).for_each(|_| std::hint::spin_loop());
+    let own = |what| tell(Path::new(&out), std::process::id(), &["instrumentation", what], busy);
+    own("on")?;
+    let result = run();
+    own("off")?;
+    result
 }
 
 /// Runs a program to its end.
@@ -49,11 +95,11 @@ impl Profile {
     }
 
     /// What the threads executed of whom a function with this in its name is known, of a program that ran with
-    /// [`PER_THREAD`]: callgrind wrote one file each, `OUT-01` and so on.
-    pub fn total_of_threads_with(out: &Path, function: &str) -> Result<u64> {
+    /// [`PER_THREAD`]: callgrind wrote one file each, `OUT.PART-01` and so on.
+    pub fn total_of_threads_with(out: &Path, part: u32, function: &str) -> Result<u64> {
         let mut total = 0;
         for thread in 1..=MAX_THREADS {
-            let path = PathBuf::from(format!("{}-{thread:02}", out.display()));
+            let path = PathBuf::from(format!("{}.{part}-{thread:02}", out.display()));
             let Ok(text) = std::fs::read_to_string(&path) else { continue };
             if text.lines().any(|line| line.starts_with("fn=") && line.contains(function)) {
                 total += Self::parse(&text).with_context(|| format!("{}", path.display()))?.total;

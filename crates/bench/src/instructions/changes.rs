@@ -14,7 +14,7 @@ use evenkeel_xds::{Any, ResourceType};
 use tokio::runtime;
 use tokio::task::LocalSet;
 
-use super::Counts;
+use super::{Counts, callgrind};
 use crate::control_plane::{cluster_name, endpoints, resources, routes};
 
 /// Changes that are counted.
@@ -55,13 +55,16 @@ pub fn run() -> Result<()> {
             let assigned = endpoints(&cluster_name(1), SocketAddr::from(([10, 254, a, b], 80))).any();
             Ok((assigned, routes(number + 1)?.any()))
         });
-        for (assigned, table) in &changes.collect::<Result<Vec<_>>>()? {
-            ensure!(endpoints_of_few(&mut few, black_box(assigned)), "nothing changed");
-            ensure!(endpoints_of_many(&mut many, black_box(assigned)), "nothing changed");
-            ensure!(routes_of_few(&mut few, black_box(table)), "nothing changed");
-            ensure!(routes_of_many(&mut many, black_box(table)), "nothing changed");
-        }
-        Ok(())
+        let changes = changes.collect::<Result<Vec<_>>>()?;
+        callgrind::counted(|| {
+            for (assigned, table) in &changes {
+                ensure!(endpoints_of_few(&mut few, black_box(assigned)), "nothing changed");
+                ensure!(endpoints_of_many(&mut many, black_box(assigned)), "nothing changed");
+                ensure!(routes_of_few(&mut few, black_box(table)), "nothing changed");
+                ensure!(routes_of_many(&mut many, black_box(table)), "nothing changed");
+            }
+            Ok(())
+        })
     })
 }
 

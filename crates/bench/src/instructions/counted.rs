@@ -1,39 +1,43 @@
-//! A proxy under callgrind, from its start to what its worker has executed.
+//! A proxy under callgrind, and what its worker executes for a request.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::callgrind::{PER_THREAD, Profile, command};
+use super::callgrind::{PER_THREAD, Profile, command, tell};
 use crate::config::{PATIENCE, Proxy};
 use crate::process::get;
 
-/// Requests of the two runs; what starting and ending take is in both.
-const FEW: u64 = 100;
-const MANY: u64 = 1100;
+/// Requests before anything is counted, before the counts begin, and those that are counted: what is made with the first requests, as
+/// connections and buffers, is not counted.
+const FIRST: u64 = 100;
+const SETTLING: u64 = 10;
+const COUNTED: u64 = 1000;
 /// What a worker's thread runs and no other; the others' work depends on time, and on how often we ask whether it is ready.
-const WORKER: &str = "listener::serve::";
+const WORKER: &str = "evenkeel_proxy::http::";
 
-/// What each of several proxies executes for one request: `run` starts them, makes so many requests and stops them.
+/// What each of several proxies executes for one request; `send` makes so many requests, always on the same connection.
 pub fn per_request<const PROXIES: usize>(
     what: &str,
-    run: impl Fn(u64) -> Result<[u64; PROXIES]> + Sync,
+    mut proxies: [Counted; PROXIES],
+    mut send: impl FnMut(u64) -> Result<()>,
 ) -> Result<[u64; PROXIES]> {
-    let (many, few) = std::thread::scope(|scope| {
-        let few = scope.spawn(|| run(FEW));
-        (run(MANY), few.join().unwrap_or_else(|_| bail!("counting panicked")))
-    });
-    let (many, few) = (many.with_context(|| what.to_owned())?, few.with_context(|| what.to_owned())?);
-    let mut counts = [0; PROXIES];
-    for (count, (many, few)) in counts.iter_mut().zip(many.into_iter().zip(few)) {
-        ensure!(many > few, "{what}: {MANY} requests took {many} instructions, {FEW} took {few}");
-        *count = (many - few) / (MANY - FEW);
-    }
-    Ok(counts)
+    let mut count = || -> Result<[u64; PROXIES]> {
+        send(FIRST)?;
+        proxies.iter().try_for_each(Counted::begin)?;
+        send(SETTLING)?;
+        proxies.iter_mut().try_for_each(|proxy| proxy.dump().map(drop))?;
+        send(COUNTED)?;
+        let mut counts = [0; PROXIES];
+        for (count, proxy) in counts.iter_mut().zip(&mut proxies) {
+            *count = proxy.dump()? / COUNTED;
+        }
+        Ok(counts)
+    };
+    count().with_context(|| what.to_owned())
 }
 
 /// A proxy that is being counted. Killed if it is still there when this goes.
@@ -41,6 +45,8 @@ pub struct Counted {
     child: Child,
     admin: SocketAddr,
     out: PathBuf,
+    /// How often callgrind has written what it counted.
+    parts: u32,
 }
 
 impl Counted {
@@ -59,7 +65,7 @@ impl Counted {
             .stdout(Stdio::null())
             .spawn()
             .context("valgrind")?;
-        let mut counted = Self { child, admin: proxy.admin, out };
+        let mut counted = Self { child, admin: proxy.admin, out, parts: 0 };
         let deadline = Instant::now() + PATIENCE;
         while get(counted.admin, "/ready").is_err() {
             let exited = counted.child.try_wait()?;
@@ -70,20 +76,24 @@ impl Counted {
         Ok(counted)
     }
 
-    /// Ends it. Returns the instructions its worker has executed.
-    pub fn stop(mut self) -> Result<u64> {
-        let mut stop = TcpStream::connect(self.admin)?;
-        stop.write_all(
-            b"POST /quitquitquit HTTP/1.1\r\nHost: admin\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-        )?;
-        stop.set_read_timeout(Some(PATIENCE))?;
-        stop.read_to_end(&mut Vec::new()).context("the proxy did not answer /quitquitquit")?;
-        let deadline = Instant::now() + PATIENCE;
-        while self.child.try_wait()?.is_none() {
-            ensure!(Instant::now() < deadline, "the proxy did not end within {PATIENCE:?}");
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
-        Profile::total_of_threads_with(&self.out, WORKER)
+    /// Counts from now on.
+    fn begin(&self) -> Result<()> {
+        self.tell(&["instrumentation", "on"])
+    }
+
+    /// The instructions that its worker has executed since the last call.
+    fn dump(&mut self) -> Result<u64> {
+        self.tell(&["dump"])?;
+        self.parts += 1;
+        Profile::total_of_threads_with(&self.out, self.parts, WORKER)
+    }
+
+    /// The admin interface has a thread of its own, which keeps callgrind listening.
+    fn tell(&self, what: &[&str]) -> Result<()> {
+        tell(&self.out, self.child.id(), what, || {
+            let _ = get(self.admin, "/ready");
+            std::thread::park_timeout(Duration::from_millis(1));
+        })
     }
 }
 

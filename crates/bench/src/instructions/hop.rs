@@ -26,14 +26,13 @@ pub fn count(folder: &Path) -> Result<Counts> {
             Protocol::Http2 => backend::http2::run(upstream, BODY_BYTES, false),
             _ => backend::http1::run(upstream, BODY_BYTES),
         });
-        let [count] = per_request(name, |requests| run(folder, (protocol, upstream), requests))?;
-        counts.insert(name.to_owned(), count);
+        counts.insert(name.to_owned(), of_hop(folder, name, (protocol, upstream))?);
     }
     Ok(counts)
 }
 
-fn run(folder: &Path, (protocol, upstream): (Protocol, SocketAddr), requests: u64) -> Result<[u64; 1]> {
-    let id = format!("{protocol:?}-{requests}");
+fn of_hop(folder: &Path, name: &str, (protocol, upstream): (Protocol, SocketAddr)) -> Result<u64> {
+    let id = format!("{protocol:?}");
     let proxy = Proxy {
         id: &id,
         listen: free_address()?,
@@ -47,19 +46,30 @@ fn run(folder: &Path, (protocol, upstream): (Protocol, SocketAddr), requests: u6
         issuer: None,
         log: folder.join(format!("{id}.log")),
     };
-    let counted = Counted::start(folder, &proxy)?;
-    match protocol {
-        Protocol::Http2 => exchange_http2(proxy.listen, requests)?,
-        _ => exchange_http1(proxy.listen, requests)?,
-    }
-    Ok([counted.stop()?])
+    let counted = [Counted::start(folder, &proxy)?];
+    let [count] = match protocol {
+        Protocol::Http2 => {
+            let mut client = Http2Client::connect(proxy.listen, PATIENCE)?;
+            per_request(name, counted, |requests| exchange_http2(&mut client, requests))?
+        }
+        _ => {
+            let mut client = connect_http1(proxy.listen)?;
+            per_request(name, counted, |requests| exchange_http1(&mut client, requests))?
+        }
+    };
+    Ok(count)
+}
+
+/// A connection for HTTP/1.1.
+pub fn connect_http1(target: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(target)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
 }
 
 /// One request after the other on one connection.
-pub fn exchange_http1(target: SocketAddr, requests: u64) -> Result<()> {
-    let mut stream = TcpStream::connect(target)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+pub fn exchange_http1(stream: &mut TcpStream, requests: u64) -> Result<()> {
     let (mut answer, mut buffer) = (Vec::new(), [0; 8 << 10]);
     for _ in 0..requests {
         stream.write_all(REQUEST)?;
@@ -74,8 +84,7 @@ pub fn exchange_http1(target: SocketAddr, requests: u64) -> Result<()> {
 }
 
 /// The same over HTTP/2, one stream after the other.
-fn exchange_http2(target: SocketAddr, requests: u64) -> Result<()> {
-    let mut client = Http2Client::connect(target, PATIENCE)?;
+fn exchange_http2(client: &mut Http2Client, requests: u64) -> Result<()> {
     for _ in 0..requests {
         let request = client.request("/hello");
         client.send(&request)?;

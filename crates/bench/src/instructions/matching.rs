@@ -37,15 +37,27 @@ pub fn complaints(counts: &Counts) -> Vec<String> {
     grows.then(|| format!("{OF_MANY}: {many}, more than {GROWTH} times the {few} of {OF_FEW}")).into_iter().collect()
 }
 
+/// Tables of few and many.
+pub struct Tables {
+    few: Arc<RouteTable>,
+    many: Arc<RouteTable>,
+}
+
+impl Tables {
+    /// Compiles them.
+    pub fn new() -> Result<Self> {
+        Ok(Self { few: table(FEW)?, many: table(MANY)? })
+    }
+}
+
 /// Matches all requests; what callgrind looks at.
-pub fn run() -> Result<()> {
-    let (few, many) = (table(FEW)?, table(MANY)?);
+pub fn run(Tables { few, many }: &Tables) -> Result<()> {
     let last = format!("/part-{}/items/42", ROUTES - 1);
     for number in 0..usize::try_from(ITERATIONS)? {
         // The names have equally many digits.
         let request = |hosts: usize| PlainRequest::new("GET", &host(number * 7 % hosts), &last);
-        ensure!(of_few(&few, black_box(&request(FEW))), "no route among few");
-        ensure!(of_many(&many, black_box(&request(MANY))), "no route among many");
+        ensure!(of_few(few, black_box(&request(FEW))), "no route among few");
+        ensure!(of_many(many, black_box(&request(MANY))), "no route among many");
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::Counts;
 use super::counted::{Counted, per_request};
-use super::hop::{BODY_BYTES, exchange_http1};
+use super::hop::{BODY_BYTES, connect_http1, exchange_http1};
 use crate::backend;
 use crate::config::{MutualTls, Protocol, Proxy};
 use crate::peers::{certificates, free_address};
@@ -25,15 +25,14 @@ pub fn count(folder: &Path) -> Result<Counts> {
     let upstream = free_address()?;
     std::thread::spawn(move || backend::http1::run(upstream, BODY_BYTES));
     let tls = certificates(folder)?;
-    let [client, server] = per_request("pair", |requests| run(folder, &tls, upstream, requests))?;
+    let [client, server] = of_pair(folder, &tls, upstream)?;
     Ok(Counts::from([(CLIENT.to_owned(), client), (SERVER.to_owned(), server)]))
 }
 
-fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> Result<[u64; 2]> {
+fn of_pair(folder: &Path, tls: &MutualTls, upstream: SocketAddr) -> Result<[u64; 2]> {
     let (outer, inner) = (free_address()?, free_address()?);
-    let (client_id, server_id) = (format!("client-{requests}"), format!("server-{requests}"));
     let server = Proxy {
-        id: &server_id,
+        id: "server",
         listen: inner,
         admin: free_address()?,
         upstream,
@@ -43,10 +42,10 @@ fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> R
         rules: RULES,
         authorization: None,
         issuer: None,
-        log: folder.join(format!("{server_id}.log")),
+        log: folder.join("server.log"),
     };
     let client = Proxy {
-        id: &client_id,
+        id: "client",
         listen: outer,
         admin: free_address()?,
         upstream: inner,
@@ -56,9 +55,9 @@ fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> R
         rules: 0,
         authorization: None,
         issuer: None,
-        log: folder.join(format!("{client_id}.log")),
+        log: folder.join("client.log"),
     };
     let (server, client) = (Counted::start(folder, &server)?, Counted::start(folder, &client)?);
-    exchange_http1(outer, requests)?;
-    Ok([client.stop()?, server.stop()?])
+    let mut connection = connect_http1(outer)?;
+    per_request("pair", [client, server], |requests| exchange_http1(&mut connection, requests))
 }

@@ -33,9 +33,21 @@ pub fn complaints(counts: &Counts) -> Vec<String> {
     grows.then(|| format!("{OF_MANY}: {many}, more than {GROWTH} times the {few} of {OF_FEW}")).into_iter().collect()
 }
 
+/// Sets of few and many.
+pub struct Sets {
+    few: Rules,
+    many: Rules,
+}
+
+impl Sets {
+    /// Compiles them.
+    pub fn new() -> Result<Self> {
+        Ok(Self { few: rules(FEW)?, many: rules(MANY)? })
+    }
+}
+
 /// Decides about all requests; what callgrind looks at.
-pub fn run() -> Result<()> {
-    let (few, many) = (rules(FEW)?, rules(MANY)?);
+pub fn run(Sets { few, many }: &Sets) -> Result<()> {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let uri_sans = vec!["spiffe://cluster.local/ns/shop/sa/web".to_owned()];
     let peer = Some(Arc::new(PeerIdentity { uri_sans, ..PeerIdentity::default() }));
@@ -52,8 +64,8 @@ pub fn run() -> Result<()> {
     let remote = nowhere.ip();
     let subject = Subject { connection: &connection, remote, request: Some(&request), metadata: Some(&metadata) };
     for _ in 0..ITERATIONS {
-        ensure!(of_few(&few, black_box(&subject)), "one of few rules matches");
-        ensure!(of_many(&many, black_box(&subject)), "one of many rules matches");
+        ensure!(of_few(few, black_box(&subject)), "one of few rules matches");
+        ensure!(of_many(many, black_box(&subject)), "one of many rules matches");
     }
     Ok(())
 }
