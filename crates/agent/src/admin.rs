@@ -30,9 +30,13 @@ pub(crate) async fn ready(port: u16) -> Result<(), String> {
     }
 }
 
+/// A connection to it.
+pub(crate) async fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
+}
+
 async fn exchange(port: u16, method: Method, path: &str) -> io::Result<(StatusCode, Bytes)> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let stream = TcpStream::connect(address).await?;
+    let (stream, address) = (connect(port).await?, SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     let request = Request::builder().method(method).uri(path).header("host", address.to_string());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
+use evenkeel_base::runtime_key::RuntimeKey;
 use serde_json::{Map, Value, json};
 
 use crate::options::{Options, OptionsError, Role, is_true};
@@ -134,7 +135,7 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
     let discovers = node["metadata"][SELF_DISCOVERY].as_str().is_some_and(is_true) && options.role == Role::Sidecar;
     let mut bootstrap = json!({
         "node": node,
-        "admin": { "address": loopback(options.admin_port) },
+        "admin": { "address": loopback(options.admin_port()) },
         "dynamic_resources": {
             "ads_config": {
                 "api_type": "DELTA_GRPC",
@@ -149,8 +150,8 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
             "clusters": [
                 xds_cluster(options),
                 sds_cluster(&options.state.join(sds_socket(epoch))),
-                local_cluster("agent", options.admin_port, MAX_PROBES),
-                local_cluster("prometheus_stats", options.admin_port, MAX_SCRAPES),
+                local_cluster("agent", options.admin_port(), MAX_PROBES),
+                local_cluster("prometheus_stats", options.admin_port(), MAX_SCRAPES),
             ],
             "listeners": [
                 admin_listener(READINESS_LISTENER, options.readiness_port, "/healthz/ready", "/ready", "agent"),
@@ -192,7 +193,9 @@ fn runtime(options: &Options) -> Option<Value> {
     let values = options.proxy_config.get("runtimeValues").and_then(Value::as_object)?;
     let texts =
         values.iter().filter_map(|(key, value)| Some((key, value.as_str()?))).filter(|(_, text)| !text.is_empty());
-    let is_passed = |key: &str, text: &str| options.envoy.is_some() || is_own_key(key) && text.parse::<u64>().is_ok();
+    let is_passed = |key: &str, text: &str| {
+        options.envoy.is_some() || RuntimeKey::parse(key).is_some() && text.parse::<u64>().is_ok()
+    };
     let passed = texts.filter(|(key, text)| is_passed(key, text));
     let layer: Map<String, Value> = passed.map(|(key, text)| (key.clone(), json!(text))).collect();
     let layer = json!({ "name": "proxy config", "static_layer": layer });
@@ -200,18 +203,6 @@ fn runtime(options: &Options) -> Option<Value> {
         let admin = json!({ "name": "admin", "admin_layer": {} });
         json!({ "layers": [layer, admin] })
     })
-}
-
-/// Whether our own proxy has a runtime key.
-fn is_own_key(key: &str) -> bool {
-    let of_listener =
-        |start: &str, end: &str| key.strip_prefix(start).is_some_and(|rest| rest.ends_with(end) && rest != end);
-    key == "overload.global_downstream_max_connections"
-        || key == "overload.premature_reset_total_stream_count"
-        || key == "overload.premature_reset_min_stream_lifetime_seconds"
-        || of_listener("envoy.resource_limits.listener.", ".connection_limit")
-        || of_listener("evenkeel.resource_limits.listener.", ".request_limit")
-        || of_listener("evenkeel.resource_limits.listener.", ".memory_limit")
 }
 
 /// Metadata of a node whose proxy is told of the proxies like it, as zone-aware balancing needs.

@@ -128,7 +128,7 @@ impl CertificateRenewer {
     ) -> Result<Self, ConfigError> {
         let slot = store.identity(&CertificateSource::Sds(channel::certificate_secret()))?;
         let renew_at = SystemTime::UNIX_EPOCH;
-        let (mut trust, renewed) = (Trust::default(), watch::Sender::new(0));
+        let (mut trust, renewed) = (Trust::new(options.further_roots()), watch::Sender::new(0));
         trust.tell_apart(&trust::remembered_domains(&options.state));
         let place = CertificatePlace::of(&options);
         Ok(Self {
@@ -212,7 +212,7 @@ impl CertificateRenewer {
         }
         material.control_plane_roots = self.trust.roots(&read(&self.options.root_cert)?);
         if is_ours {
-            material.roots.clone_from(&material.control_plane_roots);
+            material.roots = self.trust.of_peers(&material.control_plane_roots);
             material.domains = self.trust.domains(&material.roots);
         }
         // Counted from now: the certificate's validity begins a little earlier, for peers whose clock is slow.
@@ -267,10 +267,11 @@ impl CertificateRenewer {
         self.trust.tell_apart(&bundle.domains);
         let file = read(&self.options.root_cert).map_err(|error| error.to_string())?;
         let roots = self.trust.roots(&file);
+        let of_peers = self.trust.of_peers(&roots);
         let next = match self.place {
             CertificatePlace::ControlPlane => PemBundle {
-                roots: roots.clone(),
-                domains: self.trust.domains(&roots),
+                domains: self.trust.domains(&of_peers),
+                roots: of_peers,
                 lists: bundle.lists.clone(),
                 control_plane_roots: roots,
                 ..material.clone()
@@ -319,7 +320,11 @@ impl CertificateRenewer {
         if roots != material.control_plane_roots && evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).is_ok() {
             tracing::info!("the trusted roots have changed");
             let (of_peers, domains) = match self.place {
-                CertificatePlace::ControlPlane => (roots.clone(), self.trust.domains(&roots)),
+                CertificatePlace::ControlPlane => {
+                    let of_peers = self.trust.of_peers(&roots);
+                    let domains = self.trust.domains(&of_peers);
+                    (of_peers, domains)
+                }
                 _ => (material.roots.clone(), material.domains.clone()),
             };
             self.publish(PemBundle { roots: of_peers, domains, control_plane_roots: roots, ..material })?;

@@ -43,7 +43,7 @@ impl Envoy {
             binary: binary.to_owned(),
             bootstrap: bootstrap.to_owned(),
             concurrency: options.concurrency,
-            admin_port: options.admin_port,
+            admin_port: options.admin_port(),
             drain_time: Duration::from_secs(options.drain_time_s),
             more: arguments(options),
         }

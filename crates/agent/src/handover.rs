@@ -31,6 +31,7 @@ const NEW_SUFFIX_BYTES: usize = 10;
 pub(crate) const DNS_UDP: &str = "dns-udp";
 pub(crate) const DNS_TCP: &str = "dns-tcp";
 pub(crate) const GRPC: &str = "grpc";
+pub(crate) const STATUS: &str = "status";
 
 /// The path of the handover socket of this state directory; `None` if the proxy is not ours, or if the path is too long
 /// for a socket.
@@ -57,8 +58,8 @@ pub(crate) async fn begin(options: &Options, node: &Value) -> anyhow::Result<Opt
     tracing::info!("another agent runs with this state directory; taking over from it");
     let dns = (succession.take_socket(DNS_UDP), succession.take_socket(DNS_TCP));
     let dns = if let (Some(udp), Some(tcp)) = dns { Some((udp, tcp)) } else { None };
-    let grpc = succession.take_socket(GRPC);
-    Ok(Some(Inherited { succession, dns, grpc }))
+    let (grpc, status) = (succession.take_socket(GRPC), succession.take_socket(STATUS));
+    Ok(Some(Inherited { succession, dns, grpc, status }))
 }
 
 fn node_id_in(bootstrap: &Path) -> Option<String> {
@@ -71,6 +72,7 @@ pub(crate) struct Inherited {
     pub(crate) succession: Succession,
     dns: Option<(OwnedFd, OwnedFd)>,
     grpc: Option<OwnedFd>,
+    status: Option<OwnedFd>,
 }
 
 impl Inherited {
@@ -78,6 +80,11 @@ impl Inherited {
     pub(crate) fn take_dns(&mut self) -> anyhow::Result<Option<(UdpSocket, TcpListener)>> {
         let Some((udp, tcp)) = self.dns.take() else { return Ok(None) };
         Ok(Some((UdpSocket::from_std(udp.into())?, TcpListener::from_std(tcp.into())?)))
+    }
+
+    /// The socket of the status port.
+    pub(crate) fn take_status(&mut self) -> anyhow::Result<Option<TcpListener>> {
+        self.status.take().map(|socket| Ok(TcpListener::from_std(socket.into())?)).transpose()
     }
 
     /// The socket of gRPC programs.

@@ -3,7 +3,7 @@
 //! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), serves it to the proxy over a
 //! Unix socket ([`sds`]), writes the proxy's [`bootstrap`], and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
 //! It answers DNS from the mesh's names ([`dns`], [`names`]), checks its [`health`], serves proxyless gRPC programs ([`grpc`]), and writes a status file
-//! when all of this is ready ([`status`]). An agent started beside a running one takes over from it (`handover`).
+//! when all of this is ready ([`status`]), which its [`status_port`] says as well, with the metrics of proxy and program. An agent started beside a running one takes over from it (`handover`).
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ mod servers;
 pub mod source;
 mod stats_config;
 mod status;
+pub mod status_port;
 pub mod trust;
 
 use std::future::Future;
@@ -51,6 +52,7 @@ use proxy::{Handover, Proxy};
 use sds::{SdsServer, Secrets};
 use servers::{Dns, GrpcServer};
 pub use status::Status;
+use status_port::StatusPort;
 use trust::ControlPlaneRoots;
 
 /// File of the proxy's bootstrap in the state directory.
@@ -67,7 +69,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     let stopped = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let mut reopen = signal(SignalKind::user_defined1())?;
-        let admin_port = options.admin_port;
+        let admin_port = options.admin_port();
         // Reopens logs after a rotation, as a proxy without an agent does. Without a handler the signal would end the
         // process.
         let _reopen = Task::spawn(async move {
@@ -109,10 +111,13 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
         CertificateRenewer::new(options.clone(), secrets.clone(), store.clone(), certificate_sender, trusted)?;
     let dns = Dns::start(&options, inherited.as_mut(), &hot_restart).await?;
     let grpc = GrpcServer::start(&options, inherited.as_mut(), (&store, &roots), &hot_restart)?;
+    let (ready, is_ready) = watch::channel(false);
+    let status_port = StatusPort::start(&options, inherited.as_mut(), is_ready, &hot_restart).await?;
     let watcher = status::Watcher {
+        ready,
         state: options.state.clone(),
         proxy: proxy::kind(&options),
-        admin_port: bootstrap.is_some().then_some(options.admin_port),
+        admin_port: bootstrap.is_some().then_some(options.admin_port()),
         certificate,
         names: dns.as_ref().map(|dns| dns.names.clone()),
         manager: manager.clone(),
@@ -148,7 +153,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
             () = &mut stop => return Ok(()),
         }
     }
-    let sockets = servers::sockets(dns.as_ref(), grpc.as_ref())?;
+    let sockets = servers::sockets(dns.as_ref(), grpc.as_ref(), status_port.as_ref())?;
     let succession = inherited.map(|inherited| inherited.succession);
     let mut proxy =
         Proxy::start(&options, &bootstrap, Handover { hot_restart: hot_restart.clone(), succession, sockets })?;

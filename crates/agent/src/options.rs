@@ -8,13 +8,19 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use evenkeel_base::duration;
 use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
+use evenkeel_tls::TrustBundle;
 use serde_json::{Map, Value};
 
 use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
 use crate::health::config::ReadinessProbe;
+use crate::status_port::ProgramMetrics;
 
 /// Port of the DNS proxy, as in Istio.
 const DNS_PORT: u16 = 15053;
+/// Port of the proxy's admin interface, as in Istio.
+const ADMIN_PORT: u16 = 15000;
+/// Port of the agent's own page, as in Istio.
+const STATUS_PORT: u16 = 15020;
 /// Socket mark of what the agent and the proxy send themselves; capture rules let it pass. (Istio's 1337 marks what a proxy sends with a
 /// client's address.)
 pub const SOCKET_MARK: u32 = 1338;
@@ -90,13 +96,17 @@ pub struct Options {
     /// resolver to the DNS proxy, which answers a ServiceEntry's host with its virtual address.
     #[arg(long, value_name = "IP:PORT")]
     pub proxy_resolver: Option<SocketAddr>,
-    /// Port of the proxy's admin interface, on loopback.
-    #[arg(long, default_value_t = 15000)]
-    pub admin_port: u16,
+    /// Port of the proxy's admin interface, on loopback [default: proxyAdminPort of --proxy-config, or 15000].
+    #[arg(long)]
+    pub admin_port: Option<u16>,
+    /// Port of the agent's own page: readiness, and at /stats/prometheus the metrics of the proxy and of the program that
+    /// ISTIO_PROMETHEUS_ANNOTATIONS names; 0: none [default: statusPort of --proxy-config, or 15020; none with --no-proxy].
+    #[arg(long)]
+    pub status_port: Option<u16>,
     /// Port of the readiness probe, /healthz/ready.
     #[arg(long, default_value_t = 15021)]
     pub readiness_port: u16,
-    /// Port of the statistics, /stats/prometheus.
+    /// Port of the proxy's statistics, /stats/prometheus.
     #[arg(long, default_value_t = 15090)]
     pub stats_port: u16,
     /// The workload's traffic is not captured: sockets get no mark, and the DNS proxy runs only with --dns-address.
@@ -113,7 +123,7 @@ pub struct Options {
     pub cluster_id: String,
     /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. It is passed to the control plane; the agent
     /// reads readinessProbe, proxyStatsMatcher, extraStatTags, runtimeValues, fileFlushInterval, fileFlushMinSizeKb, serviceCluster,
-    /// tracingServiceName and proxyMetadata.
+    /// tracingServiceName, proxyAdminPort, statusPort, caCertificatesPem and proxyMetadata.
     #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
     pub proxy_config: Map<String, Value>,
     /// Metadata of the node for the control plane, KEY=VALUE; may be repeated. ISTIO_META_KEY in the environment means the same;
@@ -291,6 +301,48 @@ impl Options {
         ReadinessProbe::of(&self.proxy_config).map_err(OptionsError::Probe)
     }
 
+    /// The port of the proxy's admin interface.
+    pub fn admin_port(&self) -> u16 {
+        self.admin_port.or_else(|| self.port_of_config("proxyAdminPort")).unwrap_or(ADMIN_PORT)
+    }
+
+    /// The port of the agent's own page, if there is one. Beside gRPC programs alone it has to be asked for.
+    pub fn status_port(&self) -> Option<u16> {
+        let said = self.status_port.or_else(|| self.port_of_config("statusPort"));
+        said.or_else(|| (!self.no_proxy).then_some(STATUS_PORT)).filter(|port| *port != 0)
+    }
+
+    /// A port that the proxy's config names; zero stands for Istio's default.
+    fn port_of_config(&self, name: &str) -> Option<u16> {
+        let port = self.proxy_config.get(name)?.as_u64()?;
+        u16::try_from(port).ok().filter(|port| *port != 0)
+    }
+
+    /// Port and path of the program's metrics, of `ISTIO_PROMETHEUS_ANNOTATIONS`; `None` if they are not to be merged.
+    ///
+    /// # Errors
+    /// Why what it says cannot be used.
+    pub fn program_metrics(&self) -> Result<Option<(u16, String)>, String> {
+        let given = self.environment.iter().find(|(name, _)| name == PROMETHEUS_VARIABLE);
+        let Some((_, json)) = given.filter(|(_, json)| !json.is_empty()) else { return Ok(None) };
+        let metrics: ProgramMetrics = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        metrics.place()
+    }
+
+    /// Roots that the proxy's config adds to those of its peers (`caCertificatesPem`), PEM.
+    pub fn further_roots(&self) -> String {
+        let texts = self.proxy_config.get("caCertificatesPem").and_then(Value::as_array);
+        let texts = texts.into_iter().flatten().filter_map(Value::as_str);
+        let usable = texts.filter(|text| match TrustBundle::from_pem(text.as_bytes()) {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(%error, "an entry of caCertificatesPem is not used");
+                false
+            }
+        });
+        usable.map(|text| format!("{}\n", text.trim_end())).collect()
+    }
+
     /// How long lines of access logs may wait before they are written to their file (`fileFlushInterval`).
     pub fn file_flush_interval(&self) -> Option<Duration> {
         duration::parse(self.proxy_config.get("fileFlushInterval")?.as_str()?).ok()
@@ -326,6 +378,8 @@ const METADATA_PREFIX: &str = "ISTIO_META_";
 const LABELS_VARIABLE: &str = "ISTIO_METAJSON_LABELS";
 /// The variable with annotations as JSON, as in Istio.
 pub const ANNOTATIONS_VARIABLE: &str = "ISTIO_METAJSON_ANNOTATIONS";
+/// The variable with the Pod's annotations about scrapes as JSON, as in Istio.
+pub const PROMETHEUS_VARIABLE: &str = "ISTIO_PROMETHEUS_ANNOTATIONS";
 /// Settings of Istio's agent about certificates.
 const FILE_MOUNTED_CERTS: &str = "FILE_MOUNTED_CERTS";
 const OUTPUT_CERTS: &str = "OUTPUT_CERTS";
@@ -337,7 +391,15 @@ const DNS_CAPTURE: &str = "DNS_CAPTURE";
 fn environment() -> Vec<(String, String)> {
     let all =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let settings = [LABELS_VARIABLE, ANNOTATIONS_VARIABLE, FILE_MOUNTED_CERTS, OUTPUT_CERTS, CA_ADDR, CA_ROOT_CA];
+    let settings = [
+        LABELS_VARIABLE,
+        ANNOTATIONS_VARIABLE,
+        PROMETHEUS_VARIABLE,
+        FILE_MOUNTED_CERTS,
+        OUTPUT_CERTS,
+        CA_ADDR,
+        CA_ROOT_CA,
+    ];
     all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || settings.contains(&name.as_str())).collect()
 }
 

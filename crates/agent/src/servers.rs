@@ -10,9 +10,10 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::dns::{self, Forwarder, Names};
-use crate::handover::{DNS_TCP, DNS_UDP, GRPC, Inherited, while_held};
+use crate::handover::{DNS_TCP, DNS_UDP, GRPC, Inherited, STATUS, while_held};
 use crate::names::TrustPath;
 use crate::options::Options;
+use crate::status_port::StatusPort;
 use crate::trust::ControlPlaneRoots;
 use crate::{Task, grpc, names, node_message, resolv_conf};
 
@@ -108,8 +109,12 @@ impl GrpcServer {
     }
 }
 
-/// The sockets of both, for the next agent.
-pub(crate) fn sockets(dns: Option<&Dns>, grpc: Option<&GrpcServer>) -> std::io::Result<Vec<(String, OwnedFd)>> {
+/// The sockets of all of them, for the next agent.
+pub(crate) fn sockets(
+    dns: Option<&Dns>,
+    grpc: Option<&GrpcServer>,
+    status: Option<&StatusPort>,
+) -> std::io::Result<Vec<(String, OwnedFd)>> {
     let mut sockets = Vec::new();
     if let Some(dns) = dns {
         let (udp, tcp) = dns.sockets()?;
@@ -117,6 +122,9 @@ pub(crate) fn sockets(dns: Option<&Dns>, grpc: Option<&GrpcServer>) -> std::io::
     }
     if let Some(grpc) = grpc {
         sockets.push((GRPC.to_owned(), grpc.socket()?));
+    }
+    if let Some(status) = status {
+        sockets.push((STATUS.to_owned(), status.socket()?));
     }
     Ok(sockets)
 }

@@ -1,5 +1,7 @@
 //! `stats_config` of the proxy's bootstrap: which statistics it reports (`proxyStatsMatcher` of ProxyConfig, and the Pod's
-//! annotations), and which tags are taken out of their names (`extraStatTags`).
+//! annotations), which tags are taken out of their names (`extraStatTags`), and which buckets histograms have.
+
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
@@ -34,6 +36,10 @@ pub(crate) fn stats_config(options: &Options) -> Option<Value> {
     if !tags.is_empty() {
         config.insert("stats_tags".to_owned(), tags.into());
     }
+    let buckets = histogram_buckets(options);
+    if !buckets.is_empty() {
+        config.insert("histogram_bucket_settings".to_owned(), buckets.into());
+    }
     (!config.is_empty()).then_some(Value::Object(config))
 }
 
@@ -57,6 +63,21 @@ fn extra_tags(options: &Options) -> Vec<String> {
 /// A tag in the form in which Istio's filters write it into names: `TAG=.=VALUE;.;`.
 fn tag_of_name(tag: &str) -> Value {
     json!({ "tag_name": tag, "regex": format!(r"({tag}=\.=(.*?);\.;)") })
+}
+
+/// Buckets by the beginnings of histograms' names, as the annotation has them: `{"PREFIX": [BOUND, …], …}`. What makes no sense is
+/// left out; the control plane's findings name it.
+fn histogram_buckets(options: &Options) -> Vec<Value> {
+    let annotation = options.annotations().remove("sidecar.istio.io/statsHistogramBuckets").unwrap_or_default();
+    // In the order of the prefixes, as Istio's agent has them: the first that fits counts.
+    let by_prefix: BTreeMap<String, Vec<f64>> = serde_json::from_str(&annotation).unwrap_or_default();
+    let settings = by_prefix.into_iter().filter_map(|(prefix, mut bounds)| {
+        bounds.retain(|bound| bound.is_finite() && *bound > 0.0);
+        bounds.sort_by(f64::total_cmp);
+        bounds.dedup();
+        (!prefix.is_empty() && !bounds.is_empty()).then(|| json!({ "match": { "prefix": prefix }, "buckets": bounds }))
+    });
+    settings.collect()
 }
 
 /// Which statistics are reported; `None` if nothing is said of that, so that all are.

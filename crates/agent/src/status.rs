@@ -55,6 +55,8 @@ impl Status {
 
 /// What readiness depends on.
 pub(crate) struct Watcher {
+    /// Told whether the workload is ready.
+    pub(crate) ready: watch::Sender<bool>,
     pub(crate) state: PathBuf,
     pub(crate) proxy: &'static str,
     /// The proxy's admin port, if there is one.
@@ -73,6 +75,7 @@ impl Watcher {
         let mut starting = MAX_STARTING_POLLS;
         loop {
             let status = self.status().await;
+            self.ready.send_if_modified(|ready| std::mem::replace(ready, status.ready) != status.ready);
             if status.ready && !std::mem::replace(&mut told, status.ready) {
                 self.manager.ready();
             }

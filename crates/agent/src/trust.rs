@@ -80,9 +80,21 @@ pub(crate) struct Trust {
     retired: Vec<Vec<u8>>,
     /// The trust domains that it tells apart.
     domains: Vec<TrustDomain>,
+    /// Roots for peers that the proxy's own config adds, PEM.
+    further: String,
 }
 
 impl Trust {
+    /// Nothing yet but `further`: roots for peers that the proxy's own config adds. They never verify the control plane.
+    pub fn new(further: String) -> Self {
+        Self { further, ..Self::default() }
+    }
+
+    /// The roots that verify peers, where these verify the control plane.
+    pub fn of_peers(&self, of_control_plane: &str) -> String {
+        merge_roots(&[of_control_plane, &self.further])
+    }
+
     /// Takes over what the control plane says.
     pub fn replace(&mut self, bundle: &str) {
         let now = contents(bundle);

@@ -16,6 +16,7 @@ pub mod local_host;
 pub mod mutual_addresses;
 mod render;
 pub mod replica;
+pub mod runtime_key;
 pub mod source;
 pub mod span;
 pub mod spiffe;

@@ -530,8 +530,11 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
     Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)
 }
 
-/// The default address of a proxy's admin port.
-const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15000);
+/// The default address of a proxy's admin port: beside a proxy of `up` that has another, that one.
+fn default_admin() -> SocketAddr {
+    let of_replica = std::env::var(exec::ADMIN_VARIABLE).ok().and_then(|address| address.parse().ok());
+    of_replica.unwrap_or(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15000))
+}
 
 /// The proxy of a workload is asked from inside its network namespace, by another process of this program.
 fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
@@ -546,30 +549,33 @@ fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
             Some(Ok(replicas)) => proxy_config::of_all(&program, &state, &replicas, json),
             Some(Err(error)) if asked => Err(error.into()),
             _ => {
-                proxy_config::workers(admin.unwrap_or(ADMIN), json, &mut io::stdout().lock())?;
+                proxy_config::workers(admin.unwrap_or_else(default_admin), json, &mut io::stdout().lock())?;
                 Ok(0)
             }
         };
     };
-    let admin = admin.unwrap_or(ADMIN).to_string();
-    let mut command: Vec<OsString> =
-        vec![program.into(), "proxy-config".into(), "workers".into(), "--admin".into(), admin.into()];
+    let mut command: Vec<OsString> = vec![program.into(), "proxy-config".into(), "workers".into()];
+    command.extend(admin_option(admin));
     command.extend(json.then(|| "--json".into()));
     let state = state.unwrap_or_else(StateDir::default_path);
     Ok(exec::run(&ExecOptions { state, workload, namespace, container: ContainerName::Proxy, command })?)
 }
 
+/// An address that was given, for a command that runs beside the proxy; otherwise that one finds it itself.
+fn admin_option(admin: Option<SocketAddr>) -> impl Iterator<Item = OsString> {
+    admin.into_iter().flat_map(|admin| ["--admin".into(), admin.to_string().into()])
+}
+
 /// As [`workers`]: a workload's proxy is asked from inside.
 fn page(arguments: PageArguments) -> anyhow::Result<u8> {
     let PageArguments { page, workload, namespace, state, admin, post } = arguments;
-    let admin = admin.unwrap_or(ADMIN);
     let Some(workload) = workload else {
-        proxy_config::page(admin, &page, post, &mut io::stdout().lock())?;
+        proxy_config::page(admin.unwrap_or_else(default_admin), &page, post, &mut io::stdout().lock())?;
         return Ok(0);
     };
     let program = std::env::current_exe().context("finding this program")?;
     let mut command: Vec<OsString> = vec![program.into(), "proxy-config".into(), "page".into(), page.into()];
-    command.extend(["--admin".into(), admin.to_string().into()]);
+    command.extend(admin_option(admin));
     command.extend(post.then(|| "--post".into()));
     let state = state.unwrap_or_else(StateDir::default_path);
     Ok(exec::run(&ExecOptions { state, workload, namespace, container: ContainerName::Proxy, command })?)

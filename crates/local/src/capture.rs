@@ -43,7 +43,7 @@ pub struct Capture {
     /// Rules for `nft`.
     pub rules: String,
     /// Routes that the rules rely on, as a script for `ip`.
-    pub routes: &'static str,
+    pub routes: String,
 }
 
 impl Capture {
@@ -52,8 +52,8 @@ impl Capture {
     /// are included, then the ranges. Without `dns` the workload asks the cluster's name server itself.
     pub fn new(mode: Mode, control_plane: Ipv4Addr, rules: &CaptureRules, dns: bool) -> Self {
         let (inbound, routes) = match mode {
-            Mode::Redirect => (redirected(rules), ""),
-            Mode::Transparent => (transparent(rules), CLIENT_ROUTES),
+            Mode::Redirect => (redirected(rules), String::new()),
+            Mode::Transparent => (transparent(rules), client_routes()),
         };
         let outbound = outbound_chain(control_plane, rules, dns);
         Self { rules: format!("table ip evenkeel {{\n{inbound}{outbound}}}\n"), routes }
@@ -62,7 +62,10 @@ impl Capture {
 
 /// What the sidecar and its application send each other with the client's address stays on this machine: the mark is [`CLIENT_MARK`],
 /// the routing table Istio's.
-const CLIENT_ROUTES: &str = "rule add fwmark 1337 lookup 133\nroute add local 0.0.0.0/0 dev lo table 133\n";
+fn client_routes() -> String {
+    const TABLE: u32 = 133;
+    format!("rule add fwmark {CLIENT_MARK} lookup {TABLE}\nroute add local 0.0.0.0/0 dev lo table {TABLE}\n")
+}
 
 /// Inbound connections that are redirected.
 fn redirected(rules: &CaptureRules) -> String {

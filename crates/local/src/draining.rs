@@ -21,8 +21,6 @@ use crate::namespace::Namespace;
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two checks.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
-/// The sidecar's admin port.
-const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15000);
 /// Asks clients of inbound listeners to close their connections, and goes on accepting new ones.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
 /// Connections of the inbound listener.
@@ -53,15 +51,15 @@ pub async fn wait_until_unused(address: Ipv4Addr) {
     }
 }
 
-/// Drains the sidecar and waits until the workload has no connections, for `limit` at most.
-pub async fn drain(namespace: &Namespace, limit: Duration) {
+/// Drains the sidecar, by its admin interface, and waits until the workload has no connections, for `limit` at most.
+pub async fn drain(namespace: &Namespace, admin: SocketAddr, limit: Duration) {
     let ended = async {
-        let told = Call::get("localhost", DRAIN).method(Method::POST).send(Some(namespace), ADMIN).await;
+        let told = Call::get("localhost", DRAIN).method(Method::POST).send(Some(namespace), admin).await;
         if let Err(error) = told {
             tracing::warn!(%error, "cannot tell the sidecar to drain");
             return;
         }
-        while let Ok(answer) = Call::get("localhost", CONNECTIONS).send(Some(namespace), ADMIN).await {
+        while let Ok(answer) = Call::get("localhost", CONNECTIONS).send(Some(namespace), admin).await {
             if connections(&answer.body) == 0 {
                 return;
             }

@@ -446,7 +446,10 @@ impl Mesh {
             link,
             captured.then(|| {
                 let mode = if workload.proxy.transparent { Mode::Transparent } else { Mode::Redirect };
-                Capture::new(mode, BRIDGE_ADDRESS, &workload.capture, workload.proxy.captures_dns != Some(false))
+                let mut rules = workload.capture.clone();
+                // The agent's page is its own, at whatever port.
+                rules.except_inbound_ports.extend(workload.proxy.status_port.filter(|port| *port != 0));
+                Capture::new(mode, BRIDGE_ADDRESS, &rules, workload.proxy.captures_dns != Some(false))
             }),
         );
         network.mounts.clone_from(&workload.mounts);

@@ -93,7 +93,7 @@ pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Resu
         )
     })?;
     if let Some(capture) = &network.capture {
-        tools.ip(&(rules::sidecar_routes(*address, network.egress) + capture.routes))?;
+        tools.ip(&(rules::sidecar_routes(*address, network.egress) + &capture.routes))?;
         tools.nft(&capture.rules)?;
     }
     open_to_programs()?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,9 @@ use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
 use crate::process::Exit;
+
+/// Port of a proxy's admin interface, as in Istio.
+const ADMIN_PORT: u16 = 15000;
 
 /// Time between a failed write and the next try; meanwhile the control plane's list of replicas is out of date.
 const RETRY: Duration = Duration::from_secs(1);
@@ -62,10 +65,23 @@ pub struct ProxySettings {
     pub drain: Option<Duration>,
     /// Fields of ProxyConfig that the agent reads, as JSON.
     pub agent_config: serde_json::Map<String, serde_json::Value>,
+    /// The port of its admin interface, if it is another than Istio's.
+    pub admin_port: Option<u16>,
+    /// Where its program shows metrics for the agent to merge, as JSON.
+    pub program_metrics: Option<String>,
+    /// The port of the agent's page, if one is named; 0: there is none.
+    pub status_port: Option<u16>,
     /// Log levels, by annotations.
     pub log_levels: LogLevels,
     /// The template's annotations that the agent reads.
     pub for_agent: BTreeMap<String, String>,
+}
+
+impl ProxySettings {
+    /// Where its admin interface listens, in the replica's network namespace.
+    pub fn admin(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.admin_port.unwrap_or(ADMIN_PORT)).into()
+    }
 }
 
 /// A replica's place in a WorkloadGroup.

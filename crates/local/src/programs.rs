@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_agent::options::ANNOTATIONS_VARIABLE;
+use evenkeel_agent::options::{ANNOTATIONS_VARIABLE, PROMETHEUS_VARIABLE};
 use evenkeel_api::annotations::LogLevels;
 
 use crate::accounts::ApplicationSetup;
 use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
+use crate::exec::ADMIN_VARIABLE;
 use crate::plan::Plan;
 use crate::pods::{Membership, Pod};
 use crate::program::Program;
@@ -103,6 +104,9 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     if !config.is_empty() {
         arguments.extend(words(["--proxy-config", &serde_json::Value::Object(config).to_string()]));
     }
+    if let Some(port) = pod.proxy.status_port {
+        arguments.extend(words(["--status-port", &port.to_string()]));
+    }
     if full {
         arguments.extend(words(["--scope", "full"]));
     }
@@ -115,6 +119,11 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         let annotations = serde_json::json!(pod.proxy.for_agent).to_string();
         program.environment.push((ANNOTATIONS_VARIABLE.to_owned(), annotations));
     }
+    // For commands that are run beside the proxy.
+    let admin = pod.proxy.admin_port.map(|_| (ADMIN_VARIABLE.to_owned(), pod.proxy.admin().to_string()));
+    program.environment.extend(admin);
+    let metrics = pod.proxy.program_metrics.iter();
+    program.environment.extend(metrics.map(|json| (PROMETHEUS_VARIABLE.to_owned(), json.clone())));
     Some(program)
 }
 

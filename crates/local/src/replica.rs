@@ -260,10 +260,11 @@ impl ReplicaTask {
         if readiness.is_ready() {
             self.tell(false, "draining", &counts);
             let (namespace, address, mut retired) = (self.namespace.clone(), self.pod.address, self.retired.clone());
+            let admin = self.pod.proxy.admin();
             let leave = async {
                 draining::wait_until_unused(address).await;
                 if proxy.is_some() {
-                    draining::drain(&namespace, spec.drain_time).await;
+                    draining::drain(&namespace, admin, spec.drain_time).await;
                 }
             };
             tokio::select! {

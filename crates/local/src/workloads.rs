@@ -500,6 +500,31 @@ mod tests {
     }
 
     #[test]
+    fn agents_know_their_ports_and_where_programs_show_metrics() {
+        let check = |annotations: &str, settings: &str, (admin, status): (u16, Option<u16>), metrics: Option<&str>| {
+            let mesh = format!(
+                "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: '{settings}'}}\n"
+            );
+            let (manifest, found) = read(&(deployment(&format!("{RUN}{annotations}"), "") + &mesh));
+            assert!(found.is_empty(), "{found}");
+            let proxy = manifest.workloads.first().expect("a workload").proxy.clone();
+            assert_eq!((proxy.admin().port(), proxy.status_port), (admin, status), "{annotations} {settings}");
+            assert_eq!(proxy.program_metrics.as_deref(), metrics, "{annotations} {settings}");
+        };
+        let scraped = ", prometheus.io/scrape: 'true', prometheus.io/port: '8080'";
+        let place = Some(r#"{"port":"8080","scrape":"true"}"#);
+        check("", "{}", (15000, None), None);
+        check(scraped, "{}", (15000, None), place);
+        check(scraped, "enablePrometheusMerge: false", (15000, None), None);
+        let own = |merged: &str| format!("{scraped}, prometheus.istio.io/merge-metrics: '{merged}'");
+        check(&own("true"), "enablePrometheusMerge: false", (15000, None), place);
+        check(&own("false"), "{}", (15000, None), None);
+        let ports = "defaultConfig: {proxyAdminPort: 15900, statusPort: 15920}";
+        check("", ports, (15900, Some(15920)), None);
+        check(", status.sidecar.istio.io/port: '0'", ports, (15900, Some(0)), None);
+    }
+
+    #[test]
     fn groups_with_a_command_are_run_and_others_are_noted() {
         let group = |annotations: &str| {
             format!(

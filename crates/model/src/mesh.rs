@@ -11,8 +11,8 @@ use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility
 
 use crate::authz_provider::AuthzProvider;
 use crate::{
-    ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, SidecarOutboundPolicy, TcpKeepalive, TrafficPolicy,
-    Visibility, ZoneAwareLb,
+    ClientTls, ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, Sidecar, SidecarOutboundPolicy, TcpKeepalive,
+    TrafficPolicy, Visibility, ZoneAwareLb,
 };
 
 /// The label that every namespace has, whether its manifest says so or not (Kubernetes' `NamespaceDefaultLabelName`).
@@ -84,6 +84,14 @@ pub struct MeshConfig {
     pub outbound_traffic_policy: OutboundTrafficPolicy,
     /// Where they go instead, if there is an egress proxy ([`SidecarOutboundPolicy::EgressProxy`]).
     pub egress_proxy: Option<SidecarOutboundPolicy>,
+    /// Whether an agent shows its program's metrics beside its proxy's.
+    pub merges_metrics: bool,
+    /// TLS to unknown hosts that are looked up (`ALLOW_ANY_DYNAMIC_DNS`); plain text if not given.
+    pub unknown_hosts_tls: Option<ClientTls>,
+    /// The port of an HTTP proxy in every sidecar, on the loopback address.
+    pub http_proxy_port: Option<u16>,
+    /// What applies to sidecars without a Sidecar; `None`: they have no egress listeners, and see everything.
+    pub default_sidecar: Option<Arc<Sidecar>>,
     /// Whether programs listen at the loopback address only (`inboundTrafficPolicy: LOCALHOST`).
     pub inbound_to_localhost: bool,
     /// The pattern of the names of outbound clusters in statistics ([`evenkeel_api::istio::StatVariable`]).
@@ -334,6 +342,10 @@ impl Default for MeshConfig {
             root_namespace: "istio-system".into(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
             egress_proxy: None,
+            merges_metrics: true,
+            unknown_hosts_tls: None,
+            http_proxy_port: None,
+            default_sidecar: None,
             inbound_to_localhost: false,
             outbound_stat_name: None,
             inbound_stat_name: None,

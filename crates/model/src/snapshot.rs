@@ -273,12 +273,13 @@ impl Snapshot {
     }
 
     /// The Sidecar that applies to a workload: the first in its namespace that selects it, otherwise that of the
-    /// namespace, otherwise that of the root namespace.
+    /// namespace, otherwise that of the root namespace, otherwise what the mesh's settings say.
     pub fn sidecar_for(&self, namespace: &str, workload: &impl Selectable) -> Option<&Arc<Sidecar>> {
         let of = |wanted: &str| of_namespace(&self.sidecars, wanted, |sidecar| &sidecar.namespace);
         let selecting = of(namespace).iter().find(|s| !s.selector.is_empty() && workload.selected_by(&s.selector));
         let of_all = |wanted: &str| of(wanted).iter().find(|sidecar| sidecar.selector.is_empty());
-        selecting.or_else(|| of_all(namespace)).or_else(|| of_all(&self.mesh.root_namespace))
+        let written = selecting.or_else(|| of_all(namespace)).or_else(|| of_all(&self.mesh.root_namespace));
+        written.or(self.mesh.default_sidecar.as_ref())
     }
 
     /// Whether a refused Sidecar blocks a workload's calls of unknown hosts: one in its namespace that selects it, one

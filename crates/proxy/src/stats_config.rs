@@ -1,11 +1,13 @@
-//! `stats_config` of the bootstrap, as the registry needs it: which statistics are reported, and their labels.
+//! `stats_config` of the bootstrap, as the registry needs it: which statistics are reported, their labels, and the buckets of
+//! histograms.
 
 use evenkeel_runtime_config::bootstrap::Bootstrap;
+use evenkeel_runtime_config::histogram_buckets::HistogramBuckets;
 use evenkeel_runtime_config::stats_matcher::StatsMatcher;
 use evenkeel_runtime_config::stats_tags::{StatsTag, StatsTags, TagValue};
-use evenkeel_stats::{DefaultTags, Extractor, Find, Found, Registry, Tagging, label_name};
+use evenkeel_stats::{BucketSetting, DefaultTags, Extractor, Find, Found, Registry, Tagging, label_name};
 
-/// Makes the registry report what the bootstrap says. To be called before the first page is written.
+/// Makes the registry report what the bootstrap says. To be called before the first scope is made.
 pub fn apply(registry: &Registry, bootstrap: &Bootstrap) {
     if !matches!(bootstrap.stats, StatsMatcher::All) {
         let matcher = bootstrap.stats.clone();
@@ -14,6 +16,14 @@ pub fn apply(registry: &Registry, bootstrap: &Bootstrap) {
     if let Some(tagging) = tagging(&bootstrap.stats_tags) {
         registry.tag(tagging);
     }
+    if !bootstrap.histogram_buckets.is_empty() {
+        registry.bucket(bootstrap.histogram_buckets.iter().map(buckets).collect());
+    }
+}
+
+fn buckets(setting: &HistogramBuckets) -> BucketSetting {
+    let HistogramBuckets { matcher, bounds } = setting.clone();
+    BucketSetting { matches: Box::new(move |name| matcher.matches(name.as_bytes())), bounds }
 }
 
 /// `None` if only the built-in tags are taken out.

@@ -15,6 +15,7 @@ use crate::compile::dns::resolver_config;
 use crate::compile::source::{Source, api_source, config_source};
 use crate::compile::{Cx, Environment, address};
 use crate::dns::DnsResolver;
+use crate::histogram_buckets::{self, HistogramBuckets};
 use crate::overload::{self, Overload};
 use crate::rejection::Rejection;
 use crate::stats_matcher::{self, StatsMatcher};
@@ -50,6 +51,8 @@ pub struct Bootstrap {
     pub stats: StatsMatcher,
     /// Their labels.
     pub stats_tags: StatsTags,
+    /// Buckets of histograms; the first that matches a histogram's name counts.
+    pub histogram_buckets: Vec<HistogramBuckets>,
     /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
 }
@@ -203,6 +206,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     let overload = overload::compile(cx, message);
     let stats = stats_matcher::compile(cx, message.stats_config.as_ref())?;
     let stats_tags = stats_tags::compile(cx, message.stats_config.as_ref())?;
+    let histogram_buckets = histogram_buckets::compile(cx, message.stats_config.as_ref())?;
     Some(Bootstrap {
         node: message.node.clone().unwrap_or_default(),
         admin,
@@ -217,6 +221,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         overload,
         stats,
         stats_tags,
+        histogram_buckets,
         scope: Scope::of(message.node.as_ref()),
     })
 }

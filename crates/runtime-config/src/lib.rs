@@ -40,6 +40,7 @@ pub mod hcm;
 pub mod header_edits;
 pub mod header_mutation;
 pub mod health_check;
+pub mod histogram_buckets;
 pub mod http2;
 mod http_filters;
 pub mod jwt_authn;

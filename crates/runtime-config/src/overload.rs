@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_base::runtime_key::{RUNTIME_KEYS, RuntimeKey};
 use evenkeel_xds::pb;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3::runtime_layer::LayerSpecifier;
@@ -22,13 +23,6 @@ use crate::compile::{Cx, type_name};
 
 /// Interval of resource monitoring if the bootstrap sets none (Envoy's default).
 const DEFAULT_REFRESH: Duration = Duration::from_secs(1);
-
-const CONNECTION_LIMIT: (&str, &str) = ("envoy.resource_limits.listener.", ".connection_limit");
-const REQUEST_LIMIT: (&str, &str) = ("evenkeel.resource_limits.listener.", ".request_limit");
-const MEMORY_LIMIT: (&str, &str) = ("evenkeel.resource_limits.listener.", ".memory_limit");
-const GLOBAL_CONNECTION_LIMIT: &str = "overload.global_downstream_max_connections";
-const PREMATURE_RESET_STREAMS: &str = "overload.premature_reset_total_stream_count";
-const PREMATURE_RESET_SECONDS: &str = "overload.premature_reset_min_stream_lifetime_seconds";
 
 /// Runtime keys that are accepted without effect, with the reason.
 const NO_EFFECT: &[(&str, &str)] = &[
@@ -286,28 +280,28 @@ fn flatten<'m>(
 }
 
 fn runtime_key(cx: &mut Cx<'_>, key: &str, value: &Option<Kind>, compiled: &mut Overload) -> Option<()> {
-    let inside = |(start, end): (&str, &str)| key.strip_prefix(start)?.strip_suffix(end).map(Arc::<str>::from);
-    if key == GLOBAL_CONNECTION_LIMIT {
-        let limit = whole_number(cx, value)?;
-        compiled.max_connections = Some(compiled.max_connections.map_or(limit, |known| known.min(limit)));
-    } else if key == PREMATURE_RESET_STREAMS {
-        compiled.premature_resets.total_stream_count = saturated(whole_number(cx, value)?);
-    } else if key == PREMATURE_RESET_SECONDS {
-        compiled.premature_resets.min_stream_lifetime_seconds = saturated(whole_number(cx, value)?);
-    } else if let Some(listener) = inside(CONNECTION_LIMIT) {
-        compiled.listeners.entry(listener).or_default().connections = Some(whole_number(cx, value)?);
-    } else if let Some(listener) = inside(REQUEST_LIMIT) {
-        compiled.listeners.entry(listener).or_default().requests = Some(whole_number(cx, value)?);
-    } else if let Some(listener) = inside(MEMORY_LIMIT) {
-        compiled.listeners.entry(listener).or_default().memory_bytes = Some(whole_number(cx, value)?);
-    } else if !NO_EFFECT.iter().any(|(prefix, _)| key.starts_with(prefix)) {
-        return cx.fail(format!(
-            "the runtime key is not supported; these are: {GLOBAL_CONNECTION_LIMIT}, {PREMATURE_RESET_STREAMS}, \
-             {PREMATURE_RESET_SECONDS}, {}NAME{}, {}NAME{}, {}NAME{}",
-            CONNECTION_LIMIT.0, CONNECTION_LIMIT.1, REQUEST_LIMIT.0, REQUEST_LIMIT.1, MEMORY_LIMIT.0, MEMORY_LIMIT.1
-        ));
+    let Some(known) = RuntimeKey::parse(key) else {
+        if NO_EFFECT.iter().any(|(prefix, _)| key.starts_with(prefix)) {
+            return Some(());
+        }
+        return cx.fail(format!("the runtime key is not supported; these are: {}", RUNTIME_KEYS.join(", ")));
+    };
+    let number = whole_number(cx, value)?;
+    match known {
+        RuntimeKey::GlobalConnections => {
+            compiled.max_connections = Some(compiled.max_connections.map_or(number, |known| known.min(number)));
+        }
+        RuntimeKey::PrematureResetStreams => compiled.premature_resets.total_stream_count = saturated(number),
+        RuntimeKey::PrematureResetSeconds => compiled.premature_resets.min_stream_lifetime_seconds = saturated(number),
+        RuntimeKey::ListenerConnections(listener) => limits(compiled, listener).connections = Some(number),
+        RuntimeKey::ListenerRequests(listener) => limits(compiled, listener).requests = Some(number),
+        RuntimeKey::ListenerMemory(listener) => limits(compiled, listener).memory_bytes = Some(number),
     }
     Some(())
+}
+
+fn limits<'c>(compiled: &'c mut Overload, listener: &str) -> &'c mut ListenerLimits {
+    compiled.listeners.entry(listener.into()).or_default()
 }
 
 fn saturated(number: u64) -> u32 {

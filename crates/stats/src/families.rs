@@ -189,12 +189,16 @@ pub(crate) struct FamiliesCore {
 }
 
 impl FamiliesCore {
-    pub(crate) fn new<L: Layout>(options: FamiliesOptions, own: Scope<metric_series::Stats>) -> Self {
+    pub(crate) fn new<L: Layout>(
+        options: FamiliesOptions,
+        shape: &'static Shape,
+        own: Scope<metric_series::Stats>,
+    ) -> Self {
         let own = SharedWriter::of(own.writer());
         own.set(metric_series::Gauge::limit, i64::try_from(options.max_series).unwrap_or(i64::MAX));
         Self {
             options,
-            shape: L::SHAPE,
+            shape,
             new_series: ScopeCore::new::<L>,
             series: Index::for_about(options.max_series),
             kept: AtomicUsize::new(0),
@@ -235,7 +239,7 @@ impl FamiliesCore {
     ) -> Arc<ScopeCore> {
         let name = ScopeName::labelled(self.options.prefix, Vec::new());
         let lifetime = Lifetime::new(limited);
-        let new = Arc::new((self.new_series)(&name).limited(labels, lifetime));
+        let new = Arc::new((self.new_series)(&name).shaped(self.shape).limited(labels, lifetime));
         match self.series.find_or_insert(hash, joined, || Arc::clone(&new)) {
             Ok(known) => {
                 if limited {

@@ -60,11 +60,13 @@ pub(crate) fn record(row: &[AtomicU64], bounds: &[f64], value: f64) -> usize {
     at
 }
 
-/// The same as one of several writers, for values counted elsewhere: so many in each bucket, and their sum.
-pub(crate) fn merge(row: &[AtomicU64], counts: &[u64], more: f64) {
+/// The same as one of several writers, for values counted elsewhere: so many in each of some buckets, and their sum.
+pub(crate) fn merge(row: &[AtomicU64], counts: impl Iterator<Item = (usize, u64)>, more: f64) {
     let Some((sum, buckets)) = row.split_last() else { return };
-    for (bucket, count) in buckets.iter().zip(counts) {
-        bucket.fetch_add(*count, Relaxed);
+    for (at, count) in counts.filter(|(_, count)| *count > 0) {
+        if let Some(bucket) = buckets.get(at) {
+            bucket.fetch_add(count, Relaxed);
+        }
     }
     let added = sum.fetch_update(Relaxed, Relaxed, |sum| Some((f64::from_bits(sum) + more).to_bits()));
     debug_assert!(added.is_ok());
@@ -167,7 +169,7 @@ mod tests {
         const BOUNDS: &[f64] = &[1.0, 2.0];
         let row = row(8);
         assert_eq!([0.5, 1.0, 1.5, 9.0].map(|value| record(&row, BOUNDS, value)), [0, 0, 1, 2]);
-        merge(&row, &[0, 3, 0], 4.5);
+        merge(&row, [(1, 3)].into_iter(), 4.5);
         let mut snapshot = HistogramSnapshot::new(BOUNDS);
         snapshot.add(&row);
         assert_eq!((&snapshot.buckets[..], snapshot.sum), (&[2, 4, 1][..], 16.5));

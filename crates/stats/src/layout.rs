@@ -52,9 +52,18 @@ pub(crate) struct Shape {
     pub(crate) once_counted: bool,
     /// Cells of a shard for each histogram: the most buckets one has, the bucket beyond, and the sum.
     pub(crate) stride: usize,
+    /// Whether a configuration has chosen buckets, so that those of the layout do not count.
+    pub(crate) is_chosen: bool,
 }
 
 impl Shape {
+    /// The same with other bounds of its histograms.
+    pub(crate) fn with_bounds(&self, bounds: impl Iterator<Item = &'static [f64]>) -> Self {
+        let with = |(metric, bounds): (&Metric, _)| Metric { bounds, ..*metric };
+        let histograms: &'static [Metric] = self.histograms.iter().zip(bounds).map(with).collect::<Vec<_>>().leak();
+        Self { histograms, stride: stride(histograms), is_chosen: true, ..*self }
+    }
+
     /// Whether they have the same metrics.
     pub(crate) fn same(&self, other: &Self) -> bool {
         let same = |one: &[Metric], other: &[Metric]| {
@@ -76,6 +85,7 @@ pub(crate) trait Shaped: Layout {
         status_prefix: Self::STATUS_PREFIX,
         once_counted: Self::ONCE_COUNTED,
         stride: Self::STRIDE,
+        is_chosen: false,
     };
 }
 

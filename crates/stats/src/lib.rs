@@ -61,6 +61,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 #![forbid(unsafe_code)]
 
+mod buckets;
 mod exemplar;
 mod exposition;
 mod families;
@@ -76,6 +77,7 @@ mod shard;
 mod tags;
 mod writer;
 
+pub use buckets::{BucketSetting, Matches};
 pub use exemplar::Exemplar;
 pub use exposition::Exposition;
 pub use families::{Families, FamiliesOptions, LabelValues, SeriesHandles, metric_series};

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
+use crate::buckets::{BucketSetting, Buckets};
 use crate::exposition::{self, Exposition};
 use crate::families::{Families, FamiliesCore, FamiliesOptions, metric_series};
-use crate::layout::Layout;
+use crate::layout::{Layout, Shape, Shaped};
 use crate::list::{Index, List};
 use crate::render;
 use crate::sample::{Carried, Keeps, Reading, Sample};
@@ -26,6 +27,7 @@ pub struct Registry {
     carried: ArcSwap<Carried>,
     keeps: OnceLock<Keeps>,
     tagging: OnceLock<Tagging>,
+    buckets: OnceLock<Buckets>,
 }
 
 impl fmt::Debug for Registry {
@@ -38,7 +40,8 @@ impl Default for Registry {
     fn default() -> Self {
         let scopes = Arc::new(Index::for_about(MANY_SCOPES));
         let (families, carried) = (List::default(), ArcSwap::default());
-        Self { scopes, families, carried, keeps: OnceLock::new(), tagging: OnceLock::new() }
+        let (keeps, tagging, buckets) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { scopes, families, carried, keeps, tagging, buckets }
     }
 }
 
@@ -51,6 +54,8 @@ impl Registry {
     /// The scope of that name, made when there is none. It is reported for as long as somebody holds it.
     pub fn scope<L: Layout>(&self, name: ScopeName) -> Scope<L> {
         let new = ScopeCore::new::<L>(&name);
+        let shape = self.shape::<L>(new.prefix());
+        let new = new.shaped(shape);
         let hash = self.scopes.hash((new.prefix(), &new.labels));
         let new = Arc::new(new.listed(&self.scopes, hash));
         let same = |listed: &Weak<ScopeCore>| listed.upgrade().filter(|known| known.is_called_as(&new));
@@ -68,7 +73,8 @@ impl Registry {
                 family: "evenkeel_metric_series_".to_owned(),
                 tags: vec![("family", options.name.to_owned())],
             };
-            Arc::new(FamiliesCore::new::<L>(options, self.scope::<metric_series::Stats>(name)))
+            let shape = self.shape::<L>(options.prefix);
+            Arc::new(FamiliesCore::new::<L>(options, shape, self.scope::<metric_series::Stats>(name)))
         };
         if let Some(core) = self.families.find(known) {
             return Families::from_core(core);
@@ -122,6 +128,17 @@ impl Registry {
     /// has no effect.
     pub fn tag(&self, tagging: Tagging) {
         let _ = self.tagging.set(tagging);
+    }
+
+    /// From now on new scopes have these buckets in their histograms; of several settings that match a name, the first counts. To be
+    /// called once, before the first scope is made; a later call has no effect.
+    pub fn bucket(&self, settings: Vec<BucketSetting>) {
+        let _ = self.buckets.set(Buckets::new(settings));
+    }
+
+    /// The shape of a scope of that name.
+    fn shape<L: Layout>(&self, name: &str) -> &'static Shape {
+        self.buckets.get().map_or(L::SHAPE, |buckets| buckets.shape(L::SHAPE, name))
     }
 
     /// Adds to every sample what the process before this one counted, in place of what was carried before: its counters as

@@ -158,6 +158,12 @@ impl ScopeCore {
         }
     }
 
+    /// A scope with other buckets.
+    pub(crate) fn shaped(mut self, shape: &'static Shape) -> Self {
+        self.shape = shape;
+        self
+    }
+
     /// A scope its registry reports until it is dropped.
     pub(crate) fn listed(mut self, scopes: &Arc<Scopes>, hash: u64) -> Self {
         self.listed = Some((Arc::downgrade(scopes), hash));
@@ -229,14 +235,14 @@ impl ScopeCore {
 
     pub(crate) fn histogram(&self, at: usize) -> HistogramSnapshot {
         let mut snapshot = HistogramSnapshot::new(self.shape.histograms.get(at).map_or(&[], |metric| metric.bounds));
-        self.shards.for_each(|shard| shard.add_histogram(at, self.shape, &mut snapshot));
+        self.shards.for_each(|shard| shard.add_histogram(at, &mut snapshot));
         snapshot
     }
 
     /// Differs from what it was when anything was counted since; `None`: a gauge is not zero.
     pub(crate) fn activity(&self) -> Option<u64> {
         let is_level = (0..self.shape.gauges.len()).all(|at| self.gauge(at) == 0);
-        is_level.then(|| self.sum(|shard| shard.activity(self.shape)))
+        is_level.then(|| self.sum(|shard| shard.activity()))
     }
 }
 

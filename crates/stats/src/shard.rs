@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::exemplar::Slot;
-use crate::histogram::HistogramSnapshot;
+use crate::histogram::{self, HistogramSnapshot};
 use crate::layout::Shape;
 
 /// The first status that is counted, and how many are.
@@ -13,10 +13,14 @@ pub(crate) const STATUSES: usize = 500;
 
 /// Cells that one writer writes and everybody may read.
 pub(crate) struct Shard {
+    /// The scope's.
+    shape: &'static Shape,
     pub(crate) counters: Box<[AtomicU64]>,
     pub(crate) gauges: Box<[AtomicU64]>,
     /// A row of [`Shape::stride`] cells for each histogram.
     pub(crate) histograms: Box<[AtomicU64]>,
+    /// Whether a configuration has chosen buckets, so that those of the layout do not count.
+    pub(crate) is_chosen: bool,
     /// By status, from [`FIRST_STATUS`]; made by the writer when the first status is counted.
     statuses: OnceLock<Box<[AtomicU64]>>,
     /// As the histograms' cells; made by the writer when the first exemplar comes.
@@ -26,11 +30,13 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(shape: &Shape) -> Self {
+    pub(crate) fn new(shape: &'static Shape) -> Self {
         Self {
+            shape,
             counters: zeros(shape.counters.len()),
             gauges: zeros(shape.gauges.len()),
             histograms: zeros(shape.histograms.len() * shape.stride),
+            is_chosen: shape.is_chosen,
             statuses: OnceLock::new(),
             exemplars: OnceLock::new(),
             taken: AtomicBool::new(true),
@@ -43,9 +49,25 @@ impl Shard {
         self.statuses.get_or_init(|| zeros(STATUSES))
     }
 
-    /// Slots for exemplars, for the one writer.
-    pub(crate) fn exemplars_to_write(&self) -> &[Slot] {
-        self.exemplars.get_or_init(|| self.histograms.iter().map(|_| Slot::default()).collect())
+    /// The cells of a histogram, and the bounds of its buckets.
+    pub(crate) fn histogram(&self, at: usize) -> (&[AtomicU64], &'static [f64]) {
+        let stride = self.shape.stride;
+        (&self.histograms[at * stride..][..stride], self.shape.histograms[at].bounds)
+    }
+
+    /// Records a value where a configuration has chosen the buckets, and says in which one it is.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn record_chosen(&self, at: usize, value: f64) -> usize {
+        let (row, bounds) = self.histogram(at);
+        histogram::record(row, bounds, value)
+    }
+
+    /// A slot for an exemplar, for the one writer: of a bucket of a histogram.
+    #[inline]
+    pub(crate) fn exemplar_to_write(&self, at: usize, bucket: usize) -> Option<&Slot> {
+        let slots = self.exemplars.get_or_init(|| self.histograms.iter().map(|_| Slot::default()).collect());
+        slots.get(at * self.shape.stride + bucket)
     }
 
     pub(crate) fn has_statuses(&self) -> bool {
@@ -57,8 +79,8 @@ impl Shard {
     }
 
     /// Adds a histogram's values.
-    pub(crate) fn add_histogram(&self, at: usize, shape: &Shape, snapshot: &mut HistogramSnapshot) {
-        let row = at * shape.stride..(at + 1) * shape.stride;
+    pub(crate) fn add_histogram(&self, at: usize, snapshot: &mut HistogramSnapshot) {
+        let row = at * self.shape.stride..(at + 1) * self.shape.stride;
         snapshot.add(self.histograms.get(row.clone()).unwrap_or_default());
         let exemplars = self.exemplars.get().and_then(|slots| slots.get(row)).unwrap_or_default();
         for (bucket, slot) in exemplars.iter().enumerate() {
@@ -70,9 +92,9 @@ impl Shard {
 
     /// Differs from what it was when anything was counted or recorded since. The sums of histograms are left out: their bits do
     /// not add up to anything.
-    pub(crate) fn activity(&self, shape: &Shape) -> u64 {
+    pub(crate) fn activity(&self) -> u64 {
         let sum = |cells: &[AtomicU64]| cells.iter().fold(0, |sum: u64, cell| sum.wrapping_add(cell.load(Relaxed)));
-        let rows = self.histograms.chunks(shape.stride).filter_map(<[_]>::split_last);
+        let rows = self.histograms.chunks(self.shape.stride).filter_map(<[_]>::split_last);
         let statuses = self.statuses.get().map_or(0, |cells| sum(cells));
         rows.fold(sum(&self.counters).wrapping_add(statuses), |all, (_, buckets)| all.wrapping_add(sum(buckets)))
     }

@@ -80,18 +80,27 @@ impl<L: Layout> Writer<L> {
     /// Records a value, in the histogram's unit.
     #[inline]
     pub fn record(&self, histogram: L::Histogram, value: u64) {
-        let at = histogram.into();
-        let row = &self.taken.shard.histograms[at * L::STRIDE..][..L::STRIDE];
-        histogram::record(row, L::HISTOGRAMS[at].bounds, value as f64);
+        self.record_in(histogram.into(), value as f64);
+    }
+
+    /// Records a value, and says in which bucket it is.
+    #[inline]
+    fn record_in(&self, at: usize, value: f64) -> usize {
+        let shard = &*self.taken.shard;
+        if shard.is_chosen {
+            return shard.record_chosen(at, value);
+        }
+        // With the layout's own buckets, nothing has to be looked up.
+        let row = &shard.histograms[at * L::STRIDE..][..L::STRIDE];
+        histogram::record(row, L::HISTOGRAMS[at].bounds, value)
     }
 
     /// Records a value that came from this request.
     #[inline]
     pub fn record_traced(&self, histogram: L::Histogram, value: u64, exemplar: &Exemplar) {
         let (at, value) = (histogram.into(), value as f64);
-        let row = &self.taken.shard.histograms[at * L::STRIDE..][..L::STRIDE];
-        let bucket = histogram::record(row, L::HISTOGRAMS[at].bounds, value);
-        if let Some(slot) = self.taken.shard.exemplars_to_write().get(at * L::STRIDE + bucket) {
+        let bucket = self.record_in(at, value);
+        if let Some(slot) = self.taken.shard.exemplar_to_write(at, bucket) {
             slot.put(exemplar, value);
         }
     }
@@ -155,19 +164,19 @@ impl<L: Layout> SharedWriter<L> {
 
     /// Records the same value so many times, in the histogram's unit.
     pub fn record(&self, histogram: L::Histogram, value: f64, times: u64) {
-        let at = histogram.into();
-        let mut counts = vec![0; L::STRIDE - 1];
-        if let Some(count) = counts.get_mut(histogram::bucket_of(L::HISTOGRAMS[at].bounds, value)) {
-            *count = times;
-        }
-        self.merge(histogram, &counts, value * times as f64);
+        let (row, bounds) = self.taken.shard.histogram(histogram.into());
+        histogram::merge(row, [(histogram::bucket_of(bounds, value), times)].into_iter(), value * times as f64);
     }
 
-    /// Takes in values that were recorded elsewhere: so many in each bucket and beyond the last, and their sum.
+    /// Takes in values that were recorded elsewhere: so many in each of the layout's buckets and beyond the last, and their sum. If
+    /// the scope has other buckets, values count at the upper bound of the bucket that they were in.
     pub fn merge(&self, histogram: L::Histogram, counts: &[u64], sum: f64) {
         let at = histogram.into();
-        let counts = &counts[..counts.len().min(L::HISTOGRAMS[at].bounds.len() + 1)];
-        histogram::merge(&self.taken.shard.histograms[at * L::STRIDE..][..L::STRIDE], counts, sum);
+        let (row, bounds) = self.taken.shard.histogram(at);
+        let counted = L::HISTOGRAMS[at].bounds;
+        let uppers = counted.iter().copied().chain([f64::INFINITY]);
+        let counts = uppers.zip(counts).map(|(upper, count)| (histogram::bucket_of(bounds, upper), *count));
+        histogram::merge(row, counts, sum);
     }
 
     /// The scope written to.

@@ -380,8 +380,8 @@ fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
 
 /// Names of which the certificate of a server outside the mesh must have one: those of the rule, else those of the
 /// ServiceEntry, else the SNI. With none of these, each call's host is checked, see [`naming`].
-fn outside_names(service: &Service, server: &OutsideTls) -> Vec<Arc<str>> {
-    let lists = [&server.subject_alt_names, &service.subject_alt_names];
+fn outside_names(of_service: &Vec<Arc<str>>, server: &OutsideTls) -> Vec<Arc<str>> {
+    let lists = [&server.subject_alt_names, of_service];
     match lists.into_iter().find(|names| !names.is_empty()) {
         Some(names) => names.clone(),
         None => server.sni.iter().cloned().collect(),
@@ -403,7 +403,12 @@ fn naming(service: &Service, policy: &TrafficPolicy) -> Option<UpstreamHttpProto
         let is_plain = !matches!(policy.tls, Some(ClientTls::IstioMutual { .. }));
         return (is_plain && dynamic_dns::is_looked_up(service)).then(dynamic_dns::naming);
     };
-    let checked = server.insecure_skip_verify || !outside_names(service, server).is_empty();
+    outside_naming(server, !outside_names(&service.subject_alt_names, server).is_empty())
+}
+
+/// The same of a server outside the mesh. `has_names`: its certificate must have one of some names.
+fn outside_naming(server: &OutsideTls, has_names: bool) -> Option<UpstreamHttpProtocolOptions> {
+    let checked = server.insecure_skip_verify || has_names;
     server.sni.is_none().then(|| UpstreamHttpProtocolOptions {
         auto_sni: true,
         auto_san_validation: !checked,
@@ -442,7 +447,7 @@ fn apply_tls(
         }
         Some(ClientTls::Outside(server)) => {
             let credential = credential_of(context, rule, server);
-            let names = outside_names(service, server);
+            let names = outside_names(&service.subject_alt_names, server);
             cluster.transport_socket = Some(tls::outside_client(mesh, server, &names, credential));
         }
         None if !mesh.enable_auto_mtls || service.external => {}
@@ -640,9 +645,26 @@ fn looked_up(context: Context<'_>) -> Cluster {
         apply_pool(pool, None, &mut cluster);
     }
     apply_keepalive(context, pool.as_ref(), &mut cluster);
-    let (common, naming) = (common_http_options(pool.as_ref()), Some(dynamic_dns::naming()));
+    let mesh = context.snapshot.mesh();
+    let (socket, naming) = match &mesh.unknown_hosts_tls {
+        Some(ClientTls::Outside(server)) => {
+            let names = outside_names(&Vec::new(), server);
+            (Some(tls::outside_client(mesh, server, &names, None)), outside_naming(server, !names.is_empty()))
+        }
+        Some(ClientTls::IstioMutual { sni, subject_alt_names }) => {
+            let identities: Vec<String> = subject_alt_names.iter().map(ToString::to_string).collect();
+            let bytes = Bytes { inner: InnerProtocol::Http, http2: false };
+            let sni = sni.as_deref().unwrap_or_default();
+            (Some(tls::mesh_client(mesh, sni, &identities, offered(bytes))), None)
+        }
+        None | Some(ClientTls::Disable) => (None, Some(dynamic_dns::naming())),
+    };
+    // Envoy wants to be told if servers are not checked by the host that is called.
+    let allows_insecure = naming != Some(dynamic_dns::naming());
+    let common = common_http_options(pool.as_ref());
     set_http_options(context, common, UpstreamProtocol::AsReceived, pool.as_ref(), (None, naming), &mut cluster);
-    dynamic_dns::make_cluster(false, &mut cluster);
+    dynamic_dns::make_cluster(allows_insecure, &mut cluster);
+    cluster.transport_socket = socket;
     cluster
 }
 

@@ -44,7 +44,7 @@ async fn check(options: &Options, probe: &ReadinessProbe, health: &watch::Sender
             return std::future::pending().await;
         }
     };
-    let proxy = (!options.no_proxy).then_some(options.admin_port);
+    let proxy = (!options.no_proxy).then_some(options.admin_port());
     sleep(probe.initial_delay()).await;
     let mut verdict = Verdict::new(probe.successes(), probe.failures());
     let mut ticks = interval(probe.period());

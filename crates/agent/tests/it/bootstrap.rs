@@ -2,6 +2,7 @@ use std::path::Path;
 
 use evenkeel_agent::{bootstrap, grpc};
 use evenkeel_testkit::{envoy_validate, golden};
+use serde_json::{Value, json};
 
 use crate::support::options;
 
@@ -95,6 +96,26 @@ fn further_tags_of_statistics_are_those_of_the_config_and_the_annotation() {
 }
 
 #[test]
+fn histograms_have_the_buckets_of_the_annotation() {
+    let check = |annotation: &str, expected: Value| {
+        let mut options = options(&words("sidecar", &[]));
+        let annotations = json!({ "sidecar.istio.io/statsHistogramBuckets": annotation });
+        options.environment = vec![("ISTIO_METAJSON_ANNOTATIONS".to_owned(), annotations.to_string())];
+        let bootstrap = bootstrap::bootstrap(&options, 0).unwrap();
+        assert_eq!(bootstrap["stats_config"]["histogram_bucket_settings"], expected, "{annotation}");
+    };
+    let setting = |prefix: &str, buckets: &[f64]| json!({ "match": { "prefix": prefix }, "buckets": buckets });
+    check(
+        r#"{"istio": [5, 1, 5], "cluster": [0.5]}"#,
+        json!([setting("cluster", &[0.5]), setting("istio", &[1.0, 5.0])]),
+    );
+    // What an Envoy would refuse is left out.
+    check(r#"{"istio": [-1, 0, 2], "a": [], "": [1]}"#, json!([setting("istio", &[2.0])]));
+    check(r#"{"istio": "5"}"#, Value::Null);
+    check("not JSON", Value::Null);
+}
+
+#[test]
 fn runtime_values_are_for_the_proxy_that_has_the_key() {
     let layer = |config: &str, more: &[&str]| {
         let more: Vec<&str> = ["--proxy-config", config].iter().chain(more).copied().collect();
@@ -145,7 +166,7 @@ fn the_nodes_metadata_come_from_proxy_config_the_environment_and_the_command_lin
     check("A", "b");
     check("NAMESPACE", "default");
     check("DNS_CAPTURE", "true");
-    assert_eq!(metadata["LABELS"], serde_json::json!({"app": "web", "tier": "db", "version": "v1"}));
+    assert_eq!(metadata["LABELS"], json!({"app": "web", "tier": "db", "version": "v1"}));
     assert!(metadata["OTHER"].is_null());
 }
 

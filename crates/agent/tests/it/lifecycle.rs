@@ -70,7 +70,7 @@ async fn the_built_in_proxy_comes_up_serves_and_ends() {
     assert!(nodes.iter().all(|id| id == "sidecar~127.0.0.1~web-0.default~default.svc.cluster.local"), "{nodes:?}");
     agent.stop().await;
     assert!(!options.state.join("sds.sock").exists());
-    assert!(TcpStream::connect(("127.0.0.1", options.admin_port)).await.is_err(), "the proxy runs on");
+    assert!(TcpStream::connect(("127.0.0.1", options.admin_port())).await.is_err(), "the proxy runs on");
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn envoy_comes_up_is_restarted_and_ends() {
     check_serving(&options, "envoy").await;
 
     // An Envoy that ends by itself is replaced.
-    let mut quit = TcpStream::connect(("127.0.0.1", options.admin_port)).await.unwrap();
+    let mut quit = TcpStream::connect(("127.0.0.1", options.admin_port())).await.unwrap();
     quit.write_all(b"POST /quitquitquit HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n").await.unwrap();
     let _ = quit.read_to_end(&mut Vec::new()).await;
     // One stream of the agent's and one of each Envoy.
@@ -94,7 +94,7 @@ async fn envoy_comes_up_is_restarted_and_ends() {
     check_serving(&options, "envoy").await;
 
     agent.stop().await;
-    assert!(TcpStream::connect(("127.0.0.1", options.admin_port)).await.is_err(), "Envoy runs on");
+    assert!(TcpStream::connect(("127.0.0.1", options.admin_port())).await.is_err(), "Envoy runs on");
 }
 
 #[tokio::test]

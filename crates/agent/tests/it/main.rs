@@ -5,5 +5,6 @@ mod health;
 mod lifecycle;
 mod sds;
 mod source;
+mod status_port;
 mod support;
 mod upgrade;

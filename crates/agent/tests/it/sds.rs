@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_agent::sds::{PemBundle, SdsServer, Secrets};
@@ -73,6 +73,17 @@ pub async fn next(client: &mut Client, connection: &mut Connection) -> Vec<Strin
         connection.send(request).await.unwrap();
     }
     secrets
+}
+
+/// The secrets of these names that a server has now.
+pub async fn secrets(socket: &Path, names: [&str; 2]) -> Vec<String> {
+    let mut client = Client::new(Protocol::Delta, Node { id: "test".into(), ..Node::default() });
+    client.set_names(ResourceType::Secret, names);
+    client.on_connect();
+    let first = client.poll_request().unwrap();
+    let channel = channel(socket.to_owned()).await;
+    let mut connection = Connection::open(channel, Service::Secrets, first).await.unwrap();
+    next(&mut client, &mut connection).await
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ impl ControlPlane {
         std::fs::create_dir_all(state).unwrap();
         std::fs::write(state.join("token"), token).unwrap();
         let root = self.state.join("ca-cert.pem");
-        let [admin, readiness, stats, dns] = evenkeel_testkit::free_ports();
+        let [admin, status, readiness, stats, dns] = evenkeel_testkit::free_ports();
         let fixed = [
             ("--id", "web-0.default".to_owned()),
             ("--namespace", "default".to_owned()),
@@ -156,6 +156,7 @@ impl ControlPlane {
             ("--state", state.display().to_string()),
             ("--concurrency", "1".to_owned()),
             ("--admin-port", admin.to_string()),
+            ("--status-port", status.to_string()),
             ("--readiness-port", readiness.to_string()),
             ("--stats-port", stats.to_string()),
             ("--dns-address", format!("127.0.0.1:{dns}")),

@@ -15,8 +15,11 @@ const STATS_SUFFIXES: &str = "sidecar.istio.io/statsInclusionSuffixes";
 const STATS_REGEXPS: &str = "sidecar.istio.io/statsInclusionRegexps";
 /// Tags that are taken out of the names of statistics.
 const EXTRA_STAT_TAGS: &str = "sidecar.istio.io/extraStatTags";
+/// Buckets of histograms.
+const HISTOGRAM_BUCKETS: &str = "sidecar.istio.io/statsHistogramBuckets";
 /// Annotations of Pods that the agent of their proxy reads, as Istio's does (`ISTIO_METAJSON_ANNOTATIONS`).
-pub const AGENT_ANNOTATIONS: [&str; 4] = [STATS_PREFIXES, STATS_SUFFIXES, STATS_REGEXPS, EXTRA_STAT_TAGS];
+pub const AGENT_ANNOTATIONS: [&str; 5] =
+    [STATS_PREFIXES, STATS_SUFFIXES, STATS_REGEXPS, EXTRA_STAT_TAGS, HISTOGRAM_BUCKETS];
 
 /// Log levels of a Pod's proxy, of an Envoy's components, and of the agent.
 const LOG_LEVEL: &str = "sidecar.istio.io/logLevel";
@@ -24,6 +27,29 @@ const COMPONENT_LOG_LEVEL: &str = "sidecar.istio.io/componentLogLevel";
 const AGENT_LOG_LEVEL: &str = "sidecar.istio.io/agentLogLevel";
 /// Levels, under Envoy's names and Istio's.
 const LEVELS: [&str; 10] = ["trace", "debug", "info", "warning", "warn", "error", "critical", "fatal", "none", "off"];
+
+/// Whether the agent shows the program's metrics beside the proxy's.
+const MERGE_METRICS: &str = "prometheus.istio.io/merge-metrics";
+/// The port of the agent's page.
+const STATUS_PORT: &str = "status.sidecar.istio.io/port";
+/// Where a program shows its metrics: what Istio's injector passes on to the agent, by the names it has there. They are Prometheus'
+/// annotations, and not the mesh's.
+const SCRAPE: [(&str, &str); 3] =
+    [("scrape", "prometheus.io/scrape"), ("path", "prometheus.io/path"), ("port", "prometheus.io/port")];
+
+/// Where a Pod's program shows its metrics, as the agent reads it (`ISTIO_PROMETHEUS_ANNOTATIONS`); `None` if the agent is not to show
+/// them. `by_default`: the mesh's `enablePrometheusMerge`.
+pub fn program_metrics(annotations: &BTreeMap<String, Spanned<String>>, by_default: bool) -> Option<String> {
+    let said = annotations.get(MERGE_METRICS).and_then(|text| super::parse_bool(text));
+    let values = SCRAPE.iter().filter_map(|(name, annotation)| Some((*name, annotations.get(*annotation)?.as_str())));
+    let values: BTreeMap<&str, &str> = values.filter(|_| said.unwrap_or(by_default)).collect();
+    (!values.is_empty()).then(|| serde_json::json!(values).to_string())
+}
+
+/// The port of the agent's page that a Pod's annotation names; 0: none.
+pub fn status_port(annotations: &BTreeMap<String, Spanned<String>>) -> Option<u16> {
+    annotations.get(STATUS_PORT)?.trim().parse().ok()
+}
 
 /// The log levels of a Pod's proxy, under Envoy's names. What the decoder has found wrong is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -82,6 +108,21 @@ fn agent_level(text: &str) -> Option<String> {
     })
 }
 
+/// What of `{"PREFIX": [BOUND, …], …}` is left out.
+fn problem_of_buckets(text: &str) -> Option<String> {
+    let by_prefix: BTreeMap<String, Vec<f64>> = match serde_json::from_str(text) {
+        Ok(by_prefix) => by_prefix,
+        Err(error) => return Some(format!("expected bounds by prefixes as JSON: {error}; all is left out")),
+    };
+    by_prefix.iter().find_map(|(prefix, bounds)| {
+        if prefix.is_empty() || bounds.is_empty() {
+            return Some(format!("`{prefix}`: a prefix and at least one bound are needed; it is left out"));
+        }
+        let bad = bounds.iter().find(|bound| !(bound.is_finite() && **bound > 0.0))?;
+        Some(format!("`{prefix}`: the bound {bad} is not greater than 0; it is left out"))
+    })
+}
+
 /// Checks the value of one of these annotations; false if it is another one.
 pub(super) fn check(name: &str, text: &str, span: &Span, cx: &mut Context) -> bool {
     let levels = || format!("levels are {}", one_of(LEVELS));
@@ -100,6 +141,12 @@ pub(super) fn check(name: &str, text: &str, span: &Span, cx: &mut Context) -> bo
                 cx.warning("bad-value", span, message, "letters, digits and underscores are allowed");
             }
         }
+        HISTOGRAM_BUCKETS => {
+            if let Some(problem) = problem_of_buckets(text) {
+                let help = "write bounds by the beginning of a name: '{\"cluster\": [1, 5, 10]}'";
+                cx.warning("bad-value", span, problem, help);
+            }
+        }
         LOG_LEVEL if level(text).is_none() => {
             cx.warning("bad-value", span, format!("`{text}` is no log level; the proxy logs as others do"), levels());
         }
@@ -111,7 +158,15 @@ pub(super) fn check(name: &str, text: &str, span: &Span, cx: &mut Context) -> bo
             let message = format!("`{text}` has no log level of the agent as a whole; it logs as others do");
             cx.warning("bad-value", span, message, format!("write LEVEL or default:LEVEL; {}", levels()));
         }
-        STATS_PREFIXES | STATS_SUFFIXES | LOG_LEVEL | COMPONENT_LOG_LEVEL | AGENT_LOG_LEVEL => {}
+        MERGE_METRICS if super::parse_bool(text).is_none() => {
+            cx.warning("bad-value", span, format!("`{text}` is neither true nor false"), "write \"true\" or \"false\"");
+        }
+        STATUS_PORT if text.trim().parse::<u16>().is_err() => {
+            let message = format!("`{text}` is no port; the agent's page is at `statusPort`");
+            cx.warning("bad-value", span, message, "write a number, or 0 for no page");
+        }
+        MERGE_METRICS | STATUS_PORT | STATS_PREFIXES | STATS_SUFFIXES | LOG_LEVEL | COMPONENT_LOG_LEVEL
+        | AGENT_LOG_LEVEL => {}
         _ => return false,
     }
     true

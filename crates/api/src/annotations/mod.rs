@@ -5,7 +5,7 @@ mod for_proxy;
 mod table;
 mod traffic;
 
-pub use for_proxy::{AGENT_ANNOTATIONS, LogLevels};
+pub use for_proxy::{AGENT_ANNOTATIONS, LogLevels, program_metrics, status_port};
 pub use table::{ANNOTATIONS, Known, LABELS, Verdict};
 pub use traffic::{CaptureRules, TRAFFIC_ANNOTATIONS};
 

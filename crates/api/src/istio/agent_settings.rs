@@ -1,28 +1,28 @@
 //! ProxyConfig: settings that the agent of a proxy reads, and not the control plane.
 
+use evenkeel_base::Spanned;
+use evenkeel_base::runtime_key::{RUNTIME_KEYS, RuntimeKey};
 use serde_json::{Map, Value};
 
-use super::ProxyConfig;
+use super::{ProxyConfig, proxy_ports};
 use crate::decode::Context;
 
-/// Runtime keys of Evenkeel's proxy; of those with a star, which stands for a listener's name, the beginning and the end.
-const RUNTIME_KEYS: [&str; 6] = [
-    "overload.global_downstream_max_connections",
-    "overload.premature_reset_total_stream_count",
-    "overload.premature_reset_min_stream_lifetime_seconds",
-    "envoy.resource_limits.listener.*.connection_limit",
-    "evenkeel.resource_limits.listener.*.request_limit",
-    "evenkeel.resource_limits.listener.*.memory_limit",
-];
+/// Istio's ports of the admin interface and of the agent's page.
+const ADMIN_PORT: u16 = 15_000;
+const STATUS_PORT: u16 = 15_020;
+/// Begins a certificate in PEM.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
-/// Whether Evenkeel's proxy has a runtime key. Others are only for Envoy.
-pub fn is_runtime_key(key: &str) -> bool {
-    RUNTIME_KEYS.iter().any(|known| match known.split_once('*') {
-        None => *known == key,
-        Some((start, end)) => {
-            key.strip_prefix(start).and_then(|rest| rest.strip_suffix(end)).is_some_and(|n| !n.is_empty())
+/// Why a proxy cannot have its admin interface, or its agent its page, on this port.
+fn problem_of_port(port: u32, default: u16) -> Option<String> {
+    match u16::try_from(port).ok().filter(|port| *port != 0) {
+        None => Some(format!("{port} is no port")),
+        Some(port) if port == default => None,
+        Some(port) => {
+            let what = proxy_ports::OF_SIDECARS.iter().find(|(number, _)| *number == port).map(|(_, what)| *what)?;
+            Some(format!("the proxy itself uses port {port} for {what}"))
         }
-    })
+    }
 }
 
 /// Whether a text can be the name of a label of statistics.
@@ -39,9 +39,32 @@ pub(super) fn check(config: &ProxyConfig, cx: &mut Context) {
             cx.warning("bad-value", &tag.span, message, "letters, digits and underscores are allowed");
         }
     });
+    for (name, port, default) in
+        [("proxyAdminPort", &config.proxy_admin_port, ADMIN_PORT), ("statusPort", &config.status_port, STATUS_PORT)]
+    {
+        let Some(port) = port else { continue };
+        if let Some(problem) = problem_of_port(port.value, default) {
+            let message = format!("{problem}; it stays {default}");
+            cx.at_field(name, |cx| cx.warning("port-conflict", &port.span, message, "choose another port"));
+        }
+    }
+    if let (Some(admin), Some(status)) = (&config.proxy_admin_port, &config.status_port)
+        && admin.value == status.value
+    {
+        let message = format!("`proxyAdminPort` is {}, too; `statusPort` stays {STATUS_PORT}", status.value);
+        cx.at_field("statusPort", |cx| cx.warning("port-conflict", &status.span, message, "choose another port"));
+    }
+    cx.at_field("caCertificatesPem", |cx| {
+        for (index, pem) in config.ca_certificates_pem.iter().enumerate().filter(|(_, pem)| !pem.contains(CERTIFICATE))
+        {
+            let message = format!("there is no `{CERTIFICATE}`; the entry is not used");
+            let help = "write the roots as text in PEM, after `- |`";
+            cx.at_index(index, |cx| cx.warning("bad-value", &pem.span, message, help));
+        }
+    });
     cx.at_field("runtimeValues", |cx| {
         for (key, value) in &config.runtime_values {
-            if !is_runtime_key(key) {
+            if RuntimeKey::parse(key).is_none() {
                 let message = "Evenkeel's proxy has no runtime key of this name; only an Envoy gets it";
                 let help = format!("keys with an effect: {}", RUNTIME_KEYS.join(", "));
                 cx.at_key(key, |cx| cx.note("no-effect", &value.span, message, help));
@@ -53,7 +76,22 @@ pub(super) fn check(config: &ProxyConfig, cx: &mut Context) {
     });
 }
 
+fn usable(written: &Option<Spanned<u32>>, default: u16) -> Option<u16> {
+    let port = written.as_ref()?.value;
+    u16::try_from(port).ok().filter(|_| problem_of_port(port, default).is_none())
+}
+
 impl ProxyConfig {
+    /// The port of the admin interface, if it is another than Istio's.
+    pub fn admin_port(&self) -> Option<u16> {
+        usable(&self.proxy_admin_port, ADMIN_PORT)
+    }
+
+    /// The port of the agent's page, if a usable one is named.
+    pub fn status_port(&self) -> Option<u16> {
+        usable(&self.status_port, STATUS_PORT).filter(|port| Some(*port) != self.admin_port())
+    }
+
     /// What the agent reads of it besides the readiness probe, as ProxyConfig's JSON.
     pub fn for_agent(&self) -> Map<String, Value> {
         let mut fields = Map::new();
@@ -81,6 +119,16 @@ impl ProxyConfig {
         }
         if let Some(name) = self.tracing_service_name {
             add("tracingServiceName", name.as_str().into());
+        }
+        if let Some(port) = self.admin_port() {
+            add("proxyAdminPort", port.into());
+        }
+        if let Some(port) = self.status_port() {
+            add("statusPort", port.into());
+        }
+        let roots: Vec<&str> = self.ca_certificates_pem.iter().map(|pem| pem.as_str()).collect();
+        if !roots.is_empty() {
+            add("caCertificatesPem", roots.into());
         }
         fields
     }
@@ -111,6 +159,9 @@ mod tests {
             "proxyStatsMatcher": { "inclusionPrefixes": ["x"], "inclusionSuffixes": [], "inclusionRegexps": [] },
             "runtimeValues": { "a.b": "1" },
             "serviceCluster": "web",
+            "proxyAdminPort": 15900,
+            "statusPort": 15920,
+            "caCertificatesPem": ["-----BEGIN CERTIFICATE-----"],
         });
         check(all.clone(), all);
     }
@@ -151,6 +202,12 @@ mod tests {
         check("{runtimeValues: {overload.global_downstream_max_connections: many}}", &["warning bad-value"]);
         check("{runtimeValues: {envoy.reloadable_features.x: 'false'}}", &["info no-effect"]);
         check("{runtimeValues: {envoy.resource_limits.listener.connection_limit: '1'}}", &["info no-effect"]);
+        check("{proxyAdminPort: 15900, statusPort: 15920}", &[]);
+        check("{proxyAdminPort: 15000, statusPort: 15020}", &[]);
+        check("{proxyAdminPort: 15020, statusPort: 15090}", &["warning port-conflict", "warning port-conflict"]);
+        check("{proxyAdminPort: 15900, statusPort: 15900}", &["warning port-conflict"]);
+        check("{proxyAdminPort: 0, statusPort: 70000}", &["warning port-conflict", "warning port-conflict"]);
+        check("{caCertificatesPem: ['-----BEGIN CERTIFICATE----- …', x]}", &["warning bad-value"]);
         check("{tracingServiceName: BY_CHANCE}", &["error bad-value"]);
         check("{fileFlushInterval: soon}", &["error bad-duration"]);
     }

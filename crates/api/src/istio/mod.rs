@@ -22,7 +22,6 @@ mod virtual_service;
 mod workload_entry;
 mod workload_group;
 
-pub use agent_settings::is_runtime_key;
 pub(crate) use agent_settings::is_stat_tag;
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Provider, Rule, Source, To,

@@ -54,6 +54,12 @@ object! {
         service_cluster: Option<String> = "serviceCluster",
         /// What this name is made of, without `serviceCluster`.
         tracing_service_name: Option<TracingServiceName> = "tracingServiceName",
+        /// Port of the proxy's admin interface; 15000 if not given.
+        proxy_admin_port: Option<Spanned<u32>> = "proxyAdminPort",
+        /// Port of the agent's own page, with readiness and metrics; 15020 if not given.
+        status_port: Option<Spanned<u32>> = "statusPort",
+        /// Roots that verify peers, beside those of the mesh; PEM.
+        ca_certificates_pem: Vec<Spanned<String>> = "caCertificatesPem",
     }
     later: [
         "zipkinAddress" = "proxies send no spans",
@@ -62,11 +68,8 @@ object! {
         "envoyMetricsService" = "statistics are only read, from port 15090",
         "envoyMetricsServiceAddress" = "statistics are only read, from port 15090",
         "envoyAccessLogService" = "access logs are files or standard output",
-        "proxyAdminPort" = "it is 15000, which capture rules leave out; an agent that is started by hand has `--admin-port`",
-        "statusPort" = "readiness is on port 15021, which capture rules leave out; an agent that is started by hand has `--readiness-port`",
         "customConfigFile" = "the agent writes the bootstrap file; `evenkeel proxy -c FILE` takes any other",
         "proxyBootstrapTemplatePath" = "the agent writes the bootstrap file; `evenkeel proxy -c FILE` takes any other",
-        "caCertificatesPem" = "all proxies have the same roots: those of `caCertificates` of MeshConfig",
         "privateKeyProvider" = "the agent makes the key and keeps it in memory",
     ];
     inert: [
@@ -478,6 +481,9 @@ impl ProxyConfig {
             file_flush_min_size_kb: self.file_flush_min_size_kb.or(base.file_flush_min_size_kb),
             service_cluster,
             tracing_service_name,
+            proxy_admin_port: self.proxy_admin_port.or(base.proxy_admin_port),
+            status_port: self.status_port.or(base.status_port),
+            ca_certificates_pem: or_base(self.ca_certificates_pem, base.ca_certificates_pem),
         }
     }
 

@@ -9,12 +9,13 @@ pub(super) const OF_SIDECARS: &[(u16, &str)] = &[
     (15_000, "its administration"),
     (15_001, "captured connections from the workload"),
     (15_006, "captured connections to the workload"),
+    (15_020, "its agent's page"),
     (15_021, "questions about its health"),
     (15_053, "DNS queries"),
     (15_090, "its metrics"),
 ];
 /// The same of a gateway, which captures nothing.
-pub(super) const OF_GATEWAYS: &[(u16, &str)] = &[OF_SIDECARS[0], OF_SIDECARS[3], OF_SIDECARS[5]];
+pub(super) const OF_GATEWAYS: &[(u16, &str)] = &[OF_SIDECARS[0], OF_SIDECARS[3], OF_SIDECARS[4], OF_SIDECARS[6]];
 
 /// Names a listening socket on one of these. As in Istio, it is not made, and the rest of the object has its effect.
 pub(super) fn check(own: &[(u16, &'static str)], port: u16, span: &Span, cx: &mut Context) {

@@ -24,6 +24,7 @@ object! {
 
 object! {
     /// Which part of the mesh proxies see, and how connections reach their workloads.
+    #[derive(Default)]
     pub struct SidecarSpec {
         /// The workloads; all of the namespace if not given.
         workload_selector: Option<LabelsSelector> = "workloadSelector",

@@ -159,7 +159,7 @@ fn restrict(name: &str, settings: &mut MeshConfig, span: &Span) {
     match name {
         "outboundTrafficPolicy" => {
             let mode = Some(Spanned::new(MeshOutboundMode::RegistryOnly, span.clone()));
-            settings.outbound_traffic_policy = Some(OutboundTrafficPolicy { mode, egress_proxy: None });
+            settings.outbound_traffic_policy = Some(OutboundTrafficPolicy { mode, egress_proxy: None, tls: None });
         }
         "pathNormalization" => {
             let normalization = Some(Normalization::DecodeAndMergeSlashes);

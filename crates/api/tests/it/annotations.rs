@@ -76,6 +76,8 @@ fn every_name_is_honoured_or_named() {
                 Verdict::Honoured if known.name == "istio-injection" => ("enabled", &[]),
                 Verdict::Honoured if known.name == "sidecar.istio.io/componentLogLevel" => ("misc:error", &[]),
                 Verdict::Honoured if known.name.ends_with("ogLevel") => ("debug", &[]),
+                Verdict::Honoured if known.name.ends_with("statsHistogramBuckets") => (r#"{"cluster": [1]}"#, &[]),
+                Verdict::Honoured if known.name == "status.sidecar.istio.io/port" => ("0", &[]),
                 Verdict::Honoured if known.name.ends_with("canonical-serviceaccounts") => ("spiffe://a/b", &[]),
                 Verdict::Honoured => ("true", &[]),
                 Verdict::OnlyValues(_) => ("something", &["warning unsupported-value"]),
@@ -117,6 +119,13 @@ fn what_has_no_effect_is_named() {
     check("Pod", "annotations: {sidecar.istio.io/inject: maybe}", &[bad]);
     check("Namespace", "labels: {istio-injection: maybe}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/extraStatTags: 'a,b c'}", &[bad]);
+    let buckets = |json: &str| format!("annotations: {{sidecar.istio.io/statsHistogramBuckets: '{json}'}}");
+    check("Pod", &buckets(r#"{"cluster": [1, 5, 0.5], "istio": [9]}"#), &[]);
+    for mistake in ["[1]", r#"{"cluster": 1}"#, r#"{"cluster": []}"#, r#"{"": [1]}"#, r#"{"cluster": [1, 0]}"#] {
+        check("Pod", &buckets(mistake), &[bad]);
+    }
+    check("Pod", "annotations: {prometheus.istio.io/merge-metrics: maybe}", &[bad]);
+    check("Pod", "annotations: {status.sidecar.istio.io/port: http}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/logLevel: loud}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/componentLogLevel: debug}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/agentLogLevel: 'ads:debug'}", &[bad]);

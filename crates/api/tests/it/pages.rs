@@ -30,8 +30,15 @@ fn mesh_config_page_is_the_tables() {
          With `proxyHeaders.preserveHttp1HeaderCase`, Evenkeel's sidecars send each request to other sidecars over a connection of \
          HTTP/1.1, instead of many in one of HTTP/2, which has no capitals.\n\n\
          Evenkeel's proxy has the keys of `runtimeValues` that limit connections, requests and resets ([proxy](proxy.md)); the others \
-         are for Envoy. `extraStatTags`, `runtimeValues`, `fileFlushInterval`, `fileFlushMinSizeKb`, `serviceCluster` and \
-         `tracingServiceName` are read by the agent, so a change of them counts when a proxy starts again.\n\n\
+         are for Envoy. `extraStatTags`, `runtimeValues`, `fileFlushInterval`, `fileFlushMinSizeKb`, `serviceCluster`, \
+         `tracingServiceName`, `proxyAdminPort`, `statusPort` and `caCertificatesPem` are read by the agent, so a change of them counts \
+         when a proxy starts again. The roots of `caCertificatesPem` verify peers, never the control plane.\n\n\
+         The agent's page, port 15020 or `statusPort`, has `/healthz/ready` and `/stats/prometheus`: the metrics of the proxy, and of \
+         the program if the Pod has the annotation `prometheus.io/scrape: \"true\"` (its `prometheus.io/port`, `prometheus.io/path`), \
+         unless `enablePrometheusMerge` is false. As in Istio, the page is served in plain text to whoever reaches the port.\n\n\
+         `proxyHttpPort` makes an HTTP proxy in every sidecar, for programs that are told to use one \
+         (`http_proxy=http://127.0.0.1:PORT`). It serves what the workload may call on ports that no egress listener of its Sidecar \
+         names.\n\n\
          This page is generated from the tables in `crates/api` by a test (`BLESS=1 make test`); do not edit it.\n",
     );
     section(&mut page, "MeshConfig", &istio::MeshConfig::schema());

@@ -126,6 +126,7 @@ impl ControlPlane {
             ("--admin-port", admin.port().to_string()),
             ("--readiness-port", free_address()?.port().to_string()),
             ("--stats-port", free_address()?.port().to_string()),
+            ("--status-port", free_address()?.port().to_string()),
         ] {
             args.extend([flag.to_owned(), value]);
         }

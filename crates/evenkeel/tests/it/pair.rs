@@ -69,7 +69,7 @@ impl Gateway {
         command.arg("--root-cert").arg(plane.state().join("trust-bundle.pem"));
         command.arg("--state").arg(self.folder.join("state"));
         command.args(["--admin-port", &self.admin.port().to_string(), "--readiness-port", &ready.to_string()]);
-        Process::spawn(command.args(["--stats-port", &stats.to_string()]).args(more))
+        Process::spawn(command.args(["--stats-port", &stats.to_string(), "--status-port", "0"]).args(more))
     }
 
     pub fn certificate(&self) -> Option<Certificate> {

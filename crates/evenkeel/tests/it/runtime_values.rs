@@ -1,7 +1,7 @@
 //! Runtime keys of ProxyConfig: what findings say of them is what the agent and the proxy do with them.
 
 use clap::Parser;
-use evenkeel_api::istio::is_runtime_key;
+use evenkeel_base::runtime_key::RuntimeKey;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
 
 #[derive(Parser)]
@@ -38,6 +38,6 @@ fn the_proxy_takes_the_runtime_keys_that_have_an_effect_by_the_findings() {
         ("re2.max_program_size.error_level", false),
     ];
     for (key, expected) in keys {
-        assert_eq!((is_runtime_key(key), passed(key)), (expected, expected), "{key}");
+        assert_eq!((RuntimeKey::parse(key).is_some(), passed(key)), (expected, expected), "{key}");
     }
 }

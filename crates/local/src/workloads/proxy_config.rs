@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_api::annotations::{AGENT_ANNOTATIONS, LogLevels};
+use evenkeel_api::annotations::{AGENT_ANNOTATIONS, LogLevels, program_metrics, status_port};
 use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION, ProxyConfig};
 use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_api::{Kind, Object};
@@ -46,6 +46,8 @@ impl ProxyConfigs {
             interception: interception.map(|text| text.value.clone()),
             for_agent: for_agent.map(|(name, value)| (name.clone(), value.value.clone())).collect(),
             log_levels: annotations.map(LogLevels::of).unwrap_or_default(),
+            program_metrics: annotations.and_then(|all| program_metrics(all, self.0.mesh.merges_metrics)),
+            status_port: annotations.and_then(status_port).or(settings.status_port),
             ..settings
         }
     }
@@ -72,7 +74,10 @@ impl ProxyConfigs {
             concurrency: config.concurrency,
             drain: config.termination_drain_duration,
             agent_config: config.for_agent(),
+            admin_port: config.admin_port(),
             log_levels: LogLevels::default(),
+            program_metrics: None,
+            status_port: config.status_port(),
             for_agent: BTreeMap::new(),
         }
     }

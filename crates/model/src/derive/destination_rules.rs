@@ -466,7 +466,7 @@ fn retry_budget(budget: &istio::RetryBudget) -> RetryBudget {
     }
 }
 
-fn client_tls(tls: &istio::ClientTlsSettings) -> ClientTls {
+pub(super) fn client_tls(tls: &istio::ClientTlsSettings) -> ClientTls {
     let text = |t: &Option<String>| t.as_deref().map(shared);
     let sni = text(&tls.sni);
     let subject_alt_names = tls.subject_alt_names.iter().map(|n| shared(n)).collect();

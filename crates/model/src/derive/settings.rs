@@ -12,9 +12,9 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 use evenkeel_tls::TrustBundle;
 
-use super::destination_rules::{connection_pool, locality, outlier_detection, tcp_keepalive, zone_aware};
+use super::destination_rules::{client_tls, connection_pool, locality, outlier_detection, tcp_keepalive, zone_aware};
 use super::http_fields::retries_of;
-use super::shared;
+use super::{shared, sidecars};
 use crate::authz_provider::{AuthzBody, AuthzHttp, AuthzProtocol, AuthzProvider};
 use crate::{
     AccessLogFile, AccessLogFormat, Destination, DestinationState, ExternalSigner, FurtherRoots, IngressMode,
@@ -110,6 +110,13 @@ fn traffic(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     }
     if let Some(to) = said.outbound_traffic_policy.as_ref().and_then(|policy| policy.egress_proxy.as_ref()) {
         mesh.egress_proxy = Some(SidecarOutboundPolicy::EgressProxy(egress_proxy(mesh, to)));
+    }
+    if let Some(tls) = said.outbound_traffic_policy.as_ref().and_then(|policy| policy.tls.as_ref()) {
+        mesh.unknown_hosts_tls = Some(client_tls(tls));
+    }
+    if let Some(port) = said.http_proxy_port() {
+        mesh.http_proxy_port = Some(port.value);
+        mesh.default_sidecar = Some(Arc::new(sidecars::default(mesh, port)));
     }
     if let Some(mode) = said.inbound_traffic_policy.as_ref().and_then(|policy| policy.mode) {
         mesh.inbound_to_localhost = mode == InboundTrafficPolicyMode::Localhost;
@@ -272,6 +279,7 @@ fn statistics(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     let given = |pattern: &Option<Spanned<String>>| {
         pattern.as_ref().filter(|pattern| !pattern.value.is_empty()).map(|pattern| shared(&pattern.value))
     };
+    mesh.merges_metrics = said.enable_prometheus_merge.unwrap_or(mesh.merges_metrics);
     mesh.outbound_stat_name = given(&said.outbound_cluster_stat_name);
     mesh.inbound_stat_name = given(&said.inbound_cluster_stat_name);
 }

@@ -18,8 +18,8 @@ use super::step::Results;
 use super::tracking::{Cx, Fact};
 use super::{refused, renew, reuse_if_equal, shared};
 use crate::{
-    Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, MtlsMode,
-    Protocol, Sidecar, SidecarOutboundPolicy, Snapshot,
+    Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, MeshConfig,
+    MtlsMode, Protocol, Sidecar, SidecarOutboundPolicy, Snapshot,
 };
 
 /// Sidecars by namespace.
@@ -99,7 +99,7 @@ fn sidecar(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnos
         name: object.name.clone(),
         namespace: object.namespace.clone(),
         selector: selector(spec),
-        egress: egress(spec),
+        egress: egress(spec, cx.mesh().http_proxy_port),
         ingress: spec.ingress.iter().map(ingress).collect(),
         inbound_pool: spec.inbound_connection_pool.as_ref().map(connection_pool),
         outbound_policy: outbound_policy(cx, object, spec, found),
@@ -141,8 +141,42 @@ impl Table {
     }
 }
 
-/// The egress listeners; without any, all exported services may be called.
-fn egress(spec: &SidecarSpec) -> Vec<EgressListener> {
+/// What applies to sidecars without a Sidecar when the mesh's settings ask for an HTTP proxy.
+pub(super) fn default(mesh: &MeshConfig, http_proxy_port: Spanned<u16>) -> Sidecar {
+    Sidecar {
+        name: shared("default"),
+        namespace: mesh.root_namespace.clone(),
+        selector: Labels::default(),
+        egress: egress(&SidecarSpec::default(), Some(http_proxy_port.value)),
+        ingress: Vec::new(),
+        inbound_pool: None,
+        outbound_policy: None,
+        refused: false,
+        origin: http_proxy_port.span,
+    }
+}
+
+/// The egress listeners; without any, all exported services may be called. The mesh's HTTP proxy serves what may be called on ports
+/// that no listener names, as in Istio's `GetEgressListenerForRDS`.
+fn egress(spec: &SidecarSpec, http_proxy_port: Option<u16>) -> Vec<EgressListener> {
+    let mut listeners = written_egress(spec);
+    let http_proxy = http_proxy_port.and_then(|number| {
+        let others = listeners.iter().find(|listener| listener.port.is_none_or(|(own, _)| own == number))?;
+        others.port.is_none().then(|| EgressListener {
+            port: Some((number, Protocol::Http)),
+            bind: Some(Ipv4Addr::LOCALHOST.into()),
+            socket: None,
+            is_bound: true,
+            takes_all_ports: true,
+            imports: others.imports.clone(),
+        })
+    });
+    // The one for all other ports comes last.
+    listeners.splice(..0, http_proxy);
+    listeners
+}
+
+fn written_egress(spec: &SidecarSpec) -> Vec<EgressListener> {
     if spec.egress.is_empty() {
         return vec![EgressListener {
             port: None,

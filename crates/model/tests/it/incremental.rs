@@ -279,6 +279,7 @@ impl Drawn {
                 random.pick(&[
                     "trustDomain: td0.example",
                     "trustDomain: td1.example",
+                    "proxyHttpPort: 15080",
                     "defaultServiceExportTo: [.]",
                     "discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: shop}}]",
                     "discoverySelectors: [{matchExpressions: [{key: n, operator: Exists}]}]",

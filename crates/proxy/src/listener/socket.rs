@@ -26,6 +26,12 @@ pub struct BindError {
     pub error: io::Error,
 }
 
+impl BindError {
+    fn of(listener: &Listener, error: io::Error) -> Self {
+        Self { listener: Arc::clone(&listener.name), address: listener.address.clone(), error }
+    }
+}
+
 /// The key of a listening socket: its configured address, so that a socket passes from a listener to its replacement at
 /// the same address. Port 0 identifies no port, so each listener with port 0 has a socket of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -173,8 +179,7 @@ impl ListenerSockets {
             if let Some(bound) = self.bound.get(&key) {
                 bound.file.iter().for_each(|file| file.allow(listener.file_mode));
                 if let Err(error) = bound.follow(listener) {
-                    let (listener, address) = (Arc::clone(&listener.name), listener.address.clone());
-                    change.errors.push(BindError { listener, address, error });
+                    change.errors.push(BindError::of(listener, error));
                 }
                 continue;
             }
@@ -185,8 +190,7 @@ impl ListenerSockets {
                     change.opened.push(Opened { listener: key, sockets });
                 }
                 Err(error) => {
-                    let (listener, address) = (Arc::clone(&listener.name), listener.address.clone());
-                    change.errors.push(BindError { listener, address, error });
+                    change.errors.push(BindError::of(listener, error));
                 }
             }
         }
@@ -204,7 +208,7 @@ impl ListenerSockets {
             return None;
         }
         let error = bound(address, false).and_then(|socket| set_transparent(&socket, listener.transparent)).err()?;
-        Some(BindError { listener: Arc::clone(&listener.name), address: listener.address.clone(), error })
+        Some(BindError::of(listener, error))
     }
 
     /// Drops the matching sockets and returns their keys.

@@ -121,6 +121,18 @@ fn mistakes_are_named_with_their_path() {
             vec!["stats_config.stats_tags[0].tag_name: must not be empty"],
         ),
         (
+            "node: { id: n }\nstats_config: { histogram_bucket_settings: [{ buckets: [1] }] }".into(),
+            vec!["stats_config.histogram_bucket_settings[0].match: is required"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { histogram_bucket_settings: [{ match: { prefix: a }, buckets: [1, 0] }] }".into(),
+            vec!["stats_config.histogram_bucket_settings[0].buckets[1]: must be a number greater than 0"],
+        ),
+        (
+            "node: { id: n }\nstats_config: { histogram_bucket_settings: [{ match: { prefix: a }, buckets: [1, 1] }] }".into(),
+            vec!["stats_config.histogram_bucket_settings[0].buckets[1]: the same bound is there already"],
+        ),
+        (
             "node: { id: n }\nstats_config: { stats_matcher: {} }".into(),
             vec!["stats_config.stats_matcher: one of reject_all, exclusion_list, inclusion_list is required"],
         ),

@@ -231,6 +231,12 @@ impl Proxy {
         all.iter().find(|resource| resource["name"] == name).unwrap_or_else(|| panic!("no {name} in {kind}"))
     }
 
+    /// The names of all resources of a type.
+    pub fn names(&self, kind: &str) -> Vec<&str> {
+        let all = self.json.get(kind).and_then(Value::as_array).expect("a list of resources");
+        all.iter().filter_map(|resource| resource["name"].as_str()).collect()
+    }
+
     /// The endpoints of a cluster, by locality.
     pub fn endpoints(&self, cluster: &str) -> &Vec<Value> {
         crate::recorded::decided("its resources");

@@ -101,6 +101,32 @@ fn unknown_hosts_are_looked_up_if_the_mesh_says_so() {
 }
 
 #[test]
+fn unknown_hosts_are_called_with_the_tls_of_the_mesh() {
+    let check = |tls: &str, insecure: Option<bool>, naming: &str, expected: &[&str]| {
+        let settings = format!("outboundTrafficPolicy: {{mode: ALLOW_ANY_DYNAMIC_DNS, tls: {tls}}}");
+        let cluster = resource(&settings, "", "sidecar web-0.shop", "CDS", "AllowAnyDynamicDNSCluster");
+        let config = &cluster["cluster_type"]["typed_config"];
+        assert_eq!(config["allow_insecure_cluster_options"].as_bool(), insecure, "{tls}");
+        let options = &cluster["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
+            ["upstream_http_protocol_options"];
+        assert_eq!(options.to_string(), naming, "{tls}");
+        let socket = cluster["transport_socket"].to_string();
+        for part in expected {
+            assert!(socket.contains(part), "{tls}: {part} not in {socket}");
+        }
+        assert_eq!(socket == "null", expected.is_empty(), "{tls}: {socket}");
+    };
+    let both = r#"{"auto_sni":true,"auto_san_validation":true}"#;
+    check("{mode: DISABLE}", None, both, &[]);
+    check("{mode: SIMPLE}", None, both, &["/etc/ssl/certs/ca-certificates.crt"]);
+    check("{mode: SIMPLE, caCertificates: /r.pem}", None, both, &["/r.pem"]);
+    check("{mode: SIMPLE, subjectAltNames: [a.test]}", Some(true), r#"{"auto_sni":true}"#, &["a.test"]);
+    check("{mode: SIMPLE, sni: front.test}", Some(true), "null", &[r#""sni":"front.test""#]);
+    check("{mode: SIMPLE, insecureSkipVerify: true}", Some(true), r#"{"auto_sni":true}"#, &["UpstreamTlsContext"]);
+    check("{mode: ISTIO_MUTUAL, subjectAltNames: ['spiffe://x/y']}", Some(true), "null", &["ROOTCA", "spiffe://x/y"]);
+}
+
+#[test]
 fn what_cannot_be_looked_up_is_named() {
     let check = |spec: &str, code: &str, part: &str| {
         let text = format!(

@@ -91,6 +91,15 @@ fn certificate_files_of_clients() {
     for file in ["/a.crt", "/a.key", "/ca.crt", "/a.crl"] {
         assert!(text.contains(file), "{file} is not in {text}");
     }
+    // The same for unknown hosts.
+    let settings = format!("{{outboundTrafficPolicy: {{mode: ALLOW_ANY_DYNAMIC_DNS, {}", &tls[1..]);
+    let map = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: '{settings}}}'}}\n"
+    );
+    let text = compared(&Mesh::new(&map).resources("sidecar client-0.shop")).to_string();
+    for file in ["/a.crt", "/a.key", "/ca.crt", "/a.crl"] {
+        assert!(text.contains(file), "{file} is not in {text}");
+    }
 }
 
 #[test]

@@ -95,6 +95,41 @@ fn the_listener_is_bound_and_compares_ports() {
     );
 }
 
+#[test]
+fn a_mesh_may_have_a_proxy_in_every_sidecar() {
+    let settings = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'proxyHttpPort: 15080'}\n---\n";
+    let mesh = |more: &str| Mesh::new(&format!("{settings}{more}"));
+    let checks = |mesh: &Mesh, expected: &[(&str, &str)]| {
+        assert!(mesh.codes.is_empty(), "{:?}", mesh.codes);
+        let client = mesh.client();
+        for (authority, expected) in expected {
+            assert_eq!(client.decide(PROXY, &format!("GET {authority} /")), *expected, "{authority}");
+        }
+    };
+    let all = &[
+        ("reviews:8080", "reviews:8080/ to reviews.shop:8080"),
+        ("reviews", "reviews/ to reviews.shop:80"),
+        ("ledger.stock", "ledger.stock/ to ledger.stock:80"),
+        ("nowhere.example.com", "502"),
+    ];
+    checks(&mesh(""), all);
+    let written = |egress: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: default, namespace: shop}}\nspec: {{egress: {egress}}}\n---\n"
+        )
+    };
+    // It serves what a Sidecar lets workloads call on the ports that it does not name.
+    let own = &[("reviews", "reviews/ to reviews.shop:80"), ("ledger.stock", "502")];
+    checks(&mesh(&written("[{hosts: ['./*']}]")), own);
+    checks(&mesh(&written("[{port: {number: 9000, protocol: TCP}, hosts: ['*/*']}, {hosts: ['./*']}]")), own);
+    let only = "[{port: {number: 15080, protocol: HTTP_PROXY}, captureMode: NONE, hosts: [stock/*]}, {hosts: ['./*']}]";
+    checks(&mesh(&written(only)), &[("reviews", "502"), all[2]]);
+    // Other calls are as they are without it.
+    assert_eq!(mesh("").client().decide(HTTP, "GET reviews /"), "reviews/ to reviews.shop:80");
+    let none = mesh(&written("[{port: {number: 80, protocol: HTTP}, hosts: ['*/*']}]"));
+    assert!(!none.client().names("LDS").contains(&PROXY.listener));
+}
+
 /// A Sidecar with Unix sockets, and nothing else that can be called.
 const SOCKETS: &str = "apiVersion: networking.istio.io/v1
 kind: Sidecar

@@ -680,6 +680,11 @@ fn settings_that_do_not_work_are_named() {
         assert!(found.iter().any(|f| is_it(&f)), "{settings}: {found}");
     };
     check("proxyListenPort: 16001", "unsupported-value", "15001");
+    check("proxyHttpPort: 15021", "port-conflict", "health");
+    check("proxyHttpPort: 70000", "bad-value", "no port");
+    check("outboundTrafficPolicy: {mode: ALLOW_ANY, tls: {mode: SIMPLE}}", "conflict", "ALLOW_ANY_DYNAMIC_DNS");
+    let secret = "outboundTrafficPolicy: {mode: ALLOW_ANY_DYNAMIC_DNS, tls: {mode: SIMPLE, credentialName: a}}";
+    check(secret, "unsupported-value", "no namespace");
     check("verifyCertificateAtClient: false", "unsupported-value", "in any case");
     let roots = |entry: &str, code: &str, part: &str| check(&format!("caCertificates: [{entry}]"), code, part);
     roots("{pem: x}", "bad-value", "BEGIN CERTIFICATE");
@@ -715,7 +720,6 @@ fn settings_that_do_not_work_are_named() {
     check("hboneIdleTimeout: 1h", "no-effect", "has no effect");
     check("enableTracing: true", "unsupported-field", "enableTracing");
     check("configSources: [{address: 'fs:///etc'}]", "no-effect", "--config");
-    check("enablePrometheusMerge: true", "unsupported-field", "scrape both");
     check("accessLogEncoding: JSON\naccessLogFormat: '%METHOD%'", "bad-value", "not a JSON object");
     check("meshMTLS: {ecdhCurves: [P-521]}", "unsupported-value", "cannot use this curve");
     check("meshMTLS: {ecdhCurves: [P-255]}", "bad-value", "P-255");

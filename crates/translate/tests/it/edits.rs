@@ -373,12 +373,16 @@ impl Draw<'_> {
             "serviceEntryVisibility: {defaultVisibility: NAMESPACE, applyToSidecars: true}",
             "defaultConfig: {proxyHeaders: {server: {value: mine}}}",
             "tcpKeepalive: {time: 5s}",
+            "proxyHttpPort: 15080",
             "outboundClusterStatName: '%SERVICE%_%SERVICE_PORT%'",
             "inboundClusterStatName: '%SERVICE_FQDN%_%TARGET_PORT%'",
         ]);
         let policy = match policy {
             "ALLOW_ANY" => {
                 self.pick(&["ALLOW_ANY", "ALLOW_ANY\n      egressProxy: {host: e0.example.com, port: {number: 80}}"])
+            }
+            "ALLOW_ANY_DYNAMIC_DNS" => {
+                self.pick(&["ALLOW_ANY_DYNAMIC_DNS", "ALLOW_ANY_DYNAMIC_DNS\n      tls: {mode: SIMPLE}"])
             }
             other => other,
         };

@@ -30,7 +30,7 @@ use evenkeel_base::yaml::Node;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned, yaml};
 
 use super::destination_rule::{LocalityLbSetting, TcpKeepalive, ZoneAwareLbSetting};
-use super::{HttpRetry, ProxyConfig, check_export_to_at};
+use super::{HttpRetry, ProxyConfig, check_export_to_at, proxy_ports};
 use crate::decode::{Context, Decode, Label};
 use crate::{Object, Resource, refused};
 
@@ -54,6 +54,14 @@ impl MeshConfig {
         "verifyCertificateAtClient",
         "ca",
     ];
+
+    /// The port on which every sidecar has an HTTP proxy, if it can have one there (`proxyHttpPort`).
+    pub fn http_proxy_port(&self) -> Option<Spanned<u16>> {
+        let written = self.proxy_http_port.as_ref()?;
+        let port = u16::try_from(written.value).ok().filter(|port| *port != 0)?;
+        (!proxy_ports::OF_SIDECARS.iter().any(|(own, _)| *own == port))
+            .then(|| Spanned::new(port, written.span.clone()))
+    }
 
     /// A decoder for the settings: a field of a newer version is a warning, unless leaving it out could open something.
     pub(crate) fn context() -> Context {
@@ -168,6 +176,10 @@ object! {
         extension_providers: Vec<ExtensionProvider> = "extensionProviders",
         /// Which of them are used without a Telemetry object.
         default_providers: Option<DefaultProviders> = "defaultProviders",
+        /// Whether the agent shows a program's metrics and its proxy's on one page; it does if not given.
+        enable_prometheus_merge: Option<bool> = "enablePrometheusMerge",
+        /// Port of an HTTP proxy in every sidecar, on the loopback address; 0: none.
+        proxy_http_port: Option<Spanned<u32>> = "proxyHttpPort",
         /// Port of captured outbound connections; only 15001.
         proxy_listen_port: Option<Spanned<u32>> = "proxyListenPort",
         /// Port of captured inbound connections; only 15006.
@@ -186,12 +198,9 @@ object! {
         ca: Option<Spanned<CertificateService>> = "ca",
     }
     later: [
-        "proxyHttpPort" = "a Sidecar whose `egress` has a port of protocol HTTP_PROXY makes such a proxy",
         "enableTracing" = "proxies send no spans",
         "enableEnvoyAccessLogService" = "access logs are files or standard output",
         "certificates" = "the control plane makes no certificates for names of DNS; workloads get theirs from their agent",
-        "enablePrometheusMerge" = "metrics of programs are not merged with those of their proxy; scrape both",
-        "serviceSubsetStatName", "statPrefix",
     ];
     inert: [
         "configSources" = "the control plane reads the directories it was started with (`--config`)",
@@ -218,6 +227,15 @@ fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
         let message = format!("the capture rules lead to port {expected}; {} is ignored", port.value);
         cx.at_field(name, |cx| {
             cx.warning("unsupported-value", &port.span, message, format!("write {expected}, or remove it"))
+        });
+    }
+    if let Some(port) = &config.proxy_http_port {
+        cx.at_field("proxyHttpPort", |cx| match u16::try_from(port.value) {
+            Ok(number) => proxy_ports::check(proxy_ports::OF_SIDECARS, number, &port.span, cx),
+            Err(_) => {
+                let message = format!("{} is no port; no HTTP proxy is made", port.value);
+                cx.warning("bad-value", &port.span, message, "write a number from 1 to 65535, or 0 for none");
+            }
         });
     }
     if let Some(verify) = config.verify_certificate_at_client.as_ref().filter(|verify| !verify.value) {

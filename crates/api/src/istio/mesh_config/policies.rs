@@ -5,7 +5,7 @@ use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::Node;
 
 use super::super::Destination;
-use super::super::destination_rule::{ConnectionPool, OutlierDetection};
+use super::super::destination_rule::{ClientTlsSettings, ConnectionPool, OutlierDetection};
 use super::super::sidecar::check_egress_proxy;
 use super::MeshConfig;
 use crate::decode::Context;
@@ -17,8 +17,9 @@ object! {
         mode: Option<Spanned<MeshOutboundMode>> = "mode",
         /// With ALLOW_ANY, the egress proxy that such calls are sent to. Istio has it in Sidecars only.
         egress_proxy: Option<Spanned<Destination>> = "egressProxy",
+        /// With ALLOW_ANY_DYNAMIC_DNS, TLS to the hosts that requests name.
+        tls: Option<Spanned<ClientTlsSettings>> = "tls",
     }
-    later: ["tls"];
     check: check_outbound;
 }
 
@@ -171,8 +172,21 @@ const CIPHER_SUITES: &[&str] = &[
 const USABLE_SUITES: usize = 6;
 
 fn check_outbound(policy: &OutboundTrafficPolicy, node: &Node, cx: &mut Context) {
-    let Some(proxy) = &policy.egress_proxy else { return };
     let mode = policy.mode.as_ref().map_or(MeshOutboundMode::AllowAny, |mode| mode.value);
+    if let Some(tls) = &policy.tls {
+        if mode != MeshOutboundMode::AllowAnyDynamicDns {
+            let message =
+                "`tls` needs `mode: ALLOW_ANY_DYNAMIC_DNS`: with other modes proxies make no TLS for unknown hosts";
+            cx.error("conflict", &tls.span, message, "write `mode: ALLOW_ANY_DYNAMIC_DNS`, or remove it");
+        }
+        if let Some(name) = &tls.credential_name {
+            let message = "the mesh's settings have no namespace to take a Secret from";
+            let help =
+                "write `caCertificates`, and for mode MUTUAL `clientCertificate` and `privateKey`: paths of PEM files";
+            cx.error("unsupported-value", &name.span, message, help);
+        }
+    }
+    let Some(proxy) = &policy.egress_proxy else { return };
     if mode != MeshOutboundMode::AllowAny {
         let message = "`egressProxy` needs `mode: ALLOW_ANY`: with other modes no traffic passes to the egress proxy";
         cx.error("conflict", node.span_of_path("egressProxy"), message, "write `mode: ALLOW_ANY`, or remove it");

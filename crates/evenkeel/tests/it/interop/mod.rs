@@ -23,6 +23,7 @@ mod header_formats;
 mod heads;
 mod health;
 mod health_checks;
+mod histogram_buckets;
 mod hostile;
 mod hosts;
 mod http2;

@@ -22,6 +22,7 @@ mod mesh;
 mod pods;
 mod processes;
 mod protocols;
+mod proxy_settings;
 mod rollouts;
 mod rotation;
 mod security;

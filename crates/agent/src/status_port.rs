@@ -1,0 +1,376 @@
+//! The status port, 15020 as in Istio: readiness, and the metrics of the proxy and of the workload's program on one page
+//! (`enablePrometheusMerge`).
+//!
+//! Prometheus scrapes a Pod at one port only. So this page has both: what the proxy counts, and what the program shows at the place
+//! that the Pod's annotations `prometheus.io/…` name. If one of the two does not answer, the page has the other, and counts the
+//! failure.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_proxy::HotRestartState;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Deserialize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::channel::dial;
+use crate::handover::{Inherited, while_held};
+use crate::options::Options;
+use crate::{Task, admin};
+
+/// The page with metrics.
+pub(crate) const METRICS: &str = "/stats/prometheus";
+/// The page that says whether the workload is ready.
+const READY: &str = "/healthz/ready";
+/// The format of the page.
+const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// How long a scrape may take, as Prometheus says.
+const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
+/// The same if it does not say, and at most.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+/// The part of this time that the proxy and the program have; the rest is for sending the page.
+const SHARE: f64 = 0.8;
+/// Largest page of the proxy or the program, in bytes.
+const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
+/// Connections at a time, and scrapes: others wait.
+const MAX_CONNECTIONS: usize = 32;
+const MAX_SCRAPES: usize = 2;
+/// How long a client may take for its request, and for the whole connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
+/// Wait after a connection that could not be accepted, as when there are no more descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where the workload's program shows its metrics: the Pod's annotations `prometheus.io/…` as Istio's injector passes them on.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ProgramMetrics {
+    #[serde(default)]
+    scrape: String,
+    #[serde(default)]
+    port: String,
+    #[serde(default)]
+    path: String,
+}
+
+impl ProgramMetrics {
+    /// Port and path; `None` if the program is not to be scraped.
+    ///
+    /// # Errors
+    /// Why they cannot be used.
+    pub fn place(&self) -> Result<Option<(u16, String)>, String> {
+        if self.scrape != "true" {
+            return Ok(None);
+        }
+        let port = match self.port.as_str() {
+            "" => 80,
+            text => text.parse().ok().filter(|port| *port != 0).ok_or_else(|| format!("`{text}` is no port"))?,
+        };
+        let path = if self.path.is_empty() { "/metrics" } else { &self.path };
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        http::Uri::try_from(&path).map_err(|error| format!("`{path}` is no path: {error}"))?;
+        Ok(Some((port, path)))
+    }
+}
+
+/// The server, running.
+pub(crate) struct StatusPort {
+    listener: Arc<TcpListener>,
+    _task: Task,
+}
+
+impl StatusPort {
+    /// Opens the port, if the options ask for it, on the previous agent's socket or on a new one. A workload does not have to wait for
+    /// this page: if the port is taken, which its program may have done, there is none.
+    pub(crate) async fn start(
+        options: &Options,
+        inherited: Option<&mut Inherited>,
+        ready: watch::Receiver<bool>,
+        state: &watch::Sender<HotRestartState>,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(port) = options.status_port() else { return Ok(None) };
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let handed = inherited.map(Inherited::take_status).transpose()?.flatten();
+        let listener = match handed.filter(|listener| listener.local_addr().is_ok_and(|bound| bound == address)) {
+            Some(listener) => listener,
+            None => match TcpListener::bind(address).await {
+                Ok(listener) => listener,
+                Err(error) => {
+                    tracing::warn!(%address, %error, "the status port cannot be opened; its page is missing");
+                    return Ok(None);
+                }
+            },
+        };
+        let (listener, pages) = (Arc::new(listener), Arc::new(Pages::new(options, port, ready)));
+        let serving = listener.clone();
+        let run = move || serve(serving.clone(), pages.clone());
+        let task = Task::spawn(while_held(state.subscribe(), run));
+        Ok(Some(Self { listener, _task: task }))
+    }
+
+    /// A duplicate of its descriptor.
+    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
+    }
+}
+
+/// Accepts connections until the future is dropped.
+async fn serve(listener: Arc<TcpListener>, pages: Arc<Pages>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let pages = pages.clone();
+                tokio::spawn(async move {
+                    let _ = timeout(CONNECTION_TIMEOUT, pages.answer(stream)).await;
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// What the pages are made of.
+struct Pages {
+    /// The proxy's admin port, if there is a proxy.
+    admin: Option<u16>,
+    /// Where the program shows its metrics.
+    program: Option<(u16, String)>,
+    mark: Option<u32>,
+    ready: watch::Receiver<bool>,
+    scrapes: Semaphore,
+    counted: Counted,
+}
+
+/// What Istio's agent counts of scrapes.
+#[derive(Debug, Default)]
+struct Counted {
+    scrapes: AtomicU64,
+    proxy_failures: AtomicU64,
+    program_failures: AtomicU64,
+}
+
+impl Pages {
+    fn new(options: &Options, own_port: u16, ready: watch::Receiver<bool>) -> Self {
+        let program = options.program_metrics().unwrap_or_else(|reason| {
+            tracing::warn!(reason, "the program's metrics are not merged with the proxy's");
+            None
+        });
+        // That would be this very page.
+        let program = program.filter(|(port, path)| (*port, path.as_str()) != (own_port, METRICS));
+        Self {
+            admin: (!options.no_proxy).then_some(options.admin_port()),
+            program,
+            mark: options.mark(),
+            ready,
+            scrapes: Semaphore::new(MAX_SCRAPES),
+            counted: Counted::default(),
+        }
+    }
+
+    /// Answers one request.
+    async fn answer(self: Arc<Self>, stream: TcpStream) {
+        let service = service_fn(|request: Request<Incoming>| {
+            let pages = self.clone();
+            async move { Ok::<_, std::convert::Infallible>(pages.page(&request).await) }
+        });
+        let mut server = hyper::server::conn::http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).keep_alive(false);
+        // A client that goes away harms nobody.
+        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+    }
+
+    async fn page(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let said = |status: StatusCode, text: &str| {
+            let mut response = Response::new(Full::from(format!("{text}\n")));
+            *response.status_mut() = status;
+            response
+        };
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return said(StatusCode::METHOD_NOT_ALLOWED, "GET only");
+        }
+        match request.uri().path() {
+            READY if *self.ready.borrow() => said(StatusCode::OK, "ready"),
+            READY => said(StatusCode::SERVICE_UNAVAILABLE, "not ready; status.json in the agent's --state says why"),
+            METRICS => {
+                let Ok(_place) = self.scrapes.acquire().await else {
+                    return said(StatusCode::SERVICE_UNAVAILABLE, "the agent ends");
+                };
+                let mut response = Response::new(Full::from(self.metrics(request.headers()).await));
+                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(FORMAT));
+                response
+            }
+            _ => said(StatusCode::NOT_FOUND, "pages: /healthz/ready, /stats/prometheus"),
+        }
+    }
+
+    /// The metrics of both.
+    async fn metrics(&self, headers: &HeaderMap) -> String {
+        self.counted.scrapes.fetch_add(1, Relaxed);
+        let until = Instant::now() + time_limit(headers);
+        let proxy = async {
+            let port = self.admin?;
+            let fetched = async { fetch(admin::connect(port).await?, port, METRICS).await };
+            Some(timeout_at(until, fetched).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+        };
+        let program = async {
+            let (port, path) = self.program.as_ref()?;
+            let fetched = async { fetch(dial(&format!("localhost:{port}"), self.mark).await?, *port, path).await };
+            Some(timeout_at(until, fetched).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+        };
+        let (proxy, program) = tokio::join!(proxy, program);
+        let mut page = taken(proxy, "proxy", &self.counted.proxy_failures);
+        page.push_str(&taken(program, "program", &self.counted.program_failures));
+        page.push_str(&self.counted.lines());
+        page
+    }
+}
+
+/// How long the proxy and the program may take for an answer.
+fn time_limit(headers: &HeaderMap) -> Duration {
+    let said = headers.get(SCRAPE_TIMEOUT).and_then(|value| value.to_str().ok()?.parse::<f64>().ok());
+    let said = said.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    said.unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT).mul_f64(SHARE)
+}
+
+/// The page of one of the two in the classic text format, with a line break at its end.
+fn taken(page: Option<io::Result<String>>, whose: &str, failures: &AtomicU64) -> String {
+    match page {
+        None => String::new(),
+        Some(Ok(page)) => page,
+        Some(Err(error)) => {
+            failures.fetch_add(1, Relaxed);
+            tracing::debug!(%error, "the {whose}'s metrics are missing in a scrape");
+            String::new()
+        }
+    }
+}
+
+impl Counted {
+    fn lines(&self) -> String {
+        let failed = [("envoy", &self.proxy_failures), ("application", &self.program_failures)];
+        let failed: String = failed
+            .iter()
+            .map(|(whose, count)| {
+                format!("istio_agent_scrape_failures_total{{type=\"{whose}\"}} {}\n", count.load(Relaxed))
+            })
+            .collect();
+        let scrapes = self.scrapes.load(Relaxed);
+        format!(
+            "# TYPE istio_agent_scrapes_total counter\nistio_agent_scrapes_total {scrapes}\n\
+             # TYPE istio_agent_scrape_failures_total counter\n{failed}"
+        )
+    }
+}
+
+/// Gets a page on a connection of its own.
+async fn fetch(stream: TcpStream, port: u16, path: &str) -> io::Result<String> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let request = Request::get(path)
+        .header(header::HOST, format!("localhost:{port}"))
+        .header(header::ACCEPT, "text/plain;version=0.0.4")
+        .body(Empty::<Bytes>::new())
+        .map_err(io::Error::other)?;
+    let page = async {
+        let response = sender.send_request(request).await.map_err(io::Error::other)?;
+        if response.status() != StatusCode::OK {
+            return Err(io::Error::other(format!("answers {}", response.status())));
+        }
+        let of_type = |value: &HeaderValue| value.as_bytes().starts_with(b"application/openmetrics-text");
+        let is_openmetrics = response.headers().get(header::CONTENT_TYPE).is_some_and(of_type);
+        let body = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await.map_err(io::Error::other)?;
+        let text = String::from_utf8(body.to_bytes().into()).map_err(io::Error::other)?;
+        Ok(if is_openmetrics { classic(&text) } else { ended(text) })
+    };
+    // The connection makes progress only while it is polled; it ends with the answer.
+    tokio::select! {
+        page = page => page,
+        Err(error) = connection => Err(io::Error::other(error)),
+    }
+}
+
+fn ended(mut page: String) -> String {
+    if !page.is_empty() && !page.ends_with('\n') {
+        page.push('\n');
+    }
+    page
+}
+
+/// A page of OpenMetrics, for programs that have no other, without what the classic format does not know: exemplars, units, and the
+/// end mark. A counter's name there is that of its samples.
+fn classic(page: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("# ") {
+        Some(comment) if comment == "EOF" || comment.starts_with("UNIT ") => None,
+        Some(comment) => {
+            let mut words = comment.splitn(3, ' ');
+            let (what, name, rest) = (words.next()?, words.next()?, words.next().unwrap_or_default());
+            let kind = match (what, rest) {
+                ("TYPE", "counter") => return Some(format!("# TYPE {name}_total counter\n")),
+                ("TYPE", "unknown") => "untyped",
+                ("TYPE", "info" | "stateset") => "gauge",
+                _ => rest,
+            };
+            Some(format!("# {what} {name} {kind}\n"))
+        }
+        None => Some(format!("{}\n", line.split(" # {").next().unwrap_or(line))),
+    };
+    page.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_name_the_place() {
+        let check = |json: &str, expected: Result<Option<(u16, &str)>, &str>| {
+            let found: ProgramMetrics = serde_json::from_str(json).unwrap();
+            let expected = expected.map(|place| place.map(|(port, path)| (port, path.to_owned())));
+            assert_eq!(found.place(), expected.map_err(str::to_owned), "{json}");
+        };
+        check("{}", Ok(None));
+        check(r#"{"scrape":"false","port":"8080"}"#, Ok(None));
+        check(r#"{"scrape":"true"}"#, Ok(Some((80, "/metrics"))));
+        check(r#"{"scrape":"true","port":"8080","path":"stats?x=y"}"#, Ok(Some((8080, "/stats?x=y"))));
+        check(r#"{"scrape":"true","port":"http"}"#, Err("`http` is no port"));
+        check(r#"{"scrape":"true","port":"0"}"#, Err("`0` is no port"));
+        check(r#"{"scrape":"true","path":"/a b"}"#, Err("`/a b` is no path: invalid uri character"));
+    }
+
+    #[test]
+    fn scrapes_end_before_prometheus_gives_up() {
+        let check = |said: Option<&'static str>, expected: u64| {
+            let headers = said.map(|said| (SCRAPE_TIMEOUT.parse().unwrap(), HeaderValue::from_static(said)));
+            assert_eq!(time_limit(&headers.into_iter().collect()), Duration::from_secs(expected), "{said:?}");
+        };
+        check(None, 8);
+        check(Some("5"), 4);
+        check(Some("10000"), 48);
+        check(Some("-1"), 8);
+        check(Some("soon"), 8);
+    }
+
+    #[test]
+    fn openmetrics_becomes_the_classic_format() {
+        let page = "# HELP jobs Jobs done.\n# TYPE jobs counter\n# UNIT jobs things\n\
+                    jobs_total{a=\"b\"} 3 # {trace_id=\"x\"} 1.0 2\njobs_created 1\n\
+                    # TYPE build info\nbuild_info{v=\"1\"} 1\n# TYPE x unknown\nx 1\n# EOF\n";
+        let expected = "# HELP jobs Jobs done.\n# TYPE jobs_total counter\njobs_total{a=\"b\"} 3\njobs_created 1\n\
+                        # TYPE build gauge\nbuild_info{v=\"1\"} 1\n# TYPE x untyped\nx 1\n";
+        assert_eq!(classic(page), expected);
+    }
+}
