@@ -53,9 +53,11 @@ spire: ## Build SPIRE (once), and run the test with its certificates
 	@scripts/setup.sh test spire
 	cargo test --workspace --locked --test it spire:: -- --ignored --nocapture
 
+# Compiling needs less than running (needs=build).
+needs := test
 .PHONY: test-build
 test-build:
-	@scripts/setup.sh test
+	@scripts/setup.sh $(needs)
 	$(tests) --no-run
 
 # Also part of `make test`: who runs both leaves it out here (rules=).

@@ -199,7 +199,7 @@ struct PageArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Admin port of the proxy [default: 127.0.0.1:15000].
+    /// Admin port of the proxy [default: that of the workload; 127.0.0.1:15000 if its ProxyConfig names no other].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
     admin: Option<SocketAddr>,
 
@@ -222,7 +222,8 @@ struct WorkersArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Admin port of the proxy; without WORKLOAD, of a proxy on this machine [default: 127.0.0.1:15000].
+    /// Admin port of the proxy; without WORKLOAD, of a proxy on this machine [default: that of the workload; 127.0.0.1:15000 if
+    /// its ProxyConfig names no other].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
     admin: Option<SocketAddr>,
 
