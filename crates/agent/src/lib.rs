@@ -2,8 +2,9 @@
 //!
 //! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), serves it to the proxy over a
 //! Unix socket ([`sds`]), writes the proxy's [`bootstrap`], and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
-//! It answers DNS from the mesh's names ([`dns`], [`names`]), checks its [`health`], serves proxyless gRPC programs ([`grpc`]), and writes a status file
-//! when all of this is ready ([`status`]), which its [`status_port`] says as well, with the metrics of proxy and program. An agent started beside a running one takes over from it (`handover`).
+//! It answers DNS from the mesh's names ([`dns`], [`names`]), checks its [`health`], serves proxyless gRPC programs ([`grpc`]), and writes
+//! a status file when all of this is ready ([`status`]), which its [`status_port`] says as well, with the metrics of proxy and program.
+//! An agent started beside a running one takes over from it (`handover`).
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod certificate;
 pub mod channel;
 pub mod dns;
 pub mod envoy;
+mod exchange;
 mod files;
 pub mod grpc;
 mod handover;

@@ -18,9 +18,11 @@ use crate::status_port::ProgramMetrics;
 /// Port of the DNS proxy, as in Istio.
 const DNS_PORT: u16 = 15053;
 /// Port of the proxy's admin interface, as in Istio.
-const ADMIN_PORT: u16 = 15000;
+pub const ADMIN_PORT: u16 = 15000;
 /// Port of the agent's own page, as in Istio.
 const STATUS_PORT: u16 = 15020;
+/// Ports of captured connections, outbound and inbound, as in Istio.
+const CAPTURE_PORTS: [u16; 2] = [15001, 15006];
 /// Socket mark of what the agent and the proxy send themselves; capture rules let it pass. (Istio's 1337 marks what a proxy sends with a
 /// client's address.)
 pub const SOCKET_MARK: u32 = 1338;
@@ -310,6 +312,12 @@ impl Options {
     pub fn status_port(&self) -> Option<u16> {
         let said = self.status_port.or_else(|| self.port_of_config("statusPort"));
         said.or_else(|| (!self.no_proxy).then_some(STATUS_PORT)).filter(|port| *port != 0)
+    }
+
+    /// Ports that the proxy needs, and that the agent must not take before it.
+    pub(crate) fn proxy_ports(&self) -> [u16; 5] {
+        let [outbound, inbound] = CAPTURE_PORTS;
+        [self.admin_port(), self.readiness_port, self.stats_port, outbound, inbound]
     }
 
     /// A port that the proxy's config names; zero stands for Istio's default.

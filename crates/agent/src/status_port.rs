@@ -5,26 +5,28 @@
 //! that the Pod's annotations `prometheus.io/…` name. If one of the two does not answer, the page has the other, and counts the
 //! failure.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_proxy::HotRestartState;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Full, Limited};
+use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::channel::dial;
+use crate::exchange::exchange;
 use crate::handover::{Inherited, while_held};
 use crate::options::Options;
 use crate::{Task, admin};
@@ -44,7 +46,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 const SHARE: f64 = 0.8;
 /// Largest page of the proxy or the program, in bytes.
 const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
-/// Connections at a time, and scrapes: others wait.
+/// Connections at a time, and among them scrapes: others wait.
 const MAX_CONNECTIONS: usize = 32;
 const MAX_SCRAPES: usize = 2;
 /// How long a client may take for its request, and for the whole connection.
@@ -100,6 +102,10 @@ impl StatusPort {
         state: &watch::Sender<HotRestartState>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(port) = options.status_port() else { return Ok(None) };
+        if options.proxy_ports().contains(&port) {
+            tracing::warn!(port, "the proxy itself listens on the status port; there is no page");
+            return Ok(None);
+        }
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         let handed = inherited.map(Inherited::take_status).transpose()?.flatten();
         let listener = match handed.filter(|listener| listener.local_addr().is_ok_and(|bound| bound == address)) {
@@ -151,9 +157,12 @@ struct Pages {
     program: Option<(u16, String)>,
     mark: Option<u32>,
     ready: watch::Receiver<bool>,
-    scrapes: Semaphore,
+    scrapes: Arc<Semaphore>,
     counted: Counted,
 }
+
+/// The place among the scrapes that a connection has, until it ends: a client that does not read the page holds memory.
+type ScrapePlace = OnceLock<OwnedSemaphorePermit>;
 
 /// What Istio's agent counts of scrapes.
 #[derive(Debug, Default)]
@@ -176,16 +185,16 @@ impl Pages {
             program,
             mark: options.mark(),
             ready,
-            scrapes: Semaphore::new(MAX_SCRAPES),
+            scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
             counted: Counted::default(),
         }
     }
 
     /// Answers one request.
     async fn answer(self: Arc<Self>, stream: TcpStream) {
-        let service = service_fn(|request: Request<Incoming>| {
-            let pages = self.clone();
-            async move { Ok::<_, std::convert::Infallible>(pages.page(&request).await) }
+        let (pages, place) = (&self, &ScrapePlace::new());
+        let service = service_fn(move |request: Request<Incoming>| async move {
+            Ok::<_, Infallible>(pages.page(&request, place).await)
         });
         let mut server = hyper::server::conn::http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).keep_alive(false);
@@ -193,7 +202,7 @@ impl Pages {
         let _ = server.serve_connection(TokioIo::new(stream), service).await;
     }
 
-    async fn page(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn page(&self, request: &Request<Incoming>, place: &ScrapePlace) -> Response<Full<Bytes>> {
         let said = |status: StatusCode, text: &str| {
             let mut response = Response::new(Full::from(format!("{text}\n")));
             *response.status_mut() = status;
@@ -206,9 +215,11 @@ impl Pages {
             READY if *self.ready.borrow() => said(StatusCode::OK, "ready"),
             READY => said(StatusCode::SERVICE_UNAVAILABLE, "not ready; status.json in the agent's --state says why"),
             METRICS => {
-                let Ok(_place) = self.scrapes.acquire().await else {
+                let Ok(free) = self.scrapes.clone().acquire_owned().await else {
                     return said(StatusCode::SERVICE_UNAVAILABLE, "the agent ends");
                 };
+                // A connection has one request.
+                let _ = place.set(free);
                 let mut response = Response::new(Full::from(self.metrics(request.headers()).await));
                 response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(FORMAT));
                 response
@@ -222,14 +233,12 @@ impl Pages {
         self.counted.scrapes.fetch_add(1, Relaxed);
         let until = Instant::now() + time_limit(headers);
         let proxy = async {
-            let port = self.admin?;
-            let fetched = async { fetch(admin::connect(port).await?, port, METRICS).await };
-            Some(timeout_at(until, fetched).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+            let address = admin::address(self.admin?).to_string();
+            Some(fetch(&address, METRICS, None, until).await)
         };
         let program = async {
             let (port, path) = self.program.as_ref()?;
-            let fetched = async { fetch(dial(&format!("localhost:{port}"), self.mark).await?, *port, path).await };
-            Some(timeout_at(until, fetched).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+            Some(fetch(&format!("localhost:{port}"), path, self.mark, until).await)
         };
         let (proxy, program) = tokio::join!(proxy, program);
         let mut page = taken(proxy, "proxy", &self.counted.proxy_failures);
@@ -246,7 +255,7 @@ fn time_limit(headers: &HeaderMap) -> Duration {
     said.unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT).mul_f64(SHARE)
 }
 
-/// The page of one of the two in the classic text format, with a line break at its end.
+/// The page of one of the two; nothing if it is missing, which is counted.
 fn taken(page: Option<io::Result<String>>, whose: &str, failures: &AtomicU64) -> String {
     match page {
         None => String::new(),
@@ -276,33 +285,25 @@ impl Counted {
     }
 }
 
-/// Gets a page on a connection of its own.
-async fn fetch(stream: TcpStream, port: u16, path: &str) -> io::Result<String> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+/// Gets a page in the classic text format. `mark`: of the socket.
+async fn fetch(authority: &str, path: &str, mark: Option<u32>, until: Instant) -> io::Result<String> {
     let request = Request::get(path)
-        .header(header::HOST, format!("localhost:{port}"))
+        .header(header::HOST, authority)
         .header(header::ACCEPT, "text/plain;version=0.0.4")
         .body(Empty::<Bytes>::new())
         .map_err(io::Error::other)?;
-    let page = async {
-        let response = sender.send_request(request).await.map_err(io::Error::other)?;
-        if response.status() != StatusCode::OK {
-            return Err(io::Error::other(format!("answers {}", response.status())));
-        }
-        let of_type = |value: &HeaderValue| value.as_bytes().starts_with(b"application/openmetrics-text");
-        let is_openmetrics = response.headers().get(header::CONTENT_TYPE).is_some_and(of_type);
-        let body = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await.map_err(io::Error::other)?;
-        let text = String::from_utf8(body.to_bytes().into()).map_err(io::Error::other)?;
-        Ok(if is_openmetrics { classic(&text) } else { ended(text) })
-    };
-    // The connection makes progress only while it is polled; it ends with the answer.
-    tokio::select! {
-        page = page => page,
-        Err(error) = connection => Err(io::Error::other(error)),
+    let asked = async { exchange(dial(authority, mark).await?, request, MAX_PAGE_BYTES).await };
+    let answer = timeout_at(until, asked).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    if answer.status() != StatusCode::OK {
+        return Err(io::Error::other(format!("answers {}", answer.status())));
     }
+    let of_type = |value: &HeaderValue| value.as_bytes().starts_with(b"application/openmetrics-text");
+    let is_openmetrics = answer.headers().get(header::CONTENT_TYPE).is_some_and(of_type);
+    let text = String::from_utf8(answer.into_body().into()).map_err(io::Error::other)?;
+    Ok(if is_openmetrics { classic(&text) } else { ended(text) })
 }
 
+/// With a line break at its end.
 fn ended(mut page: String) -> String {
     if !page.is_empty() && !page.ends_with('\n') {
         page.push('\n');

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use evenkeel_agent::options::ADMIN_PORT;
 use evenkeel_control::SignerOptions;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
@@ -534,7 +535,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
 /// The default address of a proxy's admin port: beside a proxy of `up` that has another, that one.
 fn default_admin() -> SocketAddr {
     let of_replica = std::env::var(exec::ADMIN_VARIABLE).ok().and_then(|address| address.parse().ok());
-    of_replica.unwrap_or(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15000))
+    of_replica.unwrap_or_else(|| (std::net::Ipv4Addr::LOCALHOST, ADMIN_PORT).into())
 }
 
 /// The proxy of a workload is asked from inside its network namespace, by another process of this program.

@@ -8,15 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_agent::options::ADMIN_PORT;
 use evenkeel_api::annotations::LogLevels;
 use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION};
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
 use crate::process::Exit;
-
-/// Port of a proxy's admin interface, as in Istio.
-const ADMIN_PORT: u16 = 15000;
 
 /// Time between a failed write and the next try; meanwhile the control plane's list of replicas is out of date.
 const RETRY: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ pub(crate) struct Shard {
     pub(crate) gauges: Box<[AtomicU64]>,
     /// A row of [`Shape::stride`] cells for each histogram.
     pub(crate) histograms: Box<[AtomicU64]>,
-    /// Whether a configuration has chosen buckets, so that those of the layout do not count.
+    /// As in the shape, one load nearer: each recorded value asks for it.
     pub(crate) is_chosen: bool,
     /// By status, from [`FIRST_STATUS`]; made by the writer when the first status is counted.
     statuses: OnceLock<Box<[AtomicU64]>>,

@@ -9,8 +9,8 @@ use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, OutlierDetection, OutsideTls,
-    Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset, TrafficPolicy,
+    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, MeshConfig, OutlierDetection,
+    OutsideTls, Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset, TrafficPolicy,
 };
 use evenkeel_xds::ResourceType;
 
@@ -380,10 +380,10 @@ fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
 
 /// Names of which the certificate of a server outside the mesh must have one: those of the rule, else those of the
 /// ServiceEntry, else the SNI. With none of these, each call's host is checked, see [`naming`].
-fn outside_names(of_service: &Vec<Arc<str>>, server: &OutsideTls) -> Vec<Arc<str>> {
-    let lists = [&server.subject_alt_names, of_service];
+fn outside_names(of_service: &[Arc<str>], server: &OutsideTls) -> Vec<Arc<str>> {
+    let lists = [&server.subject_alt_names[..], of_service];
     match lists.into_iter().find(|names| !names.is_empty()) {
-        Some(names) => names.clone(),
+        Some(names) => names.to_vec(),
         None => server.sni.iter().cloned().collect(),
     }
 }
@@ -637,18 +637,11 @@ fn call_pods_securely(context: Context<'_>, cluster: &mut Cluster) {
     cluster.metadata = Some(metadata("evenkeel.dev", "mutual_tls", &addresses));
 }
 
-/// The cluster for HTTP to unknown hosts that are looked up.
-fn looked_up(context: Context<'_>) -> Cluster {
-    let mut cluster = base(context, ALLOW_ANY_DYNAMIC_DNS_CLUSTER.to_owned());
-    let pool = context.snapshot.mesh().connection_pool.clone();
-    if let Some(pool) = &pool {
-        apply_pool(pool, None, &mut cluster);
-    }
-    apply_keepalive(context, pool.as_ref(), &mut cluster);
-    let mesh = context.snapshot.mesh();
-    let (socket, naming) = match &mesh.unknown_hosts_tls {
+/// TLS to hosts that are looked up, and what requests say about the server (`outboundTrafficPolicy.tls`).
+fn unknown_hosts_tls(mesh: &MeshConfig) -> (Option<TransportSocket>, Option<UpstreamHttpProtocolOptions>) {
+    match &mesh.unknown_hosts_tls {
         Some(ClientTls::Outside(server)) => {
-            let names = outside_names(&Vec::new(), server);
+            let names = outside_names(&[], server);
             (Some(tls::outside_client(mesh, server, &names, None)), outside_naming(server, !names.is_empty()))
         }
         Some(ClientTls::IstioMutual { sni, subject_alt_names }) => {
@@ -658,7 +651,18 @@ fn looked_up(context: Context<'_>) -> Cluster {
             (Some(tls::mesh_client(mesh, sni, &identities, offered(bytes))), None)
         }
         None | Some(ClientTls::Disable) => (None, Some(dynamic_dns::naming())),
-    };
+    }
+}
+
+/// The cluster for HTTP to unknown hosts that are looked up.
+fn looked_up(context: Context<'_>) -> Cluster {
+    let mut cluster = base(context, ALLOW_ANY_DYNAMIC_DNS_CLUSTER.to_owned());
+    let pool = context.snapshot.mesh().connection_pool.clone();
+    if let Some(pool) = &pool {
+        apply_pool(pool, None, &mut cluster);
+    }
+    apply_keepalive(context, pool.as_ref(), &mut cluster);
+    let (socket, naming) = unknown_hosts_tls(context.snapshot.mesh());
     // Envoy wants to be told if servers are not checked by the host that is called.
     let allows_insecure = naming != Some(dynamic_dns::naming());
     let common = common_http_options(pool.as_ref());

@@ -10,17 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::support::{ControlPlane, PATIENCE, eventually, start, status};
+use crate::support::{ControlPlane, PATIENCE, ask, eventually, start, status};
 
 /// A GET on loopback: status line and body.
 async fn get(port: u16, path: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer in time").unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
+    let (head, body) = ask(port, &format!("GET {path}")).await;
+    (head.lines().next().unwrap().to_owned(), body)
 }
 
 async fn resolve(server: SocketAddr, name: &str) -> Vec<String> {

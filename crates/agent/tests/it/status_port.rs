@@ -1,42 +1,34 @@
 //! The agent's page: readiness, and metrics of the proxy and the program.
 
-use std::time::Duration;
-
 use evenkeel_agent::Options;
 use evenkeel_testkit::{Backend, Reply};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::sds;
-use crate::support::{ControlPlane, PATIENCE, start, status};
+use crate::support::{ControlPlane, PATIENCE, Running, ask, eventually, eventually_asked, start, status};
 
-/// A request on loopback: status code, and the rest of the answer.
-async fn ask(port: u16, request: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    stream.write_all(format!("{request} HTTP/1.1\r\nhost: localhost\r\n{TIMEOUT}\r\n").as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer in time").unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), format!("{head}\n\n{body}"))
+/// The status code that a request is answered with.
+async fn status_of(port: u16, request: &str) -> u16 {
+    let (head, _) = ask(port, request).await;
+    head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// What Prometheus would say.
-const TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds: 0.5\r\n";
-
-async fn until(what: &str, probe: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !probe().await {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+/// Starts an agent with these settings, and waits until it is ready.
+async fn ready(options: &Options) -> Running {
+    let agent = start(options.clone());
+    status(&options.state, "readiness", |status| status.ready).await;
+    agent
 }
 
 async fn metrics(options: &Options) -> String {
-    let (status, page) = ask(options.status_port().unwrap(), "GET /stats/prometheus").await;
-    assert_eq!(status, 200, "{page}");
-    assert!(page.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{page}");
-    page
+    // What Prometheus says of its patience.
+    let patience = "x-prometheus-scrape-timeout-seconds: 0.5";
+    let (head, page) = ask(options.status_port().unwrap(), &format!("GET /stats/prometheus\n{patience}")).await;
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    format!("\n{page}")
 }
 
 fn scraped(options: &mut Options, port: u16, path: &str) {
@@ -56,22 +48,22 @@ async fn metrics_of_proxy_and_program_are_on_one_page() {
         });
         let mut options = control.agent(&folder.path().join(name), more);
         scraped(&mut options, program.address().port(), "own");
-        let agent = start(options.clone());
-        status(&options.state, "readiness", |status| status.ready).await;
+        let agent = ready(&options).await;
         let page = metrics(&options).await;
         for line in ["\njobs_total 7\n", "\nenvoy_server_live", "\nistio_agent_scrapes_total 1\n"] {
             assert!(page.contains(line), "{name}: {line:?} not in\n{page}");
         }
         assert!(page.contains("istio_agent_scrape_failures_total{type=\"application\"} 0\n"), "{page}");
         let port = options.status_port().unwrap();
-        until("readiness", async || ask(port, "GET /healthz/ready").await.0 == 200).await;
+        let is_ready = async || (status_of(port, "GET /healthz/ready").await == 200).then_some(());
+        eventually_asked("readiness", is_ready).await;
         for (request, expected) in [
             ("HEAD /healthz/ready", 200),
             ("POST /stats/prometheus", 405),
             ("GET /quitquitquit", 404),
             ("GET http://localhost/stats/prometheus?filter=x", 200),
         ] {
-            assert_eq!(ask(port, request).await.0, expected, "{name}: {request}");
+            assert_eq!(status_of(port, request).await, expected, "{name}: {request}");
         }
         agent.stop().await;
         assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err(), "{name}: the page is still there");
@@ -86,22 +78,44 @@ async fn what_does_not_answer_is_left_out_and_counted() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut options = control.agent(&folder.path().join("agent"), &[]);
     scraped(&mut options, silent.local_addr().unwrap().port(), "/metrics");
-    let agent = start(options.clone());
-    // Before there is a proxy, too, the page answers.
-    let port = options.status_port().unwrap();
-    until("the page", async || TcpStream::connect(("127.0.0.1", port)).await.is_ok()).await;
-    status(&options.state, "readiness", |status| status.ready).await;
+    let agent = ready(&options).await;
     let page = metrics(&options).await;
     assert!(page.contains("\nenvoy_server_live"), "{page}");
     assert!(page.contains("istio_agent_scrape_failures_total{type=\"application\"} 1\n"), "{page}");
     // Clients that say nothing keep nobody from the page.
+    let port = options.status_port().unwrap();
     let mut idle = Vec::new();
     for _ in 0..8 {
         idle.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
     }
-    let (answers, _) = tokio::join!(metrics(&options), tokio::time::sleep(Duration::from_millis(1)));
-    assert!(answers.contains("\nenvoy_server_live"), "{answers}");
+    let page = metrics(&options).await;
+    assert!(page.contains("\nenvoy_server_live"), "{page}");
     drop(idle);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_hold_two_pages_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = ControlPlane::start(folder.path()).await;
+    // More than the sockets' buffers hold.
+    let page = format!("jobs_total 7\n{}", "# filling\n".repeat(2 << 20));
+    let program = Backend::start(move |_| Reply::text(page.clone()));
+    let mut options = control.agent(&folder.path().join("agent"), &[]);
+    scraped(&mut options, program.address().port(), "/metrics");
+    let agent = ready(&options).await;
+    let port = options.status_port().unwrap();
+    let mut lazy = Vec::new();
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        stream.write_all(b"GET /stats/prometheus HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        lazy.push(stream);
+    }
+    eventually("two scrapes", || (program.requests().len() == 2).then_some(())).await;
+    assert_eq!(status_of(port, "GET /healthz/ready").await, 200);
+    assert_eq!(program.requests().len(), 2, "the others wait");
+    drop(lazy);
+    assert!(metrics(&options).await.contains("\njobs_total 7\n"));
     agent.stop().await;
 }
 
@@ -111,9 +125,17 @@ async fn a_port_that_is_taken_keeps_nobody_waiting() {
     let control = ControlPlane::start(folder.path()).await;
     let options = control.agent(&folder.path().join("agent"), &[]);
     let _taken = TcpListener::bind(("0.0.0.0", options.status_port().unwrap())).await.unwrap();
-    let agent = start(options.clone());
-    status(&options.state, "readiness", |status| status.ready).await;
+    let agent = ready(&options).await;
     agent.stop().await;
+    // Nor does the agent take what the proxy needs.
+    for port in [Options::admin_port, |options: &Options| options.readiness_port] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = control.agent(&folder.path().join("agent"), &[]);
+        options.status_port = Some(port(&options));
+        let agent = ready(&options).await;
+        assert_eq!(status_of(options.readiness_port, "GET /healthz/ready").await, 200);
+        agent.stop().await;
+    }
 }
 
 #[tokio::test]
@@ -121,13 +143,13 @@ async fn it_stays_open_while_another_agent_takes_over() {
     let folder = tempfile::tempdir().unwrap();
     let control = ControlPlane::start(folder.path()).await;
     let options = control.agent(&folder.path().join("agent"), &[]);
-    let first = start(options.clone());
-    status(&options.state, "readiness", |status| status.ready).await;
+    let first = ready(&options).await;
     let before = metrics(&options).await;
     assert!(before.contains("istio_agent_scrapes_total 1\n"), "{before}");
     let second = start(options.clone());
     // The next agent counts for itself.
-    until("the next agent's page", async || metrics(&options).await.contains("istio_agent_scrapes_total 1\n")).await;
+    let counts_anew = async || metrics(&options).await.contains("istio_agent_scrapes_total 1\n").then_some(());
+    eventually_asked("the next agent's page", counts_anew).await;
     timeout(PATIENCE, first.ended).await.expect("the agent before ends").expect("no panic").expect("a clean end");
     assert!(metrics(&options).await.contains("\nenvoy_server_live"));
     second.stop().await;
@@ -142,8 +164,7 @@ async fn further_roots_verify_peers_and_not_the_control_plane() {
     let root = std::fs::read_to_string(other.path().join("ca-cert.pem")).unwrap();
     let config = serde_json::json!({ "caCertificatesPem": [root, "not PEM"] }).to_string();
     let options = control.agent(&folder.path().join("agent"), &["--proxy-config", &config]);
-    let agent = start(options.clone());
-    status(&options.state, "readiness", |status| status.ready).await;
+    let agent = ready(&options).await;
     let body = root.lines().nth(1).unwrap();
     let secrets = sds::secrets(&options.state.join("sds.sock"), ["ROOTCA", "control-plane-roots"]).await;
     let has = |name: &str| secrets.iter().find(|secret| secret.starts_with(name)).map(|secret| secret.contains(body));

@@ -1,6 +1,6 @@
 //! A control plane in one task, and the options of an agent that uses it.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::server::{AdsServer, Session, Source};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema, Version};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -202,6 +202,18 @@ impl Running {
     }
 }
 
+/// A request on loopback, its method and target in the first line and header fields in others: head and body of the answer.
+pub async fn ask(port: u16, request: &str) -> (String, String) {
+    let (start, fields) = request.split_once('\n').unwrap_or((request, "accept: */*"));
+    let request = format!("{start} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{fields}\r\n\r\n");
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer in time").unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
 /// Waits for a status that satisfies a condition.
 pub async fn status(state: &Path, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
     eventually(what, || Status::read(state).ok().filter(&condition)).await
@@ -209,9 +221,14 @@ pub async fn status(state: &Path, what: &str, condition: impl Fn(&Status) -> boo
 
 /// Waits for a value.
 pub async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    eventually_asked(what, async || probe()).await
+}
+
+/// The same where looking takes a request.
+pub async fn eventually_asked<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(value) = probe() {
+        if let Some(value) = probe().await {
             return value;
         }
         assert!(Instant::now() < deadline, "waited in vain for {what}");

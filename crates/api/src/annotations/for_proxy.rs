@@ -7,6 +7,7 @@ use evenkeel_base::{Span, Spanned};
 
 use super::listed;
 use crate::decode::{Context, RegexText};
+use crate::istio::agent_settings::{self, problem_of_port};
 use crate::istio::is_stat_tag;
 
 /// The statistics that a Pod's proxy reports in addition to Istio's own set.
@@ -46,9 +47,18 @@ pub fn program_metrics(annotations: &BTreeMap<String, Spanned<String>>, by_defau
     (!values.is_empty()).then(|| serde_json::json!(values).to_string())
 }
 
-/// The port of the agent's page that a Pod's annotation names; 0: none.
+/// The port of the agent's page that a Pod's annotation names, if it can be there; 0: none.
 pub fn status_port(annotations: &BTreeMap<String, Spanned<String>>) -> Option<u16> {
-    annotations.get(STATUS_PORT)?.trim().parse().ok()
+    let text = annotations.get(STATUS_PORT)?;
+    problem_of_status_port(text).is_none().then(|| text.trim().parse().ok())?
+}
+
+fn problem_of_status_port(text: &str) -> Option<String> {
+    match text.trim().parse::<u32>() {
+        Ok(0) => None,
+        Ok(port) => problem_of_port(port, agent_settings::STATUS_PORT),
+        Err(_) => Some(format!("`{text}` is no port")),
+    }
 }
 
 /// The log levels of a Pod's proxy, under Envoy's names. What the decoder has found wrong is left out.
@@ -161,12 +171,13 @@ pub(super) fn check(name: &str, text: &str, span: &Span, cx: &mut Context) -> bo
         MERGE_METRICS if super::parse_bool(text).is_none() => {
             cx.warning("bad-value", span, format!("`{text}` is neither true nor false"), "write \"true\" or \"false\"");
         }
-        STATUS_PORT if text.trim().parse::<u16>().is_err() => {
-            let message = format!("`{text}` is no port; the agent's page is at `statusPort`");
-            cx.warning("bad-value", span, message, "write a number, or 0 for no page");
+        STATUS_PORT => {
+            if let Some(problem) = problem_of_status_port(text) {
+                let message = format!("{problem}; the agent's page is at `statusPort`");
+                cx.warning("port-conflict", span, message, "write another number, or 0 for no page");
+            }
         }
-        MERGE_METRICS | STATUS_PORT | STATS_PREFIXES | STATS_SUFFIXES | LOG_LEVEL | COMPONENT_LOG_LEVEL
-        | AGENT_LOG_LEVEL => {}
+        MERGE_METRICS | STATS_PREFIXES | STATS_SUFFIXES | LOG_LEVEL | COMPONENT_LOG_LEVEL | AGENT_LOG_LEVEL => {}
         _ => return false,
     }
     true

@@ -64,7 +64,7 @@ pub const ANNOTATIONS: &[Known] = &[
     known("networking.istio.io/exportTo", &["Service"], Verdict::Honoured, "the namespaces that see the Service"),
     known("networking.istio.io/service-type", &["KubernetesGateway"], Verdict::NotYet, "no gateways are deployed for Gateway objects"),
     known("networking.istio.io/traffic-distribution", &["Service", "ServiceEntry"], Verdict::Honoured, "which endpoints are preferred by their distance"),
-    known("prometheus.istio.io/merge-metrics", &["Pod"], Verdict::Honoured, "`false`: the agent's page has only the proxy's metrics, whatever `enablePrometheusMerge` says"),
+    known("prometheus.istio.io/merge-metrics", &["Pod"], Verdict::Honoured, "whether the agent's page has the program's metrics beside the proxy's, whatever `enablePrometheusMerge` says"),
     known("proxy.istio.io/config", &["Pod"], Verdict::Honoured, "settings of the Pod's proxy"),
     known("proxy.istio.io/health-checks-enabled", &["WorkloadEntry"], Verdict::Honoured, "with `true` it gets traffic only with the condition `Healthy`"),
     known("proxy.istio.io/overrides", &["Pod"], Verdict::Inert, "the injector writes it"),

@@ -9,17 +9,17 @@ use crate::decode::Context;
 
 /// Istio's ports of the admin interface and of the agent's page.
 const ADMIN_PORT: u16 = 15_000;
-const STATUS_PORT: u16 = 15_020;
+pub(crate) const STATUS_PORT: u16 = 15_020;
 /// Begins a certificate in PEM.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// Why a proxy cannot have its admin interface, or its agent its page, on this port.
-fn problem_of_port(port: u32, default: u16) -> Option<String> {
+pub(crate) fn problem_of_port(port: u32, default: u16) -> Option<String> {
     match u16::try_from(port).ok().filter(|port| *port != 0) {
         None => Some(format!("{port} is no port")),
         Some(port) if port == default => None,
         Some(port) => {
-            let what = proxy_ports::OF_SIDECARS.iter().find(|(number, _)| *number == port).map(|(_, what)| *what)?;
+            let what = proxy_ports::use_of(proxy_ports::OF_SIDECARS, port)?;
             Some(format!("the proxy itself uses port {port} for {what}"))
         }
     }

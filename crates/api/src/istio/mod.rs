@@ -1,6 +1,6 @@
 //! Istio's networking and security kinds, as in its reference.
 
-mod agent_settings;
+pub(crate) mod agent_settings;
 mod authorization_policy;
 mod destination_rule;
 mod gateway;
@@ -10,7 +10,7 @@ mod mesh_config;
 mod never_matching;
 mod peer_authentication;
 mod proxy_config;
-mod proxy_ports;
+pub(crate) mod proxy_ports;
 mod readiness_probe;
 mod request_authentication;
 mod server_tls;

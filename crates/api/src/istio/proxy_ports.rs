@@ -5,7 +5,7 @@ use evenkeel_base::Span;
 use crate::decode::Context;
 
 /// What a sidecar listens for.
-pub(super) const OF_SIDECARS: &[(u16, &str)] = &[
+pub(crate) const OF_SIDECARS: &[(u16, &str)] = &[
     (15_000, "its administration"),
     (15_001, "captured connections from the workload"),
     (15_006, "captured connections to the workload"),
@@ -17,9 +17,14 @@ pub(super) const OF_SIDECARS: &[(u16, &str)] = &[
 /// The same of a gateway, which captures nothing.
 pub(super) const OF_GATEWAYS: &[(u16, &str)] = &[OF_SIDECARS[0], OF_SIDECARS[3], OF_SIDECARS[4], OF_SIDECARS[6]];
 
+/// What one of these uses a port for.
+pub(crate) fn use_of(own: &[(u16, &'static str)], port: u16) -> Option<&'static str> {
+    own.iter().find(|(number, _)| *number == port).map(|(_, what)| *what)
+}
+
 /// Names a listening socket on one of these. As in Istio, it is not made, and the rest of the object has its effect.
 pub(super) fn check(own: &[(u16, &'static str)], port: u16, span: &Span, cx: &mut Context) {
-    if let Some(what) = own.iter().find(|(number, _)| *number == port).map(|(_, what)| *what) {
+    if let Some(what) = use_of(own, port) {
         let message = format!("no listener is made on port {port}: the proxy itself uses it for {what}");
         cx.warning("port-conflict", span, message, "choose another port");
     }

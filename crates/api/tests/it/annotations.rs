@@ -125,7 +125,10 @@ fn what_has_no_effect_is_named() {
         check("Pod", &buckets(mistake), &[bad]);
     }
     check("Pod", "annotations: {prometheus.istio.io/merge-metrics: maybe}", &[bad]);
-    check("Pod", "annotations: {status.sidecar.istio.io/port: http}", &[bad]);
+    for port in ["http", "15006", "70000"] {
+        check("Pod", &format!("annotations: {{status.sidecar.istio.io/port: '{port}'}}"), &["warning port-conflict"]);
+    }
+    check("Pod", "annotations: {status.sidecar.istio.io/port: '15020'}", &[]);
     check("Pod", "annotations: {sidecar.istio.io/logLevel: loud}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/componentLogLevel: debug}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/agentLogLevel: 'ads:debug'}", &[bad]);

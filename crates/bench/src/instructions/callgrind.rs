@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::config::PATIENCE;
 use crate::process::find;
 
 /// The variable that tells a program under callgrind where its `vgdb` sockets are.
 const PREFIX_VARIABLE: &str = "EVENKEEL_BENCH_VGDB";
-/// How long callgrind may take to do what it is told.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Makes callgrind count threads apart.
 pub const PER_THREAD: &str = "--separate-threads=yes";
 /// Threads of a proxy: control, log, one worker, what the runtime adds.

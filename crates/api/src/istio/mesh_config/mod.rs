@@ -59,8 +59,7 @@ impl MeshConfig {
     pub fn http_proxy_port(&self) -> Option<Spanned<u16>> {
         let written = self.proxy_http_port.as_ref()?;
         let port = u16::try_from(written.value).ok().filter(|port| *port != 0)?;
-        (!proxy_ports::OF_SIDECARS.iter().any(|(own, _)| *own == port))
-            .then(|| Spanned::new(port, written.span.clone()))
+        proxy_ports::use_of(proxy_ports::OF_SIDECARS, port).is_none().then(|| Spanned::new(port, written.span.clone()))
     }
 
     /// A decoder for the settings: a field of a newer version is a warning, unless leaving it out could open something.
