@@ -28,6 +28,8 @@ pub mod network;
 pub mod rbac;
 mod resolution;
 pub mod stateful_session;
+pub mod tracing;
+mod wire;
 
 #[cfg(feature = "test-filter")]
 pub use http::test_filter;

@@ -28,6 +28,7 @@ mod overload;
 pub mod pool;
 mod readiness;
 pub mod recent;
+mod reporters;
 mod resolver;
 pub mod run;
 mod scope;

@@ -20,13 +20,15 @@ mod lifecycle;
 mod program;
 
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_process::confinement::{self, Writes};
-use evenkeel_runtime_config::bootstrap::Scope as BootstrapScope;
-use evenkeel_runtime_config::{Builder, Environment};
+use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope as BootstrapScope};
+use evenkeel_runtime_config::tracing::OwnNode;
+use evenkeel_runtime_config::{Builder, Environment, TracingDefaults};
 use evenkeel_stats::Registry;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::Schema;
@@ -128,6 +130,7 @@ fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
     builder.set_default_resolver(loaded.bootstrap.resolver.clone());
     builder.set_own_locality(loaded.bootstrap.node.locality.as_ref());
     builder.set_local_cluster(loaded.bootstrap.local_cluster.clone());
+    builder.set_tracing(tracing_defaults(&loaded.bootstrap));
     if let BootstrapScope::Learned { listeners, .. } = &loaded.bootstrap.scope {
         builder.ask_by_name(listeners.iter().cloned());
     }
@@ -140,6 +143,22 @@ fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
         result.map_err(|rejection| loaded.resource_error("listeners", index, &rejection.problems))?;
     }
     Ok(builder)
+}
+
+/// What connection managers that trace have from the bootstrap.
+fn tracing_defaults(bootstrap: &Bootstrap) -> TracingDefaults {
+    let node = &bootstrap.node;
+    let zone = node.locality.as_ref().map(|locality| locality.zone.clone()).unwrap_or_default();
+    let (id, cluster) = (node.id.clone(), node.cluster.clone());
+    let node = OwnNode { id, cluster, zone, address: own_address() };
+    TracingDefaults { provider: bootstrap.tracing.clone(), node: Arc::new(node) }
+}
+
+/// An IPv4 address of this machine that others can reach, or else the loopback address, as Envoy's spans have it.
+fn own_address() -> Option<IpAddr> {
+    let addresses = nix::ifaddrs::getifaddrs().ok()?.filter_map(|interface| interface.address);
+    let mut addresses = addresses.filter_map(|address| address.as_sockaddr_in().map(|address| address.ip()));
+    Some(addresses.find(|address| !address.is_loopback()).unwrap_or(Ipv4Addr::LOCALHOST).into())
 }
 
 async fn serve(

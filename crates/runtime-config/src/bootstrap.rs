@@ -13,6 +13,7 @@ use prost::Message as _;
 use crate::bind::BindConfig;
 use crate::compile::dns::resolver_config;
 use crate::compile::source::{Source, api_source, config_source};
+use crate::compile::tracing::default_provider;
 use crate::compile::{Cx, Environment, address};
 use crate::dns::DnsResolver;
 use crate::histogram_buckets::{self, HistogramBuckets};
@@ -21,6 +22,7 @@ use crate::rejection::Rejection;
 use crate::stats_matcher::{self, StatsMatcher};
 use crate::stats_tags::{self, StatsTags};
 use crate::support;
+use crate::tracing::Provider;
 
 /// A validated bootstrap file.
 #[derive(Debug, Clone)]
@@ -53,6 +55,8 @@ pub struct Bootstrap {
     pub stats_tags: StatsTags,
     /// Buckets of histograms; the first that matches a histogram's name counts.
     pub histogram_buckets: Vec<HistogramBuckets>,
+    /// Where spans go of connection managers that do not say (`tracing.http`).
+    pub tracing: Option<Arc<Provider>>,
     /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
 }
@@ -206,6 +210,8 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     let overload = overload::compile(cx, message);
     let stats = stats_matcher::compile(cx, message.stats_config.as_ref())?;
     let stats_tags = stats_tags::compile(cx, message.stats_config.as_ref())?;
+    #[allow(deprecated)] // Envoy and Istio still use it.
+    let tracing = default_provider(cx, message.tracing.as_ref())?;
     let histogram_buckets = histogram_buckets::compile(cx, message.stats_config.as_ref())?;
     Some(Bootstrap {
         node: message.node.clone().unwrap_or_default(),
@@ -222,6 +228,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         stats,
         stats_tags,
         histogram_buckets,
+        tracing,
         scope: Scope::of(message.node.as_ref()),
     })
 }

@@ -48,7 +48,7 @@ use crate::compile::route::{Inline, route_table};
 use crate::compile::route_change::{changed_table, name_of_table};
 use crate::compile::source::{Reference, Source};
 use crate::compile::tls::{Roots, Secret, secret, secret_of};
-use crate::compile::{Cx, Environment};
+use crate::compile::{Cx, Environment, TracingDefaults};
 use crate::demand::Demand;
 use crate::dns::{DnsOptions, DnsResolver, DnsTarget};
 use crate::listener::Listener;
@@ -201,6 +201,11 @@ impl Builder {
     /// Sets the proxy's own locality (`node.locality`), which is listed first in a cluster, for clusters set afterwards.
     pub fn set_own_locality(&mut self, locality: Option<&Locality>) {
         self.environment.locality = locality.map(|locality| locality_name(Some(locality)));
+    }
+
+    /// Sets what connection managers that trace have from the bootstrap, for listeners set afterwards.
+    pub fn set_tracing(&mut self, tracing: TracingDefaults) {
+        self.environment.tracing = tracing;
     }
 
     /// Sets the cluster whose hosts are the proxies like this one (`cluster_manager.local_cluster_name`), for clusters set

@@ -9,6 +9,7 @@ use crate::http2::Http2Options;
 use crate::local_reply::LocalReply;
 use crate::route_table::RouteTable;
 use crate::skip::SkipMatcher;
+use crate::tracing::Tracing;
 
 pub use crate::http_filters::HttpFilterConfig;
 
@@ -45,6 +46,8 @@ pub struct HttpConnectionManager {
     pub generate_request_id: bool,
     /// Keep the client's `x-request-id` even at the edge.
     pub preserve_external_request_id: bool,
+    /// `x-request-id` tells whether the request is traced (`pack_trace_reason`).
+    pub pack_trace_reason: bool,
     /// Send `x-request-id` in responses too.
     pub always_set_request_id_in_response: bool,
     /// How `x-forwarded-client-cert` is handled.
@@ -108,6 +111,8 @@ pub struct HttpConnectionManager {
     pub via: Option<Arc<str>>,
     /// How local replies are modified.
     pub local_reply: Option<LocalReply>,
+    /// How requests are traced; `None`: they are not.
+    pub tracing: Option<Arc<Tracing>>,
 }
 
 /// An HTTP filter before the router.

@@ -67,6 +67,7 @@ pub mod stats_matcher;
 pub mod stats_tags;
 pub mod string_match;
 pub mod support;
+pub mod tracing;
 pub mod view;
 
 use std::borrow::Cow;
@@ -80,7 +81,7 @@ pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
 
 pub use compile::source::{Reference, Source};
-pub use compile::{Environment, ReadFile, ReadVariable};
+pub use compile::{Environment, ReadFile, ReadVariable, TracingDefaults};
 pub use demand::Demand;
 pub use hcm::HttpConnectionManager;
 pub use listener::Listener;

@@ -92,7 +92,7 @@ impl Listener {
             };
             let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
             let asked = chain.authz_services().map(AuthzService::cluster).chain(chain.network_authz_clusters());
-            let asked = asked.chain(chain.jwks_clusters());
+            let asked = asked.chain(chain.jwks_clusters()).chain(chain.collector());
             tcp.chain(table.into_iter().flat_map(|table| table.clusters())).chain(asked)
         })
     }
@@ -222,6 +222,12 @@ impl FilterChain {
             KeySource::Remote(source) => Some(&source.cluster),
             KeySource::Local(_) => None,
         })
+    }
+
+    /// The cluster that gets the spans of its requests.
+    fn collector(&self) -> Option<&Arc<str>> {
+        let Terminal::Http(hcm) = &self.terminal else { return None };
+        hcm.tracing.as_ref()?.provider.as_ref().map(|provider| provider.cluster())
     }
 
     /// Clusters whose services decide about its connections.

@@ -17,6 +17,8 @@ pub struct MirrorPolicy {
     pub host: Option<Box<str>>,
     /// Edits of copies' headers, in order.
     pub edits: Vec<HeaderMutation>,
+    /// Copies of traced requests are traced (`trace_sampled`).
+    pub traced: bool,
 }
 
 /// How a mirror's cluster is named.

@@ -13,6 +13,7 @@ use crate::metadata::MetadataMatch;
 use crate::mirror::{MirrorCluster, MirrorPolicy};
 use crate::retry::RetryPolicy;
 use crate::route_filters::FilterOverrides;
+use crate::tracing::RouteTracing;
 
 /// A virtual host.
 #[derive(Debug)]
@@ -86,6 +87,8 @@ pub struct Route {
     pub origin: Option<Arc<str>>,
     /// Its other metadata (`metadata.filter_metadata`), for filters that pass it on.
     pub metadata: DynamicMetadata,
+    /// How its requests are traced (`decorator`, `tracing`).
+    pub tracing: Option<Box<RouteTracing>>,
 }
 
 /// `RouteMatch`.

@@ -27,12 +27,16 @@ pub mod status {
     pub const UNKNOWN: u8 = 2;
     /// It took longer than the caller allows.
     pub const DEADLINE_EXCEEDED: u8 = 4;
+    /// A quota or a resource is used up.
+    pub const RESOURCE_EXHAUSTED: u8 = 8;
     /// There is no such method.
     pub const UNIMPLEMENTED: u8 = 12;
     /// One side broke the protocol.
     pub const INTERNAL: u8 = 13;
     /// The service cannot be reached; a retry may help.
     pub const UNAVAILABLE: u8 = 14;
+    /// Data was lost.
+    pub const DATA_LOSS: u8 = 15;
 }
 
 /// Names of the statuses by number, as access logs write them.

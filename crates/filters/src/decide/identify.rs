@@ -103,6 +103,10 @@ fn request_id(headers: &mut Headers, hcm: &HttpConnectionManager, services: &dyn
     if hcm.use_remote_address && !hcm.preserve_external_request_id {
         headers.remove(HeaderId::RequestId);
     }
+    // The client may name its request. Whether it is traced is not its decision.
+    if hcm.use_remote_address && hcm.pack_trace_reason && hcm.preserve_external_request_id {
+        crate::tracing::clear_reason(headers);
+    }
     if hcm.generate_request_id && !headers.contains(HeaderId::RequestId) {
         headers.append_id(HeaderId::RequestId, &uuid(|| services.random()));
     }

@@ -10,9 +10,9 @@ use evenkeel_runtime_config::ext_authz::{ExtAuthz, HttpTarget, PathChange, Told}
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
-use super::wire::{Message, readable};
 use crate::header_mutation;
 use crate::http::{Body, RequestContext};
+use crate::wire::{Message, readable};
 
 /// Says whether the service gets the whole body. Nobody else may say so.
 const PARTIAL_BODY: &[u8] = b"x-envoy-auth-partial-body";

@@ -14,7 +14,6 @@ mod network;
 mod service;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 pub use filter::HttpFilter;
 pub use network::NetworkFilter;

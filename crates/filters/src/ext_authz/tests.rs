@@ -18,11 +18,11 @@ use evenkeel_runtime_config::view::ConnectionView;
 use prost::Message as _;
 
 use super::answer::{Action, Answer, Edit, Verdict, Wanted};
-use super::wire::{Message, readable};
 use super::{changes, check};
 use crate::callouts::HttpAnswer;
 use crate::http::fixture::Fixture;
 use crate::http::{Body, Decision};
+use crate::wire::{Message, readable};
 
 fn config() -> ExtAuthz {
     let call = CallTarget { cluster: "authz".into(), timeout: Some(Duration::from_secs(1)), retry: None };

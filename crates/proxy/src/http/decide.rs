@@ -51,7 +51,12 @@ impl<'l> ActiveStream<'l> {
         };
         match decide::decide(arrival, self).await {
             Outcome::Forward(forward) => Plan::Forward(forward),
-            Outcome::Answer(answer, levels) => Plan::Reply(self.answered(answer), levels),
+            Outcome::Answer(answer, levels) => {
+                if let (Answer::NoRouteTable, Some(tracer)) = (&answer, &conn.manager.tracer) {
+                    self.trace(tracer, None);
+                }
+                Plan::Reply(self.answered(answer), levels)
+            }
             Outcome::Hold(demand) => Plan::Hold(demand),
         }
     }
@@ -104,6 +109,9 @@ impl<'c, 'l: 'c> Visitor<'c> for ActiveStream<'l> {
     #[inline]
     fn chosen(&mut self, matched: Option<&Matched<'c>>) {
         self.request.stream.route_name = matched.map(|matched| Arc::clone(&matched.route.name));
+        if let Some(tracer) = &self.conn.manager.tracer {
+            self.trace(tracer, matched.map(|matched| matched.route));
+        }
     }
 
     fn edit_request(&mut self, levels: Levels<'c>) {
@@ -143,6 +151,9 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Destination<'c>> {
         let cluster = self.conn.worker.upstreams.cluster(&entry.cluster)?;
         self.request.stream.cluster_name = Some(Arc::clone(&entry.cluster));
+        if let Some(trace) = &mut self.request.trace {
+            trace.forwarded(&cluster.config().stat_name);
+        }
         let affinity = Affinity::new(action, entry, &cluster, self.request, &self.conn.info.view);
         Some(Destination { cluster, affinity })
     }

@@ -310,6 +310,14 @@ impl Failure {
         self.row().flags
     }
 
+    /// Envoy's words for a stream that was reset, or for a connection that was not made.
+    pub(crate) fn reset_reason(&self) -> Option<&'static str> {
+        match self.row().says {
+            Says::Reset(reason) => Some(reason),
+            Says::Words(..) | Says::Phrase(_) => None,
+        }
+    }
+
     /// Envoy's `%RESPONSE_CODE_DETAILS%`; Envoy replaces blanks by `_`.
     pub(crate) fn details(&self) -> Cow<'static, str> {
         match (self.row().says, self) {

@@ -97,6 +97,7 @@ impl ActiveStream<'_> {
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
             if let Err(failure) = &attempt {
+                self.end_traced_try(Some(failure));
                 count_failed_try(&forward.to.cluster, self.request.host.as_ref(), failure);
             }
             if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
@@ -109,6 +110,7 @@ impl ActiveStream<'_> {
                 match forward.to.cluster.begin_retry(forward.action.priority, attempt.is_err()) {
                     Ok(permit) => {
                         retrying = Some(permit);
+                        self.end_traced_try(None);
                         let pause = self.back_off(forward, attempt.is_ok());
                         drop(attempt);
                         timers.end_try();
@@ -133,7 +135,9 @@ impl ActiveStream<'_> {
                     if self.request.stream.attempts > 1 && matches!(verdict, Verdict::Final) {
                         forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_retry_success);
                     }
-                    self.respond(forward, answered, &mut upload, &mut timers).await
+                    let keeps = self.respond(forward, answered, &mut upload, &mut timers).await;
+                    self.end_traced_try(None);
+                    keeps
                 }
                 Err(failure) => self.give_up(forward, failure).await,
             };
@@ -224,6 +228,7 @@ impl ActiveStream<'_> {
         loop {
             let host = forward.to.cluster.pick(&target)?;
             self.request.set_host(&host);
+            self.begin_traced_try();
             if self.request.stream.attempts == 1 && !raced && is_mirrored(forward) {
                 upload.mirrors = self.mirror(forward, upload.known());
             }
@@ -342,6 +347,9 @@ impl ActiveStream<'_> {
         if let Upstream::Filtered(filtered) = up {
             // Boxed: few clusters have filters.
             Box::pin(self.filter_try(forward, filtered, upload, timers)).await?;
+        }
+        if self.request.trace.is_some() {
+            self.send_traced(up);
         }
         self.request.note(TimePoint::UpstreamTxBegin);
         if let Err(failure) = up.send_head(self.request) {

@@ -9,6 +9,7 @@ use super::active_stream::ActiveStream;
 use super::clock::wall_clock;
 use super::context::ConnectionContext;
 use super::request::Request;
+use super::trace;
 use crate::recent::{is_failure, recorded};
 use crate::stats::http::{Counter, Gauge, Histogram};
 
@@ -82,6 +83,9 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
     let duration = turn::now().duration_since(request.started());
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
     keep(conn, request);
+    if request.trace.is_some() {
+        trace::end(conn, request);
+    }
     let access_logs = &conn.hcm.access_logs;
     if !access_logs.is_empty() {
         record(conn, request, |record| {

@@ -125,6 +125,9 @@ impl ActiveStream<'_> {
         if forward.host.include_request_attempt_count {
             head.headers.set(HeaderId::EnvoyAttemptCount, b"1");
         }
+        if let Some(trace) = &self.request.trace {
+            trace.copy(&mut head, policy.traced);
+        }
         let name = match &policy.cluster {
             MirrorCluster::Named(name) => name.as_bytes(),
             MirrorCluster::Header(header) => self.request.head.headers.find(header.as_bytes())?,

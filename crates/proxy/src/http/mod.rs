@@ -35,6 +35,7 @@ mod route_stats;
 mod send_reply;
 mod streamed;
 mod timers;
+mod trace;
 mod try_filters;
 mod upload;
 mod upstream;

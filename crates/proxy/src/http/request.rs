@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_filters::explain::asked::AskedHead;
+use evenkeel_filters::tracing::Trace;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::access_log::TimePoint;
@@ -76,6 +77,8 @@ pub(super) struct Request {
     pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its head as it was received, if it is one of those that are kept ([`crate::recent`]).
     pub(super) sampled: Option<Box<AskedHead>>,
+    /// What is traced of it, if its connection manager traces.
+    pub(super) trace: Option<Box<Trace>>,
 }
 
 impl Request {
@@ -100,6 +103,7 @@ impl Request {
             outcome: None,
             edge: None,
             sampled: None,
+            trace: None,
         }
     }
 
@@ -145,6 +149,7 @@ impl Request {
             outcome,
             edge,
             sampled,
+            trace,
         } = self;
         head.clear();
         response.clear();
@@ -161,6 +166,7 @@ impl Request {
         *edge = None;
         *body_begins = false;
         *sampled = None;
+        *trace = None;
     }
 
     /// Whether the upstream gets a gRPC call.
@@ -177,6 +183,14 @@ impl Request {
             self.stream.details = details;
         }
         row.counter.into_iter().for_each(|counter| stats.inc(counter));
+    }
+
+    /// Tells the client what the trace says of the request.
+    #[inline]
+    pub(super) fn respond_traced(&mut self) {
+        if let Some(trace) = &self.trace {
+            trace.respond(&mut self.response.headers);
+        }
     }
 
     /// Sets this time point to now.

@@ -76,6 +76,7 @@ impl ActiveStream<'_> {
             info.framing = announced(info.framing, &self.request.response.headers);
         }
         finish_response(&mut self.request.response.headers, &self.conn.hcm, false);
+        self.request.respond_traced();
         timers.end_tries();
         if tunnel.is_some() {
             // A tunnel has no length (RFC 9110 section 9.3.6).
@@ -180,6 +181,9 @@ impl ActiveStream<'_> {
     fn edit_response(&mut self, forward: &Forward<'_>) {
         let (hcm, request) = (&*self.conn.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
+        if let Some(trace) = &mut request.trace {
+            trace.answered(headers);
+        }
         headers.remove(HeaderId::EnvoyDecoratorOperation);
         forward.to.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();

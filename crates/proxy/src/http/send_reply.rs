@@ -57,6 +57,7 @@ impl ActiveStream<'_> {
         let request = &mut *self.request;
         request.stream.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
+        request.respond_traced();
         if self.down.received_all() {
             request.note_first(TimePoint::DownstreamRxEnd);
         }

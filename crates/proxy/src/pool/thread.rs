@@ -74,6 +74,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     }
     housekeeping.abort();
     worker.end_connections().await;
+    worker.reporters.finish(&*worker).await;
     worker.upstreams.close_idle();
     worker.log.borrow_mut().flush();
 }
@@ -88,6 +89,7 @@ async fn housekeeping(worker: Rc<Worker>) {
         deadline::tick(now);
         hangup::tick();
         worker.log.borrow_mut().tick(now.into_std());
+        worker.reporters.tick(now.into_std(), &*worker);
         worker.upstreams.sweep(now);
         worker.publish_memory();
         evenkeel_upstream::h2::trim();

@@ -28,6 +28,7 @@ use crate::edges::Edges;
 use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
 use crate::recent::{self, Recent};
+use crate::reporters::Reporters;
 use crate::stats::{self, worker};
 
 /// Upper bound of `drain_quiet`, which is otherwise a tenth of the drain time.
@@ -63,6 +64,8 @@ pub(crate) struct Worker {
     pub(crate) upstreams: Rc<Upstreams>,
     /// Callouts of the proxy itself, such as those of filters.
     pub(crate) callouts: WorkerCallouts,
+    /// Where spans go.
+    pub(crate) reporters: Reporters,
     pub(crate) random: Random,
     /// Recent requests, for those who ask about them.
     pub(crate) recent: Recent,
@@ -101,6 +104,7 @@ impl Worker {
             log: RefCell::new(WorkerLog::new(seed.log)),
             stats: seed.stats,
             callouts: WorkerCallouts::new(Rc::clone(&upstreams)),
+            reporters: Reporters::default(),
             upstreams,
             random: Random::from_system(),
             edges: Edges::new(seed.recent.except.clone()),

@@ -4,6 +4,7 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
+use evenkeel_filters::tracing::Tracer;
 use evenkeel_filters::{HttpFilters, NetworkFilters, Setup, network};
 use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::listener::FilterChain;
@@ -11,6 +12,7 @@ use evenkeel_runtime_config::proxy_protocol::ProxyProtocolVersion;
 use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 use evenkeel_upstream::h2::stats as h2;
+use evenkeel_upstream::turn;
 
 use super::Worker;
 use super::generation::Generation;
@@ -61,6 +63,8 @@ impl ConnectionStats {
 pub(crate) struct HttpManager {
     pub(crate) http: Writer<http::Stats>,
     pub(crate) filters: HttpFilters,
+    /// Traces its requests, if it does.
+    pub(crate) tracer: Option<Rc<Tracer>>,
     /// HTTP/1 codec statistics, over all connection managers.
     pub(crate) http1: Writer<http1::Stats>,
     /// HTTP/2 codec statistics, over all connection managers.
@@ -140,7 +144,9 @@ impl LocalGeneration {
             let filters = HttpFilters::new(&config.filters, &Setup { registry: &worker.registry, outer: &name });
             let http2 = Rc::new(worker.registry.scope(h2::downstream_name()).writer());
             let http1 = worker.registry.scope(ScopeName::plain("http1.")).writer();
-            (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, http1, http2 }))
+            let now = turn::now().into_std();
+            let tracer = worker.reporters.tracer(config, &worker.registry, &name, now);
+            (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, tracer, http1, http2 }))
         });
         Rc::clone(manager)
     }

@@ -7,6 +7,7 @@ use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3::Router;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use evenkeel_xds::pb::envoy::extensions::request_id::uuid::v3::UuidRequestIdConfig;
 use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
@@ -14,7 +15,7 @@ use super::headers::{self, KeyFormat};
 use super::http2::max_requests;
 use super::local_reply::local_reply;
 use super::skip::{WITH_MATCHER, with_matcher};
-use super::{Cx, http2, route, source, type_name};
+use super::{Cx, http2, route, source, tracing, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
     HttpFilter, HttpFilterConfig, OnDemand, RouteSource, ServerHeader, StripPort,
@@ -47,7 +48,7 @@ pub(crate) fn http_connection_manager(
     let routes = route_source(cx, config);
     let mut on_demand = None;
     let filters = http_filters(cx, &config.http_filters, &mut on_demand);
-    let suppress_envoy_headers = suppresses_envoy_headers(cx, &config.http_filters);
+    let suppress_envoy_headers = router(cx, &config.http_filters).suppress_envoy_headers;
     let common = config.common_http_protocol_options.unwrap_or_default();
     let http1 = config.http_protocol_options.clone().unwrap_or_default();
     let (idle_timeout, max_connection_duration, max_stream_duration) =
@@ -59,7 +60,14 @@ pub(crate) fn http_connection_manager(
         None => Some(None),
         Some(config) => cx.at("local_reply_config", |cx| local_reply(cx, config)).map(Some),
     };
-    check_request_id(cx, config);
+    let request_id = request_id(cx, config);
+    let tracing = match &config.tracing {
+        None => Some(None),
+        Some(tracing) => {
+            let request_id = request_id.unwrap_or_default();
+            cx.at("tracing", |cx| tracing::tracing(cx, config, tracing, request_id)).map(Some)
+        }
+    };
     let key_format = cx.at("http_protocol_options", |cx| headers::key_format(cx, http1.header_key_format.as_ref()));
     let use_remote_address = flag(&config.use_remote_address, false);
     let server_name = if config.server_name.is_empty() { "envoy" } else { &config.server_name };
@@ -79,6 +87,7 @@ pub(crate) fn http_connection_manager(
         skip_xff_append: config.skip_xff_append,
         generate_request_id: flag(&config.generate_request_id, true),
         preserve_external_request_id: config.preserve_external_request_id,
+        pack_trace_reason: flag(&request_id?.pack_trace_reason, true),
         always_set_request_id_in_response: config.always_set_request_id_in_response,
         forward_client_cert: forward_client_cert(cx, config.forward_client_cert_details)?,
         client_cert_details: client_cert_details(config.set_current_client_cert_details.as_ref()),
@@ -113,6 +122,7 @@ pub(crate) fn http_connection_manager(
         suppress_envoy_headers,
         via: non_empty(&config.via),
         local_reply: local_reply?,
+        tracing: tracing?,
     })
 }
 
@@ -145,13 +155,14 @@ fn max_request_headers_bytes(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManage
     kib as usize * 1024
 }
 
-/// Rejects request ID extensions other than UUID.
-fn check_request_id(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) {
-    if let Some(extension) = config.request_id_extension.as_ref().and_then(|e| e.typed_config.as_ref())
-        && type_name(&extension.type_url) != UUID_REQUEST_ID
-    {
-        cx.fail_at::<()>("request_id_extension.typed_config", format!("must be {UUID_REQUEST_ID}"));
-    }
+/// How request IDs are made: as UUIDs; other extensions are rejected.
+fn request_id(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<UuidRequestIdConfig> {
+    let extension = config.request_id_extension.as_ref().and_then(|extension| extension.typed_config.as_ref());
+    let Some(extension) = extension else { return Some(UuidRequestIdConfig::default()) };
+    cx.at("request_id_extension.typed_config", |cx| match type_name(&extension.type_url) {
+        UUID_REQUEST_ID => cx.unpack(extension),
+        _ => cx.fail(format!("must be {UUID_REQUEST_ID}")),
+    })
 }
 
 fn flag(value: &Option<BoolValue>, default: bool) -> bool {
@@ -188,14 +199,14 @@ fn underscores(cx: &mut Cx<'_>, value: i32) -> Option<HeadersWithUnderscores> {
     }
 }
 
-/// Whether the router, the last filter, adds no headers of Envoy's.
-fn suppresses_envoy_headers(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> bool {
-    let Some(hcm::http_filter::ConfigType::TypedConfig(any)) =
-        filters.last().and_then(|last| last.config_type.as_ref())
-    else {
-        return false;
-    };
-    type_name(&any.type_url) == ROUTER && cx.unpack::<Router>(any).is_some_and(|router| router.suppress_envoy_headers)
+/// The router, the last filter. Its default where it is not there or cannot be decoded: others report that.
+pub(super) fn router(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> Router {
+    match filters.last().and_then(|last| last.config_type.as_ref()) {
+        Some(hcm::http_filter::ConfigType::TypedConfig(any)) if type_name(&any.type_url) == ROUTER => {
+            cx.unpack(any).unwrap_or_default()
+        }
+        _ => Router::default(),
+    }
 }
 
 fn route_source(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<RouteSource> {

@@ -60,5 +60,6 @@ fn mirror_policy(cx: &mut Cx<'_>, policy: &RequestMirrorPolicy, inherited: &Inhe
         appends_suffix: !policy.disable_shadow_host_suffix_append && host.is_empty(),
         host: (!host.is_empty()).then(|| host.into()),
         edits,
+        traced: policy.trace_sampled.as_ref().is_none_or(|traced| traced.value),
     })
 }

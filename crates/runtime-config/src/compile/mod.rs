@@ -45,6 +45,7 @@ pub(crate) mod source;
 pub(crate) mod stateful_session;
 pub(crate) mod subset;
 pub(crate) mod tls;
+pub(crate) mod tracing;
 mod utilization;
 
 use std::fmt::{Display, Write};
@@ -73,6 +74,17 @@ pub struct Environment {
     pub locality: Option<std::sync::Arc<str>>,
     /// `cluster_manager.local_cluster_name`: the cluster of the proxies like this one.
     pub local_cluster: Option<std::sync::Arc<str>>,
+    /// `tracing` of the bootstrap, and what spans tell of this proxy.
+    pub tracing: TracingDefaults,
+}
+
+/// What connection managers that trace have from the bootstrap.
+#[derive(Debug, Clone, Default)]
+pub struct TracingDefaults {
+    /// `tracing.http`: where spans go, if a connection manager does not say.
+    pub provider: Option<std::sync::Arc<crate::tracing::Provider>>,
+    /// What spans tell of this proxy.
+    pub node: std::sync::Arc<crate::tracing::OwnNode>,
 }
 
 /// Reads a file.
@@ -90,6 +102,7 @@ impl Environment {
             resolver: std::sync::Arc::default(),
             locality: None,
             local_cluster: None,
+            tracing: TracingDefaults::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::mirror::mirror_policies;
 use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
+use super::tracing::route_tracing;
 use super::{Cx, cors, matcher};
 use crate::FastMap;
 use crate::domains::DomainIndex;
@@ -231,6 +232,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
         filters,
         origin: origin(route.metadata.as_ref()),
         metadata: besides_origin(route.metadata.as_ref()),
+        tracing: route_tracing(cx, route)?,
     })
 }
 

@@ -17,7 +17,7 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
     message(name, Part, full, &[], &[])
 }
 
-const NO_TRACING: &str = "tracing is not supported, and the field has no other use";
+const NO_SPAN: &str = "calls of filters have no span of their own";
 const NO_READER: &str = "for code of one's own in Envoy; nothing else reads it";
 const NO_TYPED_METADATA: &str = "nothing here sets metadata of a message type";
 
@@ -33,11 +33,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "max_denied_response_body_bytes"],
         &[("transport_api_version", "V3")],
         &[(NO_TYPED_METADATA, &["typed_metadata_context_namespaces", "route_typed_metadata_context_namespaces"]),
-          (NO_READER, &["filter_metadata"]), (NO_TRACING, &["emit_client_span"])]),
+          (NO_READER, &["filter_metadata"]), (NO_SPAN, &["emit_client_span"])]),
     message("envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute", Extension, &["disabled", "check_settings"], &[], &[]),
     message("envoy.extensions.filters.http.ext_authz.v3.CheckSettings", Part,
         &["context_extensions", "disable_request_body_buffering", "with_request_body", "grpc_service", "http_service"],
-        &[], &[(NO_TRACING, &["emit_client_span"])]),
+        &[], &[(NO_SPAN, &["emit_client_span"])]),
     part("envoy.extensions.filters.http.ext_authz.v3.BufferSettings",
         &["max_request_bytes", "allow_partial_message", "pack_as_bytes"]),
     part("envoy.extensions.filters.http.ext_authz.v3.HttpService",
@@ -59,11 +59,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["retry_back_off", "num_retries", "retry_on", "host_selection_retry_max_attempts"]),
     part("envoy.config.core.v3.BackoffStrategy", &["base_interval", "max_interval"]),
     message("envoy.config.core.v3.GrpcService", Part, &["envoy_grpc"],
-        &[("timeout", "of services that filters call"), ("initial_metadata", "of services that filters call")], &[]),
+        &[("timeout", "of services that filters call and of collectors of spans"), ("initial_metadata", "of services that filters call and of collectors of spans")], &[]),
     message("envoy.config.core.v3.GrpcService.EnvoyGrpc", Part, &["cluster_name"],
-        &[("authority", "of services that filters call"), ("retry_policy", "of services that filters call"),
-          ("max_receive_message_length", "of services that filters call"),
-          ("skip_envoy_headers", "of services that filters call")], &[]),
+        &[("authority", "of services that filters call and of collectors of spans"), ("retry_policy", "of services that filters call"),
+          ("max_receive_message_length", "of services that filters call and of collectors of spans"),
+          ("skip_envoy_headers", "of services that filters call and of collectors of spans")], &[]),
     part("envoy.type.matcher.v3.ListStringMatcher", &["patterns"]),
     part("envoy.type.v3.HttpStatus", &["code"]),
 ];

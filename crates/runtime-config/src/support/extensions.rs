@@ -13,7 +13,6 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
 
 const NO_RUNTIME: &str = "there is no runtime layer; the configured value applies";
 const NO_UPSTREAM_MATCHER: &str = "nothing reads the saved address: the matcher of upstream addresses is not supported";
-const NO_TRACING: &str = "tracing is not supported, and the field has no other use";
 
 #[rustfmt::skip]
 pub(super) static MESSAGES: &[MessageSupport] = &[
@@ -43,7 +42,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
             "proxy_100_continue", "upgrade_configs", "normalize_path", "merge_slashes",
             "path_with_escaped_slashes_action", "request_id_extension", "strip_matching_host_port",
             "strip_any_host_port", "http2_protocol_options", "drain_timeout", "stream_error_on_invalid_http_message",
-            "local_reply_config", "append_x_forwarded_port"],
+            "local_reply_config", "append_x_forwarded_port", "tracing"],
         values: &[("codec_type", "AUTO, HTTP1, HTTP2")],
         no_effect: &[],
     },
@@ -78,8 +77,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     extension("envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig", &[]),
     MessageSupport {
         name: "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig",
-        role: Extension, full: &[], values: &[],
-        no_effect: &[(NO_TRACING, &["pack_trace_reason", "use_request_id_for_trace_sampling"])],
+        role: Extension, full: &["pack_trace_reason", "use_request_id_for_trace_sampling"], values: &[],
+        no_effect: &[],
     },
     MessageSupport {
         name: "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
@@ -130,8 +129,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("xds.type.matcher.v3.RegexMatcher.GoogleRE2", &[]),
     MessageSupport {
         name: "envoy.extensions.filters.http.router.v3.Router",
-        role: Extension, full: &["suppress_envoy_headers"], values: &[],
-        no_effect: &[(NO_TRACING, &["start_child_span"])],
+        role: Extension, full: &["suppress_envoy_headers", "start_child_span"], values: &[],
+        no_effect: &[],
     },
     extension("envoy.extensions.filters.http.buffer.v3.Buffer", &["max_request_bytes"]),
     extension("envoy.extensions.filters.http.buffer.v3.BufferPerRoute", &["disabled", "buffer"]),

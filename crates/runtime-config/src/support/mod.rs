@@ -8,6 +8,7 @@ mod extensions;
 mod load_balancing;
 mod render;
 mod resources;
+mod tracing;
 mod wire;
 
 use std::sync::LazyLock;
@@ -75,6 +76,7 @@ pub fn messages() -> impl Iterator<Item = &'static MessageSupport> {
         .chain(extensions::MESSAGES)
         .chain(authorization::MESSAGES)
         .chain(load_balancing::MESSAGES)
+        .chain(tracing::MESSAGES)
 }
 
 /// The entry of a message type.

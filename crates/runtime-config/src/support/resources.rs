@@ -4,7 +4,6 @@ use super::Role::{Extension, Part};
 use super::{MessageSupport, Role};
 
 const METADATA: &str = "this metadata is informational; no decision depends on it";
-const NO_TRACING: &str = "tracing is not supported, and the field has no other use";
 const FIXED_BUFFERS: &str = "bytes are passed on as they arrive, through buffers of a fixed size";
 const NO_RUNTIME: &str = "there is no runtime layer; the default value applies";
 
@@ -65,9 +64,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["allow_origin_string_match", "allow_methods", "allow_headers", "expose_headers", "max_age", "allow_credentials",
           "filter_enabled", "shadow_enabled", "allow_private_network_access", "forward_not_matching_preflights"]),
     message("envoy.config.route.v3.Route", Part,
-        &["name", "match", "route", "redirect", "direct_response", "typed_per_filter_config", "stat_prefix",
+        &["name", "match", "route", "redirect", "direct_response", "typed_per_filter_config", "stat_prefix", "decorator", "tracing",
           HEADER_EDITS[0], HEADER_EDITS[1], HEADER_EDITS[2], HEADER_EDITS[3]],
-        &[("metadata", "filter_metadata: for filters that pass it on, and for explanations")], &[(NO_TRACING, &["decorator"])]),
+        &[("metadata", "filter_metadata: for filters that pass it on, and for explanations")], &[]),
     part("envoy.config.route.v3.RouteMatch",
         &["prefix", "path", "safe_regex", "path_separated_prefix", "case_sensitive", "runtime_fraction",
           "headers", "query_parameters", "grpc", "connect_matcher", "dynamic_metadata"]),
@@ -89,8 +88,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &[], &[]),
     message("envoy.config.route.v3.RouteAction.RequestMirrorPolicy", Part,
         &["cluster", "cluster_header", "runtime_fraction", "disable_shadow_host_suffix_append", "host_rewrite_literal",
-          "request_headers_mutations"],
-        &[], &[(NO_TRACING, &["trace_sampled"])]),
+          "request_headers_mutations", "trace_sampled"],
+        &[], &[]),
     part("envoy.config.common.mutation_rules.v3.HeaderMutation", &["remove", "append", "remove_on_match"]),
     part("envoy.config.common.mutation_rules.v3.HeaderMutation.RemoveOnMatch", &["key_matcher"]),
     part("envoy.config.route.v3.RouteAction.MaxStreamDuration",
@@ -258,7 +257,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     // Bootstrap
     message("envoy.config.bootstrap.v3.Bootstrap", Part,
         &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin", "overload_manager", "layered_runtime",
-          "stats_config"],
+          "stats_config", "tracing"],
         &[("typed_dns_resolver_config", "the c-ares resolver")],
         &[("statistics are only read; there are no sinks to flush them to", &["stats_flush_interval"])]),
     part("envoy.config.metrics.v3.StatsConfig",

@@ -1,5 +1,5 @@
-//! Writes protocol buffers without making messages of their fields first: an authorization request consists of what the
-//! client's request consists of, and would otherwise be copied twice.
+//! Writes protocol buffers without making messages of their fields first: an authorization request or a span consists of
+//! what the client's request consists of, and would otherwise be copied twice.
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ const LENGTH: u64 = 2;
 
 /// A message that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Message(Vec<u8>);
+pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
@@ -34,36 +34,42 @@ impl Message {
     }
 
     /// Bytes, or a message; also if they are empty.
-    pub(super) fn bytes(&mut self, field: u32, value: &[u8]) {
+    pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) {
         self.key(field, LENGTH);
         self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
     }
 
     /// A string, unless it is empty. Bytes that are no UTF-8 become `!`, as Envoy writes them.
-    pub(super) fn text(&mut self, field: u32, value: &[u8]) {
+    pub(crate) fn text(&mut self, field: u32, value: &[u8]) {
         if !value.is_empty() {
             self.bytes(field, &readable(value));
         }
     }
 
     /// A number, unless it is 0.
-    pub(super) fn number(&mut self, field: u32, value: u64) {
+    pub(crate) fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
             self.key(field, VARINT);
             self.varint(value);
         }
     }
 
+    /// A number of eight bytes.
+    pub(crate) fn fixed_64(&mut self, field: u32, value: u64) {
+        self.key(field, FIXED_64);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
     /// A message in this one.
-    pub(super) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Self)) {
+    pub(crate) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Self)) {
         let mut inner = Self::default();
         fill(&mut inner);
         self.bytes(field, &inner.0);
     }
 
     /// An entry of a map from strings to strings.
-    pub(super) fn entry(&mut self, field: u32, name: &[u8], value: &[u8]) {
+    pub(crate) fn entry(&mut self, field: u32, name: &[u8], value: &[u8]) {
         self.message(field, |entry| {
             entry.text(1, name);
             entry.text(2, value);
@@ -71,7 +77,7 @@ impl Message {
     }
 
     /// The fields of a `google.protobuf.Struct`.
-    pub(super) fn fields(&mut self, fields: &[(Box<str>, MetadataValue)]) {
+    pub(crate) fn fields(&mut self, fields: &[(Box<str>, MetadataValue)]) {
         for (name, value) in fields {
             self.message(1, |entry| {
                 entry.text(1, name.as_bytes());
@@ -88,8 +94,7 @@ impl Message {
                 self.varint(0);
             }
             MetadataValue::Number(bits) => {
-                self.key(2, FIXED_64);
-                self.0.extend_from_slice(&bits.to_le_bytes());
+                self.fixed_64(2, *bits);
             }
             MetadataValue::Text(text) => self.bytes(3, text.as_bytes()),
             MetadataValue::Bool(value) => {
@@ -105,7 +110,7 @@ impl Message {
 }
 
 /// The bytes as UTF-8: each that is none becomes `!`.
-pub(super) fn readable(bytes: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn readable(bytes: &[u8]) -> Cow<'_, [u8]> {
     if bytes.is_ascii() || std::str::from_utf8(bytes).is_ok() {
         return Cow::Borrowed(bytes);
     }

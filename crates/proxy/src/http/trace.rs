@@ -1,0 +1,76 @@
+//! Tracing of a request ([`evenkeel_filters::tracing`]): what its phases tell the trace.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_filters::tracing::{Tracer, TryEnd};
+use evenkeel_runtime_config::listener::TrafficDirection;
+use evenkeel_runtime_config::route::Route;
+use evenkeel_upstream::turn;
+
+use super::active_stream::ActiveStream;
+use super::clock::wall_clock;
+use super::context::ConnectionContext;
+use super::failure::Failure;
+use super::log::record;
+use super::request::Request;
+use super::upstream::Upstream;
+
+impl ActiveStream<'_> {
+    /// The route was chosen: begins the trace, or tells it the new route.
+    #[cold]
+    pub(super) fn trace(&mut self, tracer: &Rc<Tracer>, route: Option<&Arc<Route>>) {
+        let (conn, request) = (self.conn, &mut *self.request);
+        if let Some(trace) = &mut request.trace {
+            return trace.routed(route);
+        }
+        let egress = conn.info.listener.as_ref().is_some_and(|it| it.direction == TrafficDirection::Outbound);
+        let start = wall_clock(request.started());
+        let random = || conn.worker.random.next();
+        request.trace = Some(tracer.begin(&mut request.head, route, (egress, start), random));
+    }
+
+    /// A try begins.
+    pub(super) fn begin_traced_try(&mut self) {
+        let (conn, request) = (self.conn, &mut *self.request);
+        if let Some(trace) = &mut request.trace {
+            trace.begin_try(request.stream.attempts, wall_clock(turn::now()), || conn.worker.random.next());
+        }
+    }
+
+    /// The head is about to be sent.
+    pub(super) fn send_traced(&mut self, up: &Upstream) {
+        let protocol = match up.codec() {
+            Upstream::Http2(_) => "HTTP/2",
+            Upstream::Http1(_) | Upstream::Filtered(_) => "HTTP/1.1",
+        };
+        let request = &mut *self.request;
+        if let Some(trace) = &mut request.trace {
+            trace.send(&mut request.head, protocol);
+        }
+    }
+
+    /// A try has ended, with a response or without one.
+    pub(super) fn end_traced_try(&mut self, failure: Option<&Failure>) {
+        let conn = self.conn;
+        let Some(mut trace) = self.request.trace.take() else { return };
+        let end = match failure {
+            None => TryEnd::Answered(self.request.response.status),
+            Some(failure) => match failure.reset_reason() {
+                Some(reason) => TryEnd::Reset { reason, flags: failure.flags() },
+                None => TryEnd::Canceled { flags: failure.flags() },
+            },
+        };
+        let now = wall_clock(turn::now());
+        record(conn, self.request, |record| trace.end_try(&end, record, &*conn.worker, now));
+        self.request.trace = Some(trace);
+    }
+}
+
+/// The request has ended.
+pub(super) fn end(conn: &ConnectionContext, request: &mut Request) {
+    if let Some(trace) = request.trace.take() {
+        let now = wall_clock(turn::now());
+        record(conn, request, |record| trace.end(record, &*conn.worker, now));
+    }
+}
