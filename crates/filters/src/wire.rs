@@ -9,6 +9,8 @@ use evenkeel_runtime_config::metadata::MetadataValue;
 const VARINT: u64 = 0;
 /// Eight bytes.
 const FIXED_64: u64 = 1;
+/// Four bytes.
+const FIXED_32: u64 = 5;
 /// A length, and so many bytes.
 const LENGTH: u64 = 2;
 
@@ -58,6 +60,12 @@ impl Message {
     /// A number of eight bytes.
     pub(crate) fn fixed_64(&mut self, field: u32, value: u64) {
         self.key(field, FIXED_64);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// A number of four bytes.
+    pub(crate) fn fixed_32(&mut self, field: u32, value: u32) {
+        self.key(field, FIXED_32);
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 

@@ -23,7 +23,7 @@ pub struct Tracing {
     /// Each try has a span of its own, and the request's span has the kind of its listener's direction all the same
     /// (`start_child_span` of the router).
     pub start_child_span: bool,
-    /// `x-request-id` decides (`use_request_id_for_trace_sampling`). Otherwise only the caller does, in its own context.
+    /// `x-request-id` decides, and tells who comes after (`use_request_id_for_trace_sampling`). Otherwise chance does.
     pub use_request_id: bool,
     /// Who says it.
     pub node: Arc<OwnNode>,

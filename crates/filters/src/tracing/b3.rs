@@ -21,12 +21,15 @@ pub(super) struct Extracted {
     pub(super) sampled: Option<bool>,
     /// The caller's span, if there is one. Its own `sampled` has no meaning.
     pub(super) caller: Option<SpanContext>,
+    /// All is in one header.
+    pub(super) single_header: bool,
 }
 
 /// Reads the context. Of repeated headers the first counts.
 pub(super) fn extract(headers: &Headers) -> Result<Extracted, Malformed> {
     if let Some(single) = headers.find(SINGLE) {
-        return Ok(Extracted { sampled: sampled_of_single(single), caller: single_header(single)? });
+        let caller = of_single_header(single)?;
+        return Ok(Extracted { sampled: sampled_of_single(single), caller, single_header: true });
     }
     let sampled = headers.find(SAMPLED).map(|sampled| matches!(sampled, b"1" | b"true"));
     let caller = match (headers.find(TRACE_ID), headers.find(SPAN_ID)) {
@@ -41,12 +44,18 @@ pub(super) fn extract(headers: &Headers) -> Result<Extracted, Malformed> {
         }
         _ => None,
     };
-    Ok(Extracted { sampled, caller })
+    Ok(Extracted { sampled, caller, single_header: false })
 }
 
 /// Replaces the context by that of a span.
 pub(super) fn inject(headers: &mut Headers, span: &SpanContext) {
     let id = |id: u64| format!("{id:016x}");
+    if span.single_header {
+        let flag = if span.sampled { '1' } else { '0' };
+        let parent = span.parent_id.map_or_else(String::new, |parent| format!("-{parent:016x}"));
+        let value = format!("{}-{}-{flag}{parent}", trace_id_text(span.trace_id), id(span.span_id));
+        return headers.set_name(SINGLE, value.as_bytes());
+    }
     headers.set_name(TRACE_ID, trace_id_text(span.trace_id).as_bytes());
     headers.set_name(SPAN_ID, id(span.span_id).as_bytes());
     if let Some(parent) = span.parent_id {
@@ -90,7 +99,7 @@ fn flag(flag: u8) -> Option<bool> {
 }
 
 /// `TRACE-SPAN`, `TRACE-SPAN-FLAG` or `TRACE-SPAN-FLAG-PARENT`; or only a flag, without a span.
-fn single_header(value: &[u8]) -> Result<Option<SpanContext>, Malformed> {
+fn of_single_header(value: &[u8]) -> Result<Option<SpanContext>, Malformed> {
     if let [only] = value {
         return flag(*only).map(|_| None).ok_or(Malformed);
     }

@@ -11,6 +11,8 @@ pub(super) struct SpanContext {
     pub(super) parent_id: Option<u64>,
     /// It is recorded.
     pub(super) sampled: bool,
+    /// The caller has sent it in one header, `b3`, and the upstream gets it so.
+    pub(super) single_header: bool,
     /// `tracestate`: what other tracers pass on, unread.
     pub(super) state: Box<[u8]>,
 }

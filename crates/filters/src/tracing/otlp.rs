@@ -16,8 +16,12 @@ use crate::wire::Message;
 const KIND_SERVER: u64 = 2;
 const KIND_CLIENT: u64 = 3;
 const STATUS_ERROR: u64 = 2;
+/// `SpanFlags`: it is known whether the parent is remote, and it is.
+const FLAGS_KNOWN: u32 = 0x100;
+const FLAG_REMOTE: u32 = 0x200;
 
-/// The span of a request. `split`: each try has a span of its own. `traced`: the decision, if the caller has made none.
+/// The span of a request. `split`: each try has a span of its own. `traced`: the decision; a caller may only decide against
+/// it.
 pub(super) fn of_request(
     headers: &Headers,
     (split, egress, traced): (bool, bool, bool),
@@ -25,13 +29,12 @@ pub(super) fn of_request(
 ) -> Result<(SpanContext, Kind), Malformed> {
     let kind = if egress && !split { Kind::Client } else { Kind::Server };
     let context = match w3c::extract(headers)? {
-        Some(caller) => child(&caller, random),
+        Some(caller) => SpanContext { sampled: caller.sampled && traced, ..child(&caller, random) },
         None => SpanContext {
             trace_id: u128::from(random()) << 64 | u128::from(random()),
             span_id: random(),
-            parent_id: None,
             sampled: traced,
-            state: Box::default(),
+            ..SpanContext::default()
         },
     };
     Ok((context, kind))
@@ -83,6 +86,7 @@ fn span(message: &mut Message, span: &Span) {
     if is_error(span) {
         message.message(15, |said| said.number(3, STATUS_ERROR));
     }
+    message.fixed_32(16, FLAGS_KNOWN | u32::from(context.sampled) | if span.remote_parent { FLAG_REMOTE } else { 0 });
 }
 
 /// A string attribute, in a field of this number.

@@ -53,10 +53,14 @@ pub(super) fn decide(
     (route, pack): (Option<&Sampling>, bool),
     random: impl Fn() -> u64,
 ) -> Reason {
-    let id = headers.get(HeaderId::RequestId).filter(|_| config.use_request_id);
+    let sampling = route.unwrap_or(&config.sampling);
+    if !config.use_request_id {
+        let sampled = sampling.random.covers(&random) && sampling.overall.covers(&random);
+        return if sampled { Reason::Sampling } else { Reason::NotTraceable };
+    }
+    let id = headers.get(HeaderId::RequestId);
     // The same number for all proxies on the way, so that they agree.
     let Some((id, number)) = id.and_then(|id| Some((id, number_of(id)?))) else { return Reason::NotTraceable };
-    let sampling = route.unwrap_or(&config.sampling);
     let known = Reason::of(id);
     let reason = match known {
         Reason::NotTraceable if headers.find(CLIENT_TRACE_ID).is_some() && sampling.client.covers(&random) => {

@@ -27,6 +27,8 @@ pub(super) struct Span {
     pub(super) context: SpanContext,
     pub(super) name: Box<str>,
     pub(super) kind: Kind,
+    /// The parent is a span of the caller's.
+    pub(super) remote_parent: bool,
     pub(super) start: SystemTime,
     pub(super) duration: Duration,
     pub(super) tags: Tags,
@@ -35,7 +37,8 @@ pub(super) struct Span {
 impl Span {
     /// A span that begins.
     pub(super) fn new(context: SpanContext, name: impl Into<Box<str>>, kind: Kind, start: SystemTime) -> Self {
-        Self { context, name: name.into(), kind, start, duration: Duration::ZERO, tags: Tags::default() }
+        let (duration, tags) = (Duration::ZERO, Tags::default());
+        Self { context, name: name.into(), kind, remote_parent: false, start, duration, tags }
     }
 
     /// Bytes that it takes, about.

@@ -70,9 +70,12 @@ impl Facts<'_> {
     pub(super) fn of_try(&self, tags: &mut Tags, end: &TryEnd<'_>, protocol: Option<&str>) {
         let (mut status, mut flags) = (0, ResponseFlags::NONE);
         match end {
-            TryEnd::Answered(answer) => {
+            TryEnd::Answered { status: answer, canceled } => {
                 status = *answer;
                 self.of_grpc_answer(tags);
+                if *canceled {
+                    tags.set("canceled", "true");
+                }
             }
             TryEnd::Reset { reason, flags: of_reset } => {
                 tags.set("error", "true");

@@ -112,7 +112,8 @@ impl Tracer {
                 (otlp::of_request(&head.headers, how, random)?, name)
             }
         };
-        Ok(Some(Span::new(context, name, kind, start)))
+        let remote_parent = context.parent_id.is_some();
+        Ok(Some(Span { remote_parent, ..Span::new(context, name, kind, start) }))
     }
 }
 
@@ -138,8 +139,13 @@ struct Attempt {
 /// How a try ended.
 #[derive(Debug, Clone, Copy)]
 pub enum TryEnd<'t> {
-    /// With this status.
-    Answered(u16),
+    /// With a response.
+    Answered {
+        /** Its status. */
+        status: u16,
+        /** The rest of the response is not wanted. */
+        canceled: bool,
+    },
     /// The stream was reset, or there was no connection.
     Reset {
         /** Envoy's words. */

@@ -29,7 +29,8 @@ pub(super) fn extract(headers: &Headers) -> Result<Option<SpanContext>, Malforme
         return Err(Malformed);
     }
     let state = headers.find(STATE).unwrap_or_default().into();
-    Ok(Some(SpanContext { trace_id, span_id, parent_id: None, sampled: flags & SAMPLED != 0, state }))
+    let sampled = flags & SAMPLED != 0;
+    Ok(Some(SpanContext { trace_id, span_id, sampled, state, ..SpanContext::default() }))
 }
 
 /// Replaces the context by that of a span.

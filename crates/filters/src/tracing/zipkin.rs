@@ -20,15 +20,15 @@ pub(super) fn of_request(
     random: impl Fn() -> u64,
 ) -> Result<(SpanContext, Kind), Malformed> {
     let kind = kind(config, split, egress, false);
-    let Extracted { sampled, caller } = b3::extract(headers)?;
+    let Extracted { sampled, caller, single_header } = b3::extract(headers)?;
     let sampled = sampled.unwrap_or(traced);
     let context = match caller {
-        Some(caller) => following(config, kind, SpanContext { sampled, ..caller }, &random),
+        Some(caller) => following(config, kind, SpanContext { sampled, single_header, ..caller }, &random),
         None => {
             let id = random();
             let high = if config.trace_id_128bit { random() } else { 0 };
             let trace_id = u128::from(high) << 64 | u128::from(id);
-            SpanContext { trace_id, span_id: id, parent_id: None, sampled, state: Box::default() }
+            SpanContext { trace_id, span_id: id, sampled, single_header, ..SpanContext::default() }
         }
     };
     Ok((context, kind))
@@ -87,6 +87,9 @@ fn object(span: &Span, config: &Zipkin, endpoint: &Value) -> Value {
     }
     set("timestamp", micros(span.start).into());
     set("duration", (span.duration.as_micros() as u64).into());
+    // The end of the span: Envoy sends that, too.
+    let end = json!({ "timestamp": micros(span.start + span.duration), "value": if span.kind == Kind::Client { "cr" } else { "ss" } });
+    set("annotations", json!([end]));
     set("localEndpoint", endpoint.clone());
     let tags = span.tags.iter().filter(|(_, value)| !value.is_empty());
     let tags: Map<_, _> = tags.map(|(name, value)| (name.to_owned(), value.into())).collect();

@@ -97,7 +97,7 @@ impl ActiveStream<'_> {
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
             if let Err(failure) = &attempt {
-                self.end_traced_try(Some(failure));
+                self.end_traced_try(Some(failure), false);
                 count_failed_try(&forward.to.cluster, self.request.host.as_ref(), failure);
             }
             if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
@@ -110,7 +110,8 @@ impl ActiveStream<'_> {
                 match forward.to.cluster.begin_retry(forward.action.priority, attempt.is_err()) {
                     Ok(permit) => {
                         retrying = Some(permit);
-                        self.end_traced_try(None);
+                        let more = attempt.as_ref().is_ok_and(|answered| !answered.info.framing.is_empty());
+                        self.end_traced_try(None, more);
                         let pause = self.back_off(forward, attempt.is_ok());
                         drop(attempt);
                         timers.end_try();
@@ -136,7 +137,7 @@ impl ActiveStream<'_> {
                         forward.to.cluster.stats().inc(cluster::Counter::upstream_rq_retry_success);
                     }
                     let keeps = self.respond(forward, answered, &mut upload, &mut timers).await;
-                    self.end_traced_try(None);
+                    self.end_traced_try(None, !self.response_ended);
                     keeps
                 }
                 Err(failure) => self.give_up(forward, failure).await,

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::ResponseFlags;
 use evenkeel_filters::tracing::{Tracer, TryEnd};
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::route::Route;
@@ -50,15 +51,19 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// A try has ended, with a response or without one.
-    pub(super) fn end_traced_try(&mut self, failure: Option<&Failure>) {
+    /// A try has ended, with a failure or a response. `canceled`: the rest of that is not wanted.
+    pub(super) fn end_traced_try(&mut self, failure: Option<&Failure>, canceled: bool) {
         let conn = self.conn;
         let Some(mut trace) = self.request.trace.take() else { return };
         let end = match failure {
-            None => TryEnd::Answered(self.request.response.status),
-            Some(failure) => match failure.reset_reason() {
-                Some(reason) => TryEnd::Reset { reason, flags: failure.flags() },
-                None => TryEnd::Canceled { flags: failure.flags() },
+            None => TryEnd::Answered { status: self.request.response.status, canceled },
+            Some(failure) => match (failure.reset_reason(), failure) {
+                (Some(reason), _) => TryEnd::Reset { reason, flags: failure.flags() },
+                (None, Failure::PerTryTimeout | Failure::PerTryIdleTimeout) => {
+                    TryEnd::Canceled { flags: failure.flags() }
+                }
+                // What went wrong with the request is not said of its try.
+                (None, _) => TryEnd::Canceled { flags: ResponseFlags::NONE },
             },
         };
         let now = wall_clock(turn::now());

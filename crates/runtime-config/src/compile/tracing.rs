@@ -223,6 +223,9 @@ fn metadata_value(cx: &mut Cx<'_>, metadata: &custom_tag::Metadata) -> Option<Ta
             _ => cx.fail_at("key", "is required"),
         })
     });
+    if key.path.is_empty() {
+        return cx.fail_at("metadata_key.path", "must not be empty");
+    }
     Some(TagValue::Metadata {
         of,
         filter: key.key.as_str().into(),

@@ -18,3 +18,4 @@ mod rejections;
 mod rewrites;
 mod route_changes;
 mod routes;
+mod tracing;

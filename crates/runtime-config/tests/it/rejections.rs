@@ -139,8 +139,8 @@ fn connection_managers() {
             vec![format!("{at}.http_filters: the last one must be envoy.filters.http.router")],
         ),
         (
-            format!("stat_prefix: s, route_config: {{}}, tracing: {{}}, codec_type: HTTP2, {router}"),
-            vec![format!("{at}.tracing: not supported")],
+            format!("stat_prefix: s, route_config: {{}}, internal_address_config: {{}}, codec_type: HTTP2, {router}"),
+            vec![format!("{at}.internal_address_config: not supported")],
         ),
         (
             format!(

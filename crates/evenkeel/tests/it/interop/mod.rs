@@ -48,6 +48,8 @@ mod sessions;
 mod stats_matcher;
 mod stats_tags;
 mod times;
+mod tracing;
+mod tracing_rows;
 mod tunnels;
 mod tunnels_http2;
 mod upstream;
