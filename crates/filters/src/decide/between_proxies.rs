@@ -26,7 +26,7 @@ type Row = (&'static str, Sender, &'static str);
 
 /// All headers that Envoy, Istio and this proxy read for purposes other than the request's content. The first group is
 /// Envoy's list for requests that are not internal, the second begins with its list for the edge.
-const TABLE: [Row; 38] = [
+const TABLE: [Row; 45] = [
     ("x-envoy-expected-rq-timeout-ms", Nobody, "how long the caller waits"),
     ("x-envoy-force-trace", Nobody, "the request is traced"),
     ("x-envoy-hedge-on-per-try-timeout", Nobody, "a further try beside one that is late"),
@@ -58,7 +58,14 @@ const TABLE: [Row; 38] = [
     ("x-forwarded-for", Checked, "the client's address; the edge adds the one it sees"),
     ("x-forwarded-proto", Checked, "the scheme; the edge sets it unless hops in front are trusted"),
     ("x-request-id", Checked, "the request's name in logs and traces; the edge makes a new one"),
-    ("x-client-trace-id", Anybody, "a name for the client's own use"),
+    ("x-client-trace-id", Anybody, "the client asks for a trace; `client_sampling`"),
+    ("b3", Anybody, "the caller's span, and whether it is recorded"),
+    ("x-b3-parentspanid", Anybody, "the caller's span, and whether it is recorded"),
+    ("x-b3-sampled", Anybody, "the caller's span, and whether it is recorded"),
+    ("x-b3-spanid", Anybody, "the caller's span, and whether it is recorded"),
+    ("x-b3-traceid", Anybody, "the caller's span, and whether it is recorded"),
+    ("traceparent", Anybody, "the caller's span, and whether it is recorded"),
+    ("tracestate", Anybody, "what other tracers pass on; not read here"),
     ("x-forwarded-host", Anybody, "the host before a rewrite"),
     ("x-forwarded-port", Anybody, "the port the client dialled; not read here"),
     ("forwarded", Anybody, "RFC 7239; not read here"),

@@ -349,9 +349,7 @@ impl ActiveStream<'_> {
             // Boxed: few clusters have filters.
             Box::pin(self.filter_try(forward, filtered, upload, timers)).await?;
         }
-        if self.request.trace.is_some() {
-            self.send_traced(up);
-        }
+        self.send_traced(up);
         self.request.note(TimePoint::UpstreamTxBegin);
         if let Err(failure) = up.send_head(self.request) {
             let Some(side) = up.http2() else { return Err(failure) };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_filters::ResponseFlags;
 use evenkeel_filters::tracing::{Tracer, TryEnd};
+use evenkeel_http::Version;
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::turn;
@@ -32,6 +33,7 @@ impl ActiveStream<'_> {
     }
 
     /// A try begins.
+    #[inline]
     pub(super) fn begin_traced_try(&mut self) {
         let (conn, request) = (self.conn, &mut *self.request);
         if let Some(trace) = &mut request.trace {
@@ -40,19 +42,28 @@ impl ActiveStream<'_> {
     }
 
     /// The head is about to be sent.
+    #[inline]
     pub(super) fn send_traced(&mut self, up: &Upstream) {
-        let protocol = match up.codec() {
-            Upstream::Http2(_) => "HTTP/2",
-            Upstream::Http1(_) | Upstream::Filtered(_) => "HTTP/1.1",
-        };
         let request = &mut *self.request;
         if let Some(trace) = &mut request.trace {
-            trace.send(&mut request.head, protocol);
+            let protocol = match up.codec() {
+                Upstream::Http2(_) => Version::Http2,
+                Upstream::Http1(_) | Upstream::Filtered(_) => Version::Http11,
+            };
+            trace.send(&mut request.head, protocol.as_str());
         }
     }
 
     /// A try has ended, with a failure or a response. `canceled`: the rest of that is not wanted.
+    #[inline]
     pub(super) fn end_traced_try(&mut self, failure: Option<&Failure>, canceled: bool) {
+        if self.request.trace.is_some() {
+            self.end_try_of_trace(failure, canceled);
+        }
+    }
+
+    #[cold]
+    fn end_try_of_trace(&mut self, failure: Option<&Failure>, canceled: bool) {
         let conn = self.conn;
         let Some(mut trace) = self.request.trace.take() else { return };
         let end = match failure {
@@ -73,6 +84,7 @@ impl ActiveStream<'_> {
 }
 
 /// The request has ended.
+#[cold]
 pub(super) fn end(conn: &ConnectionContext, request: &mut Request) {
     if let Some(trace) = request.trace.take() {
         let now = wall_clock(turn::now());
